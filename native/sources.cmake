@@ -10,7 +10,8 @@ set(ENGINE  # the interpreter of plans, and calls in order
   engine/execution.cpp
   engine/layout.cpp
   engine/program.cpp
-  engine/reduce.cpp)
+  engine/reduce.cpp
+  engine/varying.cpp)
 set(MESSAGES  # messages from rank to rank, with tags
   messages/matching.cpp
   messages/pieces.cpp

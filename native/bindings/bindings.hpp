@@ -30,23 +30,24 @@ Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte
                std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes);
 
 // An outcome for Python, as plain values that can be pickled: (status, seconds, rank, bytes,
-// [(instruction, tile, reason, target)]).
+// [(instruction, tile, reason, target)], whether it ran with varying counts instead).
 using StuckRow = std::tuple<std::int32_t, std::int64_t, int, std::int32_t>;
-using Report = std::tuple<int, double, std::int32_t, std::int64_t, std::vector<StuckRow>>;
+using Report = std::tuple<int, double, std::int32_t, std::int64_t, std::vector<StuckRow>,
+                          bool>;
 inline Report to_report(const Outcome& outcome) {
     std::vector<StuckRow> stuck;
     for (const auto& s : outcome.stuck) {
         stuck.emplace_back(s.instruction, s.tile, static_cast<int>(s.reason), s.target);
     }
     return {static_cast<int>(outcome.status), outcome.seconds, outcome.rank, outcome.bytes,
-            std::move(stuck)};
+            std::move(stuck), outcome.varied};
 }
 
-// None for a successful call, so that the usual case costs little.
+// None for a successful call as it was asked for, so that the usual case costs little.
 using Problem = std::optional<Report>;
 
 inline Problem problem_of(const Outcome& outcome) {
-    if (outcome.status == Status::kDone) return {};
+    if (outcome.status == Status::kDone && !outcome.varied) return {};
     return to_report(outcome);
 }
 

@@ -19,31 +19,52 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
+// The engine, and the record, of a call that other ranks may make with varying counts.
+using Varying = std::optional<std::tuple<std::shared_ptr<Engine>, std::uint64_t>>;
+
 Call make_recorded(std::int64_t count, std::int32_t type, std::int32_t op, Address input,
                    std::int64_t input_bytes, Address output, std::int64_t output_bytes,
-                   std::uint64_t what, std::uint64_t unplanned) {
+                   std::uint64_t what, const Varying& varying) {
     Call call = make_call(count, type, op, at(input), input_bytes, at(output), output_bytes);
-    call.record = {0, what, static_cast<std::uint64_t>(count), unplanned};
+    const auto record = varying ? std::get<1>(*varying) : 0;
+    call.record = {0, what, static_cast<std::uint64_t>(count), record};
     return call;
 }
 
-Runner runner_of(std::shared_ptr<Engine> engine) { return {std::move(engine), nullptr}; }
-Runner runner_of(std::shared_ptr<Choice> choice) { return {nullptr, std::move(choice)}; }
+Call make_varying(const std::shared_ptr<Parts>& parts, std::int32_t type, std::uint64_t what) {
+    constexpr auto op = static_cast<std::int32_t>(ReduceOp::kSum);
+    Call call = make_call(0, type, op, nullptr, 0, nullptr, 0);
+    call.parts = parts;
+    call.record = {0, what, 0, what};
+    return call;
+}
+
+Runner runner_of(std::shared_ptr<Engine> engine, const Varying& varying) {
+    return {std::move(engine), nullptr, varying ? std::get<0>(*varying) : nullptr};
+}
+Runner runner_of(std::shared_ptr<Choice> choice, const Varying& varying) {
+    return {nullptr, std::move(choice), varying ? std::get<0>(*varying) : nullptr};
+}
+
+Problem run_here(Owned<Calls>& calls, const Runner& runner, const Call& call, double timeout_s,
+                 std::int64_t iterations) {
+    Outcome outcome;
+    {
+        const Waiting waiting;
+        outcome = calls->run(runner, call, timeout_s, iterations);
+    }
+    raise_if_interrupted();
+    return problem_of(outcome);
+}
 
 template <class Target>
 Problem run_now(Owned<Calls>& calls, const std::shared_ptr<Target>& target, std::int64_t count,
                 std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
                 Address output, std::int64_t output_bytes, std::uint64_t what,
-                std::uint64_t unplanned, double timeout_s, std::int64_t iterations) {
+                const Varying& varying, double timeout_s, std::int64_t iterations) {
     const auto call = make_recorded(count, type, op, input, input_bytes, output, output_bytes,
-                                    what, unplanned);
-    Outcome outcome;
-    {
-        const Waiting waiting;
-        outcome = calls->run(runner_of(target), call, timeout_s, iterations);
-    }
-    raise_if_interrupted();
-    return problem_of(outcome);
+                                    what, varying);
+    return run_here(calls, runner_of(target, varying), call, timeout_s, iterations);
 }
 
 template <class Target>
@@ -51,10 +72,23 @@ std::shared_ptr<Ticket> submit(Owned<Calls>& calls, const std::shared_ptr<Target
                                std::int64_t count, std::int32_t type, std::int32_t op,
                                Address input, std::int64_t input_bytes, Address output,
                                std::int64_t output_bytes, std::uint64_t what,
-                               std::uint64_t unplanned, double timeout_s) {
+                               const Varying& varying, double timeout_s) {
     const auto call = make_recorded(count, type, op, input, input_bytes, output, output_bytes,
-                                    what, unplanned);
-    return calls->submit(runner_of(target), call, timeout_s);
+                                    what, varying);
+    return calls->submit(runner_of(target, varying), call, timeout_s);
+}
+
+Problem run_varying(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine,
+                    const std::shared_ptr<Parts>& parts, std::int32_t type, std::uint64_t what,
+                    double timeout_s, std::int64_t iterations) {
+    return run_here(calls, runner_of(engine, {}), make_varying(parts, type, what), timeout_s,
+                    iterations);
+}
+
+std::shared_ptr<Ticket> submit_varying(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine,
+                                       const std::shared_ptr<Parts>& parts, std::int32_t type,
+                                       std::uint64_t what, double timeout_s) {
+    return calls->submit(runner_of(engine, {}), make_varying(parts, type, what), timeout_s);
 }
 
 // A Python function that any thread may call and destroy.
@@ -170,24 +204,26 @@ void define_calls(nb::module_& m) {
             "is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); },
             "Whether this is the thread that runs submitted calls, which must not wait for one.")
         .def("run", &run_now<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
-             "iterations"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
+             "timeout_s"_a, "iterations"_a,
              "Runs a call `iterations` times back to back, on memory by address; returns the "
              "report of a failed call, None of a successful one. what: the call's record. "
-             "unplanned: the record of ranks that do it without the plan (`skip`), in which case "
-             "nothing is done; 0: none does.")
+             "varying: the engine that runs it, and its record, if another rank makes it with "
+             "varying counts, which the report then says; None if none may.")
         .def("run", &run_now<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
-             "iterations"_a, "Runs a call on the engines of a choice, with their records.")
-        .def("submit", &submit<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
-             "Runs a call in the thread; its memory must stay.")
-        .def("submit", &submit<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
+             "timeout_s"_a, "iterations"_a,
              "Runs a call on the engines of a choice, with their records.")
-        .def(
-            "skip", [](Owned<Calls>& self, std::uint64_t what) { self->skip(what); }, "what"_a,
-            "Counts a call that this rank does without a plan.")
+        .def("submit", &submit<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
+             "timeout_s"_a, "Runs a call in the thread; its memory must stay.")
+        .def("submit", &submit<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
+             "timeout_s"_a, "Runs a call on the engines of a choice, with their records.")
+        .def("run_varying", &run_varying, "engine"_a, "parts"_a, "dtype"_a, "what"_a,
+             "timeout_s"_a, "iterations"_a, "Runs a call of varying counts, as `run`.")
+        .def("submit_varying", &submit_varying, "engine"_a, "parts"_a, "dtype"_a, "what"_a,
+             "timeout_s"_a, "Runs a call of varying counts in the thread.")
         .def(
             "close", [](Owned<Calls>& self) { self->close(); },
             nb::call_guard<Unlocked>(), "Ends all pending calls.");

@@ -91,13 +91,7 @@ void check_program(const Wiring& wiring, const RankProgram& program) {
                   attribute<std::int32_t>(wiring, "ranks"), make_connections(wiring));
 }
 
-Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
-               Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
-    const auto call = make_call(count, type, op, reinterpret_cast<std::byte*>(input.data()),
-                                static_cast<std::int64_t>(input.size()),
-                                reinterpret_cast<std::byte*>(output.data()),
-                                static_cast<std::int64_t>(output.size()));
-    engine.check(call);
+Report run_met(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s) {
     Outcome outcome;
     {
         const Unlocked unlocked;
@@ -105,6 +99,37 @@ Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32
     }
     if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
     return to_report(outcome);
+}
+
+Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
+               Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
+    const auto call = make_call(count, type, op, reinterpret_cast<std::byte*>(input.data()),
+                                static_cast<std::int64_t>(input.size()),
+                                reinterpret_cast<std::byte*>(output.data()),
+                                static_cast<std::int64_t>(output.size()));
+    engine.check(call);
+    return run_met(engine, call, iterations, timeout_s);
+}
+
+using Places = std::vector<std::tuple<Address, std::int64_t>>;
+
+std::vector<Part> parts_at(const Places& places) {
+    std::vector<Part> parts;
+    for (const auto& [address, count] : places) parts.push_back({at(address), count});
+    return parts;
+}
+
+std::shared_ptr<Parts> make_parts(const Places& input, const Places& output) {
+    return std::make_shared<Parts>(Parts{{parts_at(input), parts_at(output)}});
+}
+
+Report run_varying(Engine& engine, const std::shared_ptr<Parts>& parts, std::int32_t type,
+                   std::int64_t iterations, double timeout_s) {
+    auto call = make_call(0, type, static_cast<std::int32_t>(ReduceOp::kSum), nullptr, 0, nullptr,
+                          0);
+    call.parts = parts;
+    engine.check(call);
+    return run_met(engine, call, iterations, timeout_s);
 }
 
 // Lets the kernel kill this process when the thread that forked it ends. On other systems than
@@ -123,7 +148,7 @@ Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte
         throw std::invalid_argument("an unknown type or operation");
     }
     return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op),
-            {input, output}, {input_bytes, output_bytes}, {}};
+            {input, output}, {input_bytes, output_bytes}, {}, nullptr};
 }
 
 void define_engine(nb::module_& m) {
@@ -137,6 +162,9 @@ void define_engine(nb::module_& m) {
                 return std::vector<std::uint64_t>(self.ways.begin(), self.ways.end());
             },
             "Their number by way.");
+    nb::class_<Parts>(m, "Parts", "The parts of a rank's input and output in a call of varying counts.")
+        .def_static("create", &make_parts, "input"_a, "output"_a,
+                    "The address and the elements of each part. The memory must stay.");
     nb::class_<Engine>(m, "Engine", "One rank's program of a plan, ready to be called.")
         .def_static("create", &make_engine, "fabric"_a, "wiring"_a, "program"_a,
                     "ProgramFault for an invalid program.")
@@ -146,6 +174,9 @@ void define_engine(nb::module_& m) {
              "count: elements of a block. dtype, op: numbers of a DataType and a ReduceOp. In "
              "place, input is the rank's data and output is empty. ValueError for memory of a "
              "wrong size, SlotTooSmall, MemoryError.")
+        .def("run_varying", &run_varying, "parts"_a, "dtype"_a, "iterations"_a, "timeout_s"_a,
+             "Runs it as `run`, with counts that vary. ValueError for another number of parts, or a "
+             "plan that can't run them; SlotTooSmall, MemoryError.")
         .def_prop_ro("tally", &Engine::tally, "The calls so far.");
     m.def("check_program", &check_program, "wiring"_a, "program"_a,
           "ProgramFault for an invalid program.");

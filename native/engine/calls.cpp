@@ -35,19 +35,16 @@ Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& o
     }
 }
 
-// Waits for the records of all ranks: kDone if each runs the plan, kUnplanned if one does the call
-// without it. No rank can end a call with the plan before all have begun it, so a rank at a later
-// call has done this one without the plan. Running the call detects other differences of records.
+// Waits for the records of all ranks: kDone if all make the call with equal counts, kVarying if one
+// makes it with varying ones. No rank can end that before all have begun it, so a rank at a later
+// call has made this one with equal counts. Running the call detects other differences of records.
 Status meet_records(Control& control, Fabric& fabric, Patience& patience,
                     const CallRecord& record) {
     for (std::int32_t r = 0; r < control.ranks(); ++r) {
         for (;;) {
             const auto other = control.call_of(r);
-            if (other.sequence > record.sequence) return Status::kUnplanned;
-            if (other.sequence == record.sequence) {
-                if (record.allows(other)) return Status::kUnplanned;
-                break;
-            }
+            if (other.sequence == record.sequence && record.allows(other)) return Status::kVarying;
+            if (other.sequence >= record.sequence) break;
             if (fabric.progress()) {
                 patience.reset();
                 continue;
@@ -75,6 +72,10 @@ Status run_once(Engine& engine, Patience& patience) {
             control.fail(Failure::kMismatched, mismatched);
             return Status::kMismatched;
         }
+        if (engine.execution().misfit().cell >= 0) {
+            control.fail(Failure::kMisfit, control.rank());
+            return Status::kMisfit;
+        }
         if (engine.execution().has_failed()) return Status::kAborted;
         const bool carried = fabric.progress();
         if (moved) control.beat();
@@ -93,12 +94,11 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     Fabric& fabric = engine.fabric();
     Control& control = fabric.control();
     Outcome outcome;
-    if (call.record.unplanned != 0) {
+    if (call.record.varying != 0 && !call.record.varies()) {
         control.enter(call.record);
         Patience patience(control, timeout_s, call.record);
         outcome.status = meet_records(control, fabric, patience, call.record);
         if (outcome.status != Status::kDone) {
-            if (outcome.status == Status::kUnplanned) control.leave(call.record);
             fabric.progress();  // tells other hosts
             return outcome;
         }
@@ -127,6 +127,11 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
         outcome.stuck = engine.find_stuck();
     }
     if (outcome.status == Status::kMismatched) outcome.rank = engine.execution().mismatched_rank();
+    if (outcome.status == Status::kMisfit) {
+        const auto misfit = engine.execution().misfit();
+        outcome.rank = misfit.cell;
+        outcome.bytes = misfit.length;
+    }
     if (outcome.status != Status::kDone) fabric.progress();  // tells other hosts
     return outcome;
 }
@@ -171,34 +176,30 @@ std::shared_ptr<Ticket> Calls::submit(const Runner& runner, Call call, double ti
     auto ticket = std::make_shared<Ticket>();
     {
         const std::lock_guard lock(mutex_);
-        tasks_.push_back({++asked_, false, runner, call, timeout_s, ticket});
+        tasks_.push_back({++asked_, runner, call, timeout_s, ticket});
         start();
     }
     changed_.notify_all();
     return ticket;
 }
 
-void Calls::skip(std::uint64_t what) {
-    CallRecord record;
-    record.what = what;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto turn = ++asked_;
-        if (ended_ + 1 != turn) {
-            tasks_.push_back({turn, true, {}, {}, 0.0, nullptr});
-            tasks_.back().call.record = record;
-            start();
-            return;
-        }
-    }
-    run_skipped(record);
-}
-
 Outcome Calls::run_in_turn(const Runner& runner, Call call, double timeout_s,
                            std::int64_t iterations) {
-    if (runner.choice) return run_choice(*runner.choice, call, timeout_s, iterations);
-    call.record.sequence = ++number_;
-    return run_call(*runner.engine, call, iterations, timeout_s, false);
+    Outcome outcome;
+    if (runner.choice) {
+        outcome = run_choice(*runner.choice, call, timeout_s, iterations);
+    } else {
+        call.record.sequence = ++number_;
+        outcome = run_call(*runner.engine, call, iterations, timeout_s, false);
+    }
+    if (outcome.status != Status::kVarying) return outcome;
+    // The same call, with the same number.
+    const auto what = call.record.varying;
+    call.parts = runner.varying->equal_parts(call);
+    call.record = {number_, what, 0, what};
+    outcome = run_call(*runner.varying, call, iterations, timeout_s, false);
+    outcome.varied = true;
+    return outcome;
 }
 
 Outcome Calls::run_choice(Choice& choice, Call call, double timeout_s, std::int64_t iterations) {
@@ -235,14 +236,6 @@ void Calls::agree(Choice& choice, double timeout_s) {
     }
 }
 
-void Calls::run_skipped(CallRecord record) {
-    record.sequence = ++number_;
-    fabric_->control().enter(record);
-    fabric_->control().leave(record);
-    fabric_->progress();  // tells other hosts
-    end_turn();
-}
-
 void Calls::start() {
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
 }
@@ -270,10 +263,6 @@ void Calls::serve() {
             if (tasks_.empty()) return;
             task = std::move(tasks_.front());
             tasks_.pop_front();
-        }
-        if (task.is_skipped) {
-            run_skipped(task.call.record);
-            continue;
         }
         auto outcome = run_in_turn(task.runner, task.call, task.timeout_s, 1);
         end_turn();

@@ -19,13 +19,18 @@ namespace sley {
 Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s,
                  bool meet);
 
-// What runs a call: an engine, or one of a choice.
+// What runs a call: an engine, or one of a choice. varying: what runs it if other ranks make it with
+// varying counts; null if none may.
 struct Runner {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Choice> choice;
+    std::shared_ptr<Engine> varying;
 
     // Throws what `Engine::check` does.
-    void check(const Call& call) const { engine ? engine->check(call) : choice->check(call); }
+    void check(const Call& call) const {
+        engine ? engine->check(call) : choice->check(call);
+        if (varying) varying->check_lengths(static_cast<std::int64_t>(item_size(call.type)));
+    }
 };
 
 // The collective calls of a communicator, numbered from 1 and run in the order of the requests,
@@ -47,13 +52,9 @@ public:
     // Runs a call in the thread. Its memory must stay until the ticket has ended.
     std::shared_ptr<Ticket> submit(const Runner& runner, Call call, double timeout_s);
 
-    // Counts a call that this rank does without a plan. what: of its record, which others see.
-    void skip(std::uint64_t what);
-
 private:
     struct Task {
         std::uint64_t turn;
-        bool is_skipped;
         Runner runner;
         Call call;
         double timeout_s;
@@ -66,7 +67,6 @@ private:
     Outcome run_in_turn(const Runner& runner, Call call, double timeout_s, std::int64_t iterations);
     Outcome run_choice(Choice& choice, Call call, double timeout_s, std::int64_t iterations);
     void agree(Choice& choice, double timeout_s);
-    void run_skipped(CallRecord record);
     void end_turn();
 
     std::shared_ptr<Fabric> fabric_;

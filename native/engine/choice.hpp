@@ -75,7 +75,7 @@ public:
     Call sum_call() {
         return {kMostTurns, DataType::kFloat64, ReduceOp::kSum,
                 {reinterpret_cast<std::byte*>(times_.data()), nullptr},
-                {static_cast<std::int64_t>(sizeof(Times)), 0}, {}};
+                {static_cast<std::int64_t>(sizeof(Times)), 0}, {}, nullptr};
     }
     // After that call: begins the next turns. For impossible ones, the first engine runs all
     // further calls: on all ranks, since they decide the same. Throws Interrupted.

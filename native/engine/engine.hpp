@@ -42,6 +42,10 @@ public:
 
     // Throws std::invalid_argument for memory of the wrong size, and SlotTooSmall.
     void check(const Call& call) const;
+    // The parts of a call of equal counts, out of place.
+    std::shared_ptr<const Parts> equal_parts(const Call& call) const;
+    // Throws SlotTooSmall for calls of varying counts with elements of `item` bytes.
+    void check_lengths(std::int64_t item) const;
     // Starts a call that passes `check`.
     void begin(const Call& call);
     // Starts the same call once more.
@@ -70,8 +74,13 @@ private:
         bool done;
     };
 
+    void check_parts(const Parts& parts, std::int64_t item) const;
     bool advance_block(std::size_t block);
+    bool end_if_over(std::size_t block);
     Obstacle obstacle(const Position& at);
+    Obstacle unknown_lengths() const;
+    bool is_skipped(const Position& at, const Instruction& in) const;
+    bool knows_lengths() const { return first_tiles_ == 0; }
     bool is_finished(const Wait& wait, std::int64_t tile) const;
     void step(std::size_t block);
 
@@ -82,6 +91,8 @@ private:
     Phase phase_ = Phase::kDone;
     std::vector<Position> positions_;
     std::size_t running_ = 0;  // blocks
+    // Blocks that have not ended their first tile, in a call of varying counts in tile order.
+    std::size_t first_tiles_ = 0;
     std::int64_t count_ = 0;   // of the current call
     mutable std::mutex tally_mutex_;
     Tally tally_;

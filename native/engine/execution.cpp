@@ -71,6 +71,12 @@ void Execution::begin(const Call& call) {
     call_ = call;
     signature_ = call.record.signature();
     combine_ = combine_kernel(call.type, call.op);
+    varies_ = call.parts != nullptr;
+    if (varies_) {
+        if (!varying_) varying_.emplace(program_);
+        varying_->begin(*call.parts, room_.slot_bytes / program_.max_count / cut().item,
+                        cut().item);
+    }
     const auto written = (call.bytes[kInput] + call.bytes[kOutput]) * fabric_.local_ranks();
     streams_ = written > last_level_cache_bytes();
     mismatched_ = -1;
@@ -84,6 +90,7 @@ void Execution::begin_iteration() {
     for (std::size_t s = 0; s < senders_.size(); ++s) first_number_[s] = senders_[s].fifo->next();
     ++iteration_;
     has_pulled_ = false;
+    if (varies_) varying_->begin_iteration();
     layout_.load_tail();
 }
 
@@ -128,6 +135,7 @@ void Execution::choose_pulled() {
             fabric_.in_heap(call_.memory[memory], static_cast<std::size_t>(call_.bytes[memory]));
     }
     pulls_ = false;
+    if (varies_) return;  // a hold would have to know which messages are skipped
     const bool has_heap = (heap_[kInput] | heap_[kOutput]) != 0 && way_ != Way::kStreamed;
     if (!has_heap && way_ != Way::kAttached) return;
     const bool whole = cut().full_tiles == 1 && cut().left_over == 0;
@@ -189,7 +197,7 @@ bool Execution::perform(const Instruction& in, std::int64_t tile) {
     if (in.recv >= 0) {
         const auto& from = receivers_[static_cast<std::size_t>(in.recv)];
         const auto message = from.fifo->message();
-        const auto bytes = in.count * layout_.length_of(tile) * cut().item;
+        const auto bytes = bytes_of(in, tile);
         if (message.signature != signature_ || message.bytes != bytes) {
             mismatched_ = from.src;
             return false;
@@ -217,7 +225,7 @@ bool Execution::perform(const Instruction& in, std::int64_t tile) {
 // no more messages than the plan was proven for.
 bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& incoming) {
     auto& sender = *senders_[static_cast<std::size_t>(in.send)].fifo;
-    const auto bytes = static_cast<std::uint32_t>(in.count * layout_.length_of(tile) * cut().item);
+    const auto bytes = static_cast<std::uint32_t>(bytes_of(in, tile));
     if (is_pulled(in, tile)) {
         if (in.op != Op::kSend && !work(in, tile, incoming, nullptr)) return false;
         forget_overwritten(in, tile);
@@ -258,6 +266,7 @@ void Execution::publish_pulled(const Instruction& in, std::int64_t tile, std::ui
 // messages to one peer may be tiles ahead of those to another.
 const Execution::Staged* Execution::find_staged(const Instruction& in, std::int64_t tile) const {
     if (in.op != Op::kSend || in.payload < 0) return nullptr;
+    if (varies_ && tile == 0) return nullptr;  // every instruction must learn its lengths
     const auto& staged = staged_[staged_index(in.payload, tile)];
     if (staged.iteration != iteration_ || staged.tile != tile) return nullptr;
     const auto& owner = *senders_[static_cast<std::size_t>(staged.sender)].fifo;
@@ -279,6 +288,7 @@ void Execution::forget_overwritten(const Instruction& in, std::int64_t tile) {
 // False if the message can no longer be read.
 bool Execution::work(const Instruction& in, std::int64_t tile, const Incoming& message,
                      std::byte* slot) {
+    if (varies_) return work_varying(in, tile, message.data, slot);
     const bool tail = layout_.is_tail(tile);
     std::int64_t length = layout_.length_of(tile);
     std::int64_t pieces = in.count;
@@ -305,6 +315,37 @@ bool Execution::work(const Instruction& in, std::int64_t tile, const Incoming& m
         } else if (!work_fetched(in, from, at, n)) {
             return false;
         }
+    }
+    return true;
+}
+
+// The work in a call of varying counts, whose messages are all in slots. False if a chunk doesn't
+// fit its place, or there is no memory for it.
+bool Execution::work_varying(const Instruction& in, std::int64_t tile, const std::byte* message,
+                             std::byte* slot) {
+    if (tile == 0) {
+        try {
+            return varying_->pass_lengths(in, message, slot);
+        } catch (const std::exception&) {  // of vectors: no memory, or too long
+            fabric_.control().fail(Failure::kNoMemory, fabric_.rank());
+            has_failed_ = true;
+            return false;
+        }
+    }
+    std::size_t offset = 0;
+    for (std::int32_t i = 0; i < in.count; ++i) {
+        const auto piece = in.descending ? in.count - 1 - i : i;
+        const auto n = static_cast<std::size_t>(varying_->length_of(in, piece, tile));
+        if (n == 0) continue;
+        Operands at{nullptr, nullptr, message + offset, slot ? slot + offset : nullptr};
+        if (writes_destination(in.op)) {
+            at.dst = varying_->address(in.dst_memory, in.dst_cell + piece, tile);
+        }
+        if (reads_source(in.op)) {
+            at.src = varying_->address(in.src_memory, in.src_cell + piece, tile);
+        }
+        compute(in, at, n);
+        offset += n * static_cast<std::size_t>(cut().item);
     }
     return true;
 }

@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/layout.hpp"
 #include "engine/program.hpp"
 #include "engine/reduce.hpp"
+#include "engine/varying.hpp"
 #include "fabric/fabric.hpp"
 #include "fabric/outcome.hpp"
 
@@ -71,6 +73,12 @@ public:
     std::vector<std::int32_t> unread_connections() const;
 
     const Cut& cut() const { return layout_.cut(); }
+    // In a call of varying counts, both grow when the lengths of chunks become known.
+    std::int64_t tiles() const { return varies_ ? varying_->tiles() : cut().tiles; }
+    std::int64_t tiles_of(const Instruction& in) const {
+        return varies_ ? varying_->tiles_of(in) : cut().tiles;
+    }
+    bool varies() const { return varies_; }
     // The number of the call's iterations by way.
     const std::array<std::uint64_t, kWays>& ways() const { return way_counts_; }
     // Whether the iteration has read memory of other ranks, which they may overwrite once the call
@@ -78,6 +86,8 @@ public:
     bool has_pulled() const { return has_pulled_; }
     // The rank whose message was of another call, or -1.
     std::int32_t mismatched_rank() const { return mismatched_; }
+    // A place whose count differs from that of the chunk that came there, if its cell isn't -1.
+    Misfit misfit() const { return varies_ ? varying_->misfit() : Misfit{}; }
     // Whether a message could no longer be read.
     bool has_failed() const { return has_failed_; }
 
@@ -134,7 +144,13 @@ private:
     std::size_t staged_index(std::int32_t payload, std::int64_t tile) const;
     void forget_overwritten(const Instruction& in, std::int64_t tile);
 
+    std::int64_t bytes_of(const Instruction& in, std::int64_t tile) const {
+        if (varies_) return varying_->bytes_of(in, tile);
+        return in.count * layout_.length_of(tile) * cut().item;
+    }
     bool work(const Instruction& in, std::int64_t tile, const Incoming& message, std::byte* slot);
+    bool work_varying(const Instruction& in, std::int64_t tile, const std::byte* message,
+                      std::byte* slot);
     bool work_fetched(const Instruction& in, const Incoming& message, Operands at, std::size_t n);
     bool fetch(const Incoming& message, std::byte* to, std::size_t bytes);
     void compute(const Instruction& in, const Operands& at, std::size_t n) const;
@@ -151,6 +167,8 @@ private:
 
     // Of the current call.
     Layout layout_;
+    std::optional<VaryingLayout> varying_;  // since the first call of varying counts
+    bool varies_ = false;
     Call call_{};
     std::uint32_t signature_ = 0;
     Combine combine_ = nullptr;

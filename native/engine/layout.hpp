@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/program.hpp"
 #include "engine/reduce.hpp"
+#include "engine/varying.hpp"
 #include "fabric/control.hpp"
 
 namespace sley {
 
 // The arguments of a call. In place, memory[kInput] is the rank's data and memory[kOutput] is null.
+// parts: the blocks of a call of varying counts, which has neither `count` nor `memory`; else null.
 struct Call {
     std::int64_t count;  // elements of one block of the collective
     DataType type;
@@ -20,6 +23,7 @@ struct Call {
     std::byte* memory[2];
     std::int64_t bytes[2];
     CallRecord record;
+    std::shared_ptr<const Parts> parts;
 };
 
 // How a call cuts every chunk (machine.md, "Memory" and "Tiles").

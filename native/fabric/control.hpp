@@ -16,26 +16,26 @@ namespace sley {
 
 // kMismatched: the rank's call differs from that of the rank that noticed. kLeft: it has closed its
 // communicator. kCut: the network no longer reaches it. kNoMemory: it has none for a call. kGaveUp:
-// it was interrupted or aborted. kUnreadable: memory of its call can't be read.
+// it was interrupted or aborted. kUnreadable: memory of its call can't be read. kMisfit: a chunk came
+// there to a place of another count.
 enum class Failure : std::int32_t {
-    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable
+    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit
 };
 
 // A rank's current call: its number, from 1 on, and two words that must be equal on all ranks (the
 // engine doesn't interpret them).
 struct CallRecord {
     std::uint64_t sequence = 0, what = 0, count = 0;
-    // `what` in the record of a rank that does this call without a plan; 0: none does. Local: other
-    // ranks don't see it.
-    std::uint64_t unplanned = 0;
+    // `what` in the record of ranks that make this call with varying counts; 0: none may. Of such a
+    // call its own. Local: other ranks don't see it.
+    std::uint64_t varying = 0;
 
     bool same_as(const CallRecord& other) const {
         return what == other.what && count == other.count;
     }
 
-    bool allows(const CallRecord& other) const {
-        return unplanned != 0 && other.what == unplanned;
-    }
+    bool varies() const { return varying != 0 && what == varying; }
+    bool allows(const CallRecord& other) const { return varying != 0 && other.what == varying; }
 
     // The signature of the call's messages; not 0 for a call with a number.
     std::uint32_t signature() const {
@@ -179,9 +179,10 @@ public:
         return call;
     }
 
-    // A rank whose call has the same number but differs; or -1.
+    // A rank whose call has the same number but differs; or -1. A call of varying counts doesn't
+    // look: another rank may have begun it as one of equal counts, and if not, that one looks.
     std::int32_t find_mismatch(const CallRecord& call) const {
-        if (call.sequence == 0) return -1;
+        if (call.sequence == 0 || call.varies()) return -1;
         for (std::int32_t r = 0; r < ranks(); ++r) {
             const auto other = call_of(r);
             if (other.sequence != call.sequence || other.same_as(call)) continue;

@@ -22,17 +22,21 @@ struct Stuck {
 };
 
 // kAborted: another rank failed, or this one in another call; `Control` has the failure.
-// kUnplanned: no failure, but another rank does the call without the plan.
+// kVarying: no failure, but another rank makes the call with varying counts. kMisfit: a chunk came to
+// a place of another count.
 enum class Status : std::int32_t {
-    kDone, kStalled, kAborted, kAbsent, kMismatched, kNoMemory, kUnplanned
+    kDone, kStalled, kAborted, kAbsent, kMismatched, kNoMemory, kVarying, kMisfit
 };
 
 struct Outcome {
     Status status = Status::kDone;
     double seconds = 0.0;
-    std::int32_t rank = -1;  // kAbsent: the absent rank; kMismatched: the one with another call
-    std::int64_t bytes = 0;  // of a receive: the message's size
+    // kAbsent: the absent rank; kMismatched: the one with another call; kMisfit: not a rank, but the
+    // output's chunk.
+    std::int32_t rank = -1;
+    std::int64_t bytes = 0;  // of a receive: the message's size; kMisfit: elements of what came
     std::vector<Stuck> stuck;
+    bool varied = false;  // whether it ran with varying counts instead
 };
 
 // The end of a call that runs in another thread.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict, Unpack
 
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sley import devices as on_devices
 from sley import jobs
@@ -84,19 +84,22 @@ def execute(
     dtype: str | None = None,
     count: int | None = None,
     reduce_op: ReduceOp = ReduceOp.SUM,
+    counts: ArrayLike | None = None,
     **settings: Unpack[RunSettings],
 ) -> list[NDArray[Any]]:
     """Proves a plan and runs it once on NumPy arrays, which are copied to devices and back; returns
     each rank's output.
 
-    inputs, dtype, count, reduce_op: as for `sley.jobs.execute`; the others as for `run`.
+    inputs, dtype, count, reduce_op, counts: as for `sley.jobs.execute`; the others as for `run`.
     Errors: C307, V2xx, R5xx, K5xx.
     """
     check_kind(plan)
     verify(plan)
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
-        return jobs.execute(plan, inputs, place, dtype=dtype, count=count, reduce_op=reduce_op)
+        return jobs.execute(
+            plan, inputs, place, dtype=dtype, count=count, reduce_op=reduce_op, counts=counts
+        )
     return on_devices.execute(plan, inputs, *place, dtype=dtype, count=count, reduce_op=reduce_op)
 
 

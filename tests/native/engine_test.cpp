@@ -1,8 +1,9 @@
 // The engine without Python, for the sanitizers: ranks as threads over one fabric.
 //
 // Runs a fused ring and a plan of waits over scratch, in both loop orders, in and out of place,
-// with few and tiny slots and counts that chunks do not divide, many calls back to back; then a
-// plan that stalls. Exits with 1 at the first wrong element.
+// with few and tiny slots and counts that chunks do not divide, many calls back to back; an AllToAll
+// of varying counts, one half of which goes by way of scratch; then a plan that stalls. Exits with 1
+// at the first wrong element.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -126,7 +127,7 @@ std::int64_t live(const std::shared_ptr<Fabric>& fabric, const std::vector<Conne
         for (std::size_t i = 0; i < size; ++i) {
             in[i] = rank * 1000 + static_cast<std::int32_t>(i) + number;
         }
-        Call call{count, DataType::kInt32, ReduceOp::kSum, {}, {}, {}};
+        Call call{count, DataType::kInt32, ReduceOp::kSum, {}, {}, {}, {}};
         call.memory[kInput] = reinterpret_cast<std::byte*>(in.data());
         call.memory[kOutput] = reinterpret_cast<std::byte*>(out.data());
         call.bytes[kInput] = static_cast<std::int64_t>(in.size() * sizeof in[0]);
@@ -143,16 +144,19 @@ std::int64_t live(const std::shared_ptr<Fabric>& fabric, const std::vector<Conne
     return wrong;
 }
 
+using Life = std::int64_t (*)(const std::shared_ptr<Fabric>&, const std::vector<Connection>&, Room,
+                              const ProgramColumns&, int);
+
 template <class Make>
 void check(const char* name, std::int32_t ranks, std::vector<Connection> wires, Room room,
-           Make make) {
+           Make make, Life live_of = live) {
     const auto fabrics = views(ranks, ranks, room);
     std::vector<std::int64_t> wrong(static_cast<std::size_t>(ranks));
     std::vector<std::thread> threads;
     for (std::int32_t r = 0; r < ranks; ++r) {
         threads.emplace_back([&, r] {
             const auto& fabric = fabrics[static_cast<std::size_t>(r)];
-            wrong[static_cast<std::size_t>(r)] = live(fabric, wires, room, make(r), 60);
+            wrong[static_cast<std::size_t>(r)] = live_of(fabric, wires, room, make(r), 60);
         });
     }
     for (auto& thread : threads) thread.join();
@@ -161,6 +165,63 @@ void check(const char* name, std::int32_t ranks, std::vector<Connection> wires, 
         std::fprintf(stderr, "%s: %lld wrong elements\n", name, static_cast<long long>(w));
         std::exit(1);
     }
+}
+
+// Block p serves the p-th peer; the part of the next rank goes by way of the rank's scratch.
+// Connection src * ranks + dst.
+ProgramColumns pairs(std::int32_t rank, std::int32_t ranks, bool tile_major) {
+    std::vector<std::vector<Row>> blocks{{{Op::kCopy, kInput, rank, kOutput, rank},
+                                          {Op::kCopy, kInput, (rank + 1) % ranks, kScratch, 0}}};
+    for (std::int32_t turn = 1; turn < ranks; ++turn) {
+        const std::int32_t to = (rank + turn) % ranks, from = (rank + ranks - turn) % ranks;
+        Row send{Op::kSend, kInput, to, 0, 0, rank * ranks + to};
+        if (turn == 1) send = {Op::kSend, kScratch, 0, 0, 0, rank * ranks + to, -1, {1}};
+        blocks.push_back({send, {Op::kRecv, 0, 0, kOutput, from, -1, from * ranks + rank}});
+    }
+    auto columns = columns_of(blocks, 1, false, 1, tile_major);
+    columns.sizes[kInput] = columns.sizes[kOutput] = ranks;
+    columns.divisor.assign(static_cast<std::size_t>(ranks), 1);
+    return columns;
+}
+
+// What rank `from` sends to rank `to` in a call.
+std::int64_t varying_count(std::int32_t from, std::int32_t to, int number) {
+    const auto mixed = (from * 7 + to * 3 + number) * 2654435761u;
+    return number % 5 == 0 ? 0 : static_cast<std::int64_t>((mixed >> 16) % 23);
+}
+
+std::int64_t live_varying(const std::shared_ptr<Fabric>& fabric,
+                          const std::vector<Connection>& wires, Room room,
+                          const ProgramColumns& columns, int calls) {
+    Engine engine(fabric, columns, wires, room);
+    const std::int32_t rank = fabric->rank(), ranks = fabric->shape().ranks();
+    std::int64_t wrong = 0;
+    for (int number = 0; number < calls; ++number) {
+        auto parts = std::make_shared<Parts>();
+        std::vector<std::vector<std::int32_t>> data[2];
+        for (std::int32_t other = 0; other < ranks; ++other) {
+            const auto out = varying_count(rank, other, number);
+            const auto in = varying_count(other, rank, number);
+            data[kInput].emplace_back(static_cast<std::size_t>(out),
+                                      rank * 1000 + other * 100 + number);
+            data[kOutput].emplace_back(static_cast<std::size_t>(in), -1);
+        }
+        for (const auto memory : {kInput, kOutput}) {
+            for (auto& part : data[memory]) {
+                parts->of[memory].push_back({reinterpret_cast<std::byte*>(part.data()),
+                                             static_cast<std::int64_t>(part.size())});
+            }
+        }
+        Call call{0, DataType::kInt32, ReduceOp::kSum, {}, {}, {}, parts};
+        engine.check(call);
+        if (run_call(engine, call, 1, 60.0, true).status != Status::kDone) return 1;
+        for (std::int32_t other = 0; other < ranks; ++other) {
+            for (const auto value : data[kOutput][static_cast<std::size_t>(other)]) {
+                wrong += value != other * 1000 + rank * 100 + number;
+            }
+        }
+    }
+    return wrong;
 }
 
 // Both ranks receive first; both must give up and say where they stand.
@@ -176,7 +237,7 @@ void check_stall() {
                                             1, false, 0, true);
             Engine engine(fabrics[static_cast<std::size_t>(r)], columns, ring_wires(2), room);
             float in = 1, out = 0;
-            Call call{1, DataType::kFloat32, ReduceOp::kSum, {}, {}, {}};
+            Call call{1, DataType::kFloat32, ReduceOp::kSum, {}, {}, {}, {}};
             call.memory[kInput] = reinterpret_cast<std::byte*>(&in);
             call.memory[kOutput] = reinterpret_cast<std::byte*>(&out);
             call.bytes[kInput] = call.bytes[kOutput] = sizeof in;
@@ -205,6 +266,9 @@ int main() {
                   [&](std::int32_t r) { return ring(r, 4, tile_major); });
             check("scratch", 3, all_wires(3), room,
                   [&](std::int32_t r) { return scratch(r, 3, tile_major); });
+            if (slot_bytes < 8) continue;  // a count has 8 bytes
+            check("pairs", 3, all_wires(3), room,
+                  [&](std::int32_t r) { return pairs(r, 3, tile_major); }, live_varying);
         }
     }
     check_stall();

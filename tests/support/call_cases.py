@@ -35,7 +35,7 @@ def requests(draw: st.DrawFn, most: int = 9) -> Request:
         kind=kind,
         hosts=hosts,
         size_bytes=draw(st.one_of(st.integers(0, 100_000), st.integers(0, 1 << 40))),
-        in_place=draw(st.booleans()),
+        in_place=draw(st.booleans()) and not CALLS[kind].varies,
         root=draw(st.integers(0, len(hosts.host) - 1)) if CALLS[kind].roles else 0,
     )
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from sley.engine import native
 from sley.engine.arguments import check_inputs
 from sley.engine.limits import check_slot
 from sley.engine.outcomes import Outcome, Report, failure
@@ -16,6 +18,7 @@ from sley.engine.program import RankProgram, load
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.jobs import Settings
+from sley.jobs.worker import places_in
 
 
 def execute(
@@ -26,15 +29,18 @@ def execute(
     dtype: str | None = None,
     count: int | None = None,
     reduce_op: ReduceOp = ReduceOp.SUM,
+    counts: ArrayLike | None = None,
 ) -> list[Any]:
     """Like `sley.jobs.execute`."""
     settings = settings or Settings()
-    call = check_inputs(plan, inputs, dtype, count, reduce_op)
+    call = check_inputs(plan, inputs, dtype, count, reduce_op, counts)
     loaded = load(plan, settings.slots, settings.slot_bytes)
-    check_slot(loaded, call.dtype)
+    check_slot(loaded, call.dtype, varies=call.counts is not None)
     # Slots no larger than the longest message; this doesn't change the cut into tiles.
     longest = loaded.max_count * max(call.count // plan.collective.chunks, 1)
     room = min(loaded.wiring.slot_bytes, longest * call.dtype.size_bytes)
+    if call.counts is not None:
+        room = loaded.wiring.slot_bytes
     wiring = replace(loaded.wiring, slot_bytes=room)
     memory = wiring.memory()
     engines = [p.engine(wiring.fabric(memory, p.rank), wiring) for p in loaded.programs]
@@ -46,6 +52,15 @@ def execute(
         (a, b), (c, d) = spans[program.rank]
         numbers = (call.count, call.dtype.number, int(call.reduce_op))
         arrays = (buffers[a:b], buffers[c:d])
+        counts = call.counts_of(program.rank)
+        if counts is not None:
+            places = [
+                places_in(array, own, call.dtype.size_bytes)
+                for array, own in zip(arrays, counts, strict=True)
+            ]
+            parts = native.Parts.create(*places)
+            last = 1, settings.timeout_s
+            return engines[program.rank].run_varying(parts, call.dtype.number, *last)
         return engines[program.rank].run(*numbers, *arrays, 1, settings.timeout_s)
 
     with ThreadPoolExecutor(len(engines)) as threads:

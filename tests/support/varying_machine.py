@@ -89,14 +89,12 @@ class VaryingMachine:
                     )
 
     def _executions(self, block: int) -> list[tuple[int, int]]:
-        """The executions of a block: tile 0 of all instructions, then the others."""
+        """The executions of a block."""
         rows = range(int(self.plan.block_offset[block]), int(self.plan.block_offset[block + 1]))
-        later = range(1, max(self.tiles, default=0) + 1)
+        tiles = range(max(self.tiles, default=0) + 1)
         if self.plan.loop_order is LoopOrder.TILE:
-            rest = [(row, tile) for tile in later for row in rows]
-        else:
-            rest = [(row, tile) for row in rows for tile in later]
-        return [(row, 0) for row in rows] + rest
+            return [(row, tile) for tile in tiles for row in rows]
+        return [(row, tile) for row in rows for tile in tiles]
 
     def _moves(self, row: int, tile: int) -> bool:
         return tile == 0 or tile <= max(self.lengths[row], default=0)

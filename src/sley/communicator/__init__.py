@@ -17,7 +17,7 @@ recording.py      records a program's calls as a workload
 stats.py          statistics of calls, and the log
 """
 
-from sley.communicator.calls import Call, Work
+from sley.communicator.calls import Call, Parts, Work
 from sley.communicator.communicator import Communicator
 from sley.communicator.network import Network
 from sley.communicator.recording import Recorder, record
@@ -35,6 +35,7 @@ __all__ = [
     "LocalStore",
     "MpiStore",
     "Network",
+    "Parts",
     "Recorder",
     "Settings",
     "Started",

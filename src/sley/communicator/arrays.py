@@ -109,6 +109,40 @@ def count_of(kind: str, ranks: int, source: int, target: int, *, at_root: bool) 
     return count
 
 
+def places_of(arrays: Sequence[Array], element: DataType) -> list[tuple[int, int]]:
+    """The address and the engine's elements of each array."""
+    return [(span(array)[0], array.nbytes // element.size_bytes) for array in arrays]
+
+
+def check_parts(kind: str, ranks: int, arrays: Any, what: str) -> tuple[Array, ...]:
+    """The arrays of a buffer's parts. Refuses anything but one for each rank."""
+    if isinstance(arrays, np.ndarray) or not isinstance(arrays, Sequence):
+        found = type(arrays).__name__
+        raise N627.error(expected=f"a list of {ranks} arrays as {kind}'s {what}", found=found)
+    if len(arrays) != ranks:
+        expected, found = f"{ranks} arrays as {kind}'s {what}, one for each rank", f"{len(arrays)}"
+        raise N627.error(expected=expected, found=found)
+    return tuple(arrays)
+
+
+def check_apart(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    """Refuses parts that share memory with another part which is written."""
+    parts = [(*span(array), False) for array in inputs] + [
+        (*span(array), True) for array in outputs
+    ]
+    ends, writes = 0, False  # of the parts so far
+    for start, size, is_written in sorted(part for part in parts if part[1]):
+        if start < ends and (is_written or writes):
+            raise N627.error(
+                expected=f"parts of {kind} that are apart from the ones it writes",
+                found="arrays that share memory",
+            )
+        if start + size > ends:
+            ends, writes = start + size, is_written
+        else:
+            writes |= is_written
+
+
 def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | None) -> int:
     """Elements of a block of a call with its own plan, from those of the rank's arrays."""
     if rank >= plan.collective.ranks:

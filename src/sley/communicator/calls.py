@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from sley.engine import native
-from sley.engine.outcomes import Report, Status
+from sley.engine.outcomes import Outcome, Report
 from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import SleyError
 from sley.errors.runtime import R514
@@ -35,6 +35,23 @@ _BYTE, _ROOT, _DIGEST = 8, 20, 24
 _TYPE_NAMES = tuple(DATA_TYPES)
 
 
+class Parts(NamedTuple):
+    """The parts of a rank's call of varying counts. output: the elements of each part of its
+    output."""
+
+    native: native.Parts
+    output: tuple[int, ...]
+
+    @classmethod
+    def of(cls, inputs: Places, outputs: Places) -> Parts:
+        """The parts at these places: the address and the elements of each."""
+        return cls(native.Parts.create(inputs, outputs), tuple(count for _, count in outputs))
+
+
+Places: TypeAlias = "Sequence[tuple[int, int]]"
+"""The address and the elements of each part of a buffer."""
+
+
 @dataclass(slots=True)  # making a frozen one would take a tenth of the time of a small call
 class Call:
     """One collective call of one rank; never changed.
@@ -45,8 +62,9 @@ class Call:
     count: elements of one block: of the whole buffer for all_reduce, broadcast and reduce, of one
         rank's part for the others.
     input_is_read_only, output_is_read_only: whether the plan must not write it.
-    may_be_unplanned: for an AllToAll, whether other ranks may do it by messages, without a plan
-        (`Endpoint.skip_plan`). If one does, the call does nothing, and `Work.is_unplanned` is True.
+    parts: of a call of varying counts, which has neither input nor output nor count.
+    may_vary: for an AllToAll, out of place, whether other ranks may make it as an AllToAllV. If one
+        does, so does this rank.
     """
 
     kind: str
@@ -59,7 +77,8 @@ class Call:
     op: ReduceOp = ReduceOp.SUM
     root: int = 0
     plan: Plan | None = None
-    may_be_unplanned: bool = False
+    parts: Parts | None = None
+    may_vary: bool = False
     input_is_read_only: bool = False
     output_is_read_only: bool = False
 
@@ -74,10 +93,6 @@ def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes
     return word << _DIGEST | int.from_bytes(digest[: _DIGEST // 8], "little")
 
 
-UNPLANNED: Final = record_of("all_to_all", DATA_TYPES["int8"], ReduceOp.SUM, 0, bytes(3))
-"""The record of an AllToAll by messages, without a plan."""
-
-
 def differ_in_plan(record: int, other: int) -> bool:
     """Whether two records are equal but for the plan."""
     return record != other and record >> _DIGEST == other >> _DIGEST
@@ -85,8 +100,6 @@ def differ_in_plan(record: int, other: int) -> bool:
 
 def describe_record(record: int, count: int) -> str:
     """A call in words, from its record. Calls that differ only in their plan get the same words."""
-    if record == UNPLANNED:
-        return "all_to_all with different sizes for each rank"
     rest = record >> _DIGEST
     rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
     rest, op = rest >> 4, rest & 15
@@ -98,8 +111,10 @@ def describe_record(record: int, count: int) -> str:
         return kind
     if kind == AGREEMENT:
         return "the agreement on a policy's times"
-    words = [f"{kind} of {count} x {name}"]
     row = CALLS.get(kind)  # of a call with its own plan, the plan says whether it reduces
+    if row is not None and row.varies:
+        return f"{kind} of {name}"
+    words = [f"{kind} of {count} x {name}"]
     if kind == OWN or (row is not None and row.reduces):
         words.append(reduction)
     if row is not None and row.roles:
@@ -125,12 +140,11 @@ class Work:
     """A call in progress. Keeps the `owners` of its memory alive until it has ended, even if this
     object is dropped.
 
-    source: after a receive, the sender's rank. is_unplanned: after a call with
-    `Call.may_be_unplanned`, whether another rank does it without a plan, and nothing was done.
-    recorded: notes waits for the call, if it is recorded; drops an unplanned one.
+    source: after a receive, the sender's rank. recorded: notes waits for the call, if it is
+    recorded; drops one that ran with varying counts instead.
     """
 
-    __slots__ = ("_error", "_explain", "_lock", "_ticket", "is_unplanned", "recorded", "source")
+    __slots__ = ("_error", "_explain", "_lock", "_ticket", "recorded", "source")
 
     def __init__(
         self, ticket: native.Ticket | None, explain: Explain, owners: tuple[object, ...] = ()
@@ -138,7 +152,7 @@ class Work:
         self._ticket, self._explain = ticket, explain
         if ticket is not None and owners:
             ticket.keep(owners)
-        self.source, self.is_unplanned = NONE, False
+        self.source = NONE
         self._error: SleyError | None = None
         self._lock = threading.Lock()
         self.recorded: Recorded | None = None
@@ -203,10 +217,8 @@ class Work:
             if ticket is None:
                 return
             report = ticket.outcome
-            self.is_unplanned = report is not None and report[0] == Status.UNPLANNED
-            if not self.is_unplanned:
-                self._error = self._explain(report)
-            elif self.recorded is not None:
+            self._error = self._explain(report)
+            if self.recorded is not None and report is not None and Outcome.of(report).varied:
                 self.recorded.drop()
             self.source = ticket.rank
             self._ticket = None
@@ -226,5 +238,4 @@ class Done(Work):
         self.source = source
 
 
-DONE, DONE_UNPLANNED = Done(), Done()
-DONE_UNPLANNED.is_unplanned = True
+DONE = Done()

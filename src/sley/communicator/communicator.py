@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from sley.closing import Closing
 from sley.communicator.arrays import (
+    check_apart,
     check_arrays,
+    check_parts,
     check_root,
     check_tag,
     check_writable,
     count_of,
     own_count_of,
+    places_of,
     span,
     type_of,
     words_of,
 )
-from sley.communicator.calls import OWN, Call, Work
+from sley.communicator.calls import OWN, Call, Parts, Work
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
 from sley.engine.types import Array, reduction
+from sley.engine.varying import blocks_of, check_counts
 from sley.errors.calls import N627
 from sley.ir.plan import Plan, check_kind
 from sley.ir.words import ReduceOp
@@ -118,6 +123,31 @@ class Communicator(Closing):
         may be `data`."""
         return self._call("all_to_all", data, out, dtype, ReduceOp.SUM, 0, is_async)
 
+    def all_to_all_v(
+        self,
+        data: Sequence[Array],
+        out: Sequence[Array],
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Sends `data[r]` to rank r, and puts what rank r sends into `out[r]`: arrays of any sizes,
+        also empty ones. Errors: N634, too, if what rank r sends has another size."""
+        data = check_parts("all_to_all_v", self.ranks, data, "data")
+        return self._call_parts("all_to_all_v", data, out, dtype, is_async)
+
+    def all_gather_v(
+        self,
+        data: Array,
+        out: Sequence[Array],
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Puts the data of rank r, of any size, into `out[r]`. Errors: N634, too, if the two have
+        different sizes."""
+        return self._call_parts("all_gather_v", (data,), out, dtype, is_async)
+
     def broadcast(
         self, data: Array, root: int = 0, *, dtype: str | None = None, is_async: bool = False
     ) -> Work:
@@ -165,8 +195,8 @@ class Communicator(Closing):
     def run(
         self,
         plan: Plan,
-        data: Array,
-        out: Array | None = None,
+        data: Array | Sequence[Array],
+        out: Array | Sequence[Array] | None = None,
         op: ReduceOp = ReduceOp.SUM,
         *,
         count: int | None = None,
@@ -176,17 +206,20 @@ class Communicator(Closing):
         """Runs a plan of the caller's (`sley.compile`), of any collective. Its first run proves it.
 
         data, out: the rank's input and output, whole blocks as in `sley.execute`; empty where the
-        rank has none. In place, `data` is all of the rank's data, and `out` is None. count:
+        rank has none. In place, `data` is all of the rank's data, and `out` is None. If the counts
+        of the plan's collective vary, both are lists of arrays, one for each block. count:
         elements of a block, for a rank without data. Errors: C307, N627, N651, N652, V2xx.
         """
-        given = (data,) if out is None else (data, out)
         check_kind(plan)
+        if plan.collective.varies:
+            return self._run_parts(plan, data, out, dtype, is_async)
+        given: tuple[Any, ...] = (data,) if out is None else (data, out)
         element = type_of("run", given, dtype, reduces=plan.reduces)
         for array in given if plan.input_writes.size else given[-1:]:
             check_writable("run", array)
         spans = [span(array) for array in given]
         count = own_count_of(plan, self.rank, [array.size for array in given], count)
-        count *= words_of(data, element)
+        count *= words_of(given[0], element)
         call = Call(OWN, *spans[0], *spans[-1], count, element, reduction(op), plan=plan)
         return self.endpoint.submit(call, is_async=is_async, owners=given)
 
@@ -209,6 +242,38 @@ class Communicator(Closing):
         """Ends when all ranks have called it."""
         byte = np.zeros(1, np.int8)
         return self._call("barrier", byte, byte, None, ReduceOp.SUM, 0, is_async)
+
+    def _run_parts(
+        self, plan: Plan, data: Any, out: Any, dtype: str | None, is_async: bool
+    ) -> Work:
+        """`run` of a plan whose counts vary."""
+        c = plan.collective
+        data = check_parts("run", blocks_of(c, c.input_chunks), data, "data")
+        out = check_parts("run", blocks_of(c, c.output_chunks), out, "out")
+        return self._call_parts(OWN, data, out, dtype, is_async, plan)
+
+    def _call_parts(
+        self,
+        kind: str,
+        data: tuple[Array, ...],
+        out: Sequence[Array],
+        dtype: str | None,
+        is_async: bool,
+        plan: Plan | None = None,
+    ) -> Work:
+        """A call of varying counts."""
+        blocks = self.ranks if plan is None else len(out)
+        out = check_parts(kind, blocks, out, "out")
+        element = type_of(kind, (*data, *out), dtype, reduces=False)
+        for array in out:
+            check_writable(kind, array)
+        check_apart(kind, data, out)
+        parts = Parts.of(places_of(data, element), places_of(out, element))
+        if plan is not None:
+            counts = [count for _, count in places_of(data, element)]
+            check_counts(plan.collective, counts, f"rank {self.rank}", N627)
+        call = Call(kind, 0, 0, 0, 0, 0, element, plan=plan, parts=parts)
+        return self.endpoint.submit(call, is_async=is_async, owners=(*data, *out))
 
     def _call(
         self,

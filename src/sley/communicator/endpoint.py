@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import (
     DONE,
-    DONE_UNPLANNED,
-    UNPLANNED,
     Call,
     Work,
     describe_record,
@@ -31,7 +29,7 @@ from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
 from sley.communicator.tuner import Tuner
 from sley.engine import native
 from sley.engine.limits import whole
-from sley.engine.outcomes import Report, Status
+from sley.engine.outcomes import Outcome, Report
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.words import is_integer
@@ -48,10 +46,10 @@ _SETTLE_S = 2.0
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
 
-_Arguments: TypeAlias = "tuple[Any, int, int, int, int, int, int, int, int, int, float]"
+_Arguments: TypeAlias = "tuple[Any, ...]"
 """Of `native.Calls.run`: the engine or the choice, count, type, operation, input and output with
-their sizes, the call's record, the record of an AllToAll by messages that may answer it (0: none),
-the timeout."""
+their sizes, the call's record, the engine and the record of an AllToAllV that may replace it (or
+None), the timeout. Of `native.Calls.run_varying`: the engine, the parts, type, record, timeout."""
 
 _MOST_KEYS = 4096
 """Different calls whose plans are remembered; after more, all are looked up again."""
@@ -157,7 +155,8 @@ class Endpoint:
         recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
         loaded, record, arguments = self._arguments(core, call)
         if is_async:
-            ticket = core.calls.submit(*arguments)
+            submit: Any = core.calls.submit if call.parts is None else core.calls.submit_varying
+            ticket: native.Ticket = submit(*arguments)
             work = Work(
                 ticket, lambda report: self._error(core, loaded, record, call, report), owners
             )
@@ -165,17 +164,12 @@ class Endpoint:
                 work.recorded = recorded.overlap()
             core.failures.latest = work
             return work
-        is_planned = self._run(core, loaded, record, call, arguments, 1)
+        varied = self._run(core, loaded, record, call, arguments, 1)
         if recorded is not None:
             recorded.end()
-            if not is_planned:
+            if varied:
                 recorded.drop()
-        return DONE if is_planned else DONE_UNPLANNED
-
-    def skip_plan(self) -> None:
-        """Counts an AllToAll that this rank does by messages, without a plan. Ranks that make the
-        call with `Call.may_be_unplanned` notice it."""
-        self._open_core().calls.skip(UNPLANNED)
+        return DONE
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
@@ -298,6 +292,9 @@ class Endpoint:
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
         loaded, record = core.ready.get(key) or self._make_ready(core, key, call, in_place)
+        if call.parts is not None:
+            place = call.parts.native, call.dtype.number
+            return loaded, record, (loaded.engine, *place, record, self.settings.timeout_s)
         if (call.input_is_read_only and loaded.writes_input) or (
             call.output_is_read_only and loaded.writes_memory
         ):
@@ -306,6 +303,10 @@ class Endpoint:
                 f"{loaded.current.ready.plan.name} does",
                 found="a read-only one",
             )
+        varying = None
+        if call.may_vary:
+            instead, its_record = self._varying(core, call)
+            varying = instead.engine, its_record
         arguments = (
             loaded.engine,
             call.count,
@@ -313,10 +314,19 @@ class Endpoint:
             int(call.op),
             *_memory(call, in_place),
             record,
-            UNPLANNED if call.may_be_unplanned else 0,
+            varying,
             self.settings.timeout_s,
         )
         return loaded, record, arguments
+
+    def _varying(self, core: _Core, call: Call) -> tuple[AnyPlan, int]:
+        """The plan, and the record, of the AllToAllV that other ranks may make of an AllToAll."""
+        key = ("all_to_all_v", 0, call.dtype.number, int(call.op), False, 0)
+        found = core.ready.get(key)
+        if found is None:
+            own = Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype)
+            found = self._make_ready(core, key, own, False)
+        return found
 
     def _make_ready(
         self, core: _Core, key: _Key, call: Call, in_place: bool
@@ -332,7 +342,7 @@ class Endpoint:
                 ready,
                 request,
                 lambda one: _record(call, one),
-                may_be_unplanned=call.may_be_unplanned,
+                may_vary=call.may_vary,
             )
         self._log_problems()
         if len(core.ready) >= _MOST_KEYS:
@@ -366,9 +376,15 @@ class Endpoint:
     def _error(
         self, core: _Core, loaded: AnyPlan, record: int, call: Call, report: Report | None
     ) -> SleyError | None:
+        if report is None:
+            return None
+        counts: Sequence[int] = () if call.parts is None else call.parts.output
+        if Outcome.of(report).varied:
+            loaded, record = self._varying(core, call)
+            counts = [call.count] * self.ranks
         words = describe_record(record, call.count)
-        plan = loaded.current.loaded
-        return core.failures.error(report, words, self.settings.timeout_s, loaded=plan)
+        plan, timeout_s = loaded.current.loaded, self.settings.timeout_s
+        return core.failures.error(report, words, timeout_s, loaded=plan, counts=counts)
 
     def _run(
         self,
@@ -379,12 +395,12 @@ class Endpoint:
         arguments: _Arguments,
         iterations: int,
     ) -> bool:
-        """Runs a call in this thread, to its end; False if another rank does it without a plan."""
+        """Runs a call in this thread, to its end. Returns whether an AllToAll ran as an
+        AllToAllV."""
         self._check_thread(core)
-        report = core.calls.run(*arguments, iterations)
+        run: Any = core.calls.run if call.parts is None else core.calls.run_varying
+        report: Report | None = run(*arguments, iterations)
         if report is None:
-            return True
-        if report[0] == Status.UNPLANNED:
             return False
         core.failures.look_at_latest()
         error = self._error(core, loaded, record, call, report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations
@@ -12,8 +12,8 @@ from sley.communicator.calls import Work, describe_record, differ_in_plan
 from sley.engine import native
 from sley.engine.outcomes import MOST_PLACES, Outcome, Report, Status, describe
 from sley.engine.program import Loaded
-from sley.errors import Place, Rule, SleyError
-from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633
+from sley.errors import Place, Rule, SleyError, counted
+from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633, N634
 
 
 class Failure(IntEnum):
@@ -28,6 +28,7 @@ class Failure(IntEnum):
     NO_MEMORY = 6
     GAVE_UP = 7
     UNREADABLE = 8
+    MISFIT = 9
 
 
 _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
@@ -39,6 +40,11 @@ _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
         N633,
         "the memory of a call to exist until the call ends",
         "gave memory that is gone, or that other ranks may not read",
+    ),
+    Failure.MISFIT: (
+        N634,
+        "parts of the counts that their receivers expect",
+        "got a part of another count",
     ),
     Failure.STALLED: (N626, "every rank to continue", "gave up: nothing had moved for its timeout"),
     Failure.GAVE_UP: (N626, "every rank to continue", "gave up: it was aborted"),
@@ -90,17 +96,21 @@ class Failures:
         timeout_s: float,
         *,
         loaded: Loaded | None = None,
+        counts: Sequence[int] = (),
         message: Message | None = None,
     ) -> SleyError | None:
         """The error of a call's outcome; None for a good one.
 
         report: the outcome as the engine gives it, None for a good one. words: the call. loaded:
-        its plan; None for a point-to-point message, which `message` describes. A call that ends
-        because an earlier one failed gets N630, with the first error in words.
+        its plan; None for a point-to-point message, which `message` describes. counts: of the parts
+        of the rank's output, if they vary. A call that ends because an earlier one failed gets
+        N630, with the first error in words.
         """
         if report is None:
             return None
         outcome = Outcome.of(report)
+        if outcome.status is Status.DONE:
+            return None
         place = Place(detail=f"{self._name}, rank {self._rank}, {words}")
         if outcome.status is Status.ABORTED and self._first is not None:
             first = self._first.diagnostics[0]
@@ -109,7 +119,9 @@ class Failures:
                 expected="a communicator without a failed call",
                 found=f"{first.places[0]}: {first.code} {first.rule.name}: {first.found}",
             )
-        ended = _Ended(self._fabric, self._rank, place, loaded, outcome, timeout_s, message)
+        ended = _Ended(
+            self._fabric, self._rank, place, loaded, outcome, timeout_s, message, tuple(counts)
+        )
         error = ended.error()
         with self._lock:
             self._first = self._first or error
@@ -131,6 +143,7 @@ class _Ended:
     outcome: Outcome
     timeout_s: float
     message: Message | None
+    counts: tuple[int, ...]
     records: list[tuple[int, int, int]] = field(init=False)
     """Each rank's current call: its number (0: none), record and count."""
 
@@ -146,6 +159,8 @@ class _Ended:
             failure, culprit = Failure.MISMATCHED, outcome.rank
         elif outcome.status is Status.NO_MEMORY:
             failure, culprit = Failure.NO_MEMORY, rank
+        if outcome.status is Status.MISFIT:
+            return self._misfit()
         if failure is Failure.MISMATCHED:
             return self._mismatch(culprit)
         if failure is Failure.NONE or (failure is Failure.STALLED and culprit == rank):
@@ -172,6 +187,19 @@ class _Ended:
             expected=f"something to move on some rank within the timeout of {self.timeout_s:g} s",
             found=notes[0] if notes else "nothing moved",
             notes=notes[1:] + [line for n, line in self._other_calls() if n < own],
+        )
+
+    def _misfit(self) -> SleyError:
+        """The error of the rank where a chunk came that doesn't fit its place."""
+        assert self.loaded is not None  # a call with a plan
+        c = self.loaded.plan.collective
+        part, index = divmod(self.outcome.rank, c.chunks)
+        each = f" in chunk {index} of {c.chunks} of it" if c.chunks > 1 else ""
+        return N634.error(
+            at=self.place,
+            expected=f"{counted(self.counts[part], 'element')} from rank {part}, the count of its "
+            "part of the output",
+            found=f"{counted(self.outcome.size_bytes, 'element')}{each}",
         )
 
     def _mismatch(self, culprit: int) -> SleyError:

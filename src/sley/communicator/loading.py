@@ -97,9 +97,9 @@ _MOST_WATCHED = 1024
 """Different calls that are watched; further ones run the default."""
 
 _MOST_BITS = 6
-"""The significant bits of the sizes that are watched of calls that some ranks may make by messages.
-Such a rank doesn't know these calls, so their number would differ between ranks. There are 32 sizes
-in each factor of two."""
+"""The significant bits of the sizes that are watched of calls that some ranks may make with varying
+counts. Such a rank doesn't know these calls, so their number would differ between ranks. There are
+32 sizes in each factor of two."""
 
 
 class Loader:
@@ -142,7 +142,7 @@ class Loader:
         request: Request,
         record: Callable[[ReadyPlan], int],
         *,
-        may_be_unplanned: bool,
+        may_vary: bool,
     ) -> AnyPlan:
         """A plan that the policy has chosen for equal calls, with their watch.
 
@@ -150,21 +150,19 @@ class Loader:
         many calls are watched. A watch has its own engines: their times are those of these calls.
 
         key: equal for equal calls. request: these calls. record: of calls with a plan.
-        may_be_unplanned: other ranks may make the call by messages. Errors: R507, R510.
+        may_vary: other ranks may make the call as an AllToAllV. Errors: R507, R510.
         """
         with self._lock:  # so that equal calls have one watch
             if key in self._watched:
                 return self._watched[key][1]
             kind, size_bytes, in_place = request.kind, request.size_bytes, request.in_place
             default = self._plans.library(kind, size_bytes, in_place=in_place)
-            if may_be_unplanned:
-                has_room = _significant_bits(size_bytes) <= _MOST_BITS
-            else:
-                has_room = self._has_room()
+            is_short = _significant_bits(size_bytes) <= _MOST_BITS
+            has_room = is_short if may_vary else self._has_room()
             loaded = self._candidates(ready, default, in_place) if has_room else []
             if not loaded:
                 return self.load(kind, default)
-            self._counted += not may_be_unplanned
+            self._counted += not may_vary
             watch = Watch(
                 self._ranks,
                 len(loaded),

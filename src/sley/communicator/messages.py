@@ -15,10 +15,6 @@ from sley.errors import SleyError
 ANY = -1
 """Any source."""
 
-ALL_TO_ALL_TAG = -1
-"""The tag of the messages of the first AllToAll, and one less for each further one, so that calls
-don't mix their parts. Users' tags aren't negative."""
-
 
 class MessageWork(Work):
     """A message in flight. The thread that waits for it makes it progress."""

@@ -50,7 +50,7 @@ class Recorder:
     """Records the collectives of this process in the order of their starts, and the time between
     the end of each and the start of the next as computation.
 
-    Not recorded: messages, also those of an AllToAll with different sizes on any rank; calls with
+    Not recorded: messages; calls of varying counts, whose sizes no rank knows; calls with
     the caller's own plans for no standard collective; calls without data; calls of groups that no
     `Group` describes; computations before the first call.
     """
@@ -187,7 +187,7 @@ class Recorded:
         return self
 
     def drop(self) -> None:
-        """The call did nothing: another rank does it by messages."""
+        """The call ran with varying counts, since another rank gave some."""
         for _, call in self._entries:
             call.collective = ""
 
@@ -270,6 +270,8 @@ def record() -> Iterator[Recorder]:
 
 def _kind_of(member: Member, call: Call) -> tuple[str, int]:
     """The collective and the size of a call; "" for what is not recorded."""
+    if call.parts is not None:
+        return "", 0
     if call.plan is None:
         name = CALLS[call.kind].name
         size_bytes = size_of(call.kind, member.ranks, call.count, call.dtype.size_bytes)

@@ -1,6 +1,7 @@
 """Engine: what jobs, communicators and devices share to run plans.
 
 types.py, arguments.py   element types; a call's arrays, validated, with their type and count
+varying.py               the counts of a call in which they vary
 program.py               a plan as the compiled engine loads it
 outcomes.py              the engines' reports, and the errors made of them
 limits.py, memory.py     defaults and ranges of settings; allocation and R507

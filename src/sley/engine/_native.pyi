@@ -162,6 +162,13 @@ class Tally:
     def ways(self) -> list[int]:
         """Their number by way."""
 
+class Parts:
+    """The parts of a rank's input and output in a call of varying counts."""
+
+    @staticmethod
+    def create(input: Sequence[tuple[int, int]], output: Sequence[tuple[int, int]]) -> Parts:
+        """The address and the elements of each part. The memory must stay."""
+
 class Engine:
     """One rank's program of a plan, ready to be called."""
 
@@ -169,9 +176,14 @@ class Engine:
     def create(fabric: Fabric, wiring: Wiring, program: RankProgram) -> Engine:
         """ProgramFault for an invalid program."""
 
-    def run(self, count: int, dtype: int, op: int, input: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], output: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], iterations: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]]:
+    def run(self, count: int, dtype: int, op: int, input: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], output: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], iterations: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool]:
         """
         Runs it `iterations` times back to back, after a barrier with all other ranks. count: elements of a block. dtype, op: numbers of a DataType and a ReduceOp. In place, input is the rank's data and output is empty. ValueError for memory of a wrong size, SlotTooSmall, MemoryError.
+        """
+
+    def run_varying(self, parts: Parts, dtype: int, iterations: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool]:
+        """
+        Runs it as `run`, with counts that vary. ValueError for another number of parts, or a plan that can't run them; SlotTooSmall, MemoryError.
         """
 
     @property
@@ -206,7 +218,7 @@ class Ticket:
         """After the end of a receive: the message's source."""
 
     @property
-    def outcome(self) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
+    def outcome(self) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
         """After the end: the report of a failed call; None of a successful one."""
 
 class Choice:
@@ -238,25 +250,28 @@ class Calls:
         """
 
     @overload
-    def run(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
+    def run(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
         """
-        Runs a call `iterations` times back to back, on memory by address; returns the report of a failed call, None of a successful one. what: the call's record. unplanned: the record of ranks that do it without the plan (`skip`), in which case nothing is done; 0: none does.
+        Runs a call `iterations` times back to back, on memory by address; returns the report of a failed call, None of a successful one. what: the call's record. varying: the engine that runs it, and its record, if another rank makes it with varying counts, which the report then says; None if none may.
         """
 
     @overload
-    def run(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
+    def run(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
         """Runs a call on the engines of a choice, with their records."""
 
     @overload
-    def submit(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float) -> Ticket:
+    def submit(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float) -> Ticket:
         """Runs a call in the thread; its memory must stay."""
 
     @overload
-    def submit(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float) -> Ticket:
+    def submit(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float) -> Ticket:
         """Runs a call on the engines of a choice, with their records."""
 
-    def skip(self, what: int) -> None:
-        """Counts a call that this rank does without a plan."""
+    def run_varying(self, engine: Engine, parts: Parts, dtype: int, what: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
+        """Runs a call of varying counts, as `run`."""
+
+    def submit_varying(self, engine: Engine, parts: Parts, dtype: int, what: int, timeout_s: float) -> Ticket:
+        """Runs a call of varying counts in the thread."""
 
     def close(self) -> None:
         """Ends all pending calls."""
@@ -267,10 +282,10 @@ class PointToPoint:
     def __init__(self, fabric: Fabric, stride: int, offset: int) -> None:
         """Messages to rank dst use FIFO dst * stride + offset of the sender."""
 
-    def send_now(self, address: int, size_bytes: int, dst: int, tag: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
+    def send_now(self, address: int, size_bytes: int, dst: int, tag: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
         """Sends memory; returns the report of a failure, or None."""
 
-    def recv_now(self, address: int, size_bytes: int, src: int, tag: int, timeout_s: float) -> tuple[tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None, int]:
+    def recv_now(self, address: int, size_bytes: int, src: int, tag: int, timeout_s: float) -> tuple[tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None, int]:
         """
         Receives into memory; returns (report as of send_now, source). src: -1 for any.
         """

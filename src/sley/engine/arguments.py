@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sley.engine.limits import whole
 from sley.engine.program import BufferSizes, buffer_sizes
 from sley.engine.types import BITS, DATA_TYPES, Array, DataType, data_type, name_of, reduction
+from sley.engine.varying import Counts, check_count
 from sley.errors import Place, Rule
 from sley.errors.runtime import R503, R504
 from sley.ir.plan import Plan
@@ -106,7 +108,8 @@ Span = tuple[int, int]
 class Inputs:
     """The inputs of a call, one array a rank, validated against the plan.
 
-    count: elements of one block of the collective. sizes: those of each rank's buffers.
+    count: elements of one block of the collective, the most of any where `counts` vary. sizes:
+    those of each rank's buffers. counts: None if they are all `count`.
     """
 
     arrays: tuple[Array, ...]
@@ -115,6 +118,13 @@ class Inputs:
     dtype: DataType
     reduce_op: ReduceOp
     sizes: tuple[BufferSizes, ...]
+    counts: Counts | None = None
+
+    def counts_of(self, rank: int) -> tuple[list[int], list[int]] | None:
+        """The counts of a rank's input and output blocks, if they vary."""
+        if self.counts is None:
+            return None
+        return self.counts.input[rank].tolist(), self.counts.output[rank].tolist()
 
     def spans(self) -> tuple[list[tuple[Span, Span]], int]:
         """For each rank the spans of its input (in place: data) and output (in place: empty); and
@@ -150,9 +160,12 @@ def check_inputs(
     dtype: str | None,
     count: int | None,
     reduce_op: ReduceOp,
+    counts: ArrayLike | None = None,
 ) -> Inputs:
     """The inputs of a call on `plan`; R503 if they don't fit it, R504 for an unknown type, R514
-    for an invalid count."""
+    for an invalid count.
+
+    counts: of the inputs' blocks, if they vary (`Counts.of`)."""
     collective = plan.collective
     if len(inputs) != collective.ranks:
         raise R503.error(
@@ -171,6 +184,27 @@ def check_inputs(
     if not types and dtype is None:
         types = {parts[0].what: name_of(arrays[0].dtype)}
     kind = type_of(types, dtype, R503)
+    op = reduction(reduce_op)
+    if counts is not None:
+        return _varying_inputs(arrays, parts, kind, op, Counts.of(collective, counts))
     count = count_of(parts, count, R503)
+    check_count(collective, count, plan.name, R503)
     sizes = tuple(buffer_sizes(plan, rank, count) for rank in range(collective.ranks))
-    return Inputs(arrays, collective.in_place, count, kind, reduction(reduce_op), sizes)
+    return Inputs(arrays, collective.in_place, count, kind, op, sizes)
+
+
+def _varying_inputs(
+    arrays: tuple[Array, ...], parts: Sequence[Part], kind: DataType, op: ReduceOp, counts: Counts
+) -> Inputs:
+    """The inputs of a call whose parts have the given counts. Errors: R503."""
+    sizes = [(int(own.sum()), int(out.sum())) for own, out in zip(*counts, strict=True)]
+    for part, (elements, _) in zip(parts, sizes, strict=True):
+        if part.elements != elements:
+            raise R503.error(
+                at=Place(detail=part.what),
+                expected=f"{elements} elements, the sum of its counts",
+                found=f"{part.elements} elements",
+            )
+    most = int(counts.input.max(initial=0))
+    buffers = tuple(BufferSizes(own, out, 0, 0, 0) for own, out in sizes)
+    return Inputs(arrays, False, most, kind, op, buffers, counts)

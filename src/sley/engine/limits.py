@@ -42,11 +42,19 @@ def check_timeout(timeout_s: float) -> None:
         )
 
 
-def check_slot(loaded: Loaded, dtype: DataType) -> None:
-    """R506 if a slot can't hold one element of every chunk of the longest message."""
-    needed = loaded.max_count * dtype.size_bytes
+LENGTH_BYTES = 8
+"""Of the length of a chunk in a message, where counts vary."""
+
+
+def check_slot(loaded: Loaded, dtype: DataType, *, varies: bool = False) -> None:
+    """R506 if a slot can't hold one element, or if counts vary the length, of every chunk of the
+    longest message."""
+    item, what = dtype.size_bytes, dtype.name
+    if varies and item < LENGTH_BYTES:
+        item, what = LENGTH_BYTES, "counts"
+    needed = loaded.max_count * item
     if loaded.wiring.slot_bytes < needed:
         raise R506.error(
-            expected=f"slot_bytes >= {needed}: {loaded.max_count} chunks of {dtype.name}",
+            expected=f"slot_bytes >= {needed}: {loaded.max_count} chunks of {what}",
             found=f"slot_bytes={loaded.wiring.slot_bytes}",
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from sley.engine.program import Loaded
-from sley.errors import Place, SleyError
-from sley.errors.runtime import R502, R513
+from sley.errors import Place, SleyError, counted
+from sley.errors.runtime import R502, R510, R513
 from sley.ir.tables import NONE
 
 MOST_PLACES = 8
@@ -24,7 +24,8 @@ class Status(IntEnum):
     ABSENT = 3
     MISMATCHED = 4
     NO_MEMORY = 5
-    UNPLANNED = 6
+    VARYING = 6
+    MISFIT = 7
 
 
 class Reason(IntEnum):
@@ -49,27 +50,30 @@ class Stuck:
     target: int
 
 
-Report = tuple[int, float, int, int, list[tuple[int, int, int, int]]]
+Report = tuple[int, float, int, int, list[tuple[int, int, int, int]], bool]
 """An `Outcome` as the plain values that the engine returns, which can be sent."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The report of a rank's engine on a call. rank: the rank that didn't arrive (ABSENT) or made
-    another call (MISMATCHED); NONE without. size_bytes: of a point-to-point message, at its other
-    end."""
+    another call (MISMATCHED); NONE without; the chunk of the output to which a chunk of another
+    length came (MISFIT). size_bytes: of a point-to-point message, at its other end; the elements of
+    that chunk. varied: whether a call of equal counts ran with varying ones (VARYING is within the
+    engine)."""
 
     status: Status
     seconds: float
     rank: int
     size_bytes: int
     stuck: tuple[Stuck, ...]
+    varied: bool = False
 
     @classmethod
     def of(cls, report: Report) -> Outcome:
-        status, seconds, rank, size_bytes, stuck = report
+        status, seconds, rank, size_bytes, stuck, varied = report
         rows = tuple(Stuck(i, tile, Reason(reason), target) for i, tile, reason, target in stuck)
-        return cls(Status(status), seconds, rank, size_bytes, rows)
+        return cls(Status(status), seconds, rank, size_bytes, rows, varied)
 
 
 def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -> SleyError | None:
@@ -83,6 +87,12 @@ def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -
                 at=Place(detail=f"rank {outcome.rank}"),
                 expected=f"every rank at the start of the call within {timeout_s:g} s",
                 found=f"rank {rank} waited for rank {outcome.rank}",
+            )
+        if outcome.status is Status.MISFIT:  # of a plan that isn't proven: the counts agree
+            return R510.error(
+                at=Place(detail=f"rank {rank} out[{outcome.rank}]"),
+                expected="the chunk that the collective promises there",
+                found=f"a chunk of another length, {counted(outcome.size_bytes, 'element')}",
             )
     places, lines = describe(loaded, failed)
     return R502.error(

@@ -120,12 +120,10 @@ N631 = Rule(
     what="A message from one rank to another does not have the size of the memory that receives "
     "it.",
     why="A receive takes the first message from its source with its tag, which must fill the "
-    "memory. Parts of different sizes that all ranks exchange (PyTorch's all_to_all_single with "
-    "split sizes) are also messages: the sent part must have the size of the received part.",
+    "memory.",
     example="if comm.rank == 0:\n    comm.send(np.ones(10), 1)\nelse:\n"
     "    comm.recv(np.ones(5), 0)",
-    instead="Use the same size on both ranks, or different tags for messages of different sizes. "
-    "For split sizes: rank a's input split for rank b is rank b's output split for rank a.",
+    instead="Use the same size on both ranks, or different tags for messages of different sizes.",
 )
 N632 = Rule(
     "N632",
@@ -146,4 +144,16 @@ N633 = Rule(
     example="work = comm.all_gather(x, out, is_async=True)\nlibc.munmap(address, length)  # of x",
     instead="Don't free or protect the memory of a call until the call has ended. With SLEY_CMA=0 "
     "the kernel copies nothing.",
+)
+N634 = Rule(
+    "N634",
+    "counts-differ",
+    what="The count of a part that a rank sends isn't that of the part that receives it.",
+    why="In a call of varying counts (all_to_all_v, all_gather_v; PyTorch's all_to_all_single with "
+    "split sizes, all_gather of tensors of different sizes) every rank gives the counts of its own "
+    "input and output. The counts that come with the data must be those of the places where they "
+    "go.",
+    example="comm.all_to_all_v([np.ones(2), np.ones(3)], [np.empty(2), np.empty(4)])  # on both",
+    instead="Give what rank a sends to rank b the count that rank b expects from rank a: exchange "
+    "the counts first (comm.all_to_all of a count for each rank) where they aren't known.",
 )

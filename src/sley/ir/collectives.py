@@ -505,13 +505,19 @@ STANDARD: Mapping[str, Standard] = MappingProxyType(
             Standard(
                 "alltoallv",
                 AllToAllV,
+                "all_to_all_v",
                 input_parts=True,
                 output_parts=True,
                 varies=True,
                 bus_factor=_other_ranks,
             ),
             Standard(
-                "allgatherv", AllGatherV, output_parts=True, varies=True, bus_factor=_other_ranks
+                "allgatherv",
+                AllGatherV,
+                "all_gather_v",
+                output_parts=True,
+                varies=True,
+                bus_factor=_other_ranks,
             ),
         )
     }

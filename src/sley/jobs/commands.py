@@ -32,10 +32,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class Attach:
-    """Use memory of the attached segment: input (or data) and output as byte ranges."""
+    """Use memory of the attached segment: input (or data) and output as byte ranges. counts: of the
+    blocks of input and output, if they vary."""
 
     segment_bytes: int
     memory: tuple[tuple[int, int], tuple[int, int]]
+    counts: tuple[list[int], list[int]] | None = None
 
 
 @dataclass(frozen=True)

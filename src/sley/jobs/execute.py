@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from numpy.typing import ArrayLike
+
 from sley.engine.arguments import check_inputs
 from sley.engine.measure import Measurement, Sweep, measure
 from sley.engine.types import Array
@@ -20,6 +22,7 @@ def execute(
     dtype: str | None = None,
     count: int | None = None,
     reduce_op: ReduceOp = ReduceOp.SUM,
+    counts: ArrayLike | None = None,
 ) -> list[Array]:
     """Run `plan` once on `inputs` and return each rank's output.
 
@@ -28,10 +31,14 @@ def execute(
         at its position. They aren't changed.
     dtype: the elements' type, by default the arrays'; "bfloat16" for uint16 arrays of its bits.
     count: elements of one block of the collective, by default derived from the inputs.
+    counts: the elements of each part of the inputs, if they vary: integers (ranks, parts), of
+        AllToAllV what rank s sends to rank r in row s, column r. The parts of an array follow one
+        another, in inputs and outputs.
 
     Raises SleyError with the rules R5xx.
     """
-    checked = check_inputs(plan, inputs, dtype, count, reduce_op)  # before any process starts
+    # Before any process starts.
+    checked = check_inputs(plan, inputs, dtype, count, reduce_op, counts)
     with Job(plan, settings) as job:
         return job.execute_checked(checked)
 

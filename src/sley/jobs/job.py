@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from sley.closing import Closing
 from sley.engine import native
 from sley.engine.arguments import Inputs, check_inputs
@@ -20,8 +22,9 @@ from sley.engine.native import LARGEST
 from sley.engine.outcomes import Outcome, Status, describe, failure
 from sley.engine.program import buffer_sizes, load, scratch_elements
 from sley.engine.types import Array, DataType
+from sley.engine.varying import check_count
 from sley.errors import Place, SleyError, counted
-from sley.errors.runtime import R501, R508, R509, R511, R513
+from sley.errors.runtime import R501, R508, R509, R511, R513, R514
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.jobs.commands import Allocate, Attach, CountWrong, Fill, Raised, Run, Setup
@@ -91,13 +94,15 @@ class Job(Closing):
         dtype: str | None = None,
         count: int | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
+        counts: ArrayLike | None = None,
     ) -> list[Array]:
         """Run the plan once on `inputs`; arguments and result as for `jobs.execute`."""
-        return self.execute_checked(check_inputs(self.plan, inputs, dtype, count, reduce_op))
+        checked = check_inputs(self.plan, inputs, dtype, count, reduce_op, counts)
+        return self.execute_checked(checked)
 
     def execute_checked(self, inputs: Inputs) -> list[Array]:
         """Run the plan once on validated inputs."""
-        check_slot(self._loaded, inputs.dtype)
+        check_slot(self._loaded, inputs.dtype, varies=inputs.counts is not None)
         with self._call():
             return self._execute(inputs)
 
@@ -158,6 +163,7 @@ class Job(Closing):
 
     def _allocate(self, count: int, dtype: DataType, reduce_op: ReduceOp) -> None:
         ranks, in_place = self.plan.collective.ranks, self.plan.collective.in_place
+        check_count(self.plan.collective, count, self.plan.name, R514)
         sizes = [buffer_sizes(self.plan, rank, count) for rank in range(ranks)]
         elements = sum(s.data if in_place else s.input + s.output for s in sizes)
         elements += scratch_elements(self.plan, count)
@@ -186,7 +192,7 @@ class Job(Closing):
         memory = segment.array
         inputs.store(memory)
         for rank, pair in enumerate(spans):
-            self._group.send(rank, Attach(total, pair), segment.fd)
+            self._group.send(rank, Attach(total, pair, inputs.counts_of(rank)), segment.fd)
         self._collect(self._patience_s)
         self._run(inputs.count, inputs.dtype, inputs.reduce_op, 1)
         return inputs.outputs(memory)

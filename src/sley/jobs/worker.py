@@ -28,7 +28,7 @@ from sley.engine import native
 from sley.engine.check import CheckedBuffers, Pattern
 from sley.engine.memory import is_out_of_memory
 from sley.engine.outcomes import Report
-from sley.engine.types import DATA_TYPES
+from sley.engine.types import DATA_TYPES, Array
 from sley.errors import SleyError
 from sley.jobs.commands import (
     Allocate,
@@ -70,6 +70,7 @@ class Worker:
         self._checked: CheckedBuffers | None = None
         nothing = np.zeros(0, np.uint8)
         self._memory = (nothing, nothing)
+        self._counts: tuple[list[int], list[int]] | None = None
 
     def do(self, command: Any, fd: int | None) -> Any:
         """Carry out a command and return its answer."""
@@ -91,6 +92,7 @@ class Worker:
         array = native.Segment.attach(fd, command.segment_bytes).array
         (a, b), (c, d) = command.memory
         self._checked, self._memory = None, (array[a:b], array[c:d])
+        self._counts = command.counts
 
     def _allocate(self, command: Allocate) -> None:
         pattern = Pattern.make(DATA_TYPES[command.dtype], command.reduce_op, self._promise.width)
@@ -100,7 +102,7 @@ class Worker:
             self._rank, self._promise, command.sizes, command.count, pattern, command.in_place
         )
         first, second = (buffer.array.view(np.uint8) for buffer in self._checked.memory)
-        self._memory = (first, second)
+        self._memory, self._counts = (first, second), None
 
     def _buffers(self) -> CheckedBuffers:
         if self._checked is None:
@@ -108,14 +110,32 @@ class Worker:
         return self._checked
 
     def _run(self, command: Run) -> Report:
+        dtype = DATA_TYPES[command.dtype]
+        if self._counts is not None:
+            places = [
+                places_in(memory, counts, dtype.size_bytes)
+                for memory, counts in zip(self._memory, self._counts, strict=True)
+            ]
+            parts = native.Parts.create(*places)
+            last = command.iterations, command.timeout_s
+            return self._engine.run_varying(parts, dtype.number, *last)
         return self._engine.run(
             command.count,
-            DATA_TYPES[command.dtype].number,
+            dtype.number,
             int(command.reduce_op),
             *self._memory,
             command.iterations,
             command.timeout_s,
         )
+
+
+def places_in(memory: Array, counts: list[int], item_bytes: int) -> list[tuple[int, int]]:
+    """The address and the elements of parts that follow one another."""
+    address, places = memory.ctypes.data, []
+    for count in counts:
+        places.append((address, count))
+        address += count * item_bytes
+    return places
 
 
 def serve(sock: socket.socket, memory_fd: int, make: Make) -> None:

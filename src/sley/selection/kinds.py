@@ -29,7 +29,8 @@ class Request:
 
     kind: one of `CALLS`. hosts: which ranks share a host.
     size_bytes: of the largest buffer of any rank, as nccl-tests counts it; `size_of` computes it
-        from a call's number of elements.
+        from a call's number of elements. 0 where counts vary: each rank knows only its own, so one
+        plan serves all sizes.
     in_place: whether input and output are the same memory. In an AllGather and a Gather, the input
         is then the rank's part of the output, in a ReduceScatter and a Scatter the output the
         rank's part of the input.

@@ -283,6 +283,20 @@ def _all_to_all(group: Group) -> list[Step]:
     return [few, *_two_ways(group.limits, replace(pairs, refused=refused))]
 
 
+def _all_to_all_v(group: Group) -> list[Step]:
+    reason = "every rank has different data for every other; no rank knows all counts"
+    return [Step(None, "all-pairs-alltoallv", _STAGED, reason, group.size)]
+
+
+def _all_gather_v(group: Group) -> list[Step]:
+    if group.is_mesh:
+        reason = "each rank sends its part to all others, in one step"
+        return [Step(None, "all-pairs-allgatherv", _STAGED, reason, group.size)]
+    reason = "many ranks: the fewest bytes with two connections a rank"
+    refused = (f"all-pairs-allgatherv: {group.too_many}",)
+    return [Step(None, "ring-allgatherv", _FUSED, reason, group.size, refused)]
+
+
 def _broadcast(group: Group) -> list[Step]:
     reason = "all ranks read the root's data, in one step"
     flat = Step(None, "flat-broadcast", _STAGED, reason, group.size)
@@ -341,6 +355,8 @@ RULES: Mapping[str, Callable[[Group], list[Step]]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
+    "all_to_all_v": _all_to_all_v,
+    "all_gather_v": _all_gather_v,
     "broadcast": _broadcast,
     "reduce": _reduce,
     "gather": _gather,

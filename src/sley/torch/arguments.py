@@ -72,6 +72,21 @@ def check_length(name: str, tensors: Sequence[Tensor], ranks: int) -> None:
         raise unfit(name, f"a list of {ranks} tensors, one for each rank", f"one of {len(tensors)}")
 
 
+def check_kinds(name: str, tensors: Sequence[Tensor], part: Tensor) -> None:
+    """Refuses tensors of other types or places than `part`."""
+    for index, tensor in enumerate(tensors):
+        if not _same_kind(tensor, part):
+            found = f"one of {_kind(tensor)} at index {index}"
+            raise unfit(name, f"tensors of {_kind(part)}", found)
+
+
+def check_own(name: str, rank: int, given: Tensor, taken: Tensor) -> None:
+    """Refuses a rank's output for itself of another size than its input for itself."""
+    if given.numel() != taken.numel():
+        expected = f"{given.numel()} elements in rank {rank}'s output for itself, as in its input"
+        raise unfit(name, expected, f"{taken.numel()}")
+
+
 def split_rows(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
     """The parts of `tensor`, with `sizes` rows each; equal parts if `sizes` is empty."""
     rows = len(tensor) if tensor.dim() else 1

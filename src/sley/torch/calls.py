@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sley.communicator import Call, Work
+from sley.communicator import Call, Parts
 from sley.communicator.endpoint import Endpoint
-from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.selection.kinds import CALLS
@@ -26,56 +23,8 @@ from sley.torch.work import (
     Part,
     Pending,
     Together,
-    call_at_end,
     collective_error,
-    wait_for,
 )
-
-
-class _Detour:
-    """A planned call in progress. If another rank does it without a plan, the calls that
-    `unplanned` starts replace it."""
-
-    def __init__(self, planned: Work, unplanned: Callable[[], Sequence[Part]]) -> None:
-        self._planned, self._unplanned = planned, unplanned
-        self._lock = threading.Lock()
-        self._parts: Sequence[Part] | None = None
-        self._error: SleyError | None = None
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        if not wait_for(self._in_order(), timeout_s):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def is_done(self) -> bool:
-        return all(part.is_done() for part in self._in_order())
-
-    def check(self) -> None:
-        for part in self._in_order():
-            part.check()
-        if self._error is not None:
-            raise self._error
-
-    def on_done(self, callback: Callable[[], None]) -> None:
-        self._planned.on_done(lambda: call_at_end(self._replacements(), callback))
-
-    def _in_order(self) -> Iterator[Part]:
-        yield self._planned
-        yield from self._replacements()
-
-    def _replacements(self) -> Sequence[Part]:
-        """The calls that replace the planned one, started once it has ended."""
-        with self._lock:
-            if self._parts is None:
-                self._parts = ()
-                self._planned.error()  # sets is_unplanned
-                try:
-                    self._parts = self._unplanned() if self._planned.is_unplanned else ()
-                except SleyError as error:
-                    self._error = error
-            return self._parts
 
 
 class CallRunner:
@@ -138,75 +87,38 @@ class CallRunner:
     def all_to_all(
         self, opts: Any, numel: int, input: Tensor, output: Tensor, element: Element
     ) -> dist.Work:
-        """An AllToAll of equal parts of `numel` elements. If another rank has given sizes and calls
-        `exchange`, this rank exchanges messages, too."""
+        """An AllToAll of equal parts of `numel` elements. If another rank has given sizes, it runs
+        as theirs, with varying counts."""
         source, target = to_read([input]), to_write([output])
         if source.overlaps(target):
             source = copy_of([input])
         count = numel * element.parts
-        size_bytes = count * element.dtype.size_bytes
+        call = Call("all_to_all", *source.place, *target.place, count, element.dtype, may_vary=True)
+        return self._run(call, opts, [output], source, target)
 
-        def parts(of: Memory) -> list[Memory]:
-            places = (of.address + rank * size_bytes for rank in range(self.ranks))
-            return [Memory(address, size_bytes, of) for address in places]
-
-        if count == 0:  # with nothing to wait for, this rank would not notice other ranks' messages
-            return self._exchange(opts, parts(source), parts(target), [output], None)
-        call = Call(
-            "all_to_all", *source.place, *target.place, count, element.dtype, may_be_unplanned=True
-        )
-        number = self.sequence_number
-
-        def messages() -> Sequence[Part]:
-            return self._send_and_receive(number, parts(source), parts(target))
-
-        return self._run(call, opts, [output], source, target, unplanned=messages)
-
-    def exchange(
-        self, opts: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], results: Any
+    def run_varying(
+        self,
+        kind: str,
+        opts: Any,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        results: Sequence[Tensor],
+        element: Element,
     ) -> dist.Work:
-        """An AllToAll by messages: sends `inputs[r]` to rank r and receives `outputs[r]` from it;
-        also empty ones, so that a rank that expects another size gets an error."""
+        """A collective of varying counts from `inputs` to `outputs`, parts of any sizes."""
         sources = [to_read([tensor]) for tensor in inputs]
         targets = [to_write([tensor]) for tensor in outputs]
         if span(sources).overlaps(span(targets)):
             sources = [copy_of([tensor]) for tensor in inputs]
-        return self._exchange(opts, sources, targets, results, unpack_all(targets))
-
-    def _exchange(
-        self,
-        opts: Any,
-        sources: Sequence[Memory],
-        targets: Sequence[Memory],
-        results: Sequence[Tensor],
-        unpack: Callable[[], None] | None,
-    ) -> dist.Work:
-        number = self.sequence_number
-        self.sequence_number += 1
-        try:
-            self.endpoint.skip_plan()
-            parts = self._send_and_receive(number, sources, targets)
-        except SleyError as error:
-            raise collective_error(error) from error
-        owners, timeout_s = (sources, targets), timeout_of(opts)
-        work = self.pending(parts, results, owners=owners, unpack=unpack, timeout_s=timeout_s)
-        if not opts.asyncOp:
-            work.wait()
-        return work
-
-    def _send_and_receive(
-        self, number: int, sources: Sequence[Memory], targets: Sequence[Memory]
-    ) -> list[Part]:
-        """Starts the messages of an AllToAll with this number; copies the rank's own part."""
-        tag = ALL_TO_ALL_TAG - number
-        ctypes.memmove(targets[self.rank].address, *sources[self.rank].place)
-        send, receive = self.endpoint.send_memory, self.endpoint.recv_memory
-        return [
-            start(*memory.place, rank, tag, is_async=True)
-            for start, memories in ((receive, targets), (send, sources))
-            for rank, memory in enumerate(memories)
-            if rank != self.rank
-        ]
+        item = element.dtype.size_bytes
+        parts = Parts.of(
+            *(
+                [(part.address, part.size_bytes // item) for part in side]
+                for side in (sources, targets)
+            )
+        )
+        call = Call(kind, 0, 0, 0, 0, 0, element.dtype, parts=parts)
+        return self._run(call, opts, results, *sources, *targets)
 
     def _run(
         self,
@@ -214,18 +126,13 @@ class CallRunner:
         opts: Any,
         outputs: Sequence[Tensor],
         *memories: Memory,
-        unplanned: Callable[[], Sequence[Part]] | None = None,
     ) -> dist.Work:
-        """Starts `call` on `memories`, and waits for its end unless it is asynchronous. unplanned:
-        starts the calls that replace it if another rank does it without a plan."""
+        """Starts `call` on `memories`, and waits for its end unless it is asynchronous."""
         self.sequence_number += 1
         timeout_s = timeout_of(opts)
         try:
             if not opts.asyncOp and timeout_s is None:
-                work = self.endpoint.submit(call)
-                if unplanned is not None and work.is_unplanned:
-                    for part in unplanned():
-                        part.wait()
+                self.endpoint.submit(call)
                 for memory in memories:
                     if memory.unpack is not None:
                         memory.unpack()
@@ -233,9 +140,8 @@ class CallRunner:
             work = self.endpoint.submit(call, is_async=True)
         except SleyError as error:
             raise collective_error(error) from error
-        part = work if unplanned is None else _Detour(work, unplanned)
         pending = self.pending(
-            [part], outputs, owners=memories, unpack=unpack_all(memories), timeout_s=timeout_s
+            [work], outputs, owners=memories, unpack=unpack_all(memories), timeout_s=timeout_s
         )
         if not opts.asyncOp:
             pending.wait()

@@ -31,13 +31,14 @@ from torch._C._distributed_c10d import (
 from sley.engine.types import DATA_TYPES
 from sley.torch.arguments import (
     as_list,
+    check_kinds,
     check_length,
     check_lists,
+    check_own,
     check_parts,
     options,
     single,
     split_rows,
-    unfit,
 )
 from sley.torch.calls import CallRunner, together
 from sley.torch.elements import Element, element_of, reduction_of
@@ -209,7 +210,11 @@ class Collectives:
         if element is None:
             return self._fallback.find("all_gather", part).allgather(output_tensors, inputs, opts)
         outputs = single("all_gather", output_tensors)
-        check_lists("all_gather", outputs, part, self._ranks)
+        check_length("all_gather", outputs, self._ranks)
+        check_kinds("all_gather", outputs, part)
+        if any(tensor.numel() != part.numel() for tensor in outputs):
+            check_own("all_gather", self._rank, part, outputs[self._rank])
+            return self._runner.run_varying("all_gather_v", opts, inputs, outputs, outputs, element)
         return self._runner.run("all_gather", opts, part.numel(), inputs, outputs, element)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
@@ -330,14 +335,11 @@ class Collectives:
         results: Sequence[Tensor],
     ) -> dist.Work:
         given, taken = inputs[self._rank], outputs[self._rank]
-        if (given.numel(), given.dtype) != (taken.numel(), taken.dtype):
-            raise unfit(
-                "all_to_all",
-                f"{given.numel()} elements of {given.dtype} in rank {self._rank}'s output for "
-                "itself, as in its input",
-                f"{taken.numel()} of {taken.dtype}",
-            )
-        return self._runner.exchange(opts, inputs, outputs, results)
+        element = element_of(given)
+        assert element is not None  # the caller has looked
+        check_kinds("all_to_all", [*inputs, *outputs], given)
+        check_own("all_to_all", self._rank, given, taken)
+        return self._runner.run_varying("all_to_all_v", opts, inputs, outputs, results, element)
 
     # No rank continues before all have called it.
 

@@ -1,0 +1,77 @@
+"""Varying counts: the elements of every part of a call (docs/machine.md, "Varying counts")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sley.errors import Place, Rule
+from sley.errors.runtime import R503
+from sley.ir.collective import Collective
+from sley.ir.tables import NONE, LongArray
+
+
+class Counts(NamedTuple):
+    """The counts of a call on all ranks.
+
+    input, output: int64 (ranks, blocks), the elements of each block of every rank's buffers.
+    """
+
+    input: LongArray
+    output: LongArray
+
+    @classmethod
+    def of(cls, c: Collective, given: ArrayLike) -> Counts:
+        """The counts of a call of `c` whose inputs have the `given` ones.
+
+        given: integers (ranks, blocks): of AllToAllV what rank s sends to rank r in row s, column
+        r; of AllGatherV (ranks,) will do. Errors: R503.
+        """
+        blocks = blocks_of(c, c.input_chunks)
+        shape = (c.ranks, blocks)
+        counts = np.asarray(given)
+        if blocks == 1 and counts.ndim == 1:
+            counts = counts[:, None]
+        if not c.varies or counts.shape != shape or counts.dtype.kind not in "iu":
+            words = "none" if not c.varies else f"integers of shape {shape}"
+            found = f"{counts.dtype} of shape {counts.shape}"
+            raise R503.error(at=Place(detail=f"counts of {c}"), expected=words, found=found)
+        for rank, count in zip(*np.nonzero(counts < 0), strict=True):
+            check_count(c, int(counts[rank, count]), f"rank {rank}", R503)
+        most = np.unravel_index(int(counts.argmax()), shape)
+        check_count(c, int(counts[most]), f"rank {most[0]}", R503)
+        counts = counts.astype(np.int64)
+        return cls(counts, counts.ravel()[_sources(c)])
+
+
+def blocks_of(c: Collective, chunks: Any) -> int:
+    """The number of blocks of a buffer of every rank, of `chunks` (ranks,) chunks."""
+    return -(-int(chunks.max()) // c.chunks)
+
+
+def check_count(c: Collective, count: int, where: str, rule: Rule) -> None:
+    """Refuses a count of a part outside the range that `c` allows. Errors: `rule`."""
+    if c.varies and not 0 <= count <= c.max_count:
+        raise rule.error(
+            at=Place(detail=where),
+            expected=f"counts from 0 to {c.max_count}, the max_count of {c}",
+            found=f"{count} elements",
+        )
+
+
+def check_counts(c: Collective, counts: Sequence[int], where: str, rule: Rule) -> None:
+    """`check_count` of several."""
+    check_count(c, max(counts, default=0), where, rule)
+
+
+def _sources(c: Collective) -> LongArray:
+    """int64 (ranks, blocks): for each block of every rank's output, the row of the input block that
+    it receives."""
+    first = np.arange(0, len(c.expected), c.chunks)
+    value = c.expected[first].astype(np.int64)
+    assert (value != NONE).all()  # all output of these collectives is promised
+    chunk = c.values.target[c.values.offset[value]].astype(np.int64)
+    return (chunk // c.chunks).reshape(c.ranks, -1)

@@ -1,0 +1,238 @@
+"""Calls of varying counts on communicators; AllToAlls that some ranks make with equal counts."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from sley.algorithms import two_step_alltoallv
+from sley.communicator import Call, Communicator, Network, Parts, Settings
+from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
+from support.rank_processes import End, start
+from support.threads_group import Ranks
+
+COUNT = 100
+QUICK_S = 5.0
+Array = np.ndarray[Any, Any]
+
+
+def sent(sender: int, receiver: int, count: int) -> Array:
+    return np.arange(count, dtype=np.int32) + 1000 * sender + 100_000 * receiver
+
+
+def exchange(comm: Communicator, counts: list[list[int]], is_async: bool, plan: Any = None) -> None:
+    """An AllToAllV, with the plan if there is one; checks the result."""
+    own, ranks = comm.rank, range(comm.ranks)
+    given = [sent(own, r, counts[own][r]) for r in ranks]
+    taken = [np.full(counts[s][own], -1, np.int32) for s in ranks]
+    if plan is None:
+        comm.all_to_all_v(given, taken, is_async=is_async).wait()
+    else:
+        comm.run(plan, given, taken, is_async=is_async).wait()
+    for s in ranks:
+        np.testing.assert_array_equal(taken[s], sent(s, own, counts[s][own]))
+
+
+def many(comm: Communicator, with_plan: bool) -> list[str]:
+    plan = sley.compile(two_step_alltoallv(2, 2)) if with_plan else None
+    rng = random.Random(7)
+    for turn in range(60):
+        counts = [
+            [rng.choice((0, 0, 1, 2, 300, 40_000)) for _ in range(comm.ranks)]
+            for _ in range(comm.ranks)
+        ]
+        exchange(comm, counts, turn % 3 == 0, plan)
+        sizes = [row[0] for row in counts]
+        taken = [np.full(size, -1.0) for size in sizes]
+        comm.all_gather_v(np.full(sizes[comm.rank], comm.rank * 1.0), taken).wait()
+        for rank, part in enumerate(taken):
+            assert (part == rank).all()
+    return [row.plan for row in comm.stats()]
+
+
+def over(hosts: int) -> dict[str, Any]:
+    return {
+        "settings": Settings(timeout_s=10, use_cache=False, network=Network.TCP),
+        "environ": lambda rank: {"SLEY_HOST_ID": str(rank % hosts), "SLEY_NICS": "lo"},
+    }
+
+
+@pytest.mark.parametrize(("hosts", "with_plan"), [(1, False), (2, False), (1, True)])
+def test_counts_that_vary_arrive_whole(hosts: int, with_plan: bool) -> None:
+    ends = start(4, many, with_plan, **over(hosts)).ends()
+    assert [end.error for end in ends] == [""] * 4
+    first = "two-step-alltoallv" if with_plan else "all-pairs-alltoallv"
+    assert ends[0].value == [first, "all-pairs-allgatherv"]
+
+
+def equal(comm: Communicator, is_async: bool) -> None:
+    """An AllToAll of equal counts, which other ranks may make with counts of their own."""
+    data = np.concatenate([sent(comm.rank, r, COUNT) for r in range(comm.ranks)])
+    out = np.zeros_like(data)
+    places = data.ctypes.data, data.nbytes, out.ctypes.data, out.nbytes
+    call = Call("all_to_all", *places, COUNT, DATA_TYPES["int32"], may_vary=True)
+    comm.endpoint.submit(call, is_async=is_async, owners=(data, out)).wait()
+    right = np.concatenate([sent(s, comm.rank, COUNT) for s in range(comm.ranks)])
+    np.testing.assert_array_equal(out, right)
+
+
+def takes_turns(comm: Communicator) -> None:
+    counts = [[COUNT] * comm.ranks] * comm.ranks
+    for turn in range(40):
+        if turn >> comm.rank & 1:
+            exchange(comm, counts, turn % 5 == 0)
+        else:
+            equal(comm, is_async=turn % 3 == 0)
+        if turn % 5 == 0:
+            comm.all_reduce(total := np.ones(3))
+            assert (total == comm.ranks).all()
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_ranks_with_equal_counts_join_those_whose_counts_vary(hosts: int) -> None:
+    ends = start(4, takes_turns, **over(hosts)).ends()
+    assert [end.error for end in ends] == [""] * 4
+
+
+def asynchronous(comm: Communicator) -> None:
+    """Calls of both kinds are in flight together."""
+    works, checks = [], []
+    for turn in range(12):
+        data = np.arange(comm.ranks * 5) + 100 * comm.rank
+        out = np.zeros_like(data)
+        checks.append(out)
+        if turn >> comm.rank & 1:
+            works.append(
+                comm.all_to_all_v(
+                    list(data.reshape(-1, 5)), list(out.reshape(-1, 5)), is_async=True
+                )
+            )
+        else:
+            places = data.ctypes.data, data.nbytes, out.ctypes.data, out.nbytes
+            call = Call("all_to_all", *places, 5, DATA_TYPES["int64"], may_vary=True)
+            works.append(comm.endpoint.submit(call, is_async=True, owners=(data, out)))
+        total = np.ones(4)
+        works.append(comm.all_reduce(total, is_async=True))
+    for work in works:
+        work.wait()
+    own = np.arange(5) + 5 * comm.rank
+    for out in checks:
+        np.testing.assert_array_equal(
+            out.reshape(-1, 5), [own + 100 * s for s in range(comm.ranks)]
+        )
+
+
+def test_calls_in_flight_keep_their_order_though_some_vary() -> None:
+    assert [end.error for end in start(3, asynchronous).ends()] == [""] * 3
+
+
+def dies(comm: Communicator) -> None:
+    comm.barrier()
+    if comm.rank == 1:
+        os._exit(1)
+    equal(comm, is_async=False)
+
+
+def calls_another(comm: Communicator) -> None:
+    if comm.rank == 1:
+        comm.all_reduce(np.ones(COUNT))
+    equal(comm, is_async=False)
+
+
+def another_beside_varying(comm: Communicator) -> None:
+    if comm.rank == 1:
+        comm.all_reduce(np.ones(COUNT))
+    exchange(comm, [[COUNT] * comm.ranks] * comm.ranks, is_async=False)
+
+
+def sends_too_much(comm: Communicator) -> None:
+    counts = [[3, 1, 2]] * 3
+    taken = [np.zeros(row[comm.rank]) for row in counts]
+    given = [np.ones(size + ((comm.rank, r) == (1, 2))) for r, size in enumerate(counts[0])]
+    comm.all_to_all_v(given, taken)
+    comm.barrier()
+
+
+def coded(ends: list[End], *codes: str) -> None:
+    for end in ends:
+        assert any(code in end.error for code in codes), end
+        assert end.seconds < QUICK_S
+
+
+def test_a_rank_that_dies_before_it_says_what_it_does_is_named() -> None:
+    ends = start(3, dies).ends()
+    coded([ends[0], ends[2]], "N620")
+
+
+def test_a_rank_that_calls_something_else_is_an_error_on_all() -> None:
+    coded(start(3, calls_another).ends(), "N622")
+
+
+def test_a_rank_that_calls_something_else_than_a_varying_call_is_an_error_on_all() -> None:
+    coded(start(3, another_beside_varying).ends(), "N622")
+
+
+def test_a_part_of_another_count_is_an_error_that_names_both() -> None:
+    ends = start(3, sends_too_much).ends()
+    coded(ends, "N634", "N630")
+    assert "2 elements from rank 1" in ends[2].error
+    assert "3 elements" in ends[2].error
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "text"),
+    [
+        ([np.ones(1)], [np.ones(1), np.ones(1)], "2 arrays as all_to_all_v's data"),
+        (np.ones((2, 1)), [np.ones(1), np.ones(1)], "ndarray"),
+        ([np.ones(1), np.ones(1, int)], [np.ones(1), np.ones(1)], "one type"),
+        ([np.ones(1), None], [np.ones(1), np.ones(1)], "NoneType"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(given: Any, taken: Any, text: str) -> None:
+    with Ranks(2) as ranks, pytest.raises(SleyError, match=text) as error:
+        ranks.comms[0].all_to_all_v(given, taken)
+    assert error.value.code == "N627"
+
+
+def test_parts_that_overlap_are_refused() -> None:
+    memory = np.zeros(10)
+    with Ranks(2) as ranks:
+        comm = ranks.comms[0]
+        for given, taken in (
+            ([memory[:3], memory[3:5]], [memory[4:6], memory[6:]]),
+            ([np.ones(1), np.ones(1)], [memory[:5], memory[4:]]),
+        ):
+            with pytest.raises(SleyError, match="share memory"):
+                comm.all_to_all_v(given, taken)
+
+
+def test_one_input_may_go_to_several_ranks() -> None:
+    def same(comm: Communicator) -> None:
+        data = np.arange(4) + comm.rank
+        out = [np.zeros(4, int), np.zeros(4, int)]
+        comm.all_to_all_v([data, data], out)
+        assert [part.tolist() for part in out] == [[0, 1, 2, 3], [1, 2, 3, 4]]
+
+    with Ranks(2) as ranks:
+        ranks.each(same)
+
+
+def test_a_count_above_the_largest_of_a_plan_is_refused() -> None:
+    program = sley.lang.trace(
+        sley.AllToAllV(2, 8),
+        lambda p: [p.chunk(s, "in", r).copy(r, "out", s) for s in range(2) for r in range(2)],
+        name="small",
+    )
+    plan = sley.compile(program)
+    with Ranks(2) as ranks, pytest.raises(SleyError, match="from 0 to 8"):
+        ranks.comms[0].run(plan, [np.ones(9), np.ones(1)], [np.ones(9), np.ones(1)])
+
+
+def test_parts_have_the_counts_of_the_output() -> None:
+    assert Parts.of([(0, 1)], [(0, 0), (0, 2)]).output == (0, 2)
