@@ -229,7 +229,7 @@ _CALLS = st.tuples(st.integers(0, 2), st.sampled_from(_WHATS), st.integers(1, 2)
 def test_an_error_names_two_calls_that_differ(calls: list[tuple[int, int, int]], data: Any) -> None:
     rank, culprit = (data.draw(st.integers(0, len(calls) - 1)) for _ in range(2))
     status = data.draw(st.sampled_from([Status.ABORTED, Status.MISMATCHED]))
-    report = (int(status), 0.0, culprit, 0, [])
+    report = (int(status), 0.0, culprit, 0, [], False)
     error = Failures(Records(calls, culprit), rank, "sley").error(report, "it", 1.0)
     assert error is not None
     assert error.code == "N622"

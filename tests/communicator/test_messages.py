@@ -12,7 +12,6 @@ import sley
 from sley.communicator import Communicator, Work
 from sley.communicator.heap import empty
 from sley.communicator.loading import LoadedPlan
-from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from support.threads_group import Ranks
@@ -88,24 +87,6 @@ def test_a_message_of_another_size_to_itself_is_an_error() -> None:
     with Ranks(1) as group:
         (error,) = group.errors(differ)
         assert "one of 4 bytes, this rank's" in str(error) or "N630" in str(error)
-
-
-def test_parts_of_an_all_to_all_that_do_not_fit_are_an_error() -> None:
-    def differ(comm: Communicator) -> None:
-        data = np.zeros(8, np.int8)
-        address = data.__array_interface__["data"][0]
-        if comm.rank == 0:
-            comm.endpoint.send_memory(address, 4, 1, ALL_TO_ALL_TAG)
-        else:
-            comm.endpoint.recv_memory(address, 8, 0, ALL_TO_ALL_TAG)
-
-    with Ranks(2) as group:
-        error = group.errors(differ)[1]
-        assert isinstance(error, SleyError)
-        assert error.code == "N631"
-        told = error.diagnostics[0]
-        assert told.expected == "all_to_all's part from rank 0, 8 bytes"
-        assert "tag" not in f"{told.places} {told.expected} {told.found}"
 
 
 @pytest.mark.parametrize("rank", [-1, 2, "1", 0.5])

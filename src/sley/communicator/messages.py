@@ -103,9 +103,6 @@ class Messages:
 
 
 def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
-    if tag < 0:
-        part = f"all_to_all's part for rank {dst}, {size_bytes} bytes"
-        return Message(part, part)
     return Message(
         f"send of {size_bytes} bytes to rank {dst}, tag {tag}",
         f"a receive of {size_bytes} bytes on rank {dst}, tag {tag}",
@@ -114,9 +111,6 @@ def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
 
 def _recv_message(size_bytes: int, src: int, tag: int) -> Message:
     origin = "any rank" if src == ANY else f"rank {src}"
-    if tag < 0:
-        part = f"all_to_all's part from {origin}, {size_bytes} bytes"
-        return Message(part, part)
     return Message(
         f"recv of {size_bytes} bytes from {origin}, tag {tag}",
         f"a message of {size_bytes} bytes from {origin}, tag {tag}",
