@@ -25,9 +25,10 @@ void define_calls(nanobind::module_& m);
 void define_messages(nanobind::module_& m);
 void define_network(nanobind::module_& m);
 
-// A call without a record. Throws std::invalid_argument.
+// Calls without a number. Throw std::invalid_argument for an unknown type or operation.
 Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte* input,
                std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes);
+Call make_varying(std::shared_ptr<const Parts> parts, std::int32_t type, std::uint64_t what);
 
 // An outcome for Python, as plain values that can be pickled: (status, seconds, rank, bytes,
 // [(instruction, tile, reason, target)], whether it ran with varying counts instead).

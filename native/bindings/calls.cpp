@@ -31,14 +31,6 @@ Call make_recorded(std::int64_t count, std::int32_t type, std::int32_t op, Addre
     return call;
 }
 
-Call make_varying(const std::shared_ptr<Parts>& parts, std::int32_t type, std::uint64_t what) {
-    constexpr auto op = static_cast<std::int32_t>(ReduceOp::kSum);
-    Call call = make_call(0, type, op, nullptr, 0, nullptr, 0);
-    call.parts = parts;
-    call.record = {0, what, 0, what};
-    return call;
-}
-
 Runner runner_of(std::shared_ptr<Engine> engine, const Varying& varying) {
     return {std::move(engine), nullptr, varying ? std::get<0>(*varying) : nullptr};
 }
@@ -190,7 +182,8 @@ void define_ticket(nb::module_& m) {
             "After the end of a receive: the message's source.")
         .def_prop_ro(
             "outcome", [](const Ticket& self) { return problem_of(self.outcome()); },
-            "After the end: the report of a failed call; None of a successful one.");
+            "After the end: the report of a call that failed, or that ran with varying counts "
+            "instead; None of any other.");
 }
 
 }  // namespace
@@ -206,10 +199,9 @@ void define_calls(nb::module_& m) {
         .def("run", &run_now<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
              "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
              "timeout_s"_a, "iterations"_a,
-             "Runs a call `iterations` times back to back, on memory by address; returns the "
-             "report of a failed call, None of a successful one. what: the call's record. "
-             "varying: the engine that runs it, and its record, if another rank makes it with "
-             "varying counts, which the report then says; None if none may.")
+             "Runs a call `iterations` times back to back, on memory by address; returns what "
+             "`Ticket.outcome` does. what: the call's record. varying: the engine, and its record, "
+             "that run the call if another rank makes it with varying counts; None if none may.")
         .def("run", &run_now<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
              "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
              "timeout_s"_a, "iterations"_a,

@@ -125,9 +125,7 @@ std::shared_ptr<Parts> make_parts(const Places& input, const Places& output) {
 
 Report run_varying(Engine& engine, const std::shared_ptr<Parts>& parts, std::int32_t type,
                    std::int64_t iterations, double timeout_s) {
-    auto call = make_call(0, type, static_cast<std::int32_t>(ReduceOp::kSum), nullptr, 0, nullptr,
-                          0);
-    call.parts = parts;
+    const auto call = make_varying(parts, type, 0);
     engine.check(call);
     return run_met(engine, call, iterations, timeout_s);
 }
@@ -140,15 +138,22 @@ void die_with_parent() {
 #endif
 }
 
+DataType to_type(std::int32_t type) {
+    if (type < 0 || type >= kDataTypes) throw std::invalid_argument("an unknown type");
+    return static_cast<DataType>(type);
+}
+
 }  // namespace
 
 Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte* input,
                std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes) {
-    if (type < 0 || type >= kDataTypes || op < 0 || op >= kReduceOps) {
-        throw std::invalid_argument("an unknown type or operation");
-    }
-    return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op),
+    if (op < 0 || op >= kReduceOps) throw std::invalid_argument("an unknown operation");
+    return {count, to_type(type), static_cast<ReduceOp>(op),
             {input, output}, {input_bytes, output_bytes}, {}, nullptr};
+}
+
+Call make_varying(std::shared_ptr<const Parts> parts, std::int32_t type, std::uint64_t what) {
+    return varying_call(std::move(parts), to_type(type), what);
 }
 
 void define_engine(nb::module_& m) {

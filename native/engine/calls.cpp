@@ -194,9 +194,8 @@ Outcome Calls::run_in_turn(const Runner& runner, Call call, double timeout_s,
     }
     if (outcome.status != Status::kVarying) return outcome;
     // The same call, with the same number.
-    const auto what = call.record.varying;
-    call.parts = runner.varying->equal_parts(call);
-    call.record = {number_, what, 0, what};
+    call = varying_call(runner.varying->equal_parts(call), call.type, call.record.varying);
+    call.record.sequence = number_;
     outcome = run_call(*runner.varying, call, iterations, timeout_s, false);
     outcome.varied = true;
     return outcome;

@@ -71,33 +71,59 @@ def test_counts_that_vary_arrive_whole(hosts: int, with_plan: bool) -> None:
     assert ends[0].value == [first, "all-pairs-allgatherv"]
 
 
-def equal(comm: Communicator, is_async: bool) -> None:
+def equal(comm: Communicator, count: int, is_async: bool) -> None:
     """An AllToAll of equal counts, which other ranks may make with counts of their own."""
-    data = np.concatenate([sent(comm.rank, r, COUNT) for r in range(comm.ranks)])
+    data = np.concatenate([sent(comm.rank, r, count) for r in range(comm.ranks)])
     out = np.zeros_like(data)
     places = data.ctypes.data, data.nbytes, out.ctypes.data, out.nbytes
-    call = Call("all_to_all", *places, COUNT, DATA_TYPES["int32"], may_vary=True)
+    call = Call("all_to_all", *places, count, DATA_TYPES["int32"], may_vary=True)
     comm.endpoint.submit(call, is_async=is_async, owners=(data, out)).wait()
-    right = np.concatenate([sent(s, comm.rank, COUNT) for s in range(comm.ranks)])
+    right = np.concatenate([sent(s, comm.rank, count) for s in range(comm.ranks)])
     np.testing.assert_array_equal(out, right)
 
 
-def takes_turns(comm: Communicator) -> None:
-    counts = [[COUNT] * comm.ranks] * comm.ranks
+def takes_turns(comm: Communicator, count: int, reduced: int) -> None:
+    counts = [[count] * comm.ranks] * comm.ranks
     for turn in range(40):
         if turn >> comm.rank & 1:
             exchange(comm, counts, turn % 5 == 0)
         else:
-            equal(comm, is_async=turn % 3 == 0)
-        if turn % 5 == 0:
-            comm.all_reduce(total := np.ones(3))
+            equal(comm, count, is_async=turn % 3 == 0)
+        if turn % 5 == 0 or reduced > 3:
+            comm.all_reduce(total := np.ones(reduced))
             assert (total == comm.ranks).all()
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_ranks_with_equal_counts_join_those_whose_counts_vary(hosts: int) -> None:
-    ends = start(4, takes_turns, **over(hosts)).ends()
+# The large ones are those whose way of copying is found by trying.
+@pytest.mark.parametrize(
+    ("hosts", "count", "reduced"), [(1, COUNT, 3), (2, COUNT, 3), (1, 20_000, 400_000)]
+)
+def test_ranks_with_equal_counts_join_those_whose_counts_vary(
+    hosts: int, count: int, reduced: int
+) -> None:
+    ends = start(4, takes_turns, count, reduced, **over(hosts)).ends()
     assert [end.error for end in ends] == [""] * 4
+
+
+def takes_turns_in_chunks(comm: Communicator) -> None:
+    def direct(p: sley.lang.ChunkProgram) -> None:
+        for s, r, c in np.ndindex(comm.ranks, comm.ranks, 2):
+            p.chunk(s, "in", r * 2 + c).copy(r, "out", s * 2 + c)
+
+    collective = sley.AllToAllV(comm.ranks, chunks=2)
+    comm.endpoint.plans.register(
+        sley.compile(sley.lang.trace(collective, direct, name="in-chunks"))
+    )
+    for count in (1, 2, 5):
+        if comm.rank == 0:
+            exchange(comm, [[count] * comm.ranks] * comm.ranks, is_async=False)
+        else:
+            equal(comm, count, is_async=False)
+
+
+def test_ranks_with_equal_counts_miss_the_last_elements_of_chunks() -> None:
+    ends = start(3, takes_turns_in_chunks, settings=Settings(use_cache=False)).ends()
+    assert [end.error for end in ends] == [""] * 3
 
 
 def asynchronous(comm: Communicator) -> None:
@@ -136,13 +162,13 @@ def dies(comm: Communicator) -> None:
     comm.barrier()
     if comm.rank == 1:
         os._exit(1)
-    equal(comm, is_async=False)
+    equal(comm, COUNT, is_async=False)
 
 
 def calls_another(comm: Communicator) -> None:
     if comm.rank == 1:
         comm.all_reduce(np.ones(COUNT))
-    equal(comm, is_async=False)
+    equal(comm, COUNT, is_async=False)
 
 
 def another_beside_varying(comm: Communicator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -125,4 +126,6 @@ def _live(
         end = End(value=value)
     except SleyError as error:
         end = End(error=str(error), seconds=time.monotonic() - begun)
+    except Exception:  # of the test itself, such as a wrong result
+        end = End(error=traceback.format_exc(), seconds=time.monotonic() - begun)
     pipe.send(end)

@@ -219,7 +219,9 @@ class Ticket:
 
     @property
     def outcome(self) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
-        """After the end: the report of a failed call; None of a successful one."""
+        """
+        After the end: the report of a call that failed, or that ran with varying counts instead; None of any other.
+        """
 
 class Choice:
     """
@@ -252,7 +254,7 @@ class Calls:
     @overload
     def run(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
         """
-        Runs a call `iterations` times back to back, on memory by address; returns the report of a failed call, None of a successful one. what: the call's record. varying: the engine that runs it, and its record, if another rank makes it with varying counts, which the report then says; None if none may.
+        Runs a call `iterations` times back to back, on memory by address; returns what `Ticket.outcome` does. what: the call's record. varying: the engine, and its record, that run the call if another rank makes it with varying counts; None if none may.
         """
 
     @overload
