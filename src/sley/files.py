@@ -21,9 +21,9 @@ from sley.formats import (
     Target,
     by_suffix,
     chakra,
-    check_counts,
     form_of,
     keywords,
+    refuse_varying_counts,
     target_named,
     write_files,
 )
@@ -163,7 +163,7 @@ def _prove_executions(
     found = form.executions(source, target, **settings)
     proofs = []
     for way in found.executions:
-        check_counts(way.plan.collective)
+        refuse_varying_counts(way.plan.collective)
         proof = verify(way.plan, way.slots, per_chunk=way.per_chunk)
         proofs.append(replace(proof, conditions=proof.conditions + way.conditions))
     return FileProof(target, tuple(proofs), found.notes)
@@ -180,7 +180,7 @@ def check(plan: Plan, target: str | Target) -> None:
 def _prove(plan: Plan, form: Format) -> None:
     """Proves a plan for the connections of a format's runtimes. Errors: C307, F437, V2xx."""
     check_kind(plan)
-    check_counts(plan.collective)
+    refuse_varying_counts(plan.collective)
     if form.runs_with_own_slots:
         verify(plan, plan.protocol.slots, per_chunk=True)
     else:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sley import devices as on_devices
 from sley import jobs
-from sley.codegen import Engine
+from sley.codegen import Engine, refuse_varying_plan
 from sley.devices import Device, Launching, open_devices
 from sley.engine.limits import whole
 from sley.engine.measure import Measurement, Sweep
@@ -66,8 +66,7 @@ def run(
         `engine`, `threads` and `launching` of `sley.devices.Settings`.
     Errors: C307, V2xx, R5xx, K5xx.
     """
-    check_kind(plan)
-    verify(plan)
+    _prove(plan, devices)
     sweep = Sweep(_checked_sizes(sizes_bytes), dtype, reduce_op, iterations, warmup, check)
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
@@ -93,14 +92,28 @@ def execute(
     inputs, dtype, count, reduce_op, counts: as for `sley.jobs.execute`; the others as for `run`.
     Errors: C307, V2xx, R5xx, K5xx.
     """
-    check_kind(plan)
-    verify(plan)
+    _prove(plan, devices)
+    if devices is not None and counts is not None:
+        raise R514.error(
+            expected="processes of this machine, for counts, which devices do not have",
+            found=f"counts={counts!r} with devices",
+            remedy="Leave devices out, or counts.",
+        )
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
         return jobs.execute(
             plan, inputs, place, dtype=dtype, count=count, reduce_op=reduce_op, counts=counts
         )
     return on_devices.execute(plan, inputs, *place, dtype=dtype, count=count, reduce_op=reduce_op)
+
+
+def _prove(plan: Plan, devices: object) -> None:
+    """Proves a plan, once it is known that the place where it runs can run it. Errors: C307, K522,
+    V2xx."""
+    check_kind(plan)
+    if devices is not None:
+        refuse_varying_plan(plan)
+    verify(plan)
 
 
 def _checked_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:

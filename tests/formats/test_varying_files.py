@@ -151,4 +151,11 @@ def test_a_command_refuses_late(
 )
 def test_a_device_runs_a_plan(plan: sley.Plan, use: Callable[..., Any], monkeypatch: Any) -> None:
     monkeypatch.setattr(ThreadsDevice, "allocate", fail)
+    monkeypatch.setattr("sley.running.verify", fail)
     refused("K522", lambda: use(plan, sley.devices.open_devices("threads", 2)))
+
+
+def test_a_device_ignores_counts() -> None:
+    plan = sley.compile(program_of(sley.AllToAll(2)))
+    with pytest.raises(sley.SleyError, match="R514 bad-setting"):
+        sley.execute(plan, [np.zeros(2)] * 2, devices="threads", counts=[[1, 1], [1, 1]])

@@ -15,10 +15,10 @@ from sley.engine.arguments import check_inputs
 from sley.engine.limits import check_slot
 from sley.engine.outcomes import Outcome, Report, failure
 from sley.engine.program import RankProgram, load
+from sley.engine.varying import places_in
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.jobs import Settings
-from sley.jobs.worker import places_in
 
 
 def execute(

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, gather_options
-from sley.codegen import check_counts
+from sley.codegen import refuse_varying_plan
 from sley.devices import THREADS, Device, open_devices
 from sley.engine.limits import TIMEOUT_S
 from sley.engine.measure import REDUCE_OPS, Measurement, Sweep
@@ -35,7 +35,7 @@ class Where:
 
     def devices(self, plan: Plan) -> list[Device]:
         """The device of each rank of a plan. Errors: K501, K502, K510, K522."""
-        check_counts(plan)
+        refuse_varying_plan(plan)
         return open_devices(self.device, plan.collective.ranks, self.ranks_per_gpu)
 
     def words(self, plan: Plan, devices: Sequence[Device]) -> str:

@@ -19,7 +19,7 @@ from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
 from sley.errors import Place, did_you_mean
 from sley.errors.formats import F404
-from sley.formats import Format, Imported, check_counts, read
+from sley.formats import Format, Imported, read, refuse_varying_counts
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -54,7 +54,7 @@ def plan_and_file(
         return _on(topology, imported.message_plan), imported
     program = program_or_lifted(selection, topology, phases)
     if form is not None:
-        check_counts(program.collective)
+        refuse_varying_counts(program.collective)
     plan = compile(
         program,
         _options(selection, {} if form is None else form.needs),

@@ -6,6 +6,6 @@ arguments of the primitives (with the additional waits of `flagged`). `kinds` gr
 the same code, `text` writes that code, and `formulas` the numbers in it.
 """
 
-from sley.codegen.source import KERNELS, Engine, Kernels, Platform, Variant, check_counts
+from sley.codegen.source import KERNELS, Engine, Kernels, Platform, Variant, refuse_varying_plan
 
-__all__ = ["KERNELS", "Engine", "Kernels", "Platform", "Variant", "check_counts"]
+__all__ = ["KERNELS", "Engine", "Kernels", "Platform", "Variant", "refuse_varying_plan"]

@@ -79,7 +79,7 @@ class Kernels:
     def of(cls, plan: Plan) -> Kernels:
         """The kernels of a verified plan. K520 for local operations with overlapping operands, K521
         for numbers beyond the bits of the kernels' records, K522 for counts that vary."""
-        check_counts(plan)
+        refuse_varying_plan(plan)
         t = plan.instructions
         chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
         _check(
@@ -100,7 +100,7 @@ class Kernels:
         return "\n".join([*lines, primitives(variant.platform), body])
 
 
-def check_counts(plan: Plan) -> None:
+def refuse_varying_plan(plan: Plan) -> None:
     """Refuses a plan whose counts vary, for which there are no kernels. Errors: K522."""
     if plan.collective.varies:
         raise K522.error(

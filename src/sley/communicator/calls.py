@@ -239,3 +239,4 @@ class Done(Work):
 
 
 DONE = Done()
+"""The work of a call that has succeeded before it returns."""

@@ -27,7 +27,7 @@ from sley.communicator.endpoint import Endpoint
 from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
 from sley.engine.types import Array, reduction
-from sley.engine.varying import blocks_of, check_counts
+from sley.engine.varying import blocks_of, check_count
 from sley.errors.calls import N627
 from sley.ir.plan import Plan, check_kind
 from sley.ir.words import ReduceOp
@@ -271,7 +271,7 @@ class Communicator(Closing):
         parts = Parts.of(places_of(data, element), places_of(out, element))
         if plan is not None:
             counts = [count for _, count in places_of(data, element)]
-            check_counts(plan.collective, counts, f"rank {self.rank}", N627)
+            check_count(plan.collective, max(counts), f"rank {self.rank}", N627)
         call = Call(kind, 0, 0, 0, 0, 0, element, plan=plan, parts=parts)
         return self.endpoint.submit(call, is_async=is_async, owners=(*data, *out))
 

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import (
@@ -46,10 +46,23 @@ _SETTLE_S = 2.0
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
 
-_Arguments: TypeAlias = "tuple[Any, ...]"
-"""Of `native.Calls.run`: the engine or the choice, count, type, operation, input and output with
-their sizes, the call's record, the engine and the record of an AllToAllV that may replace it (or
-None), the timeout. Of `native.Calls.run_varying`: the engine, the parts, type, record, timeout."""
+_Equal: TypeAlias = (
+    "tuple[Any, int, int, int, int, int, int, int, int, tuple[native.Engine, int] | None, float]"
+)
+"""The arguments of `native.Calls.run`: the engine or the choice, count, type, operation, input and
+output with their sizes, the call's record, the engine and the record of an AllToAllV that may
+replace it, and the timeout."""
+
+
+class _Varying(NamedTuple):
+    """The arguments of `native.Calls.run_varying`."""
+
+    engine: native.Engine
+    parts: native.Parts
+    dtype: int
+    record: int
+    timeout_s: float
+
 
 _MOST_KEYS = 4096
 """Different calls whose plans are remembered; after more, all are looked up again."""
@@ -155,10 +168,10 @@ class Endpoint:
         recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
         loaded, record, arguments = self._arguments(core, call)
         if is_async:
-            submit: Any = core.calls.submit if call.parts is None else core.calls.submit_varying
-            ticket: native.Ticket = submit(*arguments)
             work = Work(
-                ticket, lambda report: self._error(core, loaded, record, call, report), owners
+                _submit(core.calls, arguments),
+                lambda report: self._error(core, loaded, record, call, report),
+                owners,
             )
             if recorded is not None:
                 work.recorded = recorded.overlap()
@@ -283,7 +296,7 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _arguments(self, core: _Core, call: Call) -> tuple[AnyPlan, int, _Arguments]:
+    def _arguments(self, core: _Core, call: Call) -> tuple[AnyPlan, int, _Equal | _Varying]:
         """The plan of a call, its record, and the engine's arguments."""
         if self.plans.registrations != self._registrations:
             self._registrations = self.plans.registrations
@@ -294,7 +307,8 @@ class Endpoint:
         loaded, record = core.ready.get(key) or self._make_ready(core, key, call, in_place)
         if call.parts is not None:
             place = call.parts.native, call.dtype.number
-            return loaded, record, (loaded.engine, *place, record, self.settings.timeout_s)
+            engine, timeout_s = loaded.current.engine, self.settings.timeout_s
+            return loaded, record, _Varying(engine, *place, record, timeout_s)
         if (call.input_is_read_only and loaded.writes_input) or (
             call.output_is_read_only and loaded.writes_memory
         ):
@@ -306,7 +320,7 @@ class Endpoint:
         varying = None
         if call.may_vary:
             instead, its_record = self._varying(core, call)
-            varying = instead.engine, its_record
+            varying = instead.current.engine, its_record
         arguments = (
             loaded.engine,
             call.count,
@@ -392,14 +406,16 @@ class Endpoint:
         loaded: AnyPlan,
         record: int,
         call: Call,
-        arguments: _Arguments,
+        arguments: _Equal | _Varying,
         iterations: int,
     ) -> bool:
         """Runs a call in this thread, to its end. Returns whether an AllToAll ran as an
         AllToAllV."""
         self._check_thread(core)
-        run: Any = core.calls.run if call.parts is None else core.calls.run_varying
-        report: Report | None = run(*arguments, iterations)
+        if isinstance(arguments, _Varying):
+            report = core.calls.run_varying(*arguments, iterations)
+        else:
+            report = core.calls.run(*arguments, iterations)
         if report is None:
             return False
         core.failures.look_at_latest()
@@ -435,6 +451,12 @@ class Endpoint:
                 found=repr(rank),
                 remedy="Give a rank of the communicator.",
             )
+
+
+def _submit(calls: native.Calls, arguments: _Equal | _Varying) -> native.Ticket:
+    if isinstance(arguments, _Varying):
+        return calls.submit_varying(*arguments)
+    return calls.submit(*arguments)
 
 
 def _record(call: Call, ready: ReadyPlan) -> int:

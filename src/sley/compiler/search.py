@@ -16,7 +16,8 @@ from sley.compiler.pipeline import check_kinds
 from sley.compiler.space import Candidate, Space, candidates
 from sley.errors.compiler import C304, C311, C313
 from sley.errors.simulation import S702
-from sley.formats import Target, check_counts, target_named
+from sley.formats import Target, refuse_varying_counts, target_named
+from sley.ir.collective import Collective
 from sley.ir.cost_model import CostModel
 from sley.ir.program import Program
 from sley.ir.sizes import checked_size
@@ -85,11 +86,8 @@ def choose(
         raise C311.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
-    chosen = None if target is None else target_named(target)
-    if chosen is not None:
-        check_counts(ordered_programs[0].collective)
     all_sizes = _add_sizes(_sort_sizes(sizes))
-    space = Space.of(options, overrides, chosen)
+    space = Space.of(options, overrides, _target(target, ordered_programs[0].collective))
     report = progress or (lambda done, total: None)
     steps = 2 * len(all_sizes) - 1
     found = candidates(
@@ -303,6 +301,15 @@ def _check_programs(programs: Program | Sequence[Program], topology: object) -> 
             whole = program.sources.whole
             raise C313.error(at=whole, expected=f"programs for {first}", found=str(c))
     return list(given)
+
+
+def _target(target: str | Target | None, collective: Collective) -> Target | None:
+    """The target of a search, if it has one. Errors: F437."""
+    if target is None:
+        return None
+    found = target_named(target)
+    refuse_varying_counts(collective)
+    return found
 
 
 def _sort_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:

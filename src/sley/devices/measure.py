@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sley.codegen import Engine, check_counts
+from sley.codegen import Engine, refuse_varying_plan
 from sley.devices.calls import PreparedCall
 from sley.devices.device import Device
 from sley.devices.execute import RankBuffers, arrays_of
@@ -38,7 +38,7 @@ def run(
 
     Raises SleyError with the rules K5xx and R5xx.
     """
-    check_counts(plan)
+    refuse_varying_plan(plan)
     bench = Bench(CheckedData(plan, devices, sweep), devices, settings or Settings())
     return measure.measure(plan, bench, sweep, progress)
 
@@ -59,7 +59,7 @@ def compare(
 
     Raises SleyError with the rules K5xx and R5xx.
     """
-    check_counts(plan)
+    refuse_varying_plan(plan)
     settings = settings or Settings()
     data = CheckedData(plan, devices, sweep)
     benches = {engine: Bench(data, devices, replace(settings, engine=engine)) for engine in Engine}

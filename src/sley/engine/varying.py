@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sley.engine.types import Array
 from sley.errors import Place, Rule
 from sley.errors.runtime import R503
 from sley.ir.collective import Collective
@@ -39,10 +40,9 @@ class Counts(NamedTuple):
             words = "none" if not c.varies else f"integers of shape {shape}"
             found = f"{counts.dtype} of shape {counts.shape}"
             raise R503.error(at=Place(detail=f"counts of {c}"), expected=words, found=found)
-        for rank, count in zip(*np.nonzero(counts < 0), strict=True):
-            check_count(c, int(counts[rank, count]), f"rank {rank}", R503)
-        most = np.unravel_index(int(counts.argmax()), shape)
-        check_count(c, int(counts[most]), f"rank {most[0]}", R503)
+        for extreme in (counts.argmin(), counts.argmax()):
+            rank, block = np.unravel_index(int(extreme), shape)
+            check_count(c, int(counts[rank, block]), f"rank {rank}", R503)
         counts = counts.astype(np.int64)
         return cls(counts, counts.ravel()[_sources(c)])
 
@@ -62,9 +62,13 @@ def check_count(c: Collective, count: int, where: str, rule: Rule) -> None:
         )
 
 
-def check_counts(c: Collective, counts: Sequence[int], where: str, rule: Rule) -> None:
-    """`check_count` of several."""
-    check_count(c, max(counts, default=0), where, rule)
+def places_in(memory: Array, counts: Sequence[int], item_bytes: int) -> list[tuple[int, int]]:
+    """The address and the elements of parts that follow one another in memory."""
+    address, places = memory.ctypes.data, []
+    for count in counts:
+        places.append((address, count))
+        address += count * item_bytes
+    return places
 
 
 def _sources(c: Collective) -> LongArray:

@@ -191,7 +191,7 @@ def keywords(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
-def check_counts(collective: Collective) -> None:
+def refuse_varying_counts(collective: Collective) -> None:
     """Refuses a collective whose counts vary, which no file can have. Errors: F437."""
     if collective.varies:
         raise F437.error(

@@ -28,7 +28,8 @@ from sley.engine import native
 from sley.engine.check import CheckedBuffers, Pattern
 from sley.engine.memory import is_out_of_memory
 from sley.engine.outcomes import Report
-from sley.engine.types import DATA_TYPES, Array
+from sley.engine.types import DATA_TYPES
+from sley.engine.varying import places_in
 from sley.errors import SleyError
 from sley.jobs.commands import (
     Allocate,
@@ -127,15 +128,6 @@ class Worker:
             command.iterations,
             command.timeout_s,
         )
-
-
-def places_in(memory: Array, counts: list[int], item_bytes: int) -> list[tuple[int, int]]:
-    """The address and the elements of parts that follow one another."""
-    address, places = memory.ctypes.data, []
-    for count in counts:
-        places.append((address, count))
-        address += count * item_bytes
-    return places
 
 
 def serve(sock: socket.socket, memory_fd: int, make: Make) -> None:

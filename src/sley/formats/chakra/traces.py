@@ -21,7 +21,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.formats import F458, F459
 from sley.formats.chakra.wire import delimited, message, number, numbers
-from sley.formats.format import Format, check_counts
+from sley.formats.format import Format, refuse_varying_counts
 from sley.ir.connections import Connections
 from sley.ir.plan import Plan
 from sley.ir.sizes import checked_size
@@ -64,7 +64,7 @@ def write(
     Errors: F437 for varying counts, F458 without a size, F459 for more than MAX_NODES nodes, S702
     for other sizes.
     """
-    check_counts(plan.collective)
+    refuse_varying_counts(plan.collective)
     if size is None:
         raise F458.error(at=Place(detail=plan.name), expected="the size of the call", found="none")
     chunk = -(-checked_size(size) // (plan.collective.blocks * plan.collective.chunks))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.formats import F443, F451
-from sley.formats.format import Target, check_counts, target_among
+from sley.formats.format import Target, refuse_varying_counts, target_among
 from sley.formats.msccl_xml.limits import (
     check_limits,
     check_memory,
@@ -110,7 +110,7 @@ def check(plan: Plan, target: str | Target) -> None:
 
 def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
     """The parts of a file; raises the problems, earlier ones included."""
-    check_counts(plan.collective)
+    refuse_varying_counts(plan.collective)
     word, chunks = _collective(plan, target, problems)
     check_order(plan, problems)
     check_tables(plan, problems)
