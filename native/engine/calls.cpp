@@ -94,7 +94,7 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     Fabric& fabric = engine.fabric();
     Control& control = fabric.control();
     Outcome outcome;
-    if (call.record.varying != 0 && !call.record.varies()) {
+    if (call.record.varying != 0) {
         control.enter(call.record);
         Patience patience(control, timeout_s, call.record);
         outcome.status = meet_records(control, fabric, patience, call.record);

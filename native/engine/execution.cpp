@@ -73,7 +73,7 @@ void Execution::begin(const Call& call) {
     combine_ = combine_kernel(call.type, call.op);
     varies_ = call.parts != nullptr;
     if (varies_) {
-        if (!varying_) varying_.emplace(program_);
+        if (!varying_) varying_.emplace(program_, fabric_.varying_scratch);
         varying_->begin(*call.parts, room_.slot_bytes / program_.max_count / cut().item,
                         cut().item);
     }
@@ -266,7 +266,9 @@ void Execution::publish_pulled(const Instruction& in, std::int64_t tile, std::ui
 // messages to one peer may be tiles ahead of those to another.
 const Execution::Staged* Execution::find_staged(const Instruction& in, std::int64_t tile) const {
     if (in.op != Op::kSend || in.payload < 0) return nullptr;
-    if (varies_ && tile == 0) return nullptr;  // every instruction must learn its lengths
+    // With varying counts every instruction must learn its lengths; and one chunk of several may have
+    // been replaced by a shorter one, whose write to this tile is skipped.
+    if (varies_ && (tile == 0 || in.count > 1)) return nullptr;
     const auto& staged = staged_[staged_index(in.payload, tile)];
     if (staged.iteration != iteration_ || staged.tile != tile) return nullptr;
     const auto& owner = *senders_[static_cast<std::size_t>(staged.sender)].fifo;
@@ -337,7 +339,8 @@ bool Execution::work_varying(const Instruction& in, std::int64_t tile, const std
         const auto piece = in.descending ? in.count - 1 - i : i;
         const auto n = static_cast<std::size_t>(varying_->length_of(in, piece, tile));
         if (n == 0) continue;
-        Operands at{nullptr, nullptr, message + offset, slot ? slot + offset : nullptr};
+        Operands at{nullptr, nullptr, message ? message + offset : nullptr,
+                    slot ? slot + offset : nullptr};
         if (writes_destination(in.op)) {
             at.dst = varying_->address(in.dst_memory, in.dst_cell + piece, tile);
         }

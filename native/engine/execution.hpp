@@ -86,7 +86,7 @@ public:
     bool has_pulled() const { return has_pulled_; }
     // The rank whose message was of another call, or -1.
     std::int32_t mismatched_rank() const { return mismatched_; }
-    // A place whose count differs from that of the chunk that came there, if its cell isn't -1.
+    // The chunk that didn't fit its place; its cell is -1 if all did.
     Misfit misfit() const { return varies_ ? varying_->misfit() : Misfit{}; }
     // Whether a message could no longer be read.
     bool has_failed() const { return has_failed_; }
@@ -133,7 +133,7 @@ private:
     bool is_attached(const Instruction& in) const;
     bool is_pulled(const Instruction& in, std::int64_t tile) const {
         return pulls_ && !layout_.is_tail(tile) &&
-               pulled_[static_cast<std::size_t>(&in - program_.instructions.data())] != 0;
+               pulled_[program_.row_of(in)] != 0;
     }
     std::int32_t unread_hold(const Instruction& in, std::int64_t tile);
     bool has_been_read(const Instruction& in, std::int64_t tile);

@@ -28,7 +28,7 @@ struct Call {
 
 // `what`: that of the call's record.
 inline Call varying_call(std::shared_ptr<const Parts> parts, DataType type, std::uint64_t what) {
-    return {0, type, ReduceOp::kSum, {}, {}, {0, what, 0, what}, std::move(parts)};
+    return {0, type, ReduceOp::kSum, {}, {}, {0, what, kVaryingCount}, std::move(parts)};
 }
 
 // How a call cuts every chunk (machine.md, "Memory" and "Tiles").

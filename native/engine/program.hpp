@@ -126,6 +126,9 @@ struct Program {
     // The cells of kInput and of kOutput that instructions of the rank write, ascending.
     std::vector<std::int32_t> written[2];
 
+    std::size_t row_of(const Instruction& in) const {
+        return static_cast<std::size_t>(&in - instructions.data());
+    }
     // The elements of a memory (kInput or kOutput) in a call of `count`.
     std::int64_t elements(Memory memory, std::int64_t count) const {
         return (static_cast<std::int64_t>(cells[memory]) + chunks - 1) / chunks * count;

@@ -4,7 +4,18 @@
 
 namespace sley {
 
-VaryingLayout::VaryingLayout(const Program& program) : program_(program) {
+namespace {
+
+// The first element of chunk `index` of a block of `count` elements.
+std::int64_t first_element(std::int64_t count, std::int64_t index, std::int64_t chunks) {
+    return index * (count / chunks) + index * (count % chunks) / chunks;
+}
+
+}  // namespace
+
+VaryingLayout::VaryingLayout(const Program& program,
+                             std::vector<std::vector<std::uint64_t>>& scratch)
+    : program_(program), scratch_(scratch) {
     std::size_t total = 0;
     for (const auto& in : program_.instructions) {
         first_length_.push_back(total);
@@ -25,18 +36,18 @@ void VaryingLayout::begin(const Parts& parts, std::int64_t tile, std::int64_t it
         for (std::size_t cell = 0; cell < cells; ++cell) {
             const auto& part = parts.of[memory][cell / static_cast<std::size_t>(chunks)];
             const auto index = static_cast<std::int64_t>(cell) % chunks;
-            const auto whole = part.count / chunks, rest = part.count % chunks;
-            const auto start = index * whole + index * rest / chunks;
-            const auto end = (index + 1) * whole + (index + 1) * rest / chunks;
-            length_[memory][cell] = end - start;
+            const auto start = first_element(part.count, index, chunks);
+            length_[memory][cell] = first_element(part.count, index + 1, chunks) - start;
             data_[memory][cell] = part.data + start * item;
         }
     }
-    scratch_.resize(static_cast<std::size_t>(program_.cells[kScratch]));
+    const auto cells = static_cast<std::size_t>(program_.cells[kScratch]);
+    length_[kScratch].resize(cells);
+    if (scratch_.size() < cells) scratch_.resize(cells);
 }
 
 void VaryingLayout::begin_iteration() {
-    length_[kScratch].assign(scratch_.size(), 0);
+    std::fill(length_[kScratch].begin(), length_[kScratch].end(), 0);
     std::fill(lengths_.begin(), lengths_.end(), 0);
     std::fill(tiles_.begin(), tiles_.end(), 1);
     most_tiles_ = 1;
@@ -52,7 +63,7 @@ std::int64_t VaryingLayout::bytes_of(const Instruction& in, std::int64_t tile) c
 
 bool VaryingLayout::pass_lengths(const Instruction& in, const std::byte* message,
                                  std::byte* slot) {
-    const auto row = row_of(in);
+    const auto row = program_.row_of(in);
     std::int64_t longest = 0;
     for (std::int32_t i = 0; i < in.count; ++i) {
         const auto piece = in.descending ? in.count - 1 - i : i;

@@ -11,7 +11,7 @@
 
 namespace sley {
 
-// Of a chunk's length in a message.
+// Bytes of the length of a chunk in a message.
 constexpr auto kLengthBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
 
 // The elements of one block of the collective in a rank's memory.
@@ -36,7 +36,9 @@ struct Misfit {
 // are the same at both ends of a message, and the number of its tiles.
 class VaryingLayout {
 public:
-    explicit VaryingLayout(const Program& program);
+    // scratch: memory for the cells of the plan's scratch, each in 64-bit words for alignment,
+    // shared with later calls of other plans.
+    VaryingLayout(const Program& program, std::vector<std::vector<std::uint64_t>>& scratch);
 
     // Begins a call, which cuts chunks into tiles of `tile` elements of `item` bytes. Throws
     // std::bad_alloc or std::length_error if there is no memory for it.
@@ -45,7 +47,7 @@ public:
     void begin_iteration();
 
     // The number of an instruction's tiles: 1 before its tile 0 has run.
-    std::int64_t tiles_of(const Instruction& in) const { return tiles_[row_of(in)]; }
+    std::int64_t tiles_of(const Instruction& in) const { return tiles_[program_.row_of(in)]; }
     // The largest number of tiles of any instruction so far.
     std::int64_t tiles() const { return most_tiles_; }
 
@@ -53,7 +55,7 @@ public:
     std::int64_t bytes_of(const Instruction& in, std::int64_t tile) const;
     // The elements of an instruction's chunk `piece` in a tile with data.
     std::int64_t length_of(const Instruction& in, std::int32_t piece, std::int64_t tile) const {
-        const auto left = lengths_[first_length_[row_of(in)] + static_cast<std::size_t>(piece)] -
+        const auto left = lengths_[first_length_[program_.row_of(in)] + static_cast<std::size_t>(piece)] -
                           (tile - 1) * tile_;
         return std::clamp<std::int64_t>(left, 0, tile_);
     }
@@ -68,9 +70,6 @@ public:
     const Misfit& misfit() const { return misfit_; }
 
 private:
-    std::size_t row_of(const Instruction& in) const {
-        return static_cast<std::size_t>(&in - program_.instructions.data());
-    }
     std::byte* data_of(Memory memory, std::size_t cell) {
         if (memory != kScratch) return data_[memory][cell];
         return reinterpret_cast<std::byte*>(scratch_[cell].data());
@@ -78,11 +77,11 @@ private:
     bool store_length(Memory memory, std::int32_t cell, std::int64_t length);
 
     const Program& program_;
+    std::vector<std::vector<std::uint64_t>>& scratch_;
     std::int64_t tile_ = 1, item_ = 1;
     // Of cells.
     std::vector<std::int64_t> length_[kMemories];
     std::vector<std::byte*> data_[2];
-    std::vector<std::vector<std::uint64_t>> scratch_;  // 64-bit words, for alignment
     // Of instructions.
     std::vector<std::size_t> first_length_;
     std::vector<std::int64_t> lengths_;  // of each instruction's chunks

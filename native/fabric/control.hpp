@@ -22,19 +22,21 @@ enum class Failure : std::int32_t {
     kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit
 };
 
+// `CallRecord::count` of a call of varying counts.
+constexpr auto kVaryingCount = ~std::uint64_t{0};
+
 // A rank's current call: its number, from 1 on, and two words that must be equal on all ranks (the
 // engine doesn't interpret them).
 struct CallRecord {
     std::uint64_t sequence = 0, what = 0, count = 0;
-    // `what` in the record of ranks that make this call with varying counts; 0: none may. Of such a
-    // call its own. Local: other ranks don't see it.
+    // `what` of the AllToAllV that may replace this call; 0: none may. Other ranks don't see it.
     std::uint64_t varying = 0;
 
     bool same_as(const CallRecord& other) const {
         return what == other.what && count == other.count;
     }
 
-    bool varies() const { return varying != 0 && what == varying; }
+    bool varies() const { return count == kVaryingCount; }
     bool allows(const CallRecord& other) const { return varying != 0 && other.what == varying; }
 
     // The signature of the call's messages; not 0 for a call with a number.
@@ -182,10 +184,11 @@ public:
     // A rank whose call has the same number but differs; or -1. A call of varying counts doesn't
     // look: another rank may have begun it as one of equal counts, and if not, that one looks.
     std::int32_t find_mismatch(const CallRecord& call) const {
-        if (call.sequence == 0 || call.varies()) return -1;
+        if (call.sequence == 0) return -1;
         for (std::int32_t r = 0; r < ranks(); ++r) {
             const auto other = call_of(r);
             if (other.sequence != call.sequence || other.same_as(call)) continue;
+            if (call.varies() && !other.varies()) continue;  // it may join; otherwise it looks
             if (!call.allows(other)) return r;
         }
         return -1;

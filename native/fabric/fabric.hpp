@@ -101,9 +101,11 @@ public:
     bool reads_others() const;
     // Whether all ranks can; they have agreed on it.
     bool is_attached = false;
-    // Memory of the call that runs: the plan's scratch, and a landing place for messages read from
-    // other processes. It keeps the size of the largest call.
+    // Memory of the call that runs: the plan's scratch, as one piece or (with varying counts) by
+    // cells, and a landing place for messages read from other processes. It keeps the size of the
+    // largest call.
     std::vector<std::uint64_t> scratch, landing;
+    std::vector<std::vector<std::uint64_t>> varying_scratch;
 
     // `where` of data in this rank's heap; 0 for other data.
     std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const;

@@ -185,6 +185,46 @@ def sends_too_much(comm: Communicator) -> None:
     comm.barrier()
 
 
+def sent_twice(p: sley.lang.ChunkProgram) -> None:
+    """Rank 0 sends two cells together, puts another part into one of them, and sends them again."""
+    for source, cell in ((1, 1), (0, 0)):
+        p.chunk(source, "in", 0).copy(0, "scratch", cell)
+    p.chunk(0, "scratch", 0, count=2).copy(2, "out", 0)
+    p.chunk(2, "in", 0).copy(0, "scratch", 0)
+    p.chunk(0, "scratch", 0, count=2).copy(3, "scratch", 0)
+    for cell, place in ((0, 2), (1, 1)):
+        p.chunk(3, "scratch", cell).copy(3, "out", place)
+    for rank, source in np.ndindex(4, 4):
+        if (rank, source) not in ((2, 0), (2, 1), (3, 2), (3, 1)):
+            p.chunk(source, "in", 0).copy(rank, "out", source)
+
+
+def test_parts_that_are_sent_twice_keep_what_was_there_before() -> None:
+    plan = sley.compile(sley.lang.trace(sley.AllGatherV(4), sent_twice, name="sent-twice"))
+    parts = [np.arange(count) + 1000 * (r + 1) for r, count in enumerate((300, 300, 0, 2))]
+
+    def gathers(comm: Communicator) -> None:
+        for _ in range(20):
+            out = [np.zeros_like(part) for part in parts]
+            comm.run(plan, [parts[comm.rank]], out)
+            for taken, part in zip(out, parts, strict=True):
+                np.testing.assert_array_equal(taken, part)
+
+    with Ranks(4, settings=Settings(slot_bytes=1024, use_cache=False)) as ranks:
+        ranks.each(gathers)
+
+
+def runs_another_plan(comm: Communicator) -> None:
+    """Each rank's plan has a channel of its own, so no message shows the difference."""
+
+    def on_own_channel(p: sley.lang.ChunkProgram) -> None:
+        for s, r in np.ndindex(2, 2):
+            p.chunk(s, "in", r).copy(r, "out", s, **({} if s == r else {"channel": comm.rank}))
+
+    plan = sley.compile(sley.lang.trace(sley.AllToAllV(2), on_own_channel, name="own-channel"))
+    comm.run(plan, [np.ones(3)] * 2, [np.ones(3), np.ones(3)])
+
+
 def coded(ends: list[End], *codes: str) -> None:
     for end in ends:
         assert any(code in end.error for code in codes), end
@@ -202,6 +242,12 @@ def test_a_rank_that_calls_something_else_is_an_error_on_all() -> None:
 
 def test_a_rank_that_calls_something_else_than_a_varying_call_is_an_error_on_all() -> None:
     coded(start(3, another_beside_varying).ends(), "N622")
+
+
+def test_a_rank_that_runs_another_plan_of_varying_counts_is_an_error_on_all() -> None:
+    ends = start(2, runs_another_plan).ends()
+    coded(ends, "N622")
+    assert "run of float64" in ends[0].error
 
 
 def test_a_part_of_another_count_is_an_error_that_names_both() -> None:
@@ -256,8 +302,16 @@ def test_a_count_above_the_largest_of_a_plan_is_refused() -> None:
         name="small",
     )
     plan = sley.compile(program)
-    with Ranks(2) as ranks, pytest.raises(SleyError, match="from 0 to 8"):
-        ranks.comms[0].run(plan, [np.ones(9), np.ones(1)], [np.ones(9), np.ones(1)])
+    given, taken = [np.ones(9), np.ones(1)], [np.ones(9), np.ones(1)]
+    with Ranks(2) as ranks:
+        comm = ranks.comms[0]
+        with pytest.raises(SleyError, match="from 0 to 8"):
+            comm.run(plan, given, taken)
+        with pytest.raises(SleyError, match="no count, as those of alltoallv"):
+            comm.run(plan, given, taken, count=1)
+        comm.endpoint.plans.register(plan)
+        with pytest.raises(SleyError, match="from 0 to 8"):
+            comm.all_to_all_v(given, taken)
 
 
 def test_parts_have_the_counts_of_the_output() -> None:

@@ -222,6 +222,7 @@ def test_a_job_gathers_counts_that_vary() -> None:
         ([[0, 3], [5, 9]], (3, 14), "9 elements"),
         ([[0, 3]], (3, 6), r"shape \(1, 2\)"),
         ([[0.5, 3], [5, 1]], (3, 6), "float64"),
+        ([[0, 3], [5]], (3, 6), "lists of different lengths"),
         ([[0, 3], [5, 1]], (4, 6), "3 elements, the sum of its counts"),
     ],
 )
@@ -239,9 +240,21 @@ def test_counts_that_do_not_fit_are_refused(
     assert error.value.code == "R503"
 
 
+def test_counts_whose_sum_no_memory_has_are_refused() -> None:
+    plan = sley.compile(all_pairs_alltoallv(8))
+    with pytest.raises(sley.SleyError, match=f"{2**64} elements, the sum"):
+        sley.execute(plan, [np.zeros(0)] * 8, counts=np.full((8, 8), 2**61))
+
+
+def test_a_count_and_counts_are_refused() -> None:
+    plan = sley.compile(all_pairs_alltoallv(2))
+    with pytest.raises(sley.SleyError, match="count or counts"):
+        sley.execute(plan, [np.zeros(2)] * 2, counts=[[1, 1], [1, 1]], count=1)
+
+
 def test_counts_of_a_collective_of_equal_counts_are_refused() -> None:
     plan = sley.compile(sley.algorithms.all_pairs_alltoall(2))
-    with pytest.raises(sley.SleyError, match="R503"):
+    with pytest.raises(sley.SleyError, match="no counts of parts"):
         sley.execute(plan, [np.zeros(2)] * 2, counts=[[1, 1], [1, 1]])
 
 

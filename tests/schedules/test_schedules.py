@@ -81,6 +81,10 @@ GATHER = [
 ]
 A_STEP = [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]]
 REDUCE = [[[k, k, 1 - k, 0, 0, "rrc"] for k in (1, 0)], [[k, 1 - k, k, 9, 0, None] for k in (0, 1)]]
+DOUBLING = [
+    [[0, a, b, 0, 0, "rrc"] for a, b in pairs]
+    for pairs in (((0, 1), (1, 0), (2, 3), (3, 2)), ((0, 2), (2, 0), (1, 3), (3, 1)))
+]
 TWO_STEPS = [
     [
         [3, 0, 1, 0, 0],
@@ -101,6 +105,15 @@ SMALL: dict[str, tuple[Callable[[str], Any], str, tuple[str, ...]]] = {
     "ForestColl star and chain": (forestcoll.read, forest(3, 1, 2), forestcoll.COLLECTIVES),
     "TACCL AllGather": (taccl.read, taccl_schedule("Allgather(n=2)", 2, [A_STEP]), ("allgather",)),
     "TACCL AllReduce": (taccl.read, taccl_schedule("Allreduce(n=2)", 2, REDUCE), ("allreduce",)),
+    "TACCL ranks that exchange in one step": (
+        taccl.read,
+        taccl_schedule(
+            "Allreduce(n=4)",
+            4,
+            [[[k, *send[1:]] for k in range(4) for send in step] for step in DOUBLING],
+        ),
+        ("allreduce",),
+    ),
     "TACCL AllToAll": (taccl.read, taccl_schedule("Alltoall(n=3)", 3, TWO_STEPS), ("alltoall",)),
 }
 

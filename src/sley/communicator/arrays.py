@@ -114,13 +114,13 @@ def places_of(arrays: Sequence[Array], element: DataType) -> list[tuple[int, int
     return [(span(array)[0], array.nbytes // element.size_bytes) for array in arrays]
 
 
-def check_parts(kind: str, ranks: int, arrays: Any, what: str) -> tuple[Array, ...]:
-    """The arrays of a buffer's parts. Refuses anything but one for each rank."""
+def check_parts(kind: str, blocks: int, arrays: Any, what: str) -> tuple[Array, ...]:
+    """The arrays of a buffer's parts. Refuses anything but one for each block."""
     if isinstance(arrays, np.ndarray) or not isinstance(arrays, Sequence):
         found = type(arrays).__name__
-        raise N627.error(expected=f"a list of {ranks} arrays as {kind}'s {what}", found=found)
-    if len(arrays) != ranks:
-        expected, found = f"{ranks} arrays as {kind}'s {what}, one for each rank", f"{len(arrays)}"
+        raise N627.error(expected=f"a list of {blocks} arrays as {kind}'s {what}", found=found)
+    if len(arrays) != blocks:
+        expected, found = f"{blocks} arrays as {kind}'s {what}, one for each part", f"{len(arrays)}"
         raise N627.error(expected=expected, found=found)
     return tuple(arrays)
 

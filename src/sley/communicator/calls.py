@@ -29,6 +29,9 @@ AGREEMENT: Final = "agreement"
 _NAMES = (*CALLS, OWN, AGREEMENT)
 _NUMBER = {kind: number for number, kind in enumerate(_NAMES)}
 
+VARYING_COUNT = 2**64 - 1
+"""The count in the engine's record of a call of varying counts."""
+
 _BYTE, _ROOT, _DIGEST = 8, 20, 24
 """Bits of the parts of a record."""
 
@@ -37,15 +40,18 @@ _TYPE_NAMES = tuple(DATA_TYPES)
 
 class Parts(NamedTuple):
     """The parts of a rank's call of varying counts. output: the elements of each part of its
-    output."""
+    output. most: of any part."""
 
     native: native.Parts
     output: tuple[int, ...]
+    most: int
 
     @classmethod
     def of(cls, inputs: Places, outputs: Places) -> Parts:
         """The parts at these places: the address and the elements of each."""
-        return cls(native.Parts.create(inputs, outputs), tuple(count for _, count in outputs))
+        counts = tuple(count for _, count in outputs)
+        most = max((count for _, count in (*inputs, *outputs)), default=0)
+        return cls(native.Parts.create(inputs, outputs), counts, most)
 
 
 Places: TypeAlias = "Sequence[tuple[int, int]]"
@@ -111,9 +117,9 @@ def describe_record(record: int, count: int) -> str:
         return kind
     if kind == AGREEMENT:
         return "the agreement on a policy's times"
-    row = CALLS.get(kind)  # of a call with its own plan, the plan says whether it reduces
-    if row is not None and row.varies:
+    if count == VARYING_COUNT:
         return f"{kind} of {name}"
+    row = CALLS.get(kind)  # of a call with its own plan, the plan says whether it reduces
     words = [f"{kind} of {count} x {name}"]
     if kind == OWN or (row is not None and row.reduces):
         words.append(reduction)

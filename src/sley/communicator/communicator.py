@@ -27,7 +27,7 @@ from sley.communicator.endpoint import Endpoint
 from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
 from sley.engine.types import Array, reduction
-from sley.engine.varying import blocks_of, check_count
+from sley.engine.varying import blocks_of
 from sley.errors.calls import N627
 from sley.ir.plan import Plan, check_kind
 from sley.ir.words import ReduceOp
@@ -134,6 +134,7 @@ class Communicator(Closing):
         """Sends `data[r]` to rank r, and puts what rank r sends into `out[r]`: arrays of any sizes,
         also empty ones. Errors: N634, too, if what rank r sends has another size."""
         data = check_parts("all_to_all_v", self.ranks, data, "data")
+        out = check_parts("all_to_all_v", self.ranks, out, "out")
         return self._call_parts("all_to_all_v", data, out, dtype, is_async)
 
     def all_gather_v(
@@ -146,6 +147,7 @@ class Communicator(Closing):
     ) -> Work:
         """Puts the data of rank r, of any size, into `out[r]`. Errors: N634, too, if the two have
         different sizes."""
+        out = check_parts("all_gather_v", self.ranks, out, "out")
         return self._call_parts("all_gather_v", (data,), out, dtype, is_async)
 
     def broadcast(
@@ -212,6 +214,9 @@ class Communicator(Closing):
         """
         check_kind(plan)
         if plan.collective.varies:
+            if count is not None:
+                expected = f"no count, as those of {plan.collective} vary"
+                raise N627.error(expected=expected, found=f"count={count!r}")
             return self._run_parts(plan, data, out, dtype, is_async)
         given: tuple[Any, ...] = (data,) if out is None else (data, out)
         element = type_of("run", given, dtype, reduces=plan.reduces)
@@ -256,22 +261,17 @@ class Communicator(Closing):
         self,
         kind: str,
         data: tuple[Array, ...],
-        out: Sequence[Array],
+        out: tuple[Array, ...],
         dtype: str | None,
         is_async: bool,
         plan: Plan | None = None,
     ) -> Work:
         """A call of varying counts."""
-        blocks = self.ranks if plan is None else len(out)
-        out = check_parts(kind, blocks, out, "out")
         element = type_of(kind, (*data, *out), dtype, reduces=False)
         for array in out:
             check_writable(kind, array)
         check_apart(kind, data, out)
         parts = Parts.of(places_of(data, element), places_of(out, element))
-        if plan is not None:
-            counts = [count for _, count in places_of(data, element)]
-            check_count(plan.collective, max(counts), f"rank {self.rank}", N627)
         call = Call(kind, 0, 0, 0, 0, 0, element, plan=plan, parts=parts)
         return self.endpoint.submit(call, is_async=is_async, owners=(*data, *out))
 

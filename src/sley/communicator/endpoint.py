@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import (
     DONE,
+    VARYING_COUNT,
     Call,
     Work,
     describe_record,
@@ -30,6 +31,7 @@ from sley.communicator.tuner import Tuner
 from sley.engine import native
 from sley.engine.limits import whole
 from sley.engine.outcomes import Outcome, Report
+from sley.engine.varying import check_count
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.words import is_integer
@@ -45,6 +47,12 @@ _SETTLE_S = 2.0
 
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
+
+_Ready: TypeAlias = "tuple[AnyPlan, int]"
+"""The plan of a call, and its record."""
+
+_Either: TypeAlias = "tuple[_Ready, _Ready | None]"
+"""The plan of a call, and that of the AllToAllV that may replace it."""
 
 _Equal: TypeAlias = (
     "tuple[Any, int, int, int, int, int, int, int, int, tuple[native.Engine, int] | None, float]"
@@ -73,7 +81,7 @@ class _Core:
     """The engine's objects of an open communicator, and the plans that it has loaded. A call keeps
     them until it returns, even if another thread closes the communicator meanwhile.
 
-    ready: for each call, its plan and its record.
+    ready: the plans of calls.
     """
 
     fabric: native.Fabric
@@ -81,7 +89,7 @@ class _Core:
     messages: Messages
     failures: Failures
     loader: Loader
-    ready: dict[_Key, tuple[AnyPlan, int]] = field(default_factory=dict)
+    ready: dict[_Key, _Ready] = field(default_factory=dict)
 
 
 class Endpoint:
@@ -166,18 +174,18 @@ class Endpoint:
         those of an asynchronous call."""
         core = self._open_core()
         recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
-        loaded, record, arguments = self._arguments(core, call)
+        either, arguments = self._arguments(core, call)
         if is_async:
             work = Work(
                 _submit(core.calls, arguments),
-                lambda report: self._error(core, loaded, record, call, report),
+                lambda report: self._error(core, either, call, report),
                 owners,
             )
             if recorded is not None:
                 work.recorded = recorded.overlap()
             core.failures.latest = work
             return work
-        varied = self._run(core, loaded, record, call, arguments, 1)
+        varied = self._run(core, either, call, arguments, 1)
         if recorded is not None:
             recorded.end()
             if varied:
@@ -188,9 +196,10 @@ class Endpoint:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
         between them. Errors: as `submit`."""
         core = self._open_core()
-        loaded, record, arguments = self._arguments(core, call)
+        either, arguments = self._arguments(core, call)
+        loaded = either[0][0]
         before = loaded.seconds()
-        self._run(core, loaded, record, call, arguments, whole(iterations, "iterations", 1))
+        self._run(core, either, call, arguments, whole(iterations, "iterations", 1))
         return (loaded.seconds() - before) / iterations * 1e6
 
     def send_memory(
@@ -296,19 +305,22 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _arguments(self, core: _Core, call: Call) -> tuple[AnyPlan, int, _Equal | _Varying]:
-        """The plan of a call, its record, and the engine's arguments."""
+    def _arguments(self, core: _Core, call: Call) -> tuple[_Either, _Equal | _Varying]:
+        """The plans of a call, and the engine's arguments."""
         if self.plans.registrations != self._registrations:
             self._registrations = self.plans.registrations
             core.ready.clear()
         in_place = is_in_place(call, self.rank)
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
-        loaded, record = core.ready.get(key) or self._make_ready(core, key, call, in_place)
+        found = core.ready.get(key) or self._make_ready(core, key, call, in_place)
+        loaded, record = found
         if call.parts is not None:
+            collective = loaded.current.ready.plan.collective
+            check_count(collective, call.parts.most, f"rank {self.rank}", N627)
             place = call.parts.native, call.dtype.number
             engine, timeout_s = loaded.current.engine, self.settings.timeout_s
-            return loaded, record, _Varying(engine, *place, record, timeout_s)
+            return (found, None), _Varying(engine, *place, record, timeout_s)
         if (call.input_is_read_only and loaded.writes_input) or (
             call.output_is_read_only and loaded.writes_memory
         ):
@@ -317,10 +329,10 @@ class Endpoint:
                 f"{loaded.current.ready.plan.name} does",
                 found="a read-only one",
             )
-        varying = None
+        varying, instead = None, None
         if call.may_vary:
-            instead, its_record = self._varying(core, call)
-            varying = instead.current.engine, its_record
+            instead = self._varying(core, call)
+            varying = instead[0].current.engine, instead[1]
         arguments = (
             loaded.engine,
             call.count,
@@ -331,10 +343,10 @@ class Endpoint:
             varying,
             self.settings.timeout_s,
         )
-        return loaded, record, arguments
+        return (found, instead), arguments
 
-    def _varying(self, core: _Core, call: Call) -> tuple[AnyPlan, int]:
-        """The plan, and the record, of the AllToAllV that other ranks may make of an AllToAll."""
+    def _varying(self, core: _Core, call: Call) -> _Ready:
+        """The plan of the AllToAllV that other ranks may make of an AllToAll."""
         key = ("all_to_all_v", 0, call.dtype.number, int(call.op), False, 0)
         found = core.ready.get(key)
         if found is None:
@@ -342,9 +354,7 @@ class Endpoint:
             found = self._make_ready(core, key, own, False)
         return found
 
-    def _make_ready(
-        self, core: _Core, key: _Key, call: Call, in_place: bool
-    ) -> tuple[AnyPlan, int]:
+    def _make_ready(self, core: _Core, key: _Key, call: Call, in_place: bool) -> _Ready:
         ready = self._plan_for(call, in_place)
         loaded: AnyPlan
         if ready.range is None:
@@ -388,23 +398,24 @@ class Endpoint:
         return ready
 
     def _error(
-        self, core: _Core, loaded: AnyPlan, record: int, call: Call, report: Report | None
+        self, core: _Core, either: _Either, call: Call, report: Report | None
     ) -> SleyError | None:
         if report is None:
             return None
-        counts: Sequence[int] = () if call.parts is None else call.parts.output
-        if Outcome.of(report).varied:
-            loaded, record = self._varying(core, call)
-            counts = [call.count] * self.ranks
-        words = describe_record(record, call.count)
+        (loaded, record), instead = either
+        count, counts = call.count, [call.count] * self.ranks
+        if call.parts is not None:
+            count, counts = VARYING_COUNT, list(call.parts.output)
+        elif instead is not None and Outcome.of(report).varied:
+            (loaded, record), count = instead, VARYING_COUNT
+        words = describe_record(record, count)
         plan, timeout_s = loaded.current.loaded, self.settings.timeout_s
         return core.failures.error(report, words, timeout_s, loaded=plan, counts=counts)
 
     def _run(
         self,
         core: _Core,
-        loaded: AnyPlan,
-        record: int,
+        either: _Either,
         call: Call,
         arguments: _Equal | _Varying,
         iterations: int,
@@ -419,7 +430,7 @@ class Endpoint:
         if report is None:
             return False
         core.failures.look_at_latest()
-        error = self._error(core, loaded, record, call, report)
+        error = self._error(core, either, call, report)
         if error is not None:
             raise error
         return True

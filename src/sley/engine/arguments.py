@@ -186,6 +186,8 @@ def check_inputs(
     kind = type_of(types, dtype, R503)
     op = reduction(reduce_op)
     if counts is not None:
+        if count is not None:
+            raise R503.error(expected="count or counts", found=f"both, and count={count!r}")
         return _varying_inputs(arrays, parts, kind, op, Counts.of(collective, counts))
     count = count_of(parts, count, R503)
     check_count(collective, count, plan.name, R503)
@@ -197,7 +199,8 @@ def _varying_inputs(
     arrays: tuple[Array, ...], parts: Sequence[Part], kind: DataType, op: ReduceOp, counts: Counts
 ) -> Inputs:
     """The inputs of a call whose parts have the given counts. Errors: R503."""
-    sizes = [(int(own.sum()), int(out.sum())) for own, out in zip(*counts, strict=True)]
+    # Python's integers: int64 would overflow.
+    sizes = [(sum(own.tolist()), sum(out.tolist())) for own, out in zip(*counts, strict=True)]
     for part, (elements, _) in zip(parts, sizes, strict=True):
         if part.elements != elements:
             raise R503.error(

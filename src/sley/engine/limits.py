@@ -43,7 +43,7 @@ def check_timeout(timeout_s: float) -> None:
 
 
 LENGTH_BYTES = 8
-"""Of the length of a chunk in a message, where counts vary."""
+"""Bytes of the length of a chunk in a message, where counts vary."""
 
 
 def check_slot(loaded: Loaded, dtype: DataType, *, varies: bool = False) -> None:

@@ -28,17 +28,22 @@ class Counts(NamedTuple):
     def of(cls, c: Collective, given: ArrayLike) -> Counts:
         """The counts of a call of `c` whose inputs have the `given` ones.
 
-        given: integers (ranks, blocks): of AllToAllV what rank s sends to rank r in row s, column
-        r; of AllGatherV (ranks,) will do. Errors: R503.
+        given: integers (ranks, blocks): for AllToAllV what rank s sends to rank r in row s, column
+        r; for AllGatherV also (ranks,). Errors: R503.
         """
         blocks = blocks_of(c, c.input_chunks)
         shape = (c.ranks, blocks)
-        counts = np.asarray(given)
+        try:
+            counts = np.asarray(given)
+            found = f"{counts.dtype} of shape {counts.shape}"
+        except ValueError:
+            counts, found = np.zeros(0), "lists of different lengths"
         if blocks == 1 and counts.ndim == 1:
             counts = counts[:, None]
         if not c.varies or counts.shape != shape or counts.dtype.kind not in "iu":
-            words = "none" if not c.varies else f"integers of shape {shape}"
-            found = f"{counts.dtype} of shape {counts.shape}"
+            words = f"integers of shape {shape}"
+            if not c.varies:
+                words = "no counts of parts, which are all equal"
             raise R503.error(at=Place(detail=f"counts of {c}"), expected=words, found=found)
         for extreme in (counts.argmin(), counts.argmax()):
             rank, block = np.unravel_index(int(extreme), shape)

@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -183,10 +184,11 @@ class Schedule:
             first, count = (0, self.addresses) if reduced else (rank * chunks, chunks)
             own = Cells(rank, Buffer.INPUT, 0, count)
             builder.copy(own, Cells(rank, Buffer.OUTPUT, first, count), 1)
-        for row in self.sends:
-            source = Cells(row.src, Buffer.OUTPUT, row.address)
-            target = Cells(row.dst, Buffer.OUTPUT, row.address)
-            (builder.reduce if row.reduces else builder.copy)(source, target, 1)
+        for _, step in groupby(self.sends, key=lambda row: row.step):
+            rows = list(step)
+            for row, source in zip(rows, _sources(builder, rows), strict=True):
+                target = Cells(row.dst, Buffer.OUTPUT, row.address)
+                (builder.reduce if row.reduces else builder.copy)(source, target, 1)
         return builder.program()
 
     def _all_to_all(self) -> Program:
@@ -217,6 +219,24 @@ class Schedule:
             )
             builder.copy(place[row.src, row.address], place[key], 1)
         return builder.program()
+
+
+def _sources(builder: Builder, rows: list[Any]) -> list[Cells]:
+    """What each send of a step reads: copies in scratch of the addresses that an earlier send of
+    the step replaces or reduces into."""
+    written: set[tuple[int, int]] = set()
+    copies: dict[tuple[int, int], Cells] = {}
+    sources = []
+    for row in rows:
+        own = (row.src, row.address)
+        source = copies.get(own, Cells(row.src, Buffer.OUTPUT, row.address))
+        if own in written and own not in copies:
+            copies[own] = builder.new_scratch(row.src, 1)
+            builder.copy(source, copies[own], 1)
+            source = copies[own]
+        sources.append(source)
+        written.add((row.dst, row.address))
+    return sources
 
 
 def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
