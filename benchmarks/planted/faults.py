@@ -551,6 +551,25 @@ FAULTS: tuple[Fault, ...] = (
         "tile * program_.messages[send]",
     ),
     _fault(
+        "engine: varying chunks are sent again after one was replaced by a shorter one",
+        "communicator",
+        "if (varies_ && (tile == 0 || in.count > 1)) return nullptr;",
+        "if (varies_ && tile == 0) return nullptr;",
+    ),
+    _fault(
+        "engine: a rank that joins a varying call keeps the count of its own",
+        "communicator",
+        "call = varying_call(runner.varying->equal_parts(call), call.type, call.record.varying);",
+        "call.parts = runner.varying->equal_parts(call);\n"
+        "    call.record = {0, call.record.varying, kVaryingCount};",
+    ),
+    _fault(
+        "control: different calls of varying counts are not noticed",
+        "communicator",
+        "if (call.varies() && !other.varies()) continue;",
+        "if (call.varies()) continue;",
+    ),
+    _fault(
         "engine: a staged message is sent again after it was overwritten",
         "native jobs runtime communicator",
         "if (staged.tile == tile) staged.tile = -1;",
@@ -788,8 +807,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "torch: sizes on only one side are ignored",
         "torch",
-        "if not output_split_sizes and not input_split_sizes:",
-        "if not output_split_sizes or not input_split_sizes:",
+        "if len(output_split_sizes) == len(input_split_sizes) == 0:",
+        "if not len(output_split_sizes) or not len(input_split_sizes):",
     ),
     _fault(
         "torch: complex numbers have a maximum",

@@ -44,6 +44,17 @@ def test_programs_are_written_in_every_format(suffix: str, tmp_path: Path) -> No
         assert sley("verify", file).exit_code == 0
 
 
+def test_traces_need_the_size_of_a_call(tmp_path: Path) -> None:
+    file = tmp_path / "ring.et"
+    assert "F458" in sley("msccl", "-o", file, RING, 2, 1).stderr
+    assert sley("msccl", "-o", file, "--size", "1M", RING, 2, 1).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ring.0.et", "ring.1.et"]
+    for wrong in (["--size", "1M"], ["--size", "1M", "-o", tmp_path / "a.xml"]):
+        result = sley("msccl", *wrong, RING, 2, 1)
+        assert result.exit_code == 2
+        assert "--size is" in result.stderr
+
+
 def test_a_target_has_its_limits() -> None:
     result = sley("msccl", "--target", "executor", SCRIPTS / "alltonext.py", 2, 2)
     assert result.exit_code == 1
@@ -171,3 +182,19 @@ def test_files_of_other_kinds_name_their_command(tmp_path: Path) -> None:
     text = tmp_path / "text.py"
     text.write_text("no Python at all")
     assert "L114" in sley("msccl", text).stderr
+
+
+def test_a_program_of_sley_is_named_with_its_commands(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    assert sley("msccl", "-o", file, RING, 2, 1, "--protocol", "Simple").exit_code == 0
+    result = sley("msccl", file)
+    assert "L113" in result.stderr
+    assert f"sley compile {file}" in result.stderr
+
+
+def test_a_script_that_is_to_name_a_collective_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "ring.xml"
+    assert sley("msccl", "-o", file, RING, 2, 1).exit_code == 0
+    result = sley("verify", file, "--collective", RING)
+    assert "F550" in result.stderr
+    assert f"sley msccl {RING}" in result.stderr

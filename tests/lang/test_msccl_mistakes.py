@@ -35,6 +35,7 @@ MISTAKES = {
     "a negative rank": ("L101", "with program():\n    chunk(0, I, 0).copy(-1, I, 0)  # here"),
     "a rank that is no integer": ("L112", "with program():\n    chunk('0', I, 0)  # here"),
     "a size of zero": ("L102", "with program():\n    chunk(0, I, 0, 0)  # here"),
+    "a topology of too many ranks": ("L102", "fully_connected(20000)  # here"),
     "no instances": ("L102", "program(instances=0)  # here"),
     "no ranks": (
         "L102",

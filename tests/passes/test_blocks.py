@@ -120,19 +120,22 @@ def test_a_local_operation_is_where_it_is_asked_for() -> None:
             "0 in[0] -> 1 out[0] send_block 0\n 0 in[0] -> 2 out[0] send_block 0",
             "C302",
             [1, 2],
-            "a block of rank 0 that sends to rank 1 on channel 0 and sends to rank 2 on channel 0",
+            "block 0 of rank 0, as requested, sends to rank 1 on channel 0 and sends to rank 2 on "
+            "channel 0",
         ),
         (
             "1 in[0] -> 0 out[0] recv_block 0\n 2 in[0] -> 0 out[1] recv_block 0",
             "C302",
             [1, 2],
-            "rank 0 that receives from rank 1 on channel 0 and receives from rank 2 on channel 0",
+            "block 0 of rank 0, as requested, receives from rank 1 on channel 0 and receives from "
+            "rank 2 on channel 0",
         ),
         (
             "0 in[0] -> 1 out[0] send_block 0\n 1 in[0] -> 0 out[0] recv_block 0 channel 1",
             "C302",
             [1, 2],
-            "rank 0 that sends to rank 1 on channel 0 and receives from rank 1 on channel 1",
+            "block 0 of rank 0, as requested, sends to rank 1 on channel 0 and receives from rank "
+            "1 on channel 1",
         ),
         (
             "0 in[0] -> 1 out[0] send_block 1\n 0 in[1] -> 1 out[1]\n"

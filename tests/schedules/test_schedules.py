@@ -434,6 +434,25 @@ def test_import_writes_a_program_that_compiles(tmp_path: Path) -> None:
     assert "reducescatter" in run("verify", output).output
 
 
+def test_import_writes_python_under_another_name(tmp_path: Path) -> None:
+    (tmp_path / "trees").write_text(forest(4))
+    found = run("import", tmp_path / "trees", "-o", tmp_path / "program.xml")
+    assert "F460" in found.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["trees"]
+
+
+def test_import_keeps_to_itself_which_gpu_becomes_which_rank(tmp_path: Path) -> None:
+    later = [(0, s + 3, a + 3, b + 3, e, via) for _, s, a, b, e, via in ring_flows(3)]
+    (tmp_path / "x").write_text(teccl_allgather(later, 2))
+    assert "GPU 3 is rank 0, GPU 4 is rank 1, " in run("import", tmp_path / "x").output
+
+
+def test_sends_of_what_a_rank_has_become_transfers() -> None:
+    again = taccl.read(taccl_schedule("Allgather(n=2)", 2, [A_STEP, A_STEP])).program()
+    once = taccl.read(taccl_schedule("Allgather(n=2)", 2, [A_STEP])).program()
+    assert len(again.transfers) == len(once.transfers)
+
+
 def test_import_prints_json(tmp_path: Path) -> None:
     (tmp_path / "x").write_text(gather())
     found = json.loads(run("import", tmp_path / "x", "--json").output)

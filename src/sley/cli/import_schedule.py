@@ -11,7 +11,7 @@ from sley.cli.options import common_options, output_option
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import program_facts
 from sley.compiler import compile
-from sley.formats import program_source, write_file
+from sley.formats import by_suffix, program_source, write_file
 
 
 @click.command("import", cls=Command)
@@ -20,7 +20,8 @@ from sley.formats import program_source, write_file
 @click.option(
     "--collective",
     type=click.Choice(schedules.COLLECTIVES),
-    help="For ForestColl's trees: the collective that they serve. [allgather]",
+    help="For ForestColl's trees: the collective that they are to serve, not alltoall; for other "
+    "schedules their own. [allgather, or the schedule's]",
 )
 @click.option(
     "--in-place/--out-of-place", "in_place", default=False, help="Alias input and output or not."
@@ -30,7 +31,7 @@ from sley.formats import program_source, write_file
     type=click.Choice(schedules.ALLOWED),
     multiple=True,
     help="For TE-CCL's schedules: import one although switches copy (multicast: each copy is a "
-    "message) or GPUs are left out (incomplete: the program has fewer ranks).",
+    "message) or GPUs are left out (incomplete: the program has fewer ranks). May be repeated.",
 )
 @common_options
 def import_command(
@@ -47,6 +48,8 @@ def import_command(
     FILE is a schedule of TE-CCL or TACCL, or trees of ForestColl. It is followed send by send and
     compared with its own claims; the program is proven by compiling it.
     """
+    if output is not None:
+        by_suffix(str(output), {".py": None})
     phases = Phases(verbose, quiet=as_json)
     with phases("reading"):
         schedule = schedules.read(file)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sley import files, recognition
-from sley.cli.options import FILE, common_options, output_option
+from sley.cli.options import FILE, SizeType, common_options, output_option
 from sley.cli.output import Command, Phases, print_json, report_notes
 from sley.cli.sources import refuse_foreign
 from sley.errors import Place, counted
@@ -43,12 +43,14 @@ _RUNNABLE = (recognition.MSCCL_TOOLS, recognition.PYTHON, *recognition.VAGUE, re
     type=click.Choice(list(TARGETS)),
     help="The runtime to write plans for; its limits are checked. [XML: msccl]",
 )
+@click.option("--size", type=SizeType(), help="ASTRA-sim: the size of a call.")
 @common_options
 def msccl_command(
     script: Path,
     arguments: tuple[str, ...],
     output: Path | None,
     target: str | None,
+    size: int | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -61,7 +63,7 @@ def msccl_command(
     if kind not in _RUNNABLE:
         raise recognition.refuse_kind(script, kind, "a script for msccl-tools")
     phases = Phases(verbose, quiet=True)
-    plans, form = ScriptPlans(script, target), _form(output, target)
+    plans, form = ScriptPlans(script, target), _form(output, target, size)
     if output is not None:
         check_folder(output)
     # Such a run may show no more than the script's own --help.
@@ -80,7 +82,7 @@ def msccl_command(
             click.echo(str(proofs[-1]), err=True)
     if output is not None:
         with phases("writing"):
-            _write(plans, _only(programs, script), output, form)
+            _write(plans, _only(programs, script), output, form, size)
     if as_json:
         where = output and str(output)
         rows = [_row(proof) for proof in proofs]
@@ -88,18 +90,21 @@ def msccl_command(
     phases.report()
 
 
-def _form(output: Path | None, target: str | None) -> Format:
+def _form(output: Path | None, target: str | None, size: int | None) -> Format:
     """The format that programs are compiled for: that of -o, or of the target, or XML. Errors: F440
     for a target that doesn't read the file, F460 for an unknown suffix, and click's usage error for
-    a target of a file that has none."""
+    a target or a size of a file that has none."""
     table = {**files.FORMATS, _PROGRAM: None}
     form = None if output is None else by_suffix(output, table)
+    if form is None and size is not None:
+        raise click.UsageError("--size is for the traces that -o NAME.et writes")
     if form is None:
         return files.FORMATS[".xml" if target is None else TARGETS[target].suffix]
+    known = [*form.settings, *(["target"] if form.targets else [])]
+    refuse_foreign(form, known, {"target": target, "size": size})
     if target is not None:
-        refuse_foreign(form, ["target"] if form.targets else [], {"target": target})
-        known = {one.name: one for one in form.targets}
-        target_among(known, TARGETS[target], tuple(map(type, form.targets)))
+        targets = {one.name: one for one in form.targets}
+        target_among(targets, TARGETS[target], tuple(map(type, form.targets)))
     return form
 
 
@@ -116,7 +121,9 @@ def _only(programs: tuple[ScriptProgram, ...], script: Path) -> ScriptProgram:
     return programs[0]
 
 
-def _write(plans: ScriptPlans, program: ScriptProgram, output: Path, form: Format) -> None:
+def _write(
+    plans: ScriptPlans, program: ScriptProgram, output: Path, form: Format, size: int | None
+) -> None:
     """Writes a program, or its plan. Errors: C309 for a program whose instr_fusion a Python file
     would lose, and those of `save`."""
     if output.suffix.lower() == _PROGRAM:
@@ -131,7 +138,8 @@ def _write(plans: ScriptPlans, program: ScriptProgram, output: Path, form: Forma
         write_file(output, program_source.write(program.program))
     else:
         target = plans.target_of(form.suffix)
-        files.save(plans.plan(program, form), output, target=target)
+        own = {} if size is None else {"size": size}
+        files.save(plans.plan(program, form), output, target=target, **own)
 
 
 def _row(proof: Proof) -> dict[str, object]:

@@ -228,7 +228,7 @@ def plan_options(command: F) -> F:
         type=POSITIVE,
         help="Parallel parts of the phases within nodes (hierarchical-allreduce).",
     )
-    @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto.")
+    @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto and traces.")
     @click.option(
         "--topology",
         help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file: which ranks are "

@@ -278,6 +278,9 @@ def file_settings(selection: Selection) -> dict[str, Any]:
             )
     collective = None
     if selection.collective is not None:
+        kind = recognition.kind_of(selection.collective)
+        if kind is recognition.MSCCL_TOOLS:
+            raise recognition.refuse_kind(selection.collective, kind, "a program of sley")
         collective = _program_of_file(selection.collective).collective
     return {
         "collective": collective,

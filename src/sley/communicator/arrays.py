@@ -116,12 +116,11 @@ def places_of(arrays: Sequence[Array], element: DataType) -> list[tuple[int, int
 
 def check_parts(kind: str, blocks: int, arrays: Any, what: str) -> tuple[Array, ...]:
     """The arrays of a buffer's parts. Refuses anything but one for each block."""
+    expected = f"a list of {counted(blocks, 'array')} as {kind}'s {what}, one for each part"
     if isinstance(arrays, np.ndarray) or not isinstance(arrays, Sequence):
-        found = type(arrays).__name__
-        raise N627.error(expected=f"a list of {blocks} arrays as {kind}'s {what}", found=found)
+        raise N627.error(expected=expected, found=type(arrays).__name__)
     if len(arrays) != blocks:
-        expected, found = f"{blocks} arrays as {kind}'s {what}, one for each part", f"{len(arrays)}"
-        raise N627.error(expected=expected, found=found)
+        raise N627.error(expected=expected, found=f"{len(arrays)}")
     return tuple(arrays)
 
 

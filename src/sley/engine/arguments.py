@@ -45,9 +45,10 @@ def parts_of(plan: Plan, rank: int, elements: Sequence[int | None]) -> list[Part
     ]
 
 
-def count_of(parts: Sequence[Part], count: int | None, rule: Rule) -> int:
+def count_of(parts: Sequence[Part], count: int | None, rule: Rule, remedy: str = "") -> int:
     """Elements of a block in a call on `parts`: `count`, by default derived from the first array
-    that holds blocks. `rule` for a part of another size; R514 for an invalid count."""
+    that holds blocks. `rule` for a part of another size, with this remedy or its own; R514 for an
+    invalid count."""
     if count is None:
         first = next((part for part in parts if part.blocks and part.elements is not None), None)
         if first is None or first.elements is None:
@@ -57,6 +58,7 @@ def count_of(parts: Sequence[Part], count: int | None, rule: Rule) -> int:
                 at=Place(detail=first.what),
                 expected=f"whole blocks: a multiple of {first.blocks} elements",
                 found=f"{first.elements} elements",
+                remedy=remedy,
             )
         count = first.elements // first.blocks
     count = whole(count, "count", 0)
@@ -66,6 +68,7 @@ def count_of(parts: Sequence[Part], count: int | None, rule: Rule) -> int:
                 at=Place(detail=part.what),
                 expected=f"{part.blocks * count} elements for count={count}",
                 found=f"{part.elements or 0} elements",
+                remedy=remedy,
             )
     return count
 
@@ -187,9 +190,14 @@ def check_inputs(
     op = reduction(reduce_op)
     if counts is not None:
         if count is not None:
-            raise R503.error(expected="count or counts", found=f"both, and count={count!r}")
+            raise R503.error(
+                expected="count or counts",
+                found=f"both, and count={count!r}",
+                remedy="Leave count out: counts has the elements of all parts.",
+            )
         return _varying_inputs(arrays, parts, kind, op, Counts.of(collective, counts))
-    count = count_of(parts, count, R503)
+    missing = "Give counts, unless those of all parts are equal." if collective.varies else ""
+    count = count_of(parts, count, R503, missing)
     check_count(collective, count, plan.name, R503)
     sizes = tuple(buffer_sizes(plan, rank, count) for rank in range(collective.ranks))
     return Inputs(arrays, collective.in_place, count, kind, op, sizes)
@@ -207,6 +215,7 @@ def _varying_inputs(
                 at=Place(detail=part.what),
                 expected=f"{elements} elements, the sum of its counts",
                 found=f"{part.elements} elements",
+                remedy="Give each rank's parts one after another, as one array.",
             )
     most = int(counts.input.max(initial=0))
     buffers = tuple(BufferSizes(own, out, 0, 0, 0) for own, out in sizes)

@@ -44,7 +44,13 @@ class Counts(NamedTuple):
             words = f"integers of shape {shape}"
             if not c.varies:
                 words = "no counts of parts, which are all equal"
-            raise R503.error(at=Place(detail=f"counts of {c}"), expected=words, found=found)
+            raise R503.error(
+                at=Place(detail=f"counts of {c}"),
+                expected=words,
+                found=found,
+                remedy="Give one row of counts for each rank, of an AllToAllV one count for each "
+                "receiver; or leave counts out if all are equal.",
+            )
         for extreme in (counts.argmin(), counts.argmax()):
             rank, block = np.unravel_index(int(extreme), shape)
             check_count(c, int(counts[rank, block]), f"rank {rank}", R503)
@@ -64,6 +70,7 @@ def check_count(c: Collective, count: int, where: str, rule: Rule) -> None:
             at=Place(detail=where),
             expected=f"counts from 0 to {c.max_count}, the max_count of {c}",
             found=f"{count} elements",
+            remedy="Give counts in this range, or the collective a larger max_count.",
         )
 
 

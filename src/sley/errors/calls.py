@@ -79,8 +79,8 @@ N627 = Rule(
     why="An engine works on memory without gaps. The gathered array has one part for each rank, "
     "and so does the scattered array; all others have the same size.",
     example="comm.all_gather(np.zeros(3), np.zeros(8))  # over 4 ranks",
-    instead="Pass contiguous arrays (np.ascontiguousarray) of one type, with the sizes in the "
-    "message.",
+    instead="Pass arrays as the message says: contiguous (np.ascontiguousarray), of one type, and "
+    "writable where the call writes.",
 )
 N628 = Rule(
     "N628",

@@ -288,7 +288,8 @@ L131 = Rule(
     why="Its programs may be incomplete. argparse ends a script in this way if an argument is "
     "wrong or missing.",
     example="sley msccl ring.py eight  # where the script takes a number",
-    instead="Give the arguments that the script takes, after its name.",
+    instead="Give the arguments that the script takes, after its name; options of `sley msccl`, "
+    "such as -o, come before it.",
 )
 L132 = Rule(
     "L132",

@@ -243,7 +243,12 @@ def _varying(name: str, equal: Collective, max_count: int, in_place: bool) -> Co
     L119."""
     at = Place(detail=name)
     if not is_integer(max_count):
-        raise L112.error(at=at, expected="an integer for max_count", found=repr(max_count))
+        raise L112.error(
+            at=at,
+            expected="an integer for max_count",
+            found=repr(max_count),
+            remedy="Give the most elements of a part, or leave max_count out.",
+        )
     if not 1 <= max_count <= MAX_COUNT:
         raise L102.error(
             at=at,

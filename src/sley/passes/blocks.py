@@ -118,15 +118,17 @@ def _check_peers(dag: InstructionDag, ends: _Ends, block_of_end: LongArray) -> N
     if pair is None:
         return
     t, sources = dag.chunks.program.transfers, dag.chunks.program.sources
-    users, uses = [], []
+    users, uses, requested = [], [], NONE
     for end in pair:
         rank, peer, number, sends = ends.columns[:, end].tolist()
-        users.append(int(np.argmax((ends.send_end if sends else ends.receive_end) == end)))
+        own = np.flatnonzero((ends.send_end if sends else ends.receive_end) == end)
+        users.append(int(own[0]))
+        requested = max(requested, int((t.send_block if sends else t.recv_block)[own].max()))
         uses.append(f"{'sends to' if sends else 'receives from'} rank {peer} on channel {number}")
     raise C302.error(
         at=[sources.place(int(t.source[row])) for row in users],
         expected="at most one send peer, one receive peer and one channel for a block",
-        found=f"a block of rank {rank} that {uses[0]} and {uses[1]}",
+        found=f"block {requested} of rank {rank}, as requested, {uses[0]} and {uses[1]}",
     )
 
 

@@ -179,7 +179,12 @@ class Forest:
         build = {"allgather": AllGather, "reducescatter": ReduceScatter, "allreduce": AllReduce}
         if collective not in build:
             expected = ", ".join(COLLECTIVES)
-            raise F559.error(at=Place(self.file), expected=expected, found=str(collective))
+            raise F559.error(
+                at=Place(self.file),
+                expected=f"one of {expected}, which trees serve",
+                found=str(collective),
+                remedy="Give one of these, or omit the option.",
+            )
         depths = self.replay()
         check_size(self.file, ranks * ranks * self.chunks)
         chunks = self.chunks * (ranks if collective == "allreduce" else 1)

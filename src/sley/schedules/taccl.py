@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -184,12 +185,22 @@ class Schedule:
             first, count = (0, self.addresses) if reduced else (rank * chunks, chunks)
             own = Cells(rank, Buffer.INPUT, 0, count)
             builder.copy(own, Cells(rank, Buffer.OUTPUT, first, count), 1)
-        for _, step in groupby(self.sends, key=lambda row: row.step):
+        for _, step in groupby(self._useful(), key=lambda row: row.step):
             rows = list(step)
             for row, source in zip(rows, _sources(builder, rows), strict=True):
                 target = Cells(row.dst, Buffer.OUTPUT, row.address)
                 (builder.reduce if row.reduces else builder.copy)(source, target, 1)
         return builder.program()
+
+    def _useful(self) -> Iterator[Any]:
+        """The sends that change something: of an AllGather only the first that brings a rank an
+        address."""
+        has = set(zip(self._starts()[0].tolist(), range(self.addresses), strict=True))
+        for row in self.sends:
+            key = (row.dst, row.address)
+            if self.collective == "allreduce" or key not in has:
+                yield row
+            has.add(key)
 
     def _all_to_all(self) -> Program:
         """An address goes from the source's input, through scratch, to the target's output."""

@@ -165,10 +165,16 @@ class Schedule:
             ("collective", self.collective),
             ("machine", known),
             ("sends", shown),
+            *self._ranks_shown(),
             ("data", f"{data / ranks:g} KB of each of {counted(ranks, 'rank')}, {data:g} KB"),
             ("epochs", f"{c.epochs} of {c.epoch_s * 1e6:g} us, as the file says"),
             ("time", f"{c.time_s * 1e6:g} us, {c.bandwidth_GBps:g} GB/s, as the file says"),
         ]
+
+    def _ranks_shown(self) -> list[tuple[str, str]]:
+        """Which GPU becomes which rank, if they have other numbers."""
+        moved = [f"GPU {g} is rank {r}" for r, g in enumerate(self.gpus) if g != r]
+        return [("ranks", ", ".join(shortened(moved)))] if moved else []
 
     def check(self) -> list[tuple[str, str]]:
         """What `replay` shows, for people. Errors: those of `replay`."""

@@ -204,6 +204,13 @@ def _user_plan(
             found=f"min_bytes={least}, max_bytes={most}",
         )
     c = loaded.collective
+    if c.varies and (least, most) != (0, None):
+        raise N656.error(
+            at=Place(origin),
+            expected=f"no sizes for {c}, as no rank knows the size of a call",
+            found=f"min_bytes={least}, max_bytes={most}",
+            remedy="Leave min_bytes and max_bytes out: the plan is for all calls.",
+        )
     kinds = kinds_of(c)
     fits = c.ranks == capacity.ranks and request.in_place in (None, c.in_place)
     if not kinds or not fits or request.root not in (None, c.root):

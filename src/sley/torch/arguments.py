@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -90,14 +91,14 @@ def check_own(name: str, rank: int, given: Tensor, taken: Tensor) -> None:
 def split_rows(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
     """The parts of `tensor`, with `sizes` rows each; equal parts if `sizes` is empty."""
     rows = len(tensor) if tensor.dim() else 1
-    sizes = list(sizes) or [rows // ranks] * ranks
-    if len(sizes) != ranks or sum(sizes) != rows or min(sizes) < 0:
-        raise unfit(
-            name,
-            f"{ranks} split sizes from 0 on, with the sum {rows}, the rows of the tensor",
-            f"{sizes}",
-        )
-    return list(tensor.split(sizes))
+    expected = f"{ranks} split sizes from 0 on, with the sum {rows}, the rows of the tensor"
+    try:
+        whole = [operator.index(size) for size in sizes] or [rows // ranks] * ranks
+    except TypeError:
+        raise unfit(name, expected, f"{sizes}") from None
+    if len(whole) != ranks or sum(whole) != rows or min(whole) < 0:
+        raise unfit(name, expected, f"{whole}")
+    return list(tensor.split(whole))
 
 
 def unfit(name: str, expected: str, found: str) -> CollectiveError:

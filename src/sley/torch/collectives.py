@@ -301,7 +301,7 @@ class Collectives:
             other = self._fallback.find("all_to_all", input)
             splits = list(output_split_sizes), list(input_split_sizes)
             return other.alltoall_base(output, input, *splits, opts)
-        if not output_split_sizes and not input_split_sizes:
+        if len(output_split_sizes) == len(input_split_sizes) == 0:
             numel = input.numel() // self._ranks
             check_parts("all_to_all", input, numel, output, self._ranks)
             check_parts("all_to_all", output, numel, input, self._ranks)

@@ -19,6 +19,7 @@ from typing import Any
 
 from sley.errors import Place
 from sley.errors.language import L113
+from sley.ir.program import Program
 from sley.lang.files import run_file
 from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
 from sley.lang.msccl.session import ScriptProgram, Session, Write, under_way
@@ -122,11 +123,16 @@ def run(
         )
     only_exits = values is None and not session.begun
     if not session.programs and not (may_be_empty and only_exits):
+        found = "a script that ends without a program"
+        remedy = "Give the arguments with which the script makes a program, or write one."
+        if any(isinstance(value, Program) for value in (values or {}).values()):
+            found = "a program in sley's own language"
+            remedy = f"Use the commands for programs: sley compile {path}, sley verify {path}."
         raise L113.error(
             at=Place(str(path)),
             expected="operations inside of `with MSCCLProgram(...)`",
-            found="a script that ends without a program",
-            remedy="Give the arguments with which the script makes a program, or write one.",
+            found=found,
+            remedy=remedy,
         )
     return tuple(session.programs.values())
 

@@ -7,6 +7,11 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from sley.errors.language import L102
+from sley.lang.arguments import refuse
+
+MAX_RANKS = 4096
+
 Links = list[list[int]]
 """links[dst][src]: the bandwidth from src to dst; 0 for no link."""
 
@@ -44,9 +49,16 @@ class Topology:
         return range(len(self.links))
 
 
+def _ranks(number: int) -> range:
+    """The ranks of a topology, whose links take memory for each pair. Errors: L102."""
+    if number > MAX_RANKS:
+        refuse(L102, f"at most {MAX_RANKS} ranks in a topology", str(number))
+    return range(number)
+
+
 def _linked(name: str, ranks: int, linked: Callable[[int, int], bool]) -> Topology:
     """`ranks` ranks with links of bandwidth 1 between those that `linked(dst, src)` names."""
-    everyone = range(ranks)
+    everyone = _ranks(ranks)
     return Topology(name, [[int(d != s and linked(d, s)) for s in everyone] for d in everyone])
 
 
@@ -139,7 +151,7 @@ def distributed_node_local(
 def _copies(local: Topology, copies: int, remote: int) -> Links:
     """The links of copies of a topology, with bandwidth `remote` between different copies."""
     size = local.num_nodes()
-    everyone = range(size * copies)
+    everyone = _ranks(size * copies)
     return [
         [local.links[d % size][s % size] if d // size == s // size else remote for s in everyone]
         for d in everyone
