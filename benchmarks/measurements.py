@@ -38,6 +38,7 @@ from measured_files import (
     simulated,
 )
 from measured_rings import CHANNELS, CLOSE, LARGE, POINTS, ROUGH, h100_four_cards, predicted
+from measured_tables import CLASSES, KNOWN, TABLES, Prediction, predict, read_points, spread
 
 import sley
 from sley import CostModel, Topology, topologies
@@ -137,6 +138,52 @@ def rings() -> tuple[str, list[Errors]]:
         table(("machines", "size", "measured", *columns), protocols),
     ]
     return "\n".join(text), [large, curve]
+
+
+def published(data: Path) -> str:
+    """The section on published tables of nccl-tests."""
+    path = data / TABLES
+    if not path.is_file():
+        return f"Not compared: no file {TABLES}.\n"
+    found = [predict(point) for point in read_points(path.read_text("utf-8"))]
+    names = dict.fromkeys(p.point.table for p in found)
+    parts = [(KNOWN[n].machines, [p for p in found if p.point.table == n]) for n in names]
+    alike = [p for p in found if not KNOWN[p.point.table].theirs]
+    parts += [("tables without a remark below", alike), ("all", found)]
+    rows = [_errors_by_class(label, some) for label, some in parts]
+    aims = [f"{100 * c.median:.0f} / {100 * c.most:.0f} %" for c in CLASSES]
+    head = ("table", "collective", *(c.name for c in CLASSES), "all sizes")
+    lines = [
+        (
+            KNOWN[p.point.table].machines,
+            p.point.collective,
+            size_text(p.point.size_bytes),
+            p.compared_with,
+            us(p.point.time_us),
+            us(p.simulation.time_us) if p.simulation else "",
+            error_cell(p.error, p.point.size_class.most) if p.error is not None else "",
+        )
+        for p in found
+    ]
+    remarks = [f"- {KNOWN[n].machines}: {KNOWN[n].theirs}.\n" for n in names if KNOWN[n].theirs]
+    columns = ("machines", "collective", "size", "compared with", "measured us", "predicted us")
+    return TABLES_TEXT.format(
+        spread=table(head, [*rows, ("aim", "", *aims, "")]),
+        remarks="".join(remarks),
+        points=table((*columns, "error"), lines),
+        number=len(found),
+    )
+
+
+def _errors_by_class(label: str, found: Sequence[Prediction]) -> Row:
+    """Median and 90th percentile of the errors in each class of sizes, and over all sizes."""
+    kinds = [[p for p in found if p.point.size_class is c] for c in CLASSES]
+    collectives = sorted({p.point.collective for p in found})
+    cells = []
+    for some in (*kinds, found):
+        one = spread(some)
+        cells.append(f"{100 * one[1]:.1f} / {100 * one[2]:.1f} % ({one[0]})" if one else "no plan")
+    return (label, ", ".join(collectives), *cells)
 
 
 def amd(data: Path) -> tuple[str, list[Errors], Fit | None]:
@@ -285,6 +332,7 @@ def page(data: Path) -> str:
     return TEXT.format(
         summary=summary,
         rings=rings_text,
+        tables=published(data),
         amd=amd_text,
         mscclpp=mscclpp(data),
         parameters=parameters(fitted),
@@ -293,9 +341,9 @@ def page(data: Path) -> str:
     )
 
 
-TEXT, AMD_TEXT = (
+TEXT, AMD_TEXT, TABLES_TEXT = (
     (Path(__file__).parent / name).read_text("utf-8")
-    for name in ("measurements.md.in", "measurements-amd.md.in")
+    for name in ("measurements.md.in", "measurements-amd.md.in", "measurements-tables.md.in")
 )
 
 

@@ -21,7 +21,7 @@ def modules() -> dict[str, ModuleType]:
     """The modules of benchmarks/, which are no package."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        names = ("measured_rings", "measured_files", "measurements")
+        names = ("measured_rings", "measured_files", "measured_tables", "measurements")
         return {name: __import__(name) for name in names}
     finally:
         sys.path.remove(str(BENCHMARKS))
@@ -108,6 +108,47 @@ def test_measurements_of_mscclpp_are_read(modules: dict[str, ModuleType]) -> Non
     assert sheet.bandwidth_us < reached.bandwidth_us
 
 
+LINE = '{{"table": "{}", "collective": "{}", "size_bytes": {}, "time_us": {}, "algbw": 1.0}}\n'
+
+
+def test_points_of_published_tables_have_predictions(modules: dict[str, ModuleType]) -> None:
+    tables = modules["measured_tables"]
+    text = LINE.format("sb-ar", "allreduce", 4096, 30.0) + LINE.format("v100", "allreduce", 1, 1.0)
+    first, second = map(tables.predict, tables.read_points(text))
+    assert first.compared_with == "ring, LL, 1: ring-allreduce"
+    assert first.error == first.simulation.time_us / 30 - 1
+    assert second.compared_with == "ring, LL, 1: no plan (C301)"
+    assert (second.simulation, second.error) == (None, None)
+    assert tables.spread([first, second]) == (1, abs(first.error), abs(first.error))
+    assert tables.spread([second]) is None
+
+
+def test_a_size_is_in_one_class(modules: dict[str, ModuleType]) -> None:
+    tables = modules["measured_tables"]
+    names = {
+        size: tables.Point("sb-ar", "allreduce", size, 1.0).size_class.name
+        for size in (1, 2**20 - 1, 2**20, 2**26, 2**26 + 1, 2**34)
+    }
+    assert list(names.values()) == [
+        *("below 1M", "below 1M", "1M to 64M", "1M to 64M", "above 64M", "above 64M")
+    ]
+
+
+def test_the_section_on_tables_says_what_was_compared(
+    modules: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    page, tables = modules["measurements"], modules["measured_tables"]
+    file = tmp_path / tables.TABLES
+    file.parent.mkdir()
+    file.write_text(
+        LINE.format("sb-ar", "allreduce", 4096, 30.0) + LINE.format("v100", "allreduce", 1, 1.0)
+    )
+    text = page.published(tmp_path)
+    assert "| 1x8 A100 (NDv4) | allreduce | 4K | ring, LL, 1: ring-allreduce | 30.0 |" in text
+    assert "no plan (C301)" in text
+    assert "- 1x8 V100 (DGX-1): rings along the machine's links." in text
+
+
 def test_missing_files_are_named_on_the_page(
     modules: dict[str, ModuleType], tmp_path: Path
 ) -> None:
@@ -116,6 +157,7 @@ def test_missing_files_are_named_on_the_page(
     assert "Not compared: no file msccl-xml/amd_32.xml" in text
     assert (errors, fitted) == ([], None)
     assert page.mscclpp(tmp_path).count("Not compared: no file") == 2
+    assert "Not compared: no file measured/nccl-tests.jsonl" in page.published(tmp_path)
 
 
 def test_tables_and_errors_are_written_as_markdown(modules: dict[str, ModuleType]) -> None:

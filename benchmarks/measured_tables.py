@@ -1,0 +1,185 @@
+"""Published tables of nccl-tests, and the simulator's predictions of them.
+
+Each point is compared with what NCCL runs by its own tuner's rows (`sley.tuning.nccl`): the
+algorithm, the protocol and the channels; in place, as generated code, with default parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
+from types import MappingProxyType
+
+import numpy as np
+
+import sley
+from sley import Topology, topologies
+from sley.errors import SleyError
+from sley.policy import Decision
+from sley.tuning import nccl
+from sley.tuning.arms import decision_of, tiled
+
+TABLES = "measured/nccl-tests.jsonl"
+
+
+@dataclass(frozen=True)
+class SizeClass:
+    """A class of sizes.
+
+    name: in words.
+    last_bytes: its largest size; it begins after the last size of the class before.
+    median, most: the aims for the median and the 90th percentile of the errors.
+    """
+
+    name: str
+    last_bytes: float
+    median: float
+    most: float
+
+
+CLASSES = (
+    SizeClass("below 1M", 2**20 - 1, 0.20, 0.45),
+    SizeClass("1M to 64M", 2**26, 0.15, 0.30),
+    SizeClass("above 64M", inf, 0.06, 0.15),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table.
+
+    machines: the machines, in words.
+    topology: builds their topology.
+    theirs: what ran by the table's source and the library has no plan for; empty if it is what the
+        tuner's rows choose.
+    """
+
+    machines: str
+    topology: Callable[[], Topology]
+    theirs: str = ""
+
+
+def _two_of_each() -> Topology:
+    """Two GPUs and two cards of each of two DGX H100."""
+    return Topology.cluster(
+        2,
+        2,
+        2,
+        nvlink_GBps=(450.0, 370.0),
+        nic_GBps=(50.0, 48.5),
+        name="2x2 H100, 2 NICs",
+        model=topologies.dgx_h100().model,
+    )
+
+
+KNOWN: Mapping[str, Table] = MappingProxyType(
+    {
+        "sb-ar": Table("1x8 A100 (NDv4)", topologies.ndv4),
+        "sb-a2a": Table("1x8 A100 (NDv4)", topologies.ndv4),
+        "llmb-h100": Table("1x8 H100 (DGX)", topologies.dgx_h100, "NVLS for most sizes"),
+        "mi300x": Table(
+            "1x8 MI300X",
+            topologies.mi300x,
+            "RCCL: rings over all xGMI links, and perhaps MSCCL++'s kernels",
+        ),
+        "oke-a100": Table("2x8 A100 (OKE)", lambda: topologies.dgx_a100(2)),
+        "p5": Table("2x8 H100 (p5, EFA)", lambda: topologies.dgx_h100(2), "NVLSTree"),
+        "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2)),
+        "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each),
+        "v100": Table("1x8 V100 (DGX-1)", topologies.dgx1, "rings along the machine's links"),
+    }
+)
+"""The tables whose machines are known."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured time.
+
+    table: the name of its table in `KNOWN`.
+    collective: its name in sley. size_bytes: of the call.
+    """
+
+    table: str
+    collective: str
+    size_bytes: int
+    time_us: float
+
+    @property
+    def size_class(self) -> SizeClass:
+        """The class of its size."""
+        return next(one for one in CLASSES if self.size_bytes <= one.last_bytes)
+
+
+def read_points(text: str) -> list[Point]:
+    """The points of a file with one JSON object on each line."""
+    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    return [Point(r["table"], r["collective"], r["size_bytes"], r["time_us"]) for r in rows]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A point and what it is compared with.
+
+    choice: what NCCL runs by its tuner's rows.
+    simulation: of the library's plan for it; None if the library has none for the machines.
+    reason: the code of the error that shows this.
+    """
+
+    point: Point
+    choice: nccl.Choice
+    simulation: sley.Simulation | None
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """The relative error of the time."""
+        simulation = self.simulation
+        return None if simulation is None else simulation.time_us / self.point.time_us - 1
+
+    @property
+    def compared_with(self) -> str:
+        """Algorithm, protocol and channels of NCCL's choice, and the library's program."""
+        c = self.choice
+        words = f"{c.algorithm.value}, {c.protocol.value}, {c.channels}"
+        return f"{words}: {c.program}" if self.simulation else f"{words}: no plan ({self.reason})"
+
+
+@cache
+def _topology(table: str) -> Topology:
+    return KNOWN[table].topology()
+
+
+@cache
+def _plan(table: str, collective: str, decision: Decision) -> sley.Plan | str:
+    """The plan of a decision; the error's code if it does not run on the machines."""
+    topology = _topology(table)
+    gpus = topology.ranks // topology.nodes
+    program = decision.program(topology.nodes, gpus, in_place=collective != "alltoall")
+    try:
+        return sley.compile(program, decision.options, topology=topology, verify=False)
+    except SleyError as error:
+        return error.diagnostics[0].rule.code
+
+
+def predict(point: Point) -> Prediction:
+    """The prediction of a point."""
+    topology = _topology(point.table)
+    choice = nccl.default(point.collective, topology, point.size_bytes)
+    plan = _plan(point.table, point.collective, replace(decision_of(choice), tile=1.0))
+    if isinstance(plan, str):
+        return Prediction(point, choice, None, plan)
+    simulator = sley.Simulator(plan, tiled(topology, choice.tile))
+    return Prediction(point, choice, simulator(point.size_bytes))
+
+
+def spread(predictions: Iterable[Prediction]) -> tuple[int, float, float] | None:
+    """The number of predictions, and the median and the 90th percentile of their errors without
+    signs; None without any."""
+    errors = np.abs([p.error for p in predictions if p.error is not None])
+    if not len(errors):
+        return None
+    return len(errors), float(np.median(errors)), float(np.quantile(errors, 0.9))
