@@ -56,6 +56,7 @@ def page() -> str:
         schedules=claims(resccl.schedules()),
         utilisation=resccl.utilisation(),
         idle=resccl.idle_times(),
+        implied_rates=resccl.implied_rates(),
         blocks_on_a_card=resccl.blocks_on_a_card(),
         contention=resccl.contention(),
         equations=resccl.equations(),

@@ -210,6 +210,28 @@ def idle_times() -> str:
     return table((*head, *ours, "agrees"), rows)
 
 
+def implied_rates() -> str:
+    """Figure 8 against table 3: the speed-up if busy blocks of both backends had one rate, and the
+    ratio of their rates that the measured one implies. Both move the same bytes in n blocks that
+    are busy for a share of the time, so time is bytes / (n * share * rate)."""
+    rows = []
+    for where, kind, against, topology, _, high, _ in _CLAIMS:
+        if "fig. 8" not in where or against != "stage":
+            continue
+        k = TOPOLOGIES.index(topology)
+        busy = []
+        for level in ("task", "stage"):
+            blocks, mean, _ = _TABLE3[kind, level]
+            busy.append(blocks[k] * (1 - mean[k] / 100))
+        same = busy[0] / busy[1]
+        grid = "{}x{}".format(*topology)
+        shown = (f"{one:.1f}" for one in busy)
+        rows.append((f"HM {NAMES[kind]}", grid, *shown, f"{same:.2f}x", f"{high}x", high / same))
+    head = ("algorithm", "topology", "busy blocks, ResCCL", "busy blocks, MSCCL")
+    head = (*head, "speed-up at one rate", "figure 8, up to", "rate of ResCCL's over MSCCL's")
+    return table(head, [(*row[:-1], f"{row[-1]:.1f}") for row in rows])
+
+
 def card_loads() -> str:
     """The load of the cards that carry data, in each tenth of the time."""
     rows = []
