@@ -52,14 +52,21 @@ class Table:
     """A published table.
 
     machines: the machines, in words.
-    topology: builds their topology.
+    machine: builds their topology.
     theirs: what ran by the table's source and the library has no plan for; empty if it is what the
         tuner's rows choose.
+    launch_gpus: the GPUs of a thread of nccl-tests (its option -g), by the table's source.
     """
 
     machines: str
-    topology: Callable[[], Topology]
+    machine: Callable[[], Topology]
     theirs: str = ""
+    launch_gpus: int = 1
+
+    def topology(self) -> Topology:
+        """The machines, with the launch of nccl-tests."""
+        found = self.machine()
+        return replace(found, model=replace(found.model, launch_gpus=self.launch_gpus))
 
 
 def _two_of_each() -> Topology:
@@ -77,8 +84,8 @@ def _two_of_each() -> Topology:
 
 KNOWN: Mapping[str, Table] = MappingProxyType(
     {
-        "sb-ar": Table("1x8 A100 (NDv4)", topologies.ndv4),
-        "sb-a2a": Table("1x8 A100 (NDv4)", topologies.ndv4),
+        "sb-ar": Table("1x8 A100 (NDv4)", topologies.ndv4, launch_gpus=8),
+        "sb-a2a": Table("1x8 A100 (NDv4)", topologies.ndv4, launch_gpus=8),
         "llmb-h100": Table("1x8 H100 (DGX)", topologies.dgx_h100, "NVLS for most sizes"),
         "mi300x": Table(
             "1x8 MI300X",
@@ -86,10 +93,12 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
             "RCCL: rings over all xGMI links, and perhaps MSCCL++'s kernels",
         ),
         "oke-a100": Table("2x8 A100 (OKE)", lambda: topologies.dgx_a100(2)),
-        "p5": Table("2x8 H100 (p5, EFA)", lambda: topologies.dgx_h100(2), "NVLSTree"),
+        "p5": Table("2x8 H100 (p5, EFA)", lambda: topologies.p5(2), "NVLSTree"),
         "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2)),
-        "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each),
-        "v100": Table("1x8 V100 (DGX-1)", topologies.dgx1, "rings along the machine's links"),
+        "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each, launch_gpus=2),
+        "v100": Table(
+            "1x8 V100 (DGX-1)", topologies.dgx1, "rings along the machine's links", launch_gpus=8
+        ),
     }
 )
 """The tables whose machines are known."""

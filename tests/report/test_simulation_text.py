@@ -27,6 +27,15 @@ def test_the_text_of_a_ring_equals_the_golden_file(golden):
     golden("ring.txt", "\n".join(lines[: lines.index("parameters of the model")]))
 
 
+def test_the_start_of_one_gpu_after_another_is_named():
+    model = dataclasses.replace(sley.topologies.ndv4().model, launch_gpus=8)
+    plan = sley.compile(sley.algorithms.ring_allreduce(8), topology=sley.topologies.ndv4())
+    lines = simulation_lines(sley.simulate(plan, "4K", model=model))
+    (time,) = (line for line in lines if line.startswith("time "))
+    assert time.endswith("us for the launch (29.4 of them to start one GPU after another)")
+    assert not any("one GPU after another" in line for line in simulation_lines(ring_simulation()))
+
+
 def test_the_table_of_sizes_equals_the_golden_file(golden):
     table = size_table([ring_simulation(2**k) for k in (10, 20, 28)])
     golden("sizes.txt", "\n".join(table) + "\n")

@@ -98,7 +98,7 @@ def test_nothing_happens_before_its_cause(call: Call) -> None:
         rank = int(plan.rank[row.instruction])
         assert (row.cause == Cause.LAUNCH) == (row.after == NONE)
         if row.after == NONE:
-            assert row.turn_us == model.launch_us[plan.protocol]
+            assert row.turn_us == model.launch_us[plan.protocol] + call.topology.startup_us
             assert row.tile == 0
             assert plan.step[row.instruction] == 0
             continue
@@ -217,6 +217,22 @@ def test_a_later_launch_shifts_everything(call: Call) -> None:
         expected = getattr(simulation.blocks, name) + shift
         close(getattr(later.blocks, name), expected, later.time_us)
     close(later.links.moved_bytes, simulation.links.moved_bytes, later.links.moved_bytes.max())
+
+
+@MANY
+@given(calls())
+def test_gpus_of_one_thread_start_later_than_each_with_its_own(call: Call) -> None:
+    gpus = int(np.bincount(call.topology.node).max())
+    times = []
+    for launch_gpus in (1, 2, 1024):
+        model = replace(call.topology.model, launch_gpus=launch_gpus, host_launch_us=4.5)
+        one = call.simulated(model=model)
+        assert one.startup_us == 4.5 * (min(launch_gpus, gpus) - 1)
+        assert one.launch_us == model.launch_us[call.plan.protocol] + one.startup_us
+        assert one.bound.time_us <= one.time_us * (1 + RELATIVE)
+        times.append(one.time_us - one.startup_us)
+    close(times[1], times[0], times[0])
+    close(times[2], times[0], times[0])
 
 
 def test_the_critical_path_goes_round_messages_of_more_parts_than_slots() -> None:

@@ -53,6 +53,7 @@ def simulated(plan: Plan, topology: sley.Topology, size_bytes: int, tiles: int) 
         tile_bytes=run.tile_bytes,
         interpreter=True,
         launch_us=LAUNCH_US,
+        startup_us=0.0,
         time_us=time_us,
         bound=Bound(size_bytes, narrowest_us, LAUNCH_US + HOP_US, "all but GPU 0", "launch, 1 hop"),
         blocks=run.block_times(),

@@ -126,8 +126,16 @@ class Naive:
 
     @property
     def time_us(self) -> float:
-        launch: float = self.topology.model.launch_us[self.plan.protocol]
-        return max([launch, *self.end_us])
+        return max([self.launch_us, *self.end_us])
+
+    @property
+    def launch_us(self) -> float:
+        """The launch on the last GPU: each thread of the host launches its GPUs in turn."""
+        model = self.topology.model
+        gpus = max(Counter(self.topology.node.tolist()).values())
+        turns = min(model.launch_gpus, gpus) - 1
+        launch: float = model.launch_us[self.plan.protocol]
+        return launch + turns * model.host_launch_us
 
     @property
     def near_us(self) -> float:
@@ -136,7 +144,7 @@ class Naive:
     def run(self) -> Naive:
         """Simulates the call from launch to the end, or until no block can continue."""
         blocks = len(self.plan.block_rank)
-        self.now = self.topology.model.launch_us[self.plan.protocol]
+        self.now = self.launch_us
         self.times = [Counter() for _ in range(blocks)]
         self.end_us = [self.now] * blocks
         processes = {b: self._block(b) for b in range(blocks)}

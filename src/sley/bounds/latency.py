@@ -21,7 +21,8 @@ def latency(cuts: Cuts, needs: Needs) -> tuple[float, str]:
     and the longest of the shortest paths between ranks with data and ranks that need it, over any
     GPUs. Each latency is the smallest of all protocols."""
     topology = cuts.topology
-    launch = min(topology.model.launch_us[protocol] for protocol in Protocol)
+    launch = topology.startup_us
+    launch += min(topology.model.launch_us[protocol] for protocol in Protocol)
     src, dst = _pairs(cuts, needs)
     if not len(src):
         return launch, f"{launch:g} us for the launch"

@@ -191,7 +191,7 @@ class LeastTime:
         )
         collective = plan.collective
         data = collective.blocks * collective.chunks * model.wire_efficiency[plan.protocol]
-        return cls(model.launch_us[plan.protocol], us_per_chunk_byte / data)
+        return cls(c.launch_us, us_per_chunk_byte / data)
 
 
 @dataclass(frozen=True)

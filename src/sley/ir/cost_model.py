@@ -81,6 +81,11 @@ class CostModel:
     A100s.
 
     launch_us: time of a call before any data moves (NCCL 2.30's tuner, base latency of rings).
+    launch_gpus: the number of a node's GPUs that one thread of the host launches, one after another
+        (1: a process or a thread for each GPU; nccl-tests prints it as nGpus).
+    host_launch_us: the time of that thread for each GPU, which delays the last one (NCCL on 2 to 8
+        A100 of one thread: 4.2 to 5.0, github.com/NVIDIA/nccl-tests, issue 123; up to 6 for any
+        kernel, SuperBench's example).
     nvlink_latency_us, pcie_latency_us, network_latency_us: time from the end of a move until the
         receiver sees it, over NVLink or xGMI, PCIe and the network (NCCL 2.30's tuner, latency of a
         hop in rings).
@@ -118,6 +123,8 @@ class CostModel:
     """
 
     launch_us: ByProtocol = _number(6.6, 14.0, 8.4, open_=False)
+    launch_gpus: float = _number(1, least=1, open_=False, whole=True, most=1024)
+    host_launch_us: float = _number(4.2, open_=False)
     nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, open_=False)
     pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, open_=False)
     network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, open_=False)
@@ -151,6 +158,11 @@ class CostModel:
             for one in (value.ll, value.ll128, value.simple) if split else (value,):
                 if not _within(one, limits):
                     raise T602.error(expected=f"{f.name} {_words(limits)}", found=repr(value))
+
+    def startup_us(self, gpus: int) -> float:
+        """The time from the launch on the first GPU of a node with `gpus` GPUs until that on the
+        last one: the threads of a node work at once, each on its own GPUs."""
+        return (min(self.launch_gpus, gpus) - 1) * self.host_launch_us
 
     def latency_us(self, kind: LinkKind) -> ByProtocol:
         """The latency of a hop whose slowest link is of this kind."""

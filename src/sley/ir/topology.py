@@ -98,6 +98,11 @@ class Topology(Value):
         return self.vertices.ranks
 
     @property
+    def startup_us(self) -> float:
+        """The time of the host until all GPUs are launched (`CostModel.launch_gpus`)."""
+        return self.model.startup_us(int(np.bincount(self.node).max()))
+
+    @property
     def nodes(self) -> int:
         """The number of nodes."""
         return int(self.node.max()) + 1

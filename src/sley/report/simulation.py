@@ -56,7 +56,7 @@ def _head(s: Simulation) -> list[str]:
         _pair("plan", f"{plan.name}: {c}"),
         _pair("topology", f"{s.topology.name}, {counted(s.topology.ranks, 'GPU')}"),
         _pair("size", f"{size_text(s.size_bytes)} ({s.size_bytes} bytes)"),
-        _pair("time", f"{s.time_us:.1f} us, including {s.launch_us:g} us for the launch"),
+        _pair("time", f"{s.time_us:.1f} us, including {launch_text(s)}"),
         _pair("algbw", f"{s.algbw_GBps:.2f} GB/s"),
         _pair("busbw", f"{s.busbw_GBps:.2f} GB/s"),
         _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
@@ -65,6 +65,13 @@ def _head(s: Simulation) -> list[str]:
         _pair("tiles", tile),
         _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
     ]
+
+
+def launch_text(simulation: Simulation) -> str:
+    """The time of the launch in words, and the part of it for starting one GPU after another."""
+    startup_us = simulation.startup_us
+    part = f" ({startup_us:g} of them to start one GPU after another)" if startup_us else ""
+    return f"{simulation.launch_us:g} us for the launch{part}"
 
 
 def bytes_text(size_bytes: float) -> str:
@@ -211,6 +218,7 @@ def parameters(simulation: Simulation) -> list[tuple[str, str, str]]:
         ("run", "loop_order", s.plan.loop_order.value),
         ("run", "interpreter", "yes" if s.interpreter else "no"),
         ("run", "launch_us", f"{s.launch_us:g}"),
+        ("run", "startup_us", f"{s.startup_us:g}"),
         ("topology", "name", s.topology.name),
         ("topology", "ranks", f"{s.topology.ranks} on {counted(s.topology.nodes, 'node')}"),
     ]

@@ -243,7 +243,8 @@ class Inputs:
         cross each.
     capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
         contention. links: number of resources that are links; the rest are memories.
-    launch_us, wait_us, decode_us: cost of a call, of an instruction that waits, of any instruction.
+    launch_us, wait_us, decode_us: cost of a call with its start-up, of an instruction that waits,
+        of any instruction.
     slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
     least_slice_bytes: the least size of a part.
     """
@@ -312,7 +313,7 @@ class Inputs:
             capacity=np.concatenate([topology.links.GBps, memory]) * 1e3,
             gamma=np.concatenate([np.full(links, model.contention), np.zeros(len(memory))]),
             links=links,
-            launch_us=model.launch_us[plan.protocol],
+            launch_us=model.launch_us[plan.protocol] + topology.startup_us,
             wait_us=model.wait_us,
             decode_us=model.decode_us if interpreter else 0.0,
             slices=int(model.slices[plan.protocol]),

@@ -95,6 +95,7 @@ class Simulation(Value):
     tile_bytes: bytes of a chunk in a full tile.
     interpreter: whether an interpreter runs the plan, or code made for it.
     launch_us, time_us: when blocks start, and when the last one exits.
+    startup_us: the part of `launch_us` in which the host launches one GPU after another.
     bound: the lower bound for this collective, topology and size.
     blocks: each block's time by activity.
     links: the load of each link.
@@ -111,6 +112,7 @@ class Simulation(Value):
     tile_bytes: float
     interpreter: bool
     launch_us: float
+    startup_us: float
     time_us: float
     bound: Bound
     blocks: BlockTimes

@@ -119,6 +119,11 @@ def ndv5_nvls(nodes: int = 1) -> Topology:
     return machine("ndv5-nvls", nodes)
 
 
+def p5(nodes: int = 1) -> Topology:
+    """AWS p5: 8 H100 around NVSwitches, four EFA cards of 100 Gb/s for each GPU."""
+    return machine("p5", nodes)
+
+
 def pcie_8(nodes: int = 1) -> Topology:
     """8 GPUs without NVLink: two processors with four GPUs each, behind PCIe 4.0 switches."""
     return machine("pcie-8", nodes)

@@ -12,7 +12,7 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
-from sley.report.simulation import busiest_links, bytes_text, idle_parts, parameters
+from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.simulate.result import Executions, Simulation
 
 Values = dict[str, Any]
@@ -49,6 +49,7 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
         "size_bytes": s.size_bytes,
         "time": s.time_us,
         "launch": s.launch_us,
+        "launch_text": launch_text(s),
         "algbw": s.algbw_GBps,
         "busbw": s.busbw_GBps,
         "reached": s.of_bound,

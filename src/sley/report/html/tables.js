@@ -27,7 +27,7 @@ function drawCards(s) {
   const p = s.plan;
   const [exit, end] = s.blocks.average;
   byId("cards").replaceChildren(
-    card("Time", timeText(s.time), `${timeText(s.launch)} for the launch`),
+    card("Time", timeText(s.time), s.launch_text),
     card("Algorithm bandwidth", `${s.algbw.toFixed(2)} GB/s`, `size ${s.size}`),
     card("Bus bandwidth", `${s.busbw.toFixed(2)} GB/s`, `${p.ranks} ranks`),
     card("Of the bound", percent(s.reached),
