@@ -200,7 +200,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "waits: messages imply waits though counts vary",
-        "passes compiler",
+        "verify passes compiler",
         "        sender[:] = NONE\n",
         "        pass\n",
     ),
