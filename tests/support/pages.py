@@ -202,6 +202,7 @@ def _run_sley(words: list[str], folder: Path, environment: dict[str, str], outpu
     file = os.open(output, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(file, stream.fileno())
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as on a terminal
     sys.argv = words
     sley.cli.main()
 
