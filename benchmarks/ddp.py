@@ -11,15 +11,13 @@ difference of the loss curves. Each rank computes with one thread.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from statistics import median
 
 import torch
 import torch.distributed as dist
-from common.machine import text
-from common.tables import ms_text, ratio_text, table
-from cpu_peers import machine
+from common.ranks import print_table, ranks, slowest_s
+from common.tables import ms_text, ratio_text
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -51,13 +49,11 @@ class Trained:
         self.losses.append(loss.item())
 
     def round(self, steps: int) -> None:
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(steps):
-            self.step()
-        taken = torch.tensor([time.perf_counter() - begin])
-        dist.all_reduce(taken, dist.ReduceOp.MAX)
-        self.ms.append(1e3 * float(taken) / steps)
+        def all_steps() -> None:
+            for _ in range(steps):
+                self.step()
+
+        self.ms.append(1e3 * slowest_s(all_steps) / steps)
 
 
 def batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -92,14 +88,9 @@ def main() -> None:
     made.add_argument("--steps", type=int, default=20)
     made.add_argument("--rounds", type=int, default=7)
     options = made.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     head = ("width", "parameters", "sley, ms", "gloo, ms", "gloo / sley", "loss", "losses apart")
-    rows = [row(int(width), options) for width in options.width.split(",")]
-    if dist.get_rank() == 0:
-        print(text(machine.facts()), f"{dist.get_world_size()} ranks\n", sep="\n")
-        print(table(head, rows))
-    dist.destroy_process_group()
+    with ranks():
+        print_table(head, [row(int(width), options) for width in options.width.split(",")])
 
 
 if __name__ == "__main__":

@@ -93,7 +93,11 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
             "RCCL: rings over all xGMI links, and perhaps MSCCL++'s kernels",
         ),
         "oke-a100": Table("2x8 A100 (OKE)", lambda: topologies.dgx_a100(2)),
-        "p5": Table("2x8 H100 (p5, EFA)", lambda: topologies.p5(2), "NVLSTree"),
+        "p5": Table(
+            "2x8 H100 (p5, EFA)",
+            lambda: topologies.p5(2),
+            "NVLSTree; and the latency of p5's network was assumed with this table in sight",
+        ),
         "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2)),
         "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each, launch_gpus=2),
         "v100": Table(

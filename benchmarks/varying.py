@@ -11,16 +11,14 @@ and for comparison sley's AllToAll of equal parts of the mean size. All results 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from common.machine import text
-from common.tables import ms_text, ratio_text, table
-from cpu_peers import machine
+from common.ranks import print_table, ranks, slowest_s
+from common.tables import ms_text, ratio_text
 
 import sley.torch  # noqa: F401 - registers the backend
 from sley.ir.sizes import checked_size
@@ -58,21 +56,11 @@ class Exchange:
             dist.all_to_all_single(*self.equal, group=group)
 
 
-def seconds(call: Callable[[dist.ProcessGroup], None], group: dist.ProcessGroup) -> float:
-    """The time of a round on the slowest rank."""
-    dist.barrier()
-    begin = time.perf_counter()
-    call(group)
-    taken = torch.tensor([time.perf_counter() - begin])
-    dist.all_reduce(taken, dist.ReduceOp.MAX)
-    return float(taken)
-
-
 def calls_for(count: int, group: dist.ProcessGroup) -> int:
     """The number of calls whose round takes about LEAST_S over `group`."""
     few = Exchange(count, 4)
     few.vary(group)
-    return min(max(4, int(4 * LEAST_S / seconds(few.vary, group))), 1000)
+    return min(max(4, int(4 * LEAST_S / slowest_s(partial(few.vary, group)))), 1000)
 
 
 def row(size_bytes: int, rounds: int, groups: dict[str, dist.ProcessGroup]) -> tuple[object, ...]:
@@ -85,14 +73,14 @@ def row(size_bytes: int, rounds: int, groups: dict[str, dist.ProcessGroup]) -> t
     for own, other in zip(*results, strict=True):
         wrong += int((own != other).sum())
     ways = [
-        (exchange.vary, groups["sley"]),
-        (exchange.vary, groups["gloo"]),
-        (exchange.repeat_equal, groups["sley"]),
+        partial(exchange.vary, groups["sley"]),
+        partial(exchange.vary, groups["gloo"]),
+        partial(exchange.repeat_equal, groups["sley"]),
     ]
     times: list[list[float]] = [[] for _ in ways]
     for turn in range(rounds):
         for way in range(len(ways)) if turn % 2 else reversed(range(len(ways))):
-            times[way].append(1e3 * seconds(*ways[way]) / len(exchange.data))
+            times[way].append(1e3 * slowest_s(ways[way]) / len(exchange.data))
     sley_ms, gloo_ms, equal_ms = times
     ratio = median(g / s for s, g in zip(sley_ms, gloo_ms, strict=True))
     lengths = median(s / e for s, e in zip(sley_ms, equal_ms, strict=True))
@@ -107,17 +95,12 @@ def main() -> None:
     made.add_argument("--bytes", default="16,1K,64K,1M", help="mean sizes of a part")
     made.add_argument("--rounds", type=int, default=15)
     options = made.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    groups = {name: dist.new_group(backend=name) for name in ("sley", "gloo")}
     head = ("part, bytes", "sley, ms", "gloo, ms", "sley, equal, ms")
     head = (*head, "gloo / sley", "varying / equal", "wrong")
     sizes = [checked_size(word) for word in options.bytes.split(",")]
-    rows = [row(size, options.rounds, groups) for size in sizes]
-    if dist.get_rank() == 0:
-        print(text(machine.facts()), f"{dist.get_world_size()} ranks\n", sep="\n")
-        print(table(head, rows))
-    dist.destroy_process_group()
+    with ranks():
+        groups = {name: dist.new_group(backend=name) for name in ("sley", "gloo")}
+        print_table(head, [row(size, options.rounds, groups) for size in sizes])
 
 
 if __name__ == "__main__":
