@@ -188,7 +188,7 @@ public:
         for (std::int32_t r = 0; r < ranks(); ++r) {
             const auto other = call_of(r);
             if (other.sequence != call.sequence || other.same_as(call)) continue;
-            if (call.varies() && !other.varies()) continue;  // it may join; otherwise it looks
+            if (call.varies() && !other.varies()) continue;  // that rank looks: it joins, or fails
             if (!call.allows(other)) return r;
         }
         return -1;

@@ -133,7 +133,7 @@ def check_apart(kind: str, inputs: Sequence[Array], outputs: Sequence[Array]) ->
     for start, size, is_written in sorted(part for part in parts if part[1]):
         if start < ends and (is_written or writes):
             raise N627.error(
-                expected=f"parts of {kind} that are apart from the ones it writes",
+                expected=f"outputs of {kind} that share no memory with another part",
                 found="arrays that share memory",
             )
         if start + size > ends:

@@ -403,11 +403,12 @@ class Endpoint:
         if report is None:
             return None
         (loaded, record), instead = either
-        count, counts = call.count, [call.count] * self.ranks
+        count, counts = call.count, tuple[int, ...]()
         if call.parts is not None:
-            count, counts = VARYING_COUNT, list(call.parts.output)
+            count, counts = VARYING_COUNT, call.parts.output
         elif instead is not None and Outcome.of(report).varied:
             (loaded, record), count = instead, VARYING_COUNT
+            counts = (call.count,) * self.ranks
         words = describe_record(record, count)
         plan, timeout_s = loaded.current.loaded, self.settings.timeout_s
         return core.failures.error(report, words, timeout_s, loaded=plan, counts=counts)

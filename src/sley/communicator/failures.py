@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations
@@ -96,7 +96,7 @@ class Failures:
         timeout_s: float,
         *,
         loaded: Loaded | None = None,
-        counts: Sequence[int] = (),
+        counts: tuple[int, ...] = (),
         message: Message | None = None,
     ) -> SleyError | None:
         """The error of a call's outcome; None for a good one.
@@ -119,9 +119,7 @@ class Failures:
                 expected="a communicator without a failed call",
                 found=f"{first.places[0]}: {first.code} {first.rule.name}: {first.found}",
             )
-        ended = _Ended(
-            self._fabric, self._rank, place, loaded, outcome, timeout_s, message, tuple(counts)
-        )
+        ended = _Ended(self._fabric, self._rank, place, loaded, outcome, timeout_s, message, counts)
         error = ended.error()
         with self._lock:
             self._first = self._first or error

@@ -99,11 +99,8 @@ def choose(
     )
     built = max(sum(len(s) for p in ordered_programs for s in space.series(p)), 1)
     search = _Search(found)
-    if executor is None:
-        tasks: _Tasks = search
-    else:
-        made = pickle.dumps((ordered_programs, cluster, space, interpreter))
-        tasks = _Remote(executor, made)
+    made = (ordered_programs, cluster, space, interpreter)
+    tasks: _Tasks = search if executor is None else _Remote(executor, pickle.dumps(made))
     rows = list(_counted(tasks.rows(all_sizes), lambda done: report(built + done, built + steps)))
     between = _counted(
         tasks.between(list(pairwise(rows))),
