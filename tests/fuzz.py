@@ -22,7 +22,8 @@ from sley.errors import SleyError
 from sley.formats import msccl_xml, mscclpp
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.formats.mscclpp.targets import MSCCLPP
-from support import file_mutants, mscclpp_mutants, schedule_mutants
+from sley.tuning import nccl_tests
+from support import file_mutants, mscclpp_mutants, nccl_tests_mutants, schedule_mutants
 
 MOST_KB = 1 << 20
 
@@ -54,10 +55,16 @@ def prove_schedule(rng: random.Random) -> None:
     sley.compile(read(text).program())
 
 
+def read_measurements(rng: random.Random) -> None:
+    """Reads a damaged output of nccl-tests."""
+    nccl_tests.tables_of(nccl_tests_mutants.mutated(rng))
+
+
 READERS: dict[str, Callable[[random.Random], None]] = {
     "mscclpp": prove_plan,
     "xml": prove_xml,
     "schedules": prove_schedule,
+    "nccl-tests": read_measurements,
 }
 
 

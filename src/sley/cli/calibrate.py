@@ -1,18 +1,97 @@
-"""sley calibrate: measures a topology of this machine."""
+"""sley calibrate: measures a topology of this machine, or fits one to measured times."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sley import topologies
 from sley.calibrating import MAX_PROCESSES, calibrate
-from sley.cli.options import common_options, output_option
+from sley.cli.options import FILE, common_options, gather_options, output_option
 from sley.cli.output import Command, Phases, print_json
+from sley.errors import Place
+from sley.errors.simulation import S713
 from sley.formats import check_folder
+from sley.ir.sizes import checked_size, size_text
+from sley.report.tables import table_lines
+
+if TYPE_CHECKING:
+    from sley.tuning.table_fit import Fit
+
+
+@dataclass(frozen=True)
+class Given:
+    """The values of `from_options`.
+
+    file: the output of nccl-tests; None to measure this machine.
+    topology: the machine of the measurement. collective: of tables that don't name their test.
+    sizes: those to fit; empty for three of each collective. out_of_place: which times.
+    """
+
+    file: Path | None
+    topology: str | None
+    collective: str | None
+    sizes: tuple[str, ...]
+    out_of_place: bool
+
+    def __post_init__(self) -> None:
+        if (self.file is None) != (self.topology is None):
+            raise click.UsageError("--from and --topology belong together")
+
+    def fit(self) -> Fit:
+        """The fit. Errors: S702, S710 to S713, those of topologies."""
+        from sley.tuning import nccl_tests, table_fit
+
+        assert self.file is not None
+        assert self.topology is not None
+        base, file = topologies.find(self.topology), str(self.file)
+        wanted = {checked_size(word) for text in self.sizes for word in text.split(",")}
+        tables = nccl_tests.read(self.file)
+        points = table_fit.measured_of(
+            tables, base, self.collective, in_place=not self.out_of_place, file=file
+        )
+        missing = wanted - {point.size_bytes for point in points}
+        if missing:
+            raise S713.error(
+                at=Place(file),
+                expected="sizes of the table: "
+                + ", ".join(size_text(p.size_bytes) for p in points[:40]),
+                found=", ".join(map(size_text, sorted(missing))),
+            )
+        used = [p for p in points if p.size_bytes in wanted] or table_fit.chosen_sizes(points)
+        return table_fit.fit(base, points, used)
+
+
+from_options = gather_options(
+    Given,
+    "given",
+    [
+        click.option(
+            "--from", "file", type=FILE, help="Fit to this output of nccl-tests or rccl-tests."
+        ),
+        click.option("--topology", help="With --from: the machine, NAME[:NODES] or a file."),
+        click.option(
+            "--collective",
+            type=click.Choice(["allreduce", "allgather", "reducescatter", "alltoall"]),
+            help="With --from: of tables that don't name their test.",
+        ),
+        click.option(
+            "--fit",
+            "sizes",
+            multiple=True,
+            metavar="SIZES",
+            help="With --from: the sizes to fit, 4K,4M,1G.  [three]",
+        ),
+        click.option(
+            "--out-of-place", is_flag=True, help="With --from: these times.  [those in place]"
+        ),
+    ],
+)
+"""Adds the options of --from; the command gets them as `given`."""
 
 
 @click.command("calibrate", cls=Command)
@@ -30,25 +109,87 @@ from sley.formats import check_folder
     show_default=True,
     help="Measurements.",
 )
+@from_options
 @output_option("Write the topology here, .toml.", required=True)
 @common_options
-def calibrate_command(ranks: int, repeats: int, output: Path, as_json: bool, verbose: bool) -> None:
+def calibrate_command(
+    ranks: int, repeats: int, given: Given, output: Path, as_json: bool, verbose: bool
+) -> None:
     """Measure the CPU runtime on this machine, and write a topology for `sley simulate`.
 
     Simulate plans with the same number of ranks, because ranks share the machine's cores.
+    With --from, fit a GPU machine's topology to the output of nccl-tests instead.
     """
     check_folder(output)
     phases = Phases(verbose, quiet=as_json)
-    with phases("measuring"):
-        found = calibrate(ranks, repeats=repeats)
-    topologies.save(found.topology, output)
-    figures = {
-        f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("ranks", "topology")
-    }
-    if as_json:
-        print_json({"ok": True, "ranks": ranks, **figures, "output": str(output)})
-        return
-    for name, value in figures.items():
-        click.echo(f"{name:<12}{value:>12.3f}")
-    click.echo(f"{'written':<12}{output}")
+    if given.file is not None:
+        with phases("fitting"):
+            found = given.fit()
+        topologies.save(found.topology, output)
+        _print_fit(found, output, as_json=as_json)
+    else:
+        with phases("measuring"):
+            measured = calibrate(ranks, repeats=repeats)
+        topologies.save(measured.topology, output)
+        figures = {
+            f.name: getattr(measured, f.name)
+            for f in fields(measured)
+            if f.name not in ("ranks", "topology")
+        }
+        if as_json:
+            print_json({"ok": True, "ranks": ranks, **figures, "output": str(output)})
+            return
+        for name, value in figures.items():
+            click.echo(f"{name:<12}{value:>12.3f}")
+        click.echo(f"{'written':<12}{output}")
     phases.report()
+
+
+_MEANINGS = {
+    "startup_us": ("start-up", "us added to each call"),
+    "rates": ("rates", "times those of links, memory and blocks"),
+    "latencies": ("latencies", "times those of hops"),
+}
+
+
+def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
+    from sley.tuning.table_fit import UNTOLD
+
+    changes = asdict(found.changes)
+    points = [*found.fitted, *found.held_out]
+    before, after = found.errors(before=True), found.errors()
+    if as_json:
+        rows = [
+            {**asdict(p), "fitted": k < len(found.fitted), "before": float(a), "after": float(b)}
+            for k, (p, a, b) in enumerate(zip(points, before, after, strict=True))
+        ]
+        stated = {"before": found.stated(before=True), "after": found.stated()}
+        values = {name: changes[name] for name in found.told}
+        print_json(
+            {"ok": True, **values, "points": rows, "held_out": stated, "output": str(output)}
+        )
+        return
+    for name, (word, meaning) in _MEANINGS.items():
+        value = f"{changes[name]:.3f} {meaning}" if name in found.told else "not told by the sizes"
+        click.echo(f"{word:<12}{value}")
+    for name, reason in UNTOLD.items():
+        click.echo(f"not fitted  {name}: {reason}")
+    head = ("collective", "size", "measured us", "before", "after", "")
+    lines = [
+        (
+            p.collective,
+            size_text(p.size_bytes),
+            f"{p.time_us:.1f}",
+            f"{a:+.1%}",
+            f"{b:+.1%}",
+            "fitted" if k < len(found.fitted) else "",
+        )
+        for k, (p, a, b) in enumerate(zip(points, before, after, strict=True))
+    ]
+    click.echo("\n".join(["", *table_lines([head, *lines], (0, 5)), ""]))
+    if (was := found.stated(before=True)) and (now := found.stated()):
+        click.echo(
+            f"error of the {len(found.held_out)} sizes that were not fitted, median / 90th "
+            f"percentile: {now[0]:.1%} / {now[1]:.1%}, {was[0]:.1%} / {was[1]:.1%} before"
+        )
+    click.echo(f"{'written':<12}{output}")

@@ -55,3 +55,38 @@ S706 = Rule(
     example="Instructions(..., send_peer=9)  # of a plan for 4 ranks",
     instead="Correct the tables of the plan; sley.verify(plan) names the same places.",
 )
+S710 = Rule(
+    "S710",
+    "not-nccl-tests",
+    what="A file is not the output of nccl-tests or rccl-tests, or has no table.",
+    why="A topology is calibrated to measured times; they are rows below a line of column names.",
+    example="sley calibrate --from plan.xml --topology ndv4 -o here.toml",
+    instead="Save what all_reduce_perf or another of the tests prints, with its lines that begin "
+    "with #: mpirun ... all_reduce_perf -b 4K -e 8G -f 2 > nccl-tests.txt",
+)
+S711 = Rule(
+    "S711",
+    "bad-row",
+    what="A row of nccl-tests' output does not fit its columns, or contradicts itself.",
+    why="A fit to a wrong time would make every later prediction wrong.",
+    example="a row that is cut off; a time that does not fit its bandwidth; a negative time",
+    instead="Run the test again and save its output unchanged, or remove the row.",
+)
+S712 = Rule(
+    "S712",
+    "failed-measurement",
+    what="A test of nccl-tests reported an error or wrong results.",
+    why="The time of a call that failed says nothing about the machine.",
+    example="Test NCCL failure common.cu:958; a row with 3 in the column #wrong",
+    instead="Repair the machine or the run, and measure again; or remove the wrong rows.",
+)
+S713 = Rule(
+    "S713",
+    "unsuitable-table",
+    what="A table can't be compared with plans on the topology.",
+    why="The times must be those of a collective that sley has as NCCL runs it, between as many "
+    "ranks as the topology has, with sizes in both ends of the range.",
+    example="a table of 16 ranks for a topology of 8; broadcast_perf; a table with one size",
+    instead="Name the right topology with --topology, and the collective with --collective if the "
+    "output does not name it.",
+)

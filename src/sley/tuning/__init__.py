@@ -8,5 +8,6 @@ processes that make them), agents (what learns), gate (keeps agents from regress
 (rounds, checkpoints, what a policy gets), online (decides for each call, and finds changes),
 evaluate (learning curves), pictures, steps (the time of a workload's step), environment (tuning in
 Gymnasium), levels (a decision in three steps), state (what is observed), reward, exploration (how
-many calls explore).
+many calls explore), nccl_tests (the tables that nccl-tests prints), table_fit (a topology fitted to
+them).
 """

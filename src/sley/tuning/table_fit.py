@@ -1,0 +1,260 @@
+"""Fit: the parameters of a topology that tables of nccl-tests can tell.
+
+The plans are those of NCCL's choice by its tuner's rows on the unfitted topology. A table can tell
+three parameters, each from one end of its sizes: the time before any data moves, which is nearly
+all of the smallest sizes' time; the rates of all links and blocks together, which determine the
+largest sizes'; and the latencies of all hops together, which matter between. `UNTOLD` says what it
+can't tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from sley.bounds import Bounds
+from sley.compiler import compile
+from sley.errors import Place, SleyError
+from sley.errors.simulation import S713
+from sley.ir.cost_model import ByProtocol
+from sley.ir.plan import Plan
+from sley.ir.tables import FloatArray
+from sley.ir.topology import Topology
+from sley.simulate import Simulator
+from sley.tuning import nccl
+from sley.tuning.arms import decision_of, tiled
+from sley.tuning.nccl_tests import Row, Table
+
+UNTOLD: Mapping[str, str] = MappingProxyType(
+    {
+        "launch_us by protocol, host_launch_us": "each adds the same time to all sizes; their sum "
+        "is fitted as launch_us, and holds for calls that are launched like those of the table",
+        "rates of links, memory and blocks, one by one": "only the slowest of them shows, and "
+        "another one may be the slowest in other plans; all get the same factor",
+        "latencies by link and protocol, fence_share, wait_us": "a call's time has only their sum; "
+        "all latencies get the same factor",
+        "slices, tiles, contention": "they change few sizes, by less than NCCL's choices do",
+    }
+)
+"""Parameters that are not fitted, and why."""
+
+SMALL_BYTES, LARGE_BYTES = 2**18, 2**24
+"""The largest size that tells the start-up, and the smallest one that tells rates."""
+
+_RATES = ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps")
+_LATENCIES = ("nvlink_latency_us", "pcie_latency_us", "network_latency_us")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured time of a collective."""
+
+    collective: str
+    size_bytes: int
+    time_us: float
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a fit changes: the time added to every call, and the factors of all rates and of all
+    latencies."""
+
+    startup_us: float = 0.0
+    rates: float = 1.0
+    latencies: float = 1.0
+
+    def topology(self, base: Topology) -> Topology:
+        """The machine with these changes."""
+        model, links = base.model, base.links
+        changed: dict[str, object] = {n: getattr(model, n) * self.rates for n in _RATES}
+        changed |= {n: _scaled(getattr(model, n), self.latencies) for n in _LATENCIES}
+        launch = model.launch_us
+        changed["launch_us"] = ByProtocol(
+            *(max(us + self.startup_us, 0.0) for us in (launch.ll, launch.ll128, launch.simple))
+        )
+        changed["memory_GBps"] = model.memory_GBps * max(self.rates, 1.0)
+        own = np.where(links.latency_us >= 0, links.latency_us * self.latencies, links.latency_us)
+        rate = links.GBps * self.rates
+        fitted = replace(
+            links, GBps=rate, nominal_GBps=np.maximum(rate, links.nominal_GBps), latency_us=own
+        )
+        name = f"{base.name}, fitted"
+        return replace(base, name=name, links=fitted, model=replace(model, **changed))  # type: ignore[arg-type]
+
+
+def _scaled(us: ByProtocol, factor: float) -> ByProtocol:
+    return ByProtocol(us.ll * factor, us.ll128 * factor, us.simple * factor)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result.
+
+    base: the topology before. changes: what was fitted. told: the names of the fitted parameters.
+    fitted, held_out: the points that were used, and all others.
+    before_us, after_us: the simulated times of these, first the fitted ones.
+    """
+
+    base: Topology
+    changes: Changes
+    told: tuple[str, ...]
+    fitted: tuple[Measured, ...]
+    held_out: tuple[Measured, ...]
+    before_us: FloatArray
+    after_us: FloatArray
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The machine as fitted."""
+        return self.changes.topology(self.base)
+
+    def errors(self, *, before: bool = False) -> FloatArray:
+        """float64: relative errors of the points' times, in their order."""
+        measured = np.array([point.time_us for point in (*self.fitted, *self.held_out)])
+        return np.asarray((self.before_us if before else self.after_us) / measured - 1)
+
+    def stated(self, *, before: bool = False) -> tuple[float, float] | None:
+        """Median and 90th percentile of the held-out points' errors without signs; None without
+        any."""
+        held = np.abs(self.errors(before=before)[len(self.fitted) :])
+        return (float(np.median(held)), float(np.quantile(held, 0.9))) if len(held) else None
+
+
+def measured_of(
+    tables: Sequence[Table], base: Topology, collective: str | None, *, in_place: bool, file: str
+) -> list[Measured]:
+    """The points of tables. collective: of tables that don't name their test. Errors: S713."""
+    points: dict[tuple[str, int], Measured] = {}
+    for table in tables:
+        at = Place(file, table.line)
+        if table.ranks is not None and table.ranks != base.ranks:
+            raise S713.error(
+                at=at,
+                expected=f"{table.ranks} ranks, those of the table",
+                found=f"{base.name} with {base.ranks}",
+            )
+        name = table.test or collective or _inferred(table.rows, base.ranks)
+        if name not in _KNOWN:
+            raise S713.error(
+                at=at,
+                expected=f"a table of {', '.join(_KNOWN)}",
+                found=f"one of {name}" if name else "one that names no test (give --collective)",
+            )
+        for row in table.rows:
+            time = row.time_us(in_place=in_place)
+            assert time is not None  # a row has a time
+            points[name, row.size_bytes] = Measured(name, row.size_bytes, time)
+    return list(points.values())
+
+
+_KNOWN = ("allreduce", "allgather", "reducescatter", "alltoall")
+
+
+def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
+    """AllReduce, if the ratio of bus bandwidth to size over time is its own. The others' ratios
+    are alike."""
+    row = rows[-1]
+    time = row.time_us(in_place=False)
+    ratio = row.busbw_GBps * time * 1e3 / row.size_bytes if time else 0.0
+    return "allreduce" if ranks > 2 and abs(ratio - 2 * (ranks - 1) / ranks) < 0.05 else None
+
+
+class Predictor:
+    """Simulates points on topologies that differ from `base` only in numbers."""
+
+    def __init__(self, base: Topology) -> None:
+        self.base = base
+        self._plans: dict[object, tuple[Plan, Bounds]] = {}
+
+    def __call__(self, point: Measured, changes: Changes) -> float:
+        """The time of NCCL's choice. Errors: S713 for machines that its plan can't run on."""
+        choice = nccl.default(point.collective, self.base, point.size_bytes)
+        whole = replace(decision_of(choice), tile=1.0)
+        if whole not in self._plans:
+            gpus = self.base.ranks // self.base.nodes
+            in_place = point.collective != "alltoall"
+            program = whole.program(self.base.nodes, gpus, in_place=in_place)
+            try:
+                plan = compile(program, whole.options, topology=self.base, verify=False)
+            except SleyError as error:
+                raise S713.error(
+                    expected=f"a machine that runs {whole.algorithm}, NCCL's choice",
+                    found=f"{self.base.name}: {error.diagnostics[0].found}",
+                ) from error
+            self._plans[whole] = plan, Bounds.of(plan.collective, self.base)
+        plan, bounds = self._plans[whole]
+        topology = tiled(changes.topology(self.base), choice.tile)
+        return Simulator(plan, topology, bounds=bounds)(point.size_bytes).time_us
+
+
+def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
+    """Three points of each collective: the smallest, the largest, and the nearest to their
+    geometric mean."""
+    chosen: list[Measured] = []
+    for name in dict.fromkeys(point.collective for point in points):
+        own = sorted((p for p in points if p.collective == name), key=lambda p: p.size_bytes)
+        mean = math.sqrt(own[0].size_bytes * own[-1].size_bytes)
+        middle = min(own, key=lambda p: abs(math.log(p.size_bytes / mean)))
+        chosen += dict.fromkeys((own[0], middle, own[-1]))
+    return chosen
+
+
+def fit(base: Topology, points: Sequence[Measured], used: Sequence[Measured]) -> Fit:
+    """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
+    Errors: S713."""
+    from scipy.optimize import least_squares
+
+    sizes = sorted(point.size_bytes for point in used)
+    told = [
+        name
+        for name, can in (
+            ("startup_us", bool(sizes) and sizes[0] <= SMALL_BYTES),
+            ("rates", bool(sizes) and sizes[-1] >= LARGE_BYTES),
+            ("latencies", len(set(sizes)) > 2),
+        )
+        if can
+    ]
+    if not told:
+        expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
+        raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
+    predictor = Predictor(base)
+    measured = np.log([point.time_us for point in used])
+    launch = base.model.launch_us
+    least_us = -min(launch.ll, launch.ll128, launch.simple)
+
+    def changes_of(x: FloatArray) -> Changes:
+        values = dict(zip(told, x.tolist(), strict=True))
+        logs = {name: math.exp(values.get(name, 0.0)) for name in _MOST}
+        return Changes(values.get("startup_us", 0.0) * _UNIT_US, **logs)
+
+    def residuals(x: FloatArray) -> FloatArray:
+        changes = changes_of(x)
+        return np.log([predictor(point, changes) for point in used]) - measured
+
+    limits = {name: (-math.log(most), math.log(most)) for name, most in _MOST.items()}
+    limits["startup_us"] = (least_us / _UNIT_US - 1e-9, 1e6)
+    found = least_squares(
+        residuals,
+        np.zeros(len(told)),
+        bounds=tuple(np.transpose([limits[name] for name in told])),
+        diff_step=0.01,
+        max_nfev=12,
+        xtol=1e-4,
+    )
+    changes = changes_of(found.x)
+    held = tuple(point for point in points if point not in used)
+    every = (*used, *held)
+    before, after = (np.array([predictor(p, c) for p in every]) for c in (Changes(), changes))
+    return Fit(base, changes, tuple(told), tuple(used), held, before, after)
+
+
+_UNIT_US = 30.0
+"""The unit of the start-up in the search, so that all its variables are of one size."""
+
+_MOST = MappingProxyType({"rates": 20.0, "latencies": 4.0})
+"""The largest factors, and the inverse of the smallest."""

@@ -1,0 +1,161 @@
+"""Reading nccl-tests' output, and topologies that are fitted to it."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley import topologies
+from sley.cli import main
+from sley.errors import SleyError
+from sley.tuning import nccl_tests, table_fit
+from sley.tuning.table_fit import Changes, Measured, Predictor
+from support.examples import examples
+from support.nccl_tests_mutants import mutated, output
+
+TIMES = {4096: 21.3, 1 << 20: 50.0, 1 << 26: 705.25}
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_both_layouts_have_the_same_rows(old: bool) -> None:
+    (table,) = nccl_tests.tables_of(output(TIMES, old=old))
+    assert table.test == (None if old else "allreduce")
+    assert (table.ranks, table.nodes) == (8, 1)
+    assert {row.size_bytes: row.in_place_us for row in table.rows} == TIMES
+    assert {row.size_bytes: row.out_of_place_us for row in table.rows} == TIMES
+
+
+def test_prefixes_logs_and_sizes_of_zero_are_skipped() -> None:
+    text = output({0: 9.5, **TIMES}).replace(" 0.00", " 0.00")
+    lines = [f"[1,0]<stdout>:{line}" for line in text.split("\n")]
+    lines.insert(15, "[1,3]<stdout>:host:1:1 [3] NCCL INFO Channel 00")
+    lines.append("[1,0]<stdout>:  8192  2048  float  sum  -1  host:1:1 [0] NCCL INFO 1")
+    (table,) = nccl_tests.tables_of("\n".join(lines))
+    assert [row.size_bytes for row in table.rows] == list(TIMES)
+
+
+def test_a_file_may_have_several_tables() -> None:
+    text = output(TIMES) + output(TIMES, test="alltoall")
+    assert [table.test for table in nccl_tests.tables_of(text)] == ["allreduce", "alltoall"]
+
+
+def test_a_side_that_is_not_run_has_the_other_times() -> None:
+    text = output({4096: 21.3}).replace("21.30 0.19 0.34 0\n", "N/A N/A N/A N/A\n")
+    ((row,),) = (table.rows for table in nccl_tests.tables_of(text))
+    assert (row.in_place_us, row.time_us(in_place=True)) == (None, 21.3)
+
+
+def test_the_first_times_are_out_of_place_and_the_second_in_place() -> None:
+    text = output({4096: 21.3}).replace("21.30 0.19 0.34 0 ", "42.60 0.10 0.17 0 ")
+    ((row,),) = (table.rows for table in nccl_tests.tables_of(text))
+    assert row.time_us(in_place=True) == 21.3
+    assert row.time_us(in_place=False) == 42.6
+
+
+MISTAKES = {
+    "no table": ("S710", "hello"),
+    "no columns": ("S710", "4096 1024 float sum -1 20 0.2 0.3 0"),
+    "unknown columns": ("S711", output(TIMES).replace("redop", "speed")),
+    "cut row": ("S711", output(TIMES).replace("21.30 0.19 0.34 0\n", "21.30\n")),
+    "contradiction": ("S711", output(TIMES).replace("50.00 20.97", "500.00 20.97")),
+    "no number": ("S711", output(TIMES).replace("50.00 20.97", "fast 20.97")),
+    "wrong results": ("S712", output(TIMES).replace("0.34 0\n", "0.34 3\n")),
+    "failure": ("S712", output(TIMES) + "host: Test NCCL failure common.cu:958 'internal'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_damaged_output_is_refused(name: str) -> None:
+    code, text = MISTAKES[name]
+    with pytest.raises(SleyError) as caught:
+        nccl_tests.tables_of(text, "out.txt")
+    assert caught.value.code == code
+    assert "out.txt" in str(caught.value)
+
+
+@examples(300)
+@given(st.randoms(use_true_random=False))
+def test_any_damage_is_read_or_refused(rng: random.Random) -> None:
+    try:
+        tables = nccl_tests.tables_of(mutated(rng))
+    except SleyError as error:
+        assert error.code in ("S710", "S711", "S712")
+    else:
+        assert all(row.size_bytes > 0 for table in tables for row in table.rows)
+
+
+SIZES = (4096, 65536, 1 << 20, 1 << 22, 1 << 24)
+
+
+BASE = sley.Topology.cluster(1, 3, nvlink_GBps=(75.0, 60.0), name="three")
+
+
+def measured(changes: Changes, base: sley.Topology = BASE) -> list[Measured]:
+    predictor = Predictor(base)
+    points = [Measured("allreduce", size, 1.0) for size in SIZES]
+    return [Measured(p.collective, p.size_bytes, predictor(p, changes)) for p in points]
+
+
+def test_a_fit_finds_the_changes_that_made_the_times() -> None:
+    made = Changes(startup_us=12.0, rates=0.8, latencies=1.4)
+    points = measured(made)
+    found = table_fit.fit(BASE, points, table_fit.chosen_sizes(points))
+    assert found.told == ("startup_us", "rates", "latencies")
+    assert found.changes.startup_us == pytest.approx(12.0, abs=1.0)
+    assert found.changes.rates == pytest.approx(0.8, rel=0.03)
+    assert found.changes.latencies == pytest.approx(1.4, rel=0.1)
+    assert [point.size_bytes for point in found.held_out] == [1 << 20, 1 << 22]
+    (before, _), (after, _) = found.stated(before=True), found.stated()
+    assert after < 0.02 < before
+
+
+def test_sizes_tell_only_what_they_depend_on() -> None:
+    points = measured(Changes())
+    assert table_fit.fit(BASE, points, points[:2]).told == ("startup_us",)
+    assert table_fit.fit(BASE, points, points[-1:]).told == ("rates",)
+    with pytest.raises(SleyError, match="S713"):
+        table_fit.fit(BASE, points, points[2:3])
+
+
+def calibrated(tmp_path: Path, text: str, *words: str, topology: str = "ndv4") -> tuple[int, str]:
+    file = tmp_path / "nccl-tests.txt"
+    file.write_text(text, "utf-8")
+    arguments = ["calibrate", "--from", str(file), "--topology", topology]
+    done = CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "here.toml"), *words])
+    return done.exit_code, done.output
+
+
+def test_the_command_writes_a_topology_and_says_what_it_cannot_tell(tmp_path: Path) -> None:
+    times = {p.size_bytes: p.time_us for p in measured(Changes(startup_us=20.0))}
+    base = str(tmp_path / "three.toml")
+    topologies.save(BASE, base)
+    text = output(times, old=True, gpus=3)
+    code, text = calibrated(tmp_path, text, "--fit", "4K", topology=base)
+    assert code == 0, text
+    assert re.search(r"start-up +(19.99|20.0)", text)
+    assert "rates       not told by the sizes" in text
+    assert "not fitted  slices, tiles, contention:" in text
+    assert "error of the 4 sizes that were not fitted" in text
+    assert topologies.load(tmp_path / "here.toml").model.launch_us.ll == pytest.approx(26.6, 0.05)
+    text = output(times, gpus=3)
+    code, text = calibrated(tmp_path, text, "--fit", "4K", "--json", topology=base)
+    assert '"fitted": true' in text
+
+
+def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    for text, words, code in (
+        (output(TIMES), ("--fit", "8K"), "S713"),
+        (output(TIMES, test="broadcast"), (), "S713"),
+        (output(TIMES).replace("#   Rank  7", "#"), (), "S713"),
+        (output(TIMES, test="no").replace("1.75", "1"), ("--fit", "x"), "S702"),
+    ):
+        assert code in calibrated(tmp_path, text, *words)[1]
+    lone = CliRunner().invoke(main, ["calibrate", "--from", "x", "-o", str(tmp_path / "y.toml")])
+    assert "--from and --topology belong together" in lone.output
