@@ -7,7 +7,7 @@ algorithm, the protocol and the channels; in place, as generated code, with defa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -19,7 +19,7 @@ import sley
 from sley import Topology, topologies
 from sley.errors import SleyError
 from sley.policy import Decision
-from sley.tuning import nccl
+from sley.tuning import nccl, table_fit
 from sley.tuning.arms import decision_of, tiled
 
 TABLES = "measured/nccl-tests.jsonl"
@@ -187,6 +187,16 @@ def predict(point: Point) -> Prediction:
         return Prediction(point, choice, None, plan)
     simulator = sley.Simulator(plan, tiled(topology, choice.tile))
     return Prediction(point, choice, simulator(point.size_bytes))
+
+
+def fitted(points: Sequence[Point]) -> table_fit.Fit | None:
+    """The machine of a table's points, fitted to three of them, as `sley calibrate --from` does;
+    None if it has no plan for them."""
+    own = [table_fit.Measured(p.collective, p.size_bytes, p.time_us) for p in points]
+    try:
+        return table_fit.fit(KNOWN[points[0].table].machine(), own, table_fit.chosen_sizes(own))
+    except SleyError:
+        return None
 
 
 def spread(predictions: Iterable[Prediction]) -> tuple[int, float, float] | None:

@@ -38,7 +38,18 @@ from measured_files import (
     simulated,
 )
 from measured_rings import CHANNELS, CLOSE, LARGE, POINTS, ROUGH, h100_four_cards, predicted
-from measured_tables import CLASSES, KNOWN, TABLES, Prediction, predict, read_points, spread
+from measured_tables import (
+    CLASSES,
+    KNOWN,
+    TABLES,
+    Point,
+    Prediction,
+    fitted,
+    predict,
+    read_points,
+    spread,
+)
+from numpy.typing import ArrayLike
 
 import sley
 from sley import CostModel, Topology, topologies
@@ -171,8 +182,45 @@ def published(data: Path) -> str:
         spread=table(head, [*rows, ("aim", "", *aims, "")]),
         remarks="".join(remarks),
         points=table((*columns, "error"), lines),
+        fitted=_fitted([[p.point for p in some] for _, some in parts[: len(names)]]),
         number=len(found),
     )
+
+
+def _fitted(by_table: Sequence[Sequence[Point]]) -> str:
+    """The table of machines that are fitted to three points of each table: what changed, and the
+    errors of all other points."""
+    rows: list[Row] = []
+    before, after = list[float](), list[float]()
+    for points in by_table:
+        found = fitted(points)
+        if found is None:
+            continue
+        number, c = len(found.fitted), found.changes
+        was, now = np.abs(found.errors(before=True)[number:]), np.abs(found.errors()[number:])
+        before += was.tolist()
+        after += now.tolist()
+        rows.append(
+            (
+                KNOWN[points[0].table].machines,
+                points[0].collective,
+                ", ".join(size_text(p.size_bytes) for p in found.fitted),
+                f"{c.startup_us:+.1f}",
+                f"{c.rates:.2f}",
+                f"{c.latencies:.2f}",
+                *map(_median_and_most, (was, now)),
+            )
+        )
+    rows.append(("all", "", "", "", "", "", *map(_median_and_most, (before, after))))
+    head = ("table", "collective", "fitted sizes", "start-up us", "rates x", "latencies x")
+    return table((*head, "others before", "others after"), rows)
+
+
+def _median_and_most(errors: ArrayLike) -> str:
+    """Median and 90th percentile of errors without signs."""
+    if not np.size(errors):
+        return ""
+    return f"{100 * np.median(errors):.1f} / {100 * np.quantile(errors, 0.9):.1f} %"
 
 
 def _errors_by_class(label: str, found: Sequence[Prediction]) -> Row:

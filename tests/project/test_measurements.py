@@ -147,6 +147,9 @@ def test_the_section_on_tables_says_what_was_compared(
     assert "| 1x8 A100 (NDv4) | allreduce | 4K | ring, LL, 1: ring-allreduce | 30.0 |" in text
     assert "no plan (C301)" in text
     assert "- 1x8 V100 (DGX-1): rings along the machine's links." in text
+    fits = text.partition("### Fitted")[2]
+    assert "| 1x8 A100 (NDv4) | allreduce | 4K | +14." in fits
+    assert "V100" not in fits, "there is no plan to fit"
 
 
 def test_missing_files_are_named_on_the_page(
