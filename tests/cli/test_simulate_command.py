@@ -51,6 +51,37 @@ def test_one_size_in_full_and_several_as_a_table() -> None:
     assert "critical path" not in table
 
 
+def test_a_target_simulates_what_it_makes_of_the_file(tmp_path: Path) -> None:
+    (own,) = simulated("simulate", *RING, "--generated")
+    (executor,) = simulated("simulate", *RING, "--target", "executor")
+    (rccl,) = simulated("simulate", *RING, "--target", "rccl")
+    assert executor["interpreter"]
+    assert not own["interpreter"]
+    # RCCL's file has no operations that receive, reduce and send at once.
+    assert rccl["time_us"] > 2 * executor["time_us"] > 2 * own["time_us"]
+    file = tmp_path / "ring.xml"
+    written = sley("compile", *RING, "--in-place", "--target", "rccl", "-o", file)
+    assert written.exit_code == 0, written.output
+    (again,) = simulated("simulate", file, "--topology", "ndv4", "--target", "rccl")
+    assert again["time_us"] == rccl["time_us"]
+
+
+def test_a_target_with_one_sided_plans_is_refused() -> None:
+    result = sley("simulate", *RING, "--target", "mscclpp")
+    assert result.exit_code == 2
+    assert "'mscclpp' is not one of 'executor', 'rccl', 'msccl'" in result.stderr
+
+
+def test_the_limit_and_its_remedy_are_in_every_output() -> None:
+    (row,) = simulated("simulate", *RING)
+    assert row["limit"]["factor"] == "blocks"
+    assert row["limit"]["remedy"] in sley("simulate", *RING).stdout
+    table = sley("simulate", *RING, "-b", "1K", "-e", "64M", "-f", 65536).stdout.splitlines()
+    assert [line.split()[-1] for line in table if not line.startswith("# (")] == [
+        *("limit", "(GB/s)", "latency", "blocks")
+    ]
+
+
 def test_an_algorithm_without_a_size_gets_the_clusters() -> None:
     (flat,) = simulated("simulate", "ring-allreduce", "--topology", "2x4")
     (nodes,) = simulated("simulate", "hm-allreduce", "--topology", "2x4")

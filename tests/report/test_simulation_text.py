@@ -8,7 +8,7 @@ import pytest
 
 import sley
 from sley.errors import SleyError
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, Edges
 from sley.report.critical import critical_steps, times_by_line
 from sley.report.simulation import (
     bytes_text,
@@ -145,6 +145,7 @@ def test_a_plan_without_blocks_has_a_report():
         plan=dataclasses.replace(
             plan,
             instructions=_first_rows(plan.instructions, 0),
+            waits=Edges.from_pairs(0, np.zeros(0, int), np.zeros(0, int)),
             block_rank=plan.block_rank[:0],
             block_offset=plan.block_offset[:1],
         ),

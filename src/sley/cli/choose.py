@@ -106,7 +106,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             programs,
             [*sizes, last],
             cluster,
-            interpreter=simulating.interpreter,
+            interpreter=bool(simulating.interpreter),
             model=simulating.model(cluster),
             target=target if output is None else runtime,
             progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -12,10 +12,11 @@ import click
 from sley.cli.options import FILE, Selection, common_options, plan_options, size_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
-from sley.cli.sources import plan_of, prefer_in_place
+from sley.cli.sources import MESSAGE_TARGETS, plan_of, plan_of_target, prefer_in_place
 from sley.formats import check_folder, write_file
 from sley.ir.words import Schedule
 from sley.report.critical import critical_steps
+from sley.report.limit import limit_of
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
 from sley.report.trace import trace
 from sley.simulate import Simulation, Simulator, estimate
@@ -25,14 +26,20 @@ from sley.simulate import Simulation, Simulator, estimate
 @plan_options
 @size_options("64M")
 @simulation_options
+@click.option(
+    "--target",
+    type=click.Choice(MESSAGE_TARGETS),
+    help="Simulate the file that is written for this runtime, as it executes it: an interpreter.",
+)
 @click.option("--equations", is_flag=True, help="Add ResCCL's equations (3) to (5); one size.")
 @report_options
 @click.option("--trace", "trace_file", type=FILE, help="Write a trace for Perfetto; one size.")
 @common_options
-def simulate_command(
+def simulate_command(  # as many parameters as options; click passes each by name
     selection: Selection,
     sizes: list[int],
     simulating: Simulating,
+    target: str | None,
     equations: bool,
     reports: Reports,
     trace_file: Path | None,
@@ -48,7 +55,12 @@ def simulate_command(
     phases = Phases(verbose, quiet=as_json)
     if selection.options.schedule is Schedule.AUTO and selection.size is None and len(sizes) == 1:
         selection = replace(selection, size=sizes[0])
-    plan = plan_of(prefer_in_place(selection), phases, verify=True)
+    if target is None:
+        plan = plan_of(prefer_in_place(selection), phases, verify=True)
+    else:
+        plan = plan_of_target(prefer_in_place(selection), target, phases)
+        if simulating.interpreter is None:
+            simulating = replace(simulating, interpreter=True)
     simulator = simulating.simulator(plan, executions=bool(reports or trace_file))
     with phases("simulating"):
         simulations = run_sizes(simulator, sizes, quiet=as_json)
@@ -93,6 +105,7 @@ def simulation_json(s: Simulation) -> dict[str, Any]:
         "bound_us": s.bound.time_us,
         "bound_reason": s.bound.reason,
         "of_bound": s.of_bound,
+        "limit": asdict(limit_of(s)),
         "tiles": s.tiles,
         "interpreter": s.interpreter,
         "blocks": len(s.blocks),

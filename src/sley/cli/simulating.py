@@ -27,11 +27,11 @@ class Simulating:
     """The values of `simulation_options`.
 
     values: parameters of the cost model that replace the topology's, as NAME=VALUE.
-    interpreter: whether an interpreter runs the plans.
+    interpreter: whether an interpreter runs the plans; None if the user chose neither.
     """
 
     values: tuple[str, ...]
-    interpreter: bool
+    interpreter: bool | None
 
     def model(self, topology: Topology | None) -> CostModel | None:
         """The cost model that replaces the topology's; None without changes. Errors: T602, click's
@@ -46,7 +46,7 @@ class Simulating:
         return Simulator(
             plan,
             model=self.model(plan.topology),
-            interpreter=self.interpreter,
+            interpreter=bool(self.interpreter),
             executions=executions,
         )
 
@@ -65,7 +65,7 @@ simulation_options = gather_options(
         ),
         click.option(
             "--interpreter/--generated",
-            default=False,
+            default=None,
             help="Simulate an interpreter (MSCCL), or code generated for the plan.  [generated]",
         ),
     ],

@@ -19,7 +19,7 @@ from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
 from sley.errors import Place, did_you_mean
 from sley.errors.formats import F404
-from sley.formats import Format, Imported, read, refuse_varying_counts
+from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -64,6 +64,33 @@ def plan_and_file(
         phase=phases.run,
     )
     return plan, None
+
+
+MESSAGE_TARGETS = tuple(
+    name for name, target in TARGETS.items() if not FORMATS[target.suffix].one_sided
+)
+"""The runtimes that execute plans with messages, which the simulator needs."""
+
+
+def plan_of_target(selection: Selection, target: str, phases: Phases) -> Plan:
+    """The plan of a selection as a runtime executes its file: WHAT itself if it is such a file,
+    otherwise the file that `sley compile --target` would write. target: one of `MESSAGE_TARGETS`.
+    """
+    form = FORMATS[TARGETS[target].suffix]
+    if is_plan(selection) and selection.options.schedule is None:
+        source: str | Path = Path(selection.what)
+        settings = file_settings(selection)
+    else:
+        plan = plan_of(selection, phases, verify=True, form=form)
+        own = plan.collective
+        settings = {"collective": own, "in_place": own.in_place, "file": plan.name + form.suffix}
+        with phases("writing"):
+            source = form.write(plan, target=target)
+    with phases("reading"):
+        found = form.executions(source, target, **settings)
+    report_notes(found.notes)
+    way = found.executions[0]  # in place, if the file allows both places and the user chose none
+    return _on(topology_of(selection.topology), way.message_plan)
 
 
 def check_links(plan: Plan, selection: Selection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,11 +69,13 @@ class Imported:
     @property
     def message_plan(self) -> Plan:
         """The plan, if its blocks exchange messages. Errors: F499 for a one-sided plan."""
-        if isinstance(self.plan, OneSidedPlan):
-            raise F499.error(
-                at=self.plan.places(()), expected="a plan with messages", found=repr(self.plan)
-            )
-        return self.plan
+        return _with_messages(self.plan)
+
+
+def _with_messages(plan: Plan | OneSidedPlan) -> Plan:
+    if isinstance(plan, OneSidedPlan):
+        raise F499.error(at=plan.places(()), expected="a plan with messages", found=repr(plan))
+    return plan
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ class Execution:
     slots: int | None = None
     per_chunk: bool | None = None
     conditions: tuple[Condition, ...] = ()
+
+    @property
+    def message_plan(self) -> Plan:
+        """The plan with the runtime's slots. Errors: F499 for a one-sided plan."""
+        plan = _with_messages(self.plan)
+        slots, per_chunk = self.slots or plan.slots, bool(self.per_chunk)
+        return replace(plan, slots=slots, per_chunk=per_chunk)
 
 
 def root_conditions(collective: Collective, target: Target) -> tuple[Condition, ...]:

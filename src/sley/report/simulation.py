@@ -18,6 +18,7 @@ from sley.report.critical import (
     longest_steps,
     times_by_line,
 )
+from sley.report.limit import limit_of
 from sley.simulate.equations import Estimates
 from sley.simulate.result import Simulation
 
@@ -37,9 +38,9 @@ PART_WORDS = {
 
 
 def simulation_lines(simulation: Simulation) -> list[str]:
-    """A simulation in full: time, bandwidth and bound, links, thread blocks, the critical path with
-    source lines, and every parameter of the topology and the cost model."""
-    parts = (_head, _link_lines, _block_lines, _critical_lines, _parameter_lines)
+    """A simulation in full: time, bandwidth and bound, what limits it, links, thread blocks, the
+    critical path with source lines, and every parameter of the topology and the cost model."""
+    parts = (_head, _limit_lines, _link_lines, _block_lines, _critical_lines, _parameter_lines)
     return [line for part in parts for line in part(simulation)]
 
 
@@ -64,6 +65,15 @@ def _head(s: Simulation) -> list[str]:
         _pair("reached", f"{s.of_bound:.1%} of the bound"),
         _pair("tiles", tile),
         _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
+    ]
+
+
+def _limit_lines(s: Simulation) -> list[str]:
+    limit = limit_of(s)
+    share = limit.time_us / s.time_us if s.time_us else 1.0
+    return [
+        _pair("limited by", f"{limit.detail}: {share:.0%} of the time"),
+        _pair("remedy", limit.remedy),
     ]
 
 
@@ -244,10 +254,12 @@ def _parameter_lines(s: Simulation) -> list[str]:
 
 
 SIZE_HEADER = (
-    f"# {'size':>12}  {'time':>11}  {'algbw':>8}  {'busbw':>8}  {'bound':>8}  {'reached':>8}\n"
+    f"# {'size':>12}  {'time':>11}  {'algbw':>8}  {'busbw':>8}  {'bound':>8}  {'reached':>8}"
+    "  limit\n"
     f"# {'(B)':>12}  {'(us)':>11}  {'(GB/s)':>8}  {'(GB/s)':>8}  {'(GB/s)':>8}"
 )
-"""The head of a table of sizes; its bound is that on the algorithm bandwidth."""
+"""The head of a table of sizes; its bound is that on the algorithm bandwidth, its limit the
+`Factor` with the longest time."""
 
 
 def size_row(simulation: Simulation) -> str:
@@ -255,7 +267,7 @@ def size_row(simulation: Simulation) -> str:
     s = simulation
     return (
         f"  {s.size_bytes:>12}  {s.time_us:>11.1f}  {s.algbw_GBps:>8.2f}  {s.busbw_GBps:>8.2f}  "
-        f"{s.bound.algbw_GBps:>8.2f}  {s.of_bound:>8.1%}"
+        f"{s.bound.algbw_GBps:>8.2f}  {s.of_bound:>8.1%}  {limit_of(s).factor}"
     )
 
 

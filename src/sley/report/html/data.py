@@ -12,6 +12,7 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
+from sley.report.limit import limit_of
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.simulate.result import Executions, Simulation
 
@@ -53,6 +54,7 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
         "algbw": s.algbw_GBps,
         "busbw": s.busbw_GBps,
         "reached": s.of_bound,
+        "limit": _limit(s),
         "bound": _bound(s),
         "plan": _plan(s),
         "blocks": _blocks(s),
@@ -69,6 +71,12 @@ def round_values(values: ArrayLike, digits: int) -> list[Any]:
     array = np.round(np.asarray(values, np.float64), digits)
     whole: list[Any] = [int(v) if v == int(v) else v for v in array.ravel().tolist()]
     return whole
+
+
+def _limit(s: Simulation) -> Values:
+    limit = limit_of(s)
+    share = limit.time_us / s.time_us if s.time_us else 1.0
+    return {"share": share, "detail": limit.detail, "remedy": limit.remedy}
 
 
 def _bound(s: Simulation) -> Values:

@@ -40,7 +40,8 @@ function drawCards(s) {
   byId("setting").textContent = `${s.name}: ${p.collective} on ${p.topology}; ${p.protocol}, `
     + `${p.order} order, ${p.slots} ${p.slots === 1 ? "slot" : "slots"}, ${p.tiles} `
     + `${p.tiles === 1 ? "tile" : "tiles"} of at most ${p.tile} of a chunk, ${p.code}. `
-    + `Bound by ${s.bound.reason}.`;
+    + `Bound by ${s.bound.reason}. Limited by ${s.limit.detail}: ${percent(s.limit.share)} of the `
+    + `time; remedy: ${s.limit.remedy}.`;
   byId("cards").dataset.marks = byId("cards").children.length;
 }
 

@@ -1,0 +1,185 @@
+"""Limit: what determines the time of a simulation, in a line, and what would shorten it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from sley.errors import counted
+from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
+from sley.simulate.inputs import Inputs
+from sley.simulate.result import Cause, Simulation
+
+AT_BOUND = 0.9
+"""The share of the bound from which a remedy would gain little."""
+
+_SHARED = 1.05
+"""A move that takes this many times as long as its block needs alone shares a link or a memory."""
+
+
+class Factor(StrEnum):
+    """What limits a simulation.
+
+    LAUNCH: the launch, with its start-up.
+    BLOCK: the rate of single thread blocks.
+    LINK: a link or a card that blocks share.
+    MEMORY: the memory of a GPU, or of a node.
+    SLOTS: the slots of connections.
+    LATENCY: hops, and waits of blocks for one another.
+    """
+
+    LAUNCH = "launch"
+    BLOCK = "blocks"
+    LINK = "link"
+    MEMORY = "memory"
+    SLOTS = "slots"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The limiting factor of a simulation.
+
+    factor: the one with the longest time on the critical path.
+    time_us: this time.
+    detail: the factor in words, with its rate or place.
+    remedy: what would shorten the time.
+    """
+
+    factor: Factor
+    time_us: float
+    detail: str
+    remedy: str
+
+
+def limit_of(simulation: Simulation) -> Limit:
+    """The limiting factor: the critical path's time, split by what each part of it waits for.
+
+    Data that move as fast as a block alone can move them are limited by the block; slower ones by
+    the busiest link that they cross, or by memory if they cross none.
+    """
+    inputs = Inputs.of(simulation.plan, simulation.topology, interpreter=simulation.interpreter)
+    path = _Path.of(simulation, inputs)
+    times = {
+        Factor.LAUNCH: simulation.launch_us,
+        Factor.BLOCK: float(path.moving_us[path.alone].sum()),
+        Factor.LINK: float(path.moving_us[path.on_links].sum() + path.wire_us.sum()),
+        Factor.MEMORY: float(path.moving_us[path.on_memory].sum()),
+        Factor.SLOTS: float(path.slot_us.sum()),
+        Factor.LATENCY: float(path.other_us.sum()),
+    }
+    factor = max(times, key=lambda one: times[one])
+    detail = _detail(factor, simulation, inputs, path)
+    return Limit(factor, times[factor], detail, _remedy(factor, simulation))
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The executions of the critical path, as columns.
+
+    kind: the class of each one's moves.
+    alone, on_links, on_memory: whether it moves at its block's rate; whether links make it slower;
+        whether memory does. All False if the next execution waits for the slot that it frees.
+    moving_us: moving data. wire_us: until the message that it waits for has crossed the network.
+    slot_us: waiting for a slot, or moving the data in the slot that the next one waits for.
+    other_us: the rest.
+    wire_kind: the class of the network's moves for the message that it waits for, NONE without.
+    """
+
+    kind: LongArray
+    alone: BoolArray
+    on_links: BoolArray
+    on_memory: BoolArray
+    moving_us: FloatArray
+    wire_us: FloatArray
+    slot_us: FloatArray
+    other_us: FloatArray
+    wire_kind: LongArray
+
+    @classmethod
+    def of(cls, s: Simulation, inputs: Inputs) -> _Path:
+        path = s.critical
+        row = path.instruction
+        end = np.maximum.accumulate(np.maximum(path.end_us, s.launch_us))
+        span = np.diff(end, prepend=s.launch_us)
+        moving = np.minimum(path.moving_us, span)
+        kind = inputs.kind[row].astype(np.int64)
+        full = path.moving_us <= _SHARED * _alone_us(s, inputs)
+        slot = path.cause == Cause.SLOT
+        frees = np.append(slot[1:], False)
+        crosses = np.zeros(len(inputs.class_cap), bool)
+        owner = np.repeat(np.arange(len(crosses)), np.diff(inputs.class_first))
+        crosses[owner[inputs.class_resource < inputs.links]] = True
+        rest = span - moving
+        wire_kind = np.append(inputs.wire, NONE)[inputs.receive[row]].astype(np.int64)
+        wire_kind[path.cause != Cause.MESSAGE] = NONE
+        hop = np.append(inputs.latency_us, 0.0)[inputs.receive[row]]
+        wire = np.where(wire_kind == NONE, 0.0, np.maximum(rest - hop, 0.0))
+        waited = np.where(slot, rest, 0.0)
+        return cls(
+            kind=kind,
+            alone=full & ~frees,
+            on_links=~full & ~frees & crosses[kind],
+            on_memory=~full & ~frees & ~crosses[kind],
+            moving_us=moving,
+            wire_us=wire,
+            slot_us=waited + np.where(frees, moving, 0.0),
+            other_us=rest - wire - waited,
+            wire_kind=wire_kind,
+        )
+
+
+def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:
+    """float64 (critical executions,): how long each moves data if nothing shares its links."""
+    path, row = s.critical, s.critical.instruction
+    model, protocol = s.model, s.plan.protocol
+    last = s.size_bytes / s.plan.collective.blocks / s.plan.collective.chunks
+    last -= (s.tiles - 1) * s.tile_bytes
+    tile = np.where(path.tile == s.tiles - 1, last, s.tile_bytes) / model.wire_efficiency[protocol]
+    message = tile * inputs.chunks[row]
+    remote = (inputs.send[row] != NONE) | (inputs.receive[row] != NONE)
+    most = np.where(remote, inputs.slices, 1)
+    parts = np.clip(np.ceil(message / inputs.least_slice_bytes), 1, most)
+    moved = inputs.messages[row] * (message + parts * inputs.overhead_bytes * (message > 0))
+    alone: FloatArray = moved / inputs.class_cap[inputs.kind[row]]
+    return alone
+
+
+def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path) -> str:
+    if factor is Factor.LAUNCH:
+        return "the launch" if not s.startup_us else "the launch and start-up"
+    if factor is Factor.BLOCK:
+        weight = np.bincount(path.kind[path.alone], path.moving_us[path.alone])
+        rate = inputs.class_cap[int(weight.argmax())] / 1e3
+        return f"single thread blocks, which move at most {rate:g} GB/s"
+    if factor is Factor.LINK:
+        kinds = np.unique(np.append(path.kind[path.on_links], path.wire_kind[path.wire_us > 0]))
+        owner = np.repeat(np.arange(len(inputs.class_cap)), np.diff(inputs.class_first))
+        crossed = np.unique(inputs.class_resource[np.isin(owner, kinds)])
+        crossed = crossed[crossed < inputs.links]
+        used = s.utilisation[crossed]
+        link = int(crossed[used.argmax()])
+        return f"the link {s.topology.link_label(link)}, busy {used.max():.0%} of the time"
+    if factor is Factor.MEMORY:
+        return f"memory, {s.model.memory_GBps:g} GB/s"
+    if factor is Factor.SLOTS:
+        return f"the {counted(s.plan.slots, 'slot')} of each connection"
+    return "latency: hops, and waits of blocks for one another"
+
+
+def _remedy(factor: Factor, s: Simulation) -> str:
+    if factor is not Factor.LAUNCH and s.of_bound >= AT_BOUND:
+        return f"none gains much: the plan reaches {s.of_bound:.0%} of the bound"
+    return _REMEDIES[factor]
+
+
+_REMEDIES = {
+    Factor.LAUNCH: "larger calls, or one call for several small ones",
+    Factor.BLOCK: "more blocks that share the work: more instances",
+    Factor.LINK: "an algorithm that sends less over it",
+    Factor.MEMORY: "an algorithm with fewer copies and reductions",
+    Factor.SLOTS: "more slots, or more instances",
+    Factor.LATENCY: "fewer steps, or a protocol with shorter hops",
+}
