@@ -89,7 +89,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "dependencies: the first write after a read does not wait for it",
         "passes compiler",
-        "reused = np.flatnonzero(has_after & ~a.at_dst)",
+        "reused = np.flatnonzero(has_after & ~a.write)",
         "reused = np.flatnonzero(has_after & ~a.at_dst)[1:]",
     ),
     _fault(
@@ -103,6 +103,36 @@ FAULTS: tuple[Fault, ...] = (
         "passes compiler",
         " & (t.count[origin] == t.count)",
         "",
+    ),
+    _fault(
+        "copies: a read is moved although its source is overwritten in between",
+        "passes compiler",
+        "copied & (origin != cell) & writes.none_after(np.where(copied, origin, 0), writer)",
+        "copied & (origin != cell)",
+    ),
+    _fault(
+        "copies: a copy is left out although the result needs it",
+        "passes compiler",
+        "needed[writes.final(np.flatnonzero(promised))] = True",
+        "needed[writes.final(np.flatnonzero(promised)[1:])] = True",
+    ),
+    _fault(
+        "copies: an operand elsewhere is not ordered before the writes to it",
+        "passes compiler",
+        "apart = np.flatnonzero(reduces & (own != destination))",
+        "apart = np.flatnonzero(reduces & (own != destination))[1:]",
+    ),
+    _fault(
+        "fuse: a copy is sent with chunks that were overwritten in between",
+        "passes compiler",
+        "read = np.stack([source[rows], t.count[rows], t.lane[rows], chunks.version[rows]])",
+        "read = np.stack([source[rows], t.count[rows], t.lane[rows]])",
+    ),
+    _fault(
+        "order: a copy is sent before it may be written",
+        "passes compiler",
+        "return copy if self._is_free(copy) else NONE",
+        "return copy",
     ),
     _fault(
         "fuse: parts of different lanes are fused",

@@ -141,7 +141,7 @@ void Execution::choose_pulled() {
     const bool whole = cut().full_tiles == 1 && cut().left_over == 0;
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
         const auto& in = program_.instructions[i];
-        const auto memory = in.op == Op::kSend ? in.src_memory : in.dst_memory;
+        const auto memory = sends_source(in.op) ? in.src_memory : in.dst_memory;
         const bool one_piece = in.count == 1 || (whole && !in.shifted);
         const bool in_heap = has_heap && heap_[memory] != 0;
         pulled_[i] = in.pullable && one_piece && (in_heap || is_attached(in));
@@ -253,7 +253,7 @@ bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& i
 }
 
 void Execution::publish_pulled(const Instruction& in, std::int64_t tile, std::uint32_t bytes) {
-    const bool own = in.op == Op::kSend;
+    const bool own = sends_source(in.op);
     const auto memory = own ? in.src_memory : in.dst_memory;
     const std::byte* data = layout_.address(memory, own ? in.src_cell : in.dst_cell, tile);
     const auto where = heap_[memory] != 0
@@ -391,6 +391,10 @@ void Execution::compute(const Instruction& in, const Operands& at, std::size_t n
         case Op::kSend: stage(at.slot, at.src, bytes); break;
         case Op::kRecv: copy(in, at.dst, at.message, bytes); break;
         case Op::kCopy: copy(in, at.dst, at.src, bytes); break;
+        case Op::kCopySend:
+            if (at.slot) stage(at.slot, at.src, bytes);
+            copy(in, at.dst, at.src, bytes);
+            break;
         case Op::kReduce: combine_(at.dst, at.dst, at.src, n); break;
         case Op::kRecvReduceCopy: combine_(at.dst, at.src, at.message, n); break;
         case Op::kRecvReduceSend: combine_(at.slot, at.src, at.message, n); break;

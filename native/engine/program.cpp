@@ -211,7 +211,7 @@ private:
 
     static std::optional<Payload> payload_of(const Instruction& in) {
         if (!sends(in.op) || in.op == Op::kRecvReduceSend) return std::nullopt;
-        if (in.op == Op::kSend) return Payload{in.src_memory, in.src_cell, in.count};
+        if (sends_source(in.op)) return Payload{in.src_memory, in.src_cell, in.count};
         return Payload{in.dst_memory, in.dst_cell, in.count};
     }
 

@@ -12,25 +12,26 @@ namespace sley {
 // The numbers are those of `sley.ir.words.Op`.
 enum class Op : std::int32_t {
     kNop, kSend, kRecv, kCopy, kReduce, kRecvReduceCopy, kRecvCopySend, kRecvReduceSend,
-    kRecvReduceCopySend
+    kRecvReduceCopySend, kCopySend
 };
-constexpr std::int32_t kOps = 9;
+constexpr std::int32_t kOps = 10;
 
 constexpr bool sends(Op op) {
     return op == Op::kSend || op == Op::kRecvCopySend || op == Op::kRecvReduceSend ||
-           op == Op::kRecvReduceCopySend;
+           op == Op::kRecvReduceCopySend || op == Op::kCopySend;
 }
+constexpr bool sends_source(Op op) { return op == Op::kSend || op == Op::kCopySend; }
 constexpr bool receives(Op op) {
     return op == Op::kRecv || op == Op::kRecvReduceCopy || op == Op::kRecvCopySend ||
            op == Op::kRecvReduceSend || op == Op::kRecvReduceCopySend;
 }
 constexpr bool reads_source(Op op) {
     return op == Op::kSend || op == Op::kCopy || op == Op::kReduce || op == Op::kRecvReduceCopy ||
-           op == Op::kRecvReduceSend || op == Op::kRecvReduceCopySend;
+           op == Op::kRecvReduceSend || op == Op::kRecvReduceCopySend || op == Op::kCopySend;
 }
 constexpr bool writes_destination(Op op) {
     return op == Op::kRecv || op == Op::kCopy || op == Op::kReduce || op == Op::kRecvReduceCopy ||
-           op == Op::kRecvCopySend || op == Op::kRecvReduceCopySend;
+           op == Op::kRecvCopySend || op == Op::kRecvReduceCopySend || op == Op::kCopySend;
 }
 
 // The memory of a cell; the first three numbers are those of `sley.ir.words.Buffer`. In place, the

@@ -90,7 +90,7 @@ def test_lift_prints_json(tmp_path: Path) -> None:
     [
         ('type="rrc"', 'type="r"', "V206"),
         ('srcbuf="i" srcoff="1"', 'srcbuf="i" srcoff="0"', "V206"),
-        ('depid="0"', 'depid="-1"', "V204"),
+        ('depid="1"', 'depid="-1"', "V204"),
     ],
 )
 def test_a_wrong_plan_is_refused_and_nothing_written(

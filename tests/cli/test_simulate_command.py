@@ -164,9 +164,10 @@ def test_mistakes_end_with_their_code_and_message(
 
 
 def test_the_librarys_algorithms_are_in_place_unless_asked() -> None:
-    (usual,) = simulated("simulate", *RING, "-b", "16M")
-    (inside,) = simulated("simulate", *RING, "-b", "16M", "--in-place")
-    (outside,) = simulated("simulate", *RING, "-b", "16M", "--out-of-place")
+    ring = ("ring-allgather", "--topology", "1x4", "--no-fusion", "-b", "16M")
+    (usual,) = simulated("simulate", *ring)
+    (inside,) = simulated("simulate", *ring, "--in-place")
+    (outside,) = simulated("simulate", *ring, "--out-of-place")
     assert usual["time_us"] == inside["time_us"] < outside["time_us"]
 
 

@@ -27,7 +27,7 @@ def test_names_and_files_stay_in_their_comments() -> None:
 
 
 def test_large_tables_lie_in_global_memory() -> None:
-    program = sley.algorithms.build("hm-allreduce", nodes=8, gpus=8)
+    program = sley.algorithms.build("hm-allreduce", nodes=10, gpus=8)
     assert any(line.startswith("SLEY_LARGE_TABLE") for line in lines_of(sley.compile(program)))
     small = sley.algorithms.build("hm-allreduce", nodes=2, gpus=2)
     assert any(line.startswith("SLEY_TABLE") for line in lines_of(sley.compile(small)))

@@ -7,8 +7,8 @@ import pytest
 import sley
 from sley.errors import SleyError
 from sley.formats import msccl_xml
-from sley.formats.msccl_xml.rewriting import FUSED, remove_nops, unfuse
 from sley.formats.msccl_xml.targets import EXECUTOR, RCCL
+from sley.formats.rewriting import FUSED, remove_nops, unfuse
 from sley.ir.words import Op
 from support.xml_plans import I, O, S, Step, exchange, many_waits, plan_of, with_instructions
 
@@ -73,6 +73,7 @@ FUSED_CASES = {
     "rrcs same": (Step(Op.RECV_REDUCE_COPY_SEND, (S, 0), (S, 0), 1), "r re s", 1),
     "rrcs apart": (Step(Op.RECV_REDUCE_COPY_SEND, (S, 0), (S, 1), 1), "r re s", 0),
     "rrcs partly": (Step(Op.RECV_REDUCE_COPY_SEND, (I, 1), (I, 0), 2), "r re cpy s", 2),
+    "cs": (Step(Op.COPY_SEND, (I, 1), (O, 0), 2), "s cpy", 0),
 }
 
 

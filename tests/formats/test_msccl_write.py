@@ -17,8 +17,8 @@ import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import Target, msccl_xml
-from sley.formats.msccl_xml.rewriting import unfuse
 from sley.formats.msccl_xml.targets import EXECUTOR, TARGETS
+from sley.formats.rewriting import unfuse
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges
 from sley.ir.words import LoopOrder, Op, Protocol
@@ -294,7 +294,7 @@ TOO_MUCH = [
     ("F452", "msccl", lambda: pair(replace(SEND, send=2)), "a send peer"),
     ("F452", "msccl", lambda: pair(replace(SEND, chan=NONE)), "a channel for its send"),
     ("F452", "msccl", lambda: pair(replace(SEND, count=0)), "a count of at least 1"),
-    ("F452", "msccl", lambda: with_instructions(exchange(), op=[9] * 6), "operation 9"),
+    ("F452", "msccl", lambda: with_instructions(exchange(), op=[10] * 6), "operation 10"),
     ("F452", "msccl", lambda: local(1, 2, ((0, 1),)), "instructions 1"),
     ("F452", "msccl", lambda: waiting_for(6), "instruction 6"),
     ("F452", "msccl", lambda: waiting_for(3), "instruction 3"),

@@ -62,7 +62,7 @@ MUTATIONS = [
     (SEND, "send_peer", 2),
     (SEND, "channel", -1),
     (SEND, "channel", 1),
-    (SEND, "op", 9),
+    (SEND, "op", 10),
     (SEND, "op", -1),
     (SEND, "op", int(Op.NOP)),
     (RECV, "dst_index", 5),
@@ -86,7 +86,7 @@ def test_random_mutations_never_leave_memory() -> None:
     for _ in range(300):
         row = int(generator.integers(len(PLAN.instructions)))
         column = columns[generator.integers(len(columns))]
-        plan = mutated(row, column, int(generator.integers(-2, 10)))
+        plan = mutated(row, column, int(generator.integers(-2, 11)))
         try:
             rank_threads.execute(plan, INPUTS, Settings(timeout_s=0.05))
         except SleyError as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sley.passes.dependencies import dependencies
-from sley.passes.fuse import fuse
-from support.written_programs import program_of
+from sley.passes.fuse import fuse, fuse_copies
+from sley.passes.order import order
+from support.invariants import order_faults
+from support.written_programs import lower, program_of
 
 
 def fused(text: str, widest: int | None = None) -> dict[int, int]:
@@ -119,3 +121,78 @@ def test_transfers_wider_than_the_slots_stay_alone() -> None:
     """
     assert fused(text) == fused(text, 3) == {0: 1}
     assert fused(text, 2) == {}
+
+
+def sent_copies(text: str, widest: int | None = None) -> dict[int, int]:
+    """The copies that are one instruction with a send, each with the send."""
+    copied = fuse_copies(lower(text), widest).copied.tolist()
+    return {copy: send for send, copy in enumerate(copied) if copy >= 0}
+
+
+def test_a_copy_and_a_send_of_the_same_chunks_are_one_instruction() -> None:
+    assert sent_copies("""
+        0 in[0:2] -> 0 out[4]
+        0 in[0:2] -> 1 out[4]
+    """) == {0: 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("0 in[0] -> 0 out[4]\n 0 in[1] -> 1 out[4]", id="other chunks"),
+        pytest.param("0 in[0:2] -> 0 out[4]\n 0 in[0] -> 1 out[4]", id="a part"),
+        pytest.param("0 in[0] -> 0 out[4]\n 0 in[0] -> 1 out[4] lane 1", id="another lane"),
+        pytest.param(
+            "0 in[0] -> 0 out[4] send_block 1\n 0 in[0] -> 1 out[4] send_block 2 channel 0",
+            id="another block",
+        ),
+        pytest.param("0 in[1] +> 0 out[0]\n 0 in[1] -> 1 out[1]", id="a reduction"),
+        pytest.param(
+            "0 in[0] -> 1 out[4]\n 1 in[1] -> 0 in[0]\n 0 in[0] -> 0 out[4]",
+            id="overwritten in between",
+        ),
+        pytest.param(
+            "2 in[0] -> 0 in[0]\n 0 in[0] -> 1 out[4]\n 0 in[0] -> 0 out[4]",
+            id="a send that is fused with a receive",
+        ),
+    ],
+)
+def test_other_copies_stay_alone(text: str) -> None:
+    assert sent_copies(text) == {}
+
+
+def test_several_copies_go_with_several_sends_the_longest_path_first() -> None:
+    assert sent_copies("""
+        0 in[0] -> 0 out[4]
+        0 in[0] -> 0 out[5]
+        0 in[0] -> 1 out[4]
+        0 in[0] -> 2 out[4]
+        2 out[4] -> 3 out[4]
+    """) == {0: 3, 1: 2}
+
+
+def test_a_wide_copy_stays_alone_where_each_chunk_takes_a_slot() -> None:
+    text = "0 in[0:3] -> 0 out[4]\n 0 in[0:3] -> 1 out[4]"
+    assert (sent_copies(text, 2), sent_copies(text, 3)) == ({}, {0: 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "1 in[3] -> 0 out[4]\n 0 out[4] -> 2 out[4]\n0 in[0] -> 0 out[4]\n 0 in[0] -> 1 out[5]",
+            id="the copy comes later",
+        ),
+        pytest.param(
+            "0 in[0] -> 0 out[4]\n 0 out[4:6] -> 1 out[4]\n 1 out[4] -> 2 out[4]\n"
+            "0 in[0] -> 1 out[4]",
+            id="the receiver waits for the copy",
+        ),
+    ],
+)
+def test_the_order_undoes_what_does_not_fit(text: str) -> None:
+    low = fuse_copies(lower(text))
+    assert (low.copied != -1).sum() == 1
+    found = order(low, 1)
+    assert not order_faults(low, found, 1)
+    assert not (found.fused & ~low.remote[found.receive]).any()

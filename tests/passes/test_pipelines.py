@@ -25,6 +25,7 @@ from support import naive_passes
 from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
+from support.stages import Stages
 
 WHOLE = [Schedule.HPDS, Schedule.ROUND_ROBIN]
 LITERAL = {Schedule.HPDS: naive_passes.hpds, Schedule.ROUND_ROBIN: naive_passes.round_robin}
@@ -132,8 +133,8 @@ def test_an_order_keeps_what_the_schedule_promises(
 def test_blocks_go_from_sub_pipeline_to_sub_pipeline(
     random: RandomTransfers, schedule: str
 ) -> None:
-    plan = sley.compile(random.program, topology=random.topology, schedule=schedule, verify=False)
-    _, order = scheduled(random.program, random.topology, Schedule(schedule))
+    stages = Stages.of(random.program, topology=random.topology, schedule=schedule)
+    plan, order = stages.plan, stages.values["pipelines"]
     number = {t: k for k, members in enumerate(sub_pipelines(order)) for t in members}
     assert plan.pipelines == max(number.values(), default=NONE) + 1
     assert [number[t] for t in plan.instructions.transfer.tolist()] == (

@@ -224,6 +224,7 @@ OPERATIONS = {
     Op.RECV_COPY_SEND: (2, 1, 3),
     Op.RECV_REDUCE_SEND: (2, 1, 3),
     Op.RECV_REDUCE_COPY_SEND: (3, 1, 4),
+    Op.COPY_SEND: (2, 1, 3),
 }
 """How often each reads and writes its own memory, the peer's, and its own where that is in
 another node: then it writes into a FIFO there."""

@@ -126,17 +126,25 @@ def _read_and_written(program: Program) -> tuple[LongArray, LongArray]:
 
 
 def chunk_faults(dag: ChunkDag) -> list[Fault]:
-    """Missing and superfluous dependencies, and wrong values of `origin`, `readers` and `kept`."""
+    """Missing and superfluous dependencies, and wrong values of `origin`, `version`, `readers` and
+    `kept`."""
     number = len(dag.program.transfers)
     ends = dict.fromkeys(("before_at_dst", "after_at_dst", "true"), (0, 2))
     found = (
-        _lengths(number, origin=dag.origin, readers=dag.readers, kept=dag.kept)
+        _lengths(
+            number,
+            operands=dag.operands.index,
+            origin=dag.origin,
+            version=dag.version,
+            readers=dag.readers,
+            kept=dag.kept,
+        )
         or _limits(dag.dependencies, {"before": (0, number), "after": (0, number), **ends})
         or _limits(dag.program.transfers, {"instances": (1, 2)})
     )
     if found:
         return found
-    history = _History.of(dag.program)
+    history = _History.of(dag)
     needed, given = history.conflicts(), _dependency_keys(dag.dependencies, number)
     found = [
         Fault((), expected, _dependency(int(key), number))
@@ -154,6 +162,7 @@ def chunk_faults(dag: ChunkDag) -> list[Fault]:
             ("origin", history.origin()),
             ("readers", readers),
             ("kept", history.kept()),
+            ("version", history.version()),
         )
         for fault in _differences(name, getattr(dag, name), right)
     ]
@@ -189,33 +198,45 @@ class _History:
     """All accesses of a program to memory, one row an access to one cell: cell after cell, and
     within a cell in the order of the program.
 
-    half: int64 (accesses,), 2t if transfer t reads, 2t + 1 if it writes. last, following: the rows
-    of the previous and of the next write to the cell, NONE if there is none.
+    half: int64 (accesses,), 2t if transfer t accesses it at its source, 2t + 1 at its destination.
+    write: bool (accesses,), whether it writes. last, following: the rows of the previous and of the
+    next write to the cell, NONE if there is none.
     """
 
     program: Program
+    operand: LongArray
     cell: LongArray
     half: LongArray
+    write: BoolArray
     last: LongArray
     following: LongArray
 
     @classmethod
-    def of(cls, program: Program) -> _History:
+    def of(cls, dag: ChunkDag) -> _History:
+        program, t = dag.program, dag.program.transfers
         source, target = _read_and_written(program)
-        reader, read = spans(source, program.transfers.count)
-        writer, written = spans(target, program.transfers.count)
-        cell, half = np.append(read, written), np.append(2 * reader, 2 * writer + 1)
+        operand = dag.operands.cells(program)
+        apart = np.flatnonzero((t.kind == TransferKind.REDUCE) & (operand != target))
+        reader, read = spans(source, t.count)
+        combiner, combined = spans(operand[apart], t.count[apart])
+        writer, written = spans(target, t.count)
+        cell = np.concatenate([read, combined, written])
+        half = np.concatenate([2 * reader, 2 * apart[combiner] + 1, 2 * writer + 1])
+        write = np.arange(len(cell)) >= len(read) + len(combined)
         order = ordered_by(cell, half)
-        cell, half = cell[order], half[order]
-        return cls(program, cell, half, *neighbouring_writes(cell, half % 2 == 1))
+        cell, half, write = cell[order], half[order], write[order]
+        return cls(program, operand, cell, half, write, *neighbouring_writes(cell, write))
 
     def conflicts(self) -> LongArray:
         """The dependencies between neighbouring accesses (`_dependency_keys`), ascending. A read of
         a cell and a reduction into it come after the last write, by value. A write that overwrites
         a cell comes after its readers, or after the last write if it has none."""
         kind, number = self.program.transfers.kind, len(self.program.transfers)
-        writes = self.half % 2 == 1
-        takes = ~writes | (kind[self.half // 2] == TransferKind.REDUCE)
+        combines = (kind == TransferKind.REDUCE) & (
+            self.operand == _read_and_written(self.program)[1]
+        )
+        writes = self.write
+        takes = ~writes | combines[self.half // 2]
         row = np.arange(len(self.half))
         by_value = np.flatnonzero((self.last != NONE) & takes)
         over = np.flatnonzero((self.last != NONE) & ~takes & (self.last == row - 1))
@@ -236,10 +257,17 @@ class _History:
         origin[reader[same]] = writer[same]
         return np.where(np.bincount(reader[same], minlength=len(t)) == t.count, origin, NONE)
 
+    def version(self) -> LongArray:
+        """`ChunkDag.version`."""
+        version = np.zeros(len(self.program.transfers), np.int64)
+        reads = np.flatnonzero(self.half % 2 == 0)
+        np.add.at(version, self.half[reads] // 2, self.last[reads])
+        return version
+
     def kept(self) -> BoolArray:
         """`ChunkDag.kept`."""
         promised = self.program.collective.promised_cells(self.program.layout)
-        final = (self.half % 2 == 1) & (self.following == NONE) & promised[self.cell]
+        final = self.write & (self.following == NONE) & promised[self.cell]
         kept = np.zeros(len(self.program.transfers), bool)
         kept[self.half[final] // 2] = True
         return kept
@@ -252,8 +280,10 @@ def instruction_faults(dag: InstructionDag) -> list[Fault]:
     """Fused transfers that can't be one instruction, and channels other than the program's own or
     shared by two lanes."""
     t, number = dag.chunks.program.transfers, len(dag.chunks.program.transfers)
-    found = _lengths(number, forward=dag.forward, channel=dag.channel) or _limits(
-        dag, {"forward": (NONE, number), "channel": (NONE, _BEYOND)}
+    found = _lengths(
+        number, forward=dag.forward, channel=dag.channel, copied=dag.copied
+    ) or _limits(
+        dag, {"forward": (NONE, number), "channel": (NONE, _BEYOND), "copied": (NONE, number)}
     )
     if found:
         return found
@@ -275,7 +305,7 @@ def instruction_faults(dag: InstructionDag) -> list[Fault]:
             lambda row: f"lane {t.lane[row]} on channel {dag.channel[row]}",
         ),
     )
-    return found + _fusion_faults(dag)
+    return [*found, *_fusion_faults(dag), *_copy_faults(dag)]
 
 
 def _fusion_faults(dag: InstructionDag) -> list[Fault]:
@@ -293,6 +323,32 @@ def _fusion_faults(dag: InstructionDag) -> list[Fault]:
     }
     return [
         Fault((int(receive[k]),), f"fused into one instruction, {expected}", f"transfer {send[k]}")
+        for expected, mask in wrong.items()
+        for k in np.flatnonzero(mask)[:LIMIT].tolist()
+    ]
+
+
+def _copy_faults(dag: InstructionDag) -> list[Fault]:
+    """Copies that can't be one instruction with a send."""
+    t, version = dag.chunks.program.transfers, dag.chunks.version
+    source = _read_and_written(dag.chunks.program)[0]
+    send = np.flatnonzero(dag.copied != NONE)
+    copy = dag.copied[send]
+    by_hand = t.send_block[copy]
+    wrong = {
+        "a copy within the rank that sends": dag.remote[copy]
+        | ~dag.remote[send]
+        | (t.kind[copy] != TransferKind.COPY),
+        "a copy and a send of the same chunks": (source[copy] != source[send])
+        | (t.count[copy] != t.count[send])
+        | (version[copy] != version[send]),
+        "one lane": t.lane[copy] != t.lane[send],
+        "the block that is asked for": (by_hand != NONE) & (by_hand != t.send_block[send]),
+        "one send of a copy": np.bincount(copy, minlength=len(t))[copy] > 1,
+        "a send in no other instruction": np.isin(send, dag.forward),
+    }
+    return [
+        Fault((int(send[k]),), f"sent with a copy: {expected}", f"transfer {copy[k]}")
         for expected, mask in wrong.items()
         for k in np.flatnonzero(mask)[:LIMIT].tolist()
     ]
@@ -334,7 +390,9 @@ def order_faults(
         ),
         (
             "rows that fuse what the instruction DAG fuses",
-            order.fused & (dag.forward[order.receive] != order.send),
+            order.fused
+            & (dag.forward[order.receive] != order.send)
+            & (dag.copied[order.send] != order.receive),
             order.__getitem__,
         ),
     )

@@ -48,7 +48,8 @@ class Stages:
             values["order" if "order" in values else "pipelines"] if last is None else last.order
         )
         blocks = values["blocks"] if last is None else last.blocks
-        return cls(values["dependencies"], values["channels"], order, blocks, plan, values)
+        lowered = values.get("copy sends", values["channels"])
+        return cls(values["dependencies"], lowered, order, blocks, plan, values)
 
     def faults(self) -> list[Fault]:
         """The faults of the first value that has any."""

@@ -16,9 +16,10 @@ from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
 from sley.passes.allocate import allocate
 from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
+from sley.passes.copies import forward_copies
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
-from sley.passes.fuse import fuse
+from sley.passes.fuse import fuse, fuse_copies
 from sley.passes.links import check_links, used_links
 from sley.passes.order import order
 from sley.passes.parallelize import parallelize
@@ -30,10 +31,12 @@ T = TypeVar("T")
 
 PASSES = (
     "parallelize",
+    "copies",
     "dependencies",
     "links",
     "fuse",
     "channels",
+    "copy sends",
     "order",
     "pipelines",
     "blocks",
@@ -81,10 +84,14 @@ def build(
     protocol = options.protocol or program.protocol or Protocol.SIMPLE
     slots, per_chunk = options.slots or protocol.slots, bool(options.per_chunk)
     parts = phase("parallelize", lambda: parallelize(program, options.instances or 1))
-    dag = phase("dependencies", lambda: dependencies(parts))
-    links = phase("links", lambda: used_links(parts, topology))
+    forwarded = phase("copies", lambda: forward_copies(parts))
+    dag = phase("dependencies", lambda: dependencies(forwarded.program, forwarded.operands))
+    links = phase("links", lambda: used_links(forwarded.program, topology))
     forward = phase("fuse", lambda: fuse(dag, slots if per_chunk else None)) if fusion else None
     lowered = phase("channels", lambda: assign_channels(dag, forward, options.channels or 1))
+    if fusion:
+        unfused, widest = lowered, slots if per_chunk else None
+        lowered = phase("copy sends", lambda: fuse_copies(unfused, widest))
     if whole is None:
         ordered = phase("order", lambda: order(lowered, slots, per_chunk=per_chunk))
     else:

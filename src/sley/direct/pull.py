@@ -27,7 +27,7 @@ from sley.ir.tables import (
     ordered_by,
     spans,
 )
-from sley.ir.words import SENDS, WRITES_DESTINATION, Op, Protocol
+from sley.ir.words import SENDS, SENDS_SOURCE, WRITES_DESTINATION, Op, Protocol
 from sley.verify.hangs import run_of
 from sley.verify.structure import messages_of
 
@@ -76,7 +76,7 @@ def pulls(plan: Plan) -> Pulls:
         holds = without_staged(holds, staged)
         if not plan.collective.varies:  # else the messages that imply a hold may be left out
             holds = needed_holds(plan, messages, holds)
-    own = t.op == Op.SEND
+    own = SENDS_SOURCE[t.op]
     return Pulls(
         pulled=pulled,
         buffer=np.where(pulled, np.where(own, t.src_buffer, t.dst_buffer), NONE),
@@ -94,20 +94,20 @@ def all_holds(plan: Plan, in_buffer: BoolArray, level: IntArray) -> Edges:
     writes are already ordered after the first one.
     """
     t = plan.instructions
-    writes = WRITES_DESTINATION[t.op]
+    writes, own = WRITES_DESTINATION[t.op], SENDS_SOURCE[t.op]
     parts = []
-    for mask, cells_of in (
-        (writes, plan.destination_cells),
-        (in_buffer & ~writes, plan.source_cells),
+    for mask, cells_of, is_write, sent in (
+        (writes, plan.destination_cells, True, in_buffer & ~own),
+        (in_buffer & own, plan.source_cells, False, in_buffer),
     ):
         rows = np.flatnonzero(mask)
         owner, cell = spans(cells_of(rows), t.count[rows])
-        parts.append((rows[owner], cell))
-    row, cell = (np.concatenate(column) for column in zip(*parts, strict=True))
+        parts.append((rows[owner], cell, np.full(len(cell), is_write), sent[rows[owner]]))
+    row, cell, write, message = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = ordered_by(cell, level[row], row)
-    row, cell = row[order], cell[order]
-    _, after = neighbouring_writes(cell, writes[row])
-    overwritten = np.flatnonzero(in_buffer[row] & (after != NONE))
+    row, cell, write, message = row[order], cell[order], write[order], message[order]
+    _, after = neighbouring_writes(cell, write)
+    overwritten = np.flatnonzero(message & (after != NONE))
     return Edges.from_pairs(len(t), row[after[overwritten]], row[overwritten])
 
 

@@ -1,7 +1,8 @@
 """Formats: files with plans, of other tools and for other tools.
 
 A format is a folder with a `RuntimeFormat` (`format`), and an entry in `FORMATS` by the suffix of
-its files. `problems` collects the problems of a file or plan. `program_source` writes programs as
+its files. `problems` collects the problems of a file or plan; `rewriting` replaces instructions
+that a target doesn't run. `program_source` writes programs as
 Python; `plan_bytes` stores plans for sley itself.
 """
 

@@ -23,12 +23,47 @@ from sley.ir.tables import (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Operands(Table):
+    """One row a transfer: the first chunk of the operand at its destination's rank, with which a
+    reduction combines the data that come. It is the destination, or where that was copied from.
+
+    buffer: Buffer.
+    index: the first chunk in the buffer.
+    """
+
+    buffer: ByteArray
+    index: IntArray
+
+    @classmethod
+    def at_destinations(cls, program: Program) -> Operands:
+        """Every transfer's destination."""
+        return cls(program.transfers.dst_buffer, program.transfers.dst_index)
+
+    def cells(self, program: Program) -> LongArray:
+        """int64 (transfers,): the first cell of each operand."""
+        cells: LongArray = program.layout.cell(program.transfers.dst, self.buffer, self.index)
+        return cells
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forwarded(Value):
+    """A program whose reads of copies are reads of the chunks that were copied.
+
+    program: the program; the copies that this made needless are left out.
+    operands: where its reductions read their operands.
+    """
+
+    program: Program
+    operands: Operands
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Dependencies(Table):
     """One row a dependency between two transfers that access the same memory (MSCCLang 4.1).
 
     before, after: the two transfers.
-    before_at_dst, after_at_dst: 1 for an access at the transfer's destination (a write), 0 for one
-        at its source (a read).
+    before_at_dst, after_at_dst: 1 for an access at the transfer's destination (a write, or a read
+        of its operand), 0 for one at its source (a read).
     true: 1 for a dependency by value (the later transfer reads what the earlier one wrote), 0 for
         one by reuse of the memory.
     """
@@ -45,17 +80,22 @@ class ChunkDag(Value):
     """A program with its dependencies on memory, and the properties of its values for fusion.
 
     program: the program.
+    operands: where its reductions read their operands.
     dependencies: the order of accesses to memory.
     origin: int32 (transfers,), the transfer that wrote exactly the range that this one reads, if
         nothing wrote to any part of it since; else NONE.
+    version: int64 (transfers,), of what each transfer reads at its source: two that read the same
+        range have the same number if nothing wrote to any part of it in between.
     readers: int32 (transfers,), how many accesses read any part of what this one wrote.
     kept: bool (transfers,), whether any part of what this one wrote remains at the end and is part
         of the result.
     """
 
     program: Program
+    operands: Operands
     dependencies: Dependencies
     origin: IntArray
+    version: LongArray
     readers: IntArray
     kept: BoolArray
 
@@ -76,17 +116,20 @@ class InstructionDag(Value):
     channel of each.
 
     A local transfer is one instruction. A remote one is a send at its source and a receive at its
-    destination; `forward` fuses receives with sends.
+    destination; `forward` fuses receives with sends, `copied` copies within a rank.
 
     chunks: the chunk DAG.
     forward: int32 (transfers,), the transfer whose send is one instruction with this one's receive,
         or NONE.
     channel: int32 (transfers,), the channel of each transfer; NONE for local transfers.
+    copied: int32 (transfers,), the copy within a rank that is one instruction with this transfer's
+        send, of the same chunks; or NONE.
     """
 
     chunks: ChunkDag
     forward: IntArray
     channel: IntArray
+    copied: IntArray
 
     @property
     def remote(self) -> BoolArray:

@@ -50,6 +50,7 @@ class Op(IntEnum):
     RECV_COPY_SEND = 6
     RECV_REDUCE_SEND = 7
     RECV_REDUCE_COPY_SEND = 8
+    COPY_SEND = 9
 
 
 MAX_NUMBER = 4096
@@ -74,7 +75,13 @@ def _flags(*ops: Op) -> BoolArray:
     return flags
 
 
-SENDS = _flags(Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
+SENDS = _flags(
+    Op.SEND,
+    Op.RECV_COPY_SEND,
+    Op.RECV_REDUCE_SEND,
+    Op.RECV_REDUCE_COPY_SEND,
+    Op.COPY_SEND,
+)
 """SENDS[op]: whether the operation sends a message."""
 
 RECEIVES = _flags(
@@ -96,6 +103,7 @@ READS_SOURCE = _flags(
     Op.RECV_REDUCE_COPY,
     Op.RECV_REDUCE_SEND,
     Op.RECV_REDUCE_COPY_SEND,
+    Op.COPY_SEND,
 )
 """READS_SOURCE[op]: whether the operation reads (src_buffer, src_index)."""
 
@@ -106,8 +114,12 @@ WRITES_DESTINATION = _flags(
     Op.RECV_REDUCE_COPY,
     Op.RECV_COPY_SEND,
     Op.RECV_REDUCE_COPY_SEND,
+    Op.COPY_SEND,
 )
 """WRITES_DESTINATION[op]: whether the operation writes (dst_buffer, dst_index)."""
+
+SENDS_SOURCE = _flags(Op.SEND, Op.COPY_SEND)
+"""SENDS_SOURCE[op]: whether the operation sends its source; the others send their result."""
 
 
 class Protocol(Enum):

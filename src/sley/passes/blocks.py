@@ -70,7 +70,7 @@ class _Ends:
         columns = np.stack(np.unravel_index(keys, shape))
         receive_end, send_end = np.full((2, len(t)), NONE)
         receive_end[remote], send_end[remote] = end[: len(remote)], end[len(remote) :]
-        fused = np.flatnonzero(order.fused)
+        fused = np.flatnonzero(order.fused & dag.remote[order.receive])
         tied = np.stack([receive_end[order.receive[fused]], send_end[order.send[fused]]])
         return cls(columns, receive_end, send_end, np.unique(tied, axis=1))
 

@@ -39,7 +39,7 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     logical = np.where(requested != NONE, requested, t.src_index // t.count % channels)
     if forward is None:
         forward = np.full(len(t), NONE, np.int32)
-        return InstructionDag(dag, forward, _number_channels(t, logical))
+        return InstructionDag(dag, forward, _number_channels(t, logical), forward)
     forward = forward.copy()
     chains = _chains(forward, requested)
     # Chains that cannot choose come first, so that the others choose around them.
@@ -53,7 +53,8 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
         for receive, fits in zip(chain[:-1], fitting, strict=True):
             if not fits:
                 forward[receive] = NONE
-    return InstructionDag(dag, forward, _number_channels(t, logical))
+    copied = np.full(len(t), NONE, np.int32)
+    return InstructionDag(dag, forward, _number_channels(t, logical), copied)
 
 
 def _chains(forward: IntArray, requested: NDArray[Any]) -> list[list[int]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.ir.dag import ChunkDag, Dependencies
+from sley.ir.dag import ChunkDag, Dependencies, Operands
 from sley.ir.program import Program
 from sley.ir.tables import (
     NONE,
@@ -25,55 +25,69 @@ from sley.ir.words import TransferKind
 class _Accesses:
     """One row an access to one cell, sorted by cell, and at a cell in the order of the program.
 
-    at_dst: whether the access is a transfer's write or its read. combines: whether it is a write
-    that also reads. last_write, next_write: the row of the nearest write to the same cell before
-    and after it, or NONE. place: the row of access k of the unsorted list, in which the reads of
-    all transfers come before the writes.
+    at_dst: whether the access is at the transfer's destination or at its source. write: whether it
+    writes. combines: whether it is a write that also reads. last_write, next_write: the row of the
+    nearest write to the same cell before and after it, or NONE. place: the row of access k of the
+    unsorted list, which begins with what the transfers read at their sources.
     """
 
     cell: LongArray
     transfer: LongArray
     at_dst: BoolArray
+    write: BoolArray
     combines: BoolArray
     last_write: LongArray
     next_write: LongArray
     place: LongArray
 
 
-def dependencies(program: Program) -> ChunkDag:
+def dependencies(program: Program, operands: Operands | None = None) -> ChunkDag:
     """The chunk DAG of `program` (MSCCLang 4.1).
 
     True dependencies come from moving chunks, false ones from reusing memory. Both are tracked on
     cells of memory, so input and output in place are one. Linear in the chunks moved, up to a sort.
+
+    operands: where reductions read their operands, by default at their destinations.
     """
-    accesses = _accesses(program)
+    operands = operands or Operands.at_destinations(program)
+    accesses = _accesses(program, operands)
     found = _dependencies(accesses)
     readers = np.bincount(found.before[found.true == 1], minlength=len(program.transfers))
     return ChunkDag(
         program=program,
+        operands=operands,
         dependencies=found,
         origin=_origin(program, accesses).astype(np.int32),
+        version=_version(program, accesses),
         readers=readers.astype(np.int32),
         kept=_kept(program, accesses),
     )
 
 
-def _accesses(program: Program) -> _Accesses:
+def _accesses(program: Program, operands: Operands) -> _Accesses:
     t = program.transfers
+    destination, own = program.destination_cells, operands.cells(program)
+    reduces = t.kind == TransferKind.REDUCE
+    apart = np.flatnonzero(reduces & (own != destination))
     read_by, read = spans(program.source_cells, t.count)
-    written_by, written = spans(program.destination_cells, t.count)
-    cell = np.concatenate([read, written])
-    transfer = np.concatenate([read_by, written_by])
-    at_dst = np.repeat([False, True], [len(read), len(written)])
-    # A transfer reads before it writes; it never does both at one cell.
+    of, operand = spans(own[apart], t.count[apart])
+    written_by, written = spans(destination, t.count)
+    cell = np.concatenate([read, operand, written])
+    transfer = np.concatenate([read_by, apart[of], written_by])
+    lengths = [len(read), len(operand), len(written)]
+    at_dst = np.repeat([False, True, True], lengths)
+    write = np.repeat([False, False, True], lengths)
+    # A transfer reads before it writes; it reads and writes a cell only if it combines there.
     order = ordered_by(cell, transfer, at_dst)
-    cell, transfer, at_dst = cell[order], transfer[order], at_dst[order]
-    last_write, next_write = neighbouring_writes(cell, at_dst)
+    cell, transfer, at_dst, write = cell[order], transfer[order], at_dst[order], write[order]
+    last_write, next_write = neighbouring_writes(cell, write)
+    combines = reduces & (own == destination)
     return _Accesses(
         cell=cell,
         transfer=transfer,
         at_dst=at_dst,
-        combines=at_dst & (t.kind[transfer] == TransferKind.REDUCE),
+        write=write,
+        combines=write & combines[transfer],
         last_write=last_write,
         next_write=next_write,
         place=inverse(order),
@@ -83,10 +97,10 @@ def _accesses(program: Program) -> _Accesses:
 def _dependencies(a: _Accesses) -> Dependencies:
     rows = np.arange(len(a.cell))
     has_before, has_after = a.last_write != NONE, a.next_write != NONE
-    true = np.flatnonzero(has_before & (~a.at_dst | a.combines))
+    true = np.flatnonzero(has_before & (~a.write | a.combines))
     # A write depends on the reads before it, and through them on the write before those.
-    reused = np.flatnonzero(has_after & ~a.at_dst)
-    overwritten = np.flatnonzero(has_before & a.at_dst & ~a.combines & (a.last_write == rows - 1))
+    reused = np.flatnonzero(has_after & ~a.write)
+    overwritten = np.flatnonzero(has_before & a.write & ~a.combines & (a.last_write == rows - 1))
     before = np.concatenate([a.last_write[true], reused, a.last_write[overwritten]])
     after = np.concatenate([true, a.next_write[reused], overwritten])
     by_value = np.repeat([1, 0, 0], [len(true), len(reused), len(overwritten)])
@@ -119,10 +133,18 @@ def _origin(program: Program, a: _Accesses) -> LongArray:
     return np.where(same & (t.count[origin] == t.count), origin, NONE)
 
 
+def _version(program: Program, a: _Accesses) -> LongArray:
+    """See `ChunkDag.version`."""
+    count = program.transfers.count
+    last = a.last_write[a.place[: int(count.sum())]]
+    # At each cell the last write never comes earlier for a later read: equal sums, equal rows.
+    return np.asarray(np.add.reduceat(last, np.cumsum(count) - count))
+
+
 def _kept(program: Program, a: _Accesses) -> BoolArray:
     """See `ChunkDag.kept`."""
     promised = program.collective.promised_cells(program.layout)
     kept = np.zeros(len(program.transfers), bool)
-    final = a.at_dst & (a.next_write == NONE) & promised[a.cell]
+    final = a.write & (a.next_write == NONE) & promised[a.cell]
     kept[a.transfer[final]] = True
     return kept

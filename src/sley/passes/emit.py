@@ -52,6 +52,7 @@ def _operations(dag: InstructionDag, order: Order) -> np.ndarray:
         [
             receive == NONE,
             local & reduces,
+            local & (send == NONE),
             local,
             (send == NONE) & reduces,
             send == NONE,
@@ -62,6 +63,7 @@ def _operations(dag: InstructionDag, order: Order) -> np.ndarray:
             Op.SEND,
             Op.REDUCE,
             Op.COPY,
+            Op.COPY_SEND,
             Op.RECV_REDUCE_COPY,
             Op.RECV,
             Op.RECV_REDUCE_SEND,
@@ -79,9 +81,10 @@ def _instructions(dag: InstructionDag, order: Order, position: np.ndarray) -> In
     plain_send, local = receive == NONE, (receive != NONE) & ~dag.remote[receive]
     reducing = np.isin(op, [Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND])
     own_source = plain_send | local
-    # A reducing receive's operand is the local one: the transfer's destination (MSCCLang 4.2).
-    src_buffer = np.select([own_source, reducing], [t.src_buffer[main], t.dst_buffer[main]], NONE)
-    src_index = np.select([own_source, reducing], [t.src_index[main], t.dst_index[main]], NONE)
+    # A reducing receive's operand is the local one (MSCCLang 4.2).
+    own = dag.chunks.operands
+    src_buffer = np.select([own_source, reducing], [t.src_buffer[main], own.buffer[main]], NONE)
+    src_index = np.select([own_source, reducing], [t.src_index[main], own.index[main]], NONE)
     stores = ~plain_send & (op != Op.RECV_REDUCE_SEND)
     remote_receive = (receive != NONE) & ~local
     return Instructions(
@@ -93,7 +96,7 @@ def _instructions(dag: InstructionDag, order: Order, position: np.ndarray) -> In
         count=t.count[main],
         send_peer=np.where(send != NONE, t.dst[send], NONE),
         recv_peer=np.where(remote_receive, t.src[main], NONE),
-        channel=dag.channel[main],
+        channel=dag.channel[np.where(send == NONE, main, send)],
         transfer=main,
         forward=np.where((receive != NONE) & (send != NONE), send, NONE),
         pipeline=order.pipeline[position],

@@ -1,12 +1,15 @@
-"""Fuse: which receive becomes one instruction with which send (MSCCLang 4.3)."""
+"""Fuse: which receive becomes one instruction with which send (MSCCLang 4.3), and which copy."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from sley.ir.dag import ChunkDag
+from sley.ir.dag import ChunkDag, InstructionDag
 from sley.ir.graph import levels
-from sley.ir.tables import NONE, Edges, IntArray
+from sley.ir.tables import NONE, Edges, IntArray, LongArray
+from sley.ir.words import TransferKind
 
 
 def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
@@ -36,6 +39,52 @@ def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
     forward = np.full(len(t), NONE, np.int32)
     forward[earlier[order]] = later[order]
     return forward
+
+
+def fuse_copies(dag: InstructionDag, widest: int | None = None) -> InstructionDag:
+    """The instruction DAG with copies within a rank as one instruction with sends of the chunks
+    that they copy (NCCL's copySend), which read them once for both.
+
+    Of several sends that read what a copy reads, the one on the longest path is fused; of several
+    copies each with another send. The send must be in no other instruction. `order` may undo a
+    choice: where the receiver of the message waits for the copy.
+
+    widest: as for `fuse`.
+    """
+    chunks = dag.chunks
+    t = chunks.program.transfers
+    source = chunks.program.source_cells
+    copies = ~dag.remote & (t.kind == TransferKind.COPY)
+    sends = dag.remote & np.isin(source, source[copies])
+    sends[dag.forward[dag.forward != NONE]] = False
+    if widest is not None:
+        sends &= t.count <= widest
+    if not sends.any():
+        return dag
+    remaining = levels(_with_messages(chunks).reversed())[::2]
+    rows = np.flatnonzero(copies | sends)
+    read = np.stack([source[rows], t.count[rows], t.lane[rows], chunks.version[rows]])
+    same = np.full(len(t), NONE)
+    same[rows] = np.unique(read, axis=1, return_inverse=True)[1].ravel()
+    copy, send = np.flatnonzero(copies), np.flatnonzero(sends)
+    copy = copy[np.argsort(same[copy], kind="stable")]
+    send = send[np.lexsort((send, -remaining[send], same[send]))]
+    # The k-th copy of a range goes with the k-th send of it.
+    one, other = (same[k] * len(t) + _counted(same[k]) for k in (copy, send))
+    _, at, of = np.intersect1d(one, other, return_indices=True)
+    copy, send = copy[at], send[of]
+    by_hand = t.send_block[copy]
+    fits = (by_hand == NONE) | (by_hand == t.send_block[send])
+    copied = dag.copied.copy()
+    copied[send[fits]] = copy[fits]
+    return replace(dag, copied=copied)
+
+
+def _counted(keys: LongArray) -> LongArray:
+    """The number of equal keys before each one; equal keys are adjacent."""
+    rows = np.arange(len(keys))
+    starts = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+    return rows - np.maximum.accumulate(np.where(starts, rows, 0))
 
 
 def _with_messages(dag: ChunkDag) -> Edges:

@@ -15,7 +15,8 @@ after its send, so that both ends execute it together.
 The scheduling always finishes. A transfer is sent only when everything that its receive waits for
 is done, so the oldest message of a connection can always be received, unless its receive is fused
 with a send that has no free slot or whose own receiver is not ready. If nothing else can run, one
-such instruction is split into a receive and a send.
+such instruction is split into a receive and a send. A copy that is fused with a send waits for it
+until then.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class _Run:
     local transfer is its half 2t.
 
     Candidates are queued by priority. ready: those that may run. parked: by connection, those that
-    found no free slot. heads: receives of oldest messages that are fused with a send.
+    found no free slot. heads: receives of oldest messages that are fused with a send. kept_back:
+    copies that may run, but are to be one instruction with a send.
     """
 
     def __init__(self, dag: InstructionDag, slots: int, per_chunk: bool) -> None:
@@ -79,6 +81,12 @@ class _Run:
         self.queue: list[deque[int]] = [deque() for _ in range(connections)]
         self.used = [0] * connections
         self.parked: list[list[int]] = [[] for _ in range(connections)]
+        self.copied = dag.copied.tolist()
+        self.sent_with = [NONE] * len(t)
+        for transfer, copy in enumerate(self.copied):
+            if copy != NONE:
+                self.sent_with[copy] = transfer
+        self.kept_back: list[int] = []
         self.fused_with = [NONE] * len(t)
         for transfer, after in enumerate(self.forward):
             if after != NONE:
@@ -103,8 +111,13 @@ class _Run:
 
     def _offer_send(self, transfer: int) -> None:
         """Makes a send (or local transfer) a candidate once source and destination are ready."""
-        if self.waiting[2 * transfer] == 0 and self.waiting[2 * transfer + 1] == 0:
-            heappush(self.ready, self.priority[2 * transfer])
+        if self._is_free(transfer):
+            kept_back = self.sent_with[transfer] != NONE
+            heappush(self.kept_back if kept_back else self.ready, self.priority[2 * transfer])
+
+    def _is_free(self, transfer: int) -> bool:
+        """Whether everything that a transfer waits for is done, at both ends."""
+        return not (self.waiting[2 * transfer] or self.waiting[2 * transfer + 1])
 
     def _offer_receive(self, transfer: int) -> None:
         """Makes the receive of the oldest message of a connection a candidate."""
@@ -132,9 +145,18 @@ class _Run:
             if width > room:
                 heappush(self.parked[connection], self.priority[half])
                 return
-        self._finish(transfer if at_dst else NONE, send)
+        self._finish(transfer if at_dst else self._copy_of(transfer), send)
         if send != NONE and width > self.slots:
             self._finish(send, NONE)
+
+    def _copy_of(self, send: int) -> int:
+        """The copy that runs with a send: the one that is to, if it may run by now; else NONE, and
+        it will run by itself."""
+        copy = self.copied[send]
+        if copy == NONE or self.sent_with[copy] == NONE:
+            return NONE
+        self.sent_with[copy] = NONE
+        return copy if self._is_free(copy) else NONE
 
     def _unpark(self, connection: int) -> None:
         """Makes the first instruction that is parked at a connection a candidate again.
@@ -150,7 +172,14 @@ class _Run:
                 return
 
     def _split(self) -> bool:
-        """Splits one fused instruction whose message has arrived; False if there is none."""
+        """Splits one fused instruction whose copy may run, or whose message has arrived; False if
+        there is none."""
+        while self.kept_back:
+            half = self.half_of[heappop(self.kept_back)]
+            if not self.done[half]:
+                self.sent_with[half // 2] = NONE
+                self._offer_send(half // 2)
+                return True
         while self.heads:
             half = self.half_of[heappop(self.heads)]
             if not self.done[half]:

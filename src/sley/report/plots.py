@@ -36,6 +36,7 @@ _OPS = {
     Op.RECV_COPY_SEND: "#56b3d4",
     Op.RECV_REDUCE_SEND: "#5566d6",
     Op.RECV_REDUCE_COPY_SEND: "#8aa83a",
+    Op.COPY_SEND: "#4f6fa3",
 }
 _PARTS = {
     "moving_us": "#2f7fb8",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.ir.dag import Blocks, ChunkDag, InstructionDag, Order
+from sley.ir.dag import Blocks, ChunkDag, Forwarded, InstructionDag, Order
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Table
@@ -22,6 +22,7 @@ _WORDS: Mapping[str, type[IntEnum]] = {
     "kind": TransferKind,
     "src_buffer": Buffer,
     "dst_buffer": Buffer,
+    "own_buffer": Buffer,
 }
 """Columns that hold members of an enumeration."""
 
@@ -31,11 +32,10 @@ def stage_table(value: object) -> list[str]:
     without any value are omitted; "-" means no value."""
     match value:
         case Program():
-            columns = _columns(value.transfers)
-            columns["source"] = np.array(
-                [value.sources.place(int(row)).short for row in columns["source"]], str
-            )
-            return _table("transfer", columns)
+            return _table("transfer", _transfers(value))
+        case Forwarded():
+            own = {f"own_{name}": column for name, column in _columns(value.operands).items()}
+            return _table("transfer", _transfers(value.program) | own)
         case ChunkDag():
             of_transfers = {w: getattr(value, w) for w in ("origin", "readers", "kept")}
             return [
@@ -49,7 +49,8 @@ def stage_table(value: object) -> list[str]:
         case np.ndarray():
             return _table("transfer", {"forward": value})
         case InstructionDag():
-            return _table("transfer", {"forward": value.forward, "channel": value.channel})
+            columns = {w: getattr(value, w) for w in ("forward", "channel", "copied")}
+            return _table("transfer", columns)
         case Order():
             return _table("row", _columns(value))
         case Blocks():
@@ -62,6 +63,13 @@ def stage_table(value: object) -> list[str]:
             return [line for rank in ranks for line in plan_table(value, rank)]
         case _:
             raise TypeError(f"no pass makes a {type(value).__name__}")
+
+
+def _transfers(program: Program) -> dict[str, NDArray[Any]]:
+    """The columns of a program's transfers, with the places of their sources."""
+    columns = _columns(program.transfers)
+    places = [program.sources.place(int(row)).short for row in columns["source"]]
+    return columns | {"source": np.array(places, str)}
 
 
 def _columns(table: Table) -> dict[str, NDArray[Any]]:

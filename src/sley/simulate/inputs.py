@@ -35,6 +35,7 @@ for _op, _traffic in {
     Op.RECV_COPY_SEND: (2, 1),
     Op.RECV_REDUCE_SEND: (2, 1),
     Op.RECV_REDUCE_COPY_SEND: (3, 1),
+    Op.COPY_SEND: (2, 1),
 }.items():
     _LOCAL[_op], _SENT[_op] = _traffic
 

@@ -193,6 +193,7 @@ using RecvReduceCopy = Kind<true, true, true, false, true>;
 using RecvCopySend = Kind<true, false, true, true, false>;
 using RecvReduceSend = Kind<true, true, false, true, true>;
 using RecvReduceCopySend = Kind<true, true, true, true, true>;
+using CopySend = Kind<false, true, true, true, false>;
 
 SLEY_INLINE From no_message() { return {0, 0, nowhere()}; }
 SLEY_INLINE To nobody() { return {0, 0, false}; }
@@ -225,6 +226,9 @@ SLEY_FUNCTION void recv_reduce_send(i32 tile, Step s, From from, Place src, To t
 SLEY_FUNCTION void recv_reduce_copy_send(i32 tile, Step s, From from, Place src, Place dst, To to,
                                          i32 count = 1) {
     execute<RecvReduceCopySend>(tile, s, from, src, dst, to, count);
+}
+SLEY_FUNCTION void copy_send(i32 tile, Step s, Place src, Place dst, To to, i32 count = 1) {
+    execute<CopySend>(tile, s, no_message(), src, dst, to, count);
 }
 
 }  // namespace sley

@@ -57,6 +57,7 @@ SLEY_INLINE void interpret(i32 tile, i32 number) {
         case 6: recv_copy_send(tile, s, from, in.dst, to, in.count); break;
         case 7: recv_reduce_send(tile, s, from, in.src, to, in.count); break;
         case 8: recv_reduce_copy_send(tile, s, from, in.src, in.dst, to, in.count); break;
+        case 9: copy_send(tile, s, in.src, in.dst, to, in.count); break;
     }
 }
 

@@ -100,7 +100,7 @@ class _Traces:
         """int64 (instructions,): the nodes of an instruction for a tile: a message that arrives, a
         computation, a message that leaves. A nop, which only waits, is a computation."""
         op = self.plan.instructions.op
-        computes = REDUCES[op] | (op == Op.COPY) | (op == Op.NOP)
+        computes = REDUCES[op] | np.isin(op, [Op.COPY, Op.COPY_SEND, Op.NOP])
         return np.asarray(RECEIVES[op].astype(np.int64) + computes + SENDS[op])
 
     @cached_property

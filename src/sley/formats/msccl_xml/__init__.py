@@ -3,8 +3,8 @@
 `reader`: `parse` makes a `raw` file of the text, `checks` refuse it, `notes` are remarks on it.
 `runtime`: what a target executes when it reads a file; `lexical` is its lexer, `transmissions` what
 its parser and kernels make of the steps.
-`writer`: `rewriting` replaces instructions that a target doesn't run, `steps` are the file's rows,
-`limits` refuse plans that a target can't run. Both use `words` and `targets`.
+`writer`: `steps` are the file's rows, `limits` refuse plans that a target can't run. Both use
+`words` and `targets`.
 """
 
 from sley.formats.format import RuntimeFormat

@@ -74,6 +74,7 @@ class XmlTarget(Target):
 
 
 _COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}
+_FUSED = frozenset(Op) - {Op.COPY_SEND}
 _UNFUSED = frozenset({Op.NOP, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE})
 _PEERS_PER_CHANNEL = 32
 _INT8_MAX = 127
@@ -100,7 +101,7 @@ MSCCL = XmlTarget(
     nodes=None,
     children=None,
     attribute_chars=None,
-    operations=frozenset(Op),
+    operations=_FUSED,
     collectives={**_COMMON, "reducescatter": "reduce_scatter"},
     custom_collective="custom",
     max_is_inclusive=False,
@@ -129,7 +130,7 @@ EXECUTOR = XmlTarget(
     nodes=4095,
     children=1024,
     attribute_chars=255,
-    operations=frozenset(Op),
+    operations=_FUSED,
     collectives={
         **_COMMON,
         "reducescatter": "reducescatter",

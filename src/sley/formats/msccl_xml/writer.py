@@ -22,7 +22,6 @@ from sley.formats.msccl_xml.limits import (
     check_tables,
     rows_of_plan,
 )
-from sley.formats.msccl_xml.rewriting import remove_nops, unfuse
 from sley.formats.msccl_xml.steps import Peers, Steps, peers_of, steps_of
 from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
 from sley.formats.msccl_xml.words import (
@@ -32,6 +31,7 @@ from sley.formats.msccl_xml.words import (
     name_and_chunks,
 )
 from sley.formats.problems import Problems
+from sley.formats.rewriting import remove_nops, unfuse
 from sley.ir.plan import Plan
 from sley.ir.sizes import text_in_bytes
 from sley.ir.tables import NONE
@@ -215,7 +215,7 @@ def _step_lines(plan: Plan, steps: Steps) -> list[str]:
     """The <step> lines. If an operation has only one operand, the other repeats it, since that is
     always inside its buffer."""
     t = plan.instructions
-    words = np.array([OPERATION_WORDS[op] for op in Op])
+    words = np.array([OPERATION_WORDS.get(op, "") for op in Op])
     buffers = np.array([BUFFER_WORDS[buffer] for buffer in BUFFERS.values()])
     has_src, has_dst = READS_SOURCE[t.op], WRITES_DESTINATION[t.op]
     row = steps.instruction

@@ -29,11 +29,12 @@ from sley.formats.mscclpp.threadblocks import (
 )
 from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT, PROTOCOLS
 from sley.formats.problems import Problems
+from sley.formats.rewriting import unfuse
 from sley.ir.collectives import standard
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray
-from sley.ir.words import Protocol, is_integer
+from sley.ir.words import Op, Protocol, is_integer
 
 _BARRIERS = 2
 """The barriers of a part that follows another one and precedes a third."""
@@ -41,6 +42,10 @@ _BARRIERS = 2
 _RESERVED = (_BARRIERS, 6, 12, 20, 32)
 """Operations to leave free in the parts of a block, in turn until all parts fit: each has barriers,
 and may need signals and semaphores for other parts."""
+
+
+OPERATIONS = frozenset(Op) - {Op.COPY_SEND}
+"""The operations that files can express: a put reads its source, but stores it only on the peer."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ def fit(
 ) -> Parts:
     """The parts of a file; raises the problems, earlier ones included."""
     refuse_varying_counts(plan.collective)
+    plan = unfuse(plan, OPERATIONS)
     _check_plan(plan, problems)
     nodes = _nodes(plan, ranks_per_node, problems)
     problems.raise_any()

@@ -14,7 +14,7 @@ from sley.ir.faults import LIMIT, Fault, diagnostics, faults, overlap_faults, ow
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray, inverse, neighbouring_writes, spans
-from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
+from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, SENDS_SOURCE, WRITES_DESTINATION, Op
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,8 @@ def trace_events(plan: Plan) -> Events:
     accesses = _Accesses.of(plan, position)
     in_place = _reduced_in_place(plan, accesses)
     before, after = accesses.with_results(plan, in_place, position).conflicts()
-    fused = np.flatnonzero(SENDS[plan.instructions.op] & RECEIVES[plan.instructions.op])
+    op = plan.instructions.op
+    fused = np.flatnonzero(SENDS[op] & RECEIVES[op])
     order = Edges.from_pairs(
         len(position),
         np.concatenate([before, 2 * fused]),
@@ -99,13 +100,13 @@ class _Accesses:
         """The accesses of all instructions, without the results of `recv_reduce_send`, which are
         not stored."""
         t = plan.instructions
-        passes_on = np.isin(t.op, [Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY_SEND])
+        passes_on = SENDS[t.op] & WRITES_DESTINATION[t.op] & ~SENDS_SOURCE[t.op]
         source, target = plan.source_cells, plan.destination_cells
         return cls._sorted(
             position,
             [
                 _ranges(plan, READS_SOURCE[t.op] & (t.op != Op.SEND), source, 0, write=False),
-                _ranges(plan, t.op == Op.SEND, source, 1, write=False),
+                _ranges(plan, SENDS_SOURCE[t.op], source, 1, write=False),
                 _ranges(plan, t.op == Op.REDUCE, target, 0, write=False),
                 _ranges(plan, WRITES_DESTINATION[t.op], target, 0, write=True),
                 _ranges(plan, passes_on, target, 1, write=False),

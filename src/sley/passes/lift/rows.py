@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sley.ir.plan import Plan
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, BoolArray, IntArray, LongArray, offsets_of
-from sley.ir.words import RECEIVES, REDUCES, Buffer, Op, TransferKind
+from sley.ir.words import RECEIVES, REDUCES, SENDS_SOURCE, Buffer, Op, TransferKind
 from sley.passes.lift.events import Events
 from sley.passes.lift.times import Times
 
@@ -71,14 +71,14 @@ def _parts(plan: Plan, events: Events, lands: BoolArray) -> list[_Part]:
     source = _Ranges(t.src_buffer, t.src_index)
     own = _own_scratch(plan, landed | apart)
     target = own.where(apart, source.where(events.in_place, _Ranges(t.dst_buffer, t.dst_index)))
-    sent = source.where(t.op == Op.SEND, target)
+    sent = source.where(SENDS_SOURCE[t.op], target)
     # If both the message and the result are in `own`, the operand is reduced into it.
     taken_from = source.where(apart, own)
     kind = np.where(REDUCES[t.op], TransferKind.REDUCE, TransferKind.COPY)
     copy = np.full(len(t), TransferKind.COPY)
     put, take = events.send[~lands], events.receive[~lands]
     early, late = events.send[lands], events.receive[lands]
-    local = np.flatnonzero(np.isin(t.op, [Op.COPY, Op.REDUCE]))
+    local = np.flatnonzero(np.isin(t.op, [Op.COPY, Op.REDUCE, Op.COPY_SEND]))
     kept = np.flatnonzero(_reduces_elsewhere(plan) | (apart & ~landed))
     return [
         _Part(0, 2 * kept, copy[kept], kept, source[kept], kept, target[kept]),

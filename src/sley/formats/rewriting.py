@@ -1,4 +1,4 @@
-"""Rewriting: the same plan without instructions that a runtime of MSCCL XML doesn't run.
+"""Rewriting: the same plan without instructions that a runtime doesn't run.
 
 Nops: in MSCCL XML a nop can only pass on its wait. The runtimes give this wait to the step that
 follows, and never announce that the nop has finished. So a nop's wait becomes one of the
@@ -139,6 +139,8 @@ _DST_PLUS_SRC = _Piece(Op.REDUCE, _Range.SOURCE, _Range.DESTINATION)
 _DST_PLUS_SPARE = _Piece(Op.REDUCE, _Range.SPARE, _Range.DESTINATION)
 _SPARE_PLUS_SRC = _Piece(Op.REDUCE, _Range.SOURCE, _Range.SPARE)
 _SPARE_TO_DST = _Piece(Op.COPY, _Range.SPARE, _Range.DESTINATION)
+_COPY = _Piece(Op.COPY, _Range.SOURCE, _Range.DESTINATION)
+_SEND_SRC = _Piece(Op.SEND, _Range.SOURCE, _Range.ABSENT)
 _SEND_DST = _Piece(Op.SEND, _Range.DESTINATION, _Range.ABSENT)
 _SEND_SPARE = _Piece(Op.SEND, _Range.SPARE, _Range.ABSENT)
 
@@ -154,6 +156,8 @@ _REDUCED: Mapping[_Overlap, tuple[_Piece, ...]] = MappingProxyType(
 def _pieces(op: Op, overlap: _Overlap) -> tuple[_Piece, ...]:
     """The pieces of a fused instruction, in order."""
     match op:
+        case Op.COPY_SEND:
+            return (_SEND_SRC, _COPY)
         case Op.RECV_COPY_SEND:
             return (_RECV_DST, _SEND_DST)
         case Op.RECV_REDUCE_SEND:
@@ -165,7 +169,13 @@ def _pieces(op: Op, overlap: _Overlap) -> tuple[_Piece, ...]:
 
 
 FUSED = frozenset(
-    {Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND}
+    {
+        Op.COPY_SEND,
+        Op.RECV_COPY_SEND,
+        Op.RECV_REDUCE_SEND,
+        Op.RECV_REDUCE_COPY,
+        Op.RECV_REDUCE_COPY_SEND,
+    }
 )
 """The operations that can be split."""
 
@@ -191,7 +201,7 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
     needs_spare = np.zeros(len(t), np.bool_)
     for mask, pieces in recipes:
         parts[mask] = len(pieces)
-        needs_spare |= mask & any(_Range.SPARE in piece for piece in pieces)
+        needs_spare |= mask & any(_Range.SPARE in piece[1:] for piece in pieces)
     spare, scratch = _spare_chunks(plan, needs_spare)
     start = offsets_of(parts)
     columns = {name: np.repeat(getattr(t, name), parts) for name in t.column_names()}
