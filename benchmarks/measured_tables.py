@@ -90,7 +90,7 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
         "mi300x": Table(
             "1x8 MI300X",
             topologies.mi300x,
-            "RCCL: rings over all xGMI links, and perhaps MSCCL++'s kernels",
+            "RCCL's own tuner, and perhaps MSCCL's and MSCCL++'s kernels for sizes up to a few MB",
         ),
         "oke-a100": Table("2x8 A100 (OKE)", lambda: topologies.dgx_a100(2)),
         "p5": Table(
@@ -100,9 +100,7 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
         ),
         "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2)),
         "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each, launch_gpus=2),
-        "v100": Table(
-            "1x8 V100 (DGX-1)", topologies.dgx1, "rings along the machine's links", launch_gpus=8
-        ),
+        "v100": Table("1x8 V100 (DGX-1)", topologies.dgx1, launch_gpus=8),
     }
 )
 """The tables whose machines are known."""

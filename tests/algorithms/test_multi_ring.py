@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
+from sley import topologies
 from sley.algorithms.multi_ring import ring_orders
 from sley.errors import SleyError
 from sley.ir.words import Buffer, TransferKind
 
 NAMES = ("multi-ring-allreduce", "multi-ring-allgather", "multi-ring-reducescatter")
+ROOTED = ("multi-ring-broadcast", "multi-ring-reduce")
 
 
 def crossings(program: sley.Program, gpus: int) -> dict[int, set[tuple[int, int]]]:
@@ -92,6 +96,61 @@ def test_one_rank_is_refused(name: str) -> None:
     with pytest.raises(SleyError) as caught:
         sley.algorithms.build(name, nodes=1, gpus=1)
     assert caught.value.code == "L121"
+
+
+@pytest.mark.parametrize("name", [*NAMES, *ROOTED])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_given_orders_are_the_rings_of_the_channels(name: str, in_place: bool) -> None:
+    orders = topologies.link_rings(topologies.dgx1()).orders
+    program = sley.algorithms.build(name, nodes=1, gpus=8, orders=orders, in_place=in_place)
+    plan = sley.compile(program, topology=topologies.dgx1())  # proven; refused beside the links
+    assert plan.channels == len(orders)
+    t = program.transfers
+    for channel, order in enumerate(orders):
+        used = t.remote & (t.channel == channel)
+        pairs = set(zip(t.src[used].tolist(), t.dst[used].tolist(), strict=True))
+        around = set(zip(order.tolist(), np.roll(order, -1).tolist(), strict=True))
+        assert pairs <= around, "data go along the ring"
+        assert len(pairs) >= len(order) - 1, "and all the way"
+
+
+@pytest.mark.parametrize("name", ROOTED)
+@pytest.mark.parametrize("root", [0, 3, 5])
+def test_rings_of_a_rooted_collective_begin_or_end_at_the_root(name: str, root: int) -> None:
+    program = sley.algorithms.build(name, nodes=2, gpus=3, root=root)
+    t, begins = program.transfers, name == "multi-ring-broadcast"
+    assert root not in (t.dst if begins else t.src)[t.remote]
+    assert np.bincount(t.channel[t.remote]).tolist() == [5, 5, 5]
+    sley.verify(sley.compile(program))
+
+
+@pytest.mark.parametrize("name", [*NAMES, *ROOTED])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ({"orders": [[0, 1, 2]]}, "L136"),
+        ({"orders": [[0, 1, 2, 3], [0, 1, 2]]}, "L136"),
+        ({"orders": [[0, 1, 2, 2]]}, "L136"),
+        ({"orders": [[0.0, 1.0, 2.0, 3.0]]}, "L136"),
+        ({"orders": [0, 1, 2, 3]}, "L136"),
+        ({"orders": []}, "L136"),
+        ({"orders": [[0, 1, 2, 3]], "rings": 1}, "L112"),
+    ],
+)
+def test_orders_must_be_rings_of_all_ranks(name: str, words: dict[str, Any], code: str) -> None:
+    with pytest.raises(SleyError) as caught:
+        sley.algorithms.build(name, nodes=2, gpus=2, **words)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("name", ["dgx1", "mi300x"])
+def test_rings_along_links_load_each_link_by_its_rate(name: str) -> None:
+    topology = topologies.find(name)
+    orders = topologies.link_rings(topology).orders
+    t = sley.algorithms.multi_ring_allreduce(1, 8, orders=orders, in_place=True).transfers
+    sent = np.bincount(8 * t.src + t.dst, minlength=64)
+    links = topology.links
+    assert len(set((sent[8 * links.src + links.dst] / links.GBps).tolist())) == 1
 
 
 def test_multi_ring_on_twice_the_cards_takes_half_the_time() -> None:

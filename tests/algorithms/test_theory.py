@@ -65,6 +65,8 @@ FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "ring-reducescatter": (lambda n: n - 1, lambda n: n - 1),
     "all-pairs-reducescatter": (lambda n: 1, lambda n: n - 1),
     "all-pairs-alltoall": (lambda n: 1, lambda n: n - 1),
+    "ring-broadcast": (lambda n: n - 1, lambda n: 1),
+    "ring-reduce": (lambda n: n - 1, lambda n: 1),
     "binomial-broadcast": (lambda n: depth(n), lambda n: ceil(log2(n))),
     "binomial-reduce": (lambda n: depth(n), lambda n: 1),
     "flat-broadcast": (lambda n: 1, lambda n: n - 1),

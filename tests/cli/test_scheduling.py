@@ -29,6 +29,13 @@ def compiled(*arguments: object) -> dict[str, Any]:
     return plan
 
 
+def test_without_switches_several_rings_go_along_the_links_of_the_topology() -> None:
+    assert compiled("multi-ring-allgather", "--topology", "dgx1")["channels"] == 6
+    own = ("--orders", "0,3,2,1,5,6,7,4")
+    assert compiled("multi-ring-allgather", "--topology", "dgx1", *own)["channels"] == 1
+    assert compiled("multi-ring-allgather", "--topology", "ndv4")["channels"] == 8
+
+
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     path = tmp_path / "mine.resccl"
@@ -134,6 +141,7 @@ def test_a_cluster_is_named_by_its_numbers(tmp_path: Path) -> None:
     "arguments",
     [
         ("hm-allreduce", *GRID, "--stage-channels", "0;1"),
+        ("multi-ring-allreduce", *GRID, "--orders", "0,1;x"),
         ("hm-allreduce", *GRID, "--schedule", "fifo"),
         ("hm-allreduce", *GRID, "--loop-order", "sideways"),
     ],
@@ -151,6 +159,8 @@ def test_options_that_mean_nothing_are_wrong_usage(arguments: tuple[object, ...]
         (("hm-allreduce", *GRID, "--nics", 3), "C308"),
         (("hm-allreduce", *GRID, "--stage-channels", "0,1"), "L111"),
         (("ring-allreduce", "--ranks", 4, "--stage-channels", "0,1"), "L112"),
+        (("multi-ring-allreduce", *GRID, "--orders", "0,1,2;2,1,0"), "L136"),
+        (("multi-ring-allreduce", "--topology", "dgx1", "--rings", 1), "C301"),
         (("ring-allreduce", "--ranks", 4, "--nics", 1), "L112"),
     ],
 )

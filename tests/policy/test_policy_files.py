@@ -157,6 +157,8 @@ def change(plain, keys, value):
         (("ranges", "\x1b[31m"), 0, "D901", "'\\x1b[31m'"),
         (("agent",), "a" * 2000, "D901", "characters"),
         (("ranges", "allreduce", 0, "decision", "tile"), 10**400, "D901", "tile"),
+        (("ranges", "allreduce", 0, "decision", "orders"), 3, "D901", "a list"),
+        (("ranges", "allreduce", 0, "decision", "orders"), [[0, -1]], "D901", "-1"),
     ],
 )
 def test_a_changed_entry_is_refused_with_its_place(tmp_path, keys, value, code, says):

@@ -113,11 +113,11 @@ LINE = '{{"table": "{}", "collective": "{}", "size_bytes": {}, "time_us": {}, "a
 
 def test_points_of_published_tables_have_predictions(modules: dict[str, ModuleType]) -> None:
     tables = modules["measured_tables"]
-    text = LINE.format("sb-ar", "allreduce", 4096, 30.0) + LINE.format("v100", "allreduce", 1, 1.0)
+    text = LINE.format("sb-ar", "allreduce", 4096, 30.0) + LINE.format("v100", "alltoall", 1, 1.0)
     first, second = map(tables.predict, tables.read_points(text))
     assert first.compared_with == "ring, LL, 1: ring-allreduce"
     assert first.error == first.simulation.time_us / 30 - 1
-    assert second.compared_with == "ring, LL, 1: no plan (C301)"
+    assert second.compared_with == "p2p, LL, 1: no plan (C301)"
     assert (second.simulation, second.error) == (None, None)
     assert tables.spread([first, second]) == (1, abs(first.error), abs(first.error))
     assert tables.spread([second]) is None
@@ -141,12 +141,14 @@ def test_the_section_on_tables_says_what_was_compared(
     file = tmp_path / tables.TABLES
     file.parent.mkdir()
     file.write_text(
-        LINE.format("sb-ar", "allreduce", 4096, 30.0) + LINE.format("v100", "allreduce", 1, 1.0)
+        LINE.format("sb-ar", "allreduce", 4096, 30.0)
+        + LINE.format("v100", "alltoall", 1, 1.0)
+        + LINE.format("mi300x", "allreduce", 4096, 30.0)
     )
     text = page.published(tmp_path)
     assert "| 1x8 A100 (NDv4) | allreduce | 4K | ring, LL, 1: ring-allreduce | 30.0 |" in text
     assert "no plan (C301)" in text
-    assert "- 1x8 V100 (DGX-1): rings along the machine's links." in text
+    assert "- 1x8 MI300X: RCCL's own tuner" in text
     fits = text.partition("### Fitted")[2]
     assert "| 1x8 A100 (NDv4) | allreduce | 4K | +14." in fits
     assert "V100" not in fits, "there is no plan to fit"

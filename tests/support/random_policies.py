@@ -25,7 +25,7 @@ def expected_choice(decision: Decision, gpus: int) -> tuple[str, str, int] | Non
     if name.startswith("ring-"):
         return "ring", protocol, (o.channels or 1) * instances
     if name.startswith("multi-ring-"):
-        return "ring", protocol, gpus * instances
+        return "ring", protocol, (len(decision.orders) or gpus) * instances
     if name == "double-binary-tree-allreduce":
         return "tree", protocol, 2 * instances
     if name == "multi-tree-allreduce":
@@ -50,7 +50,11 @@ def random_policy(seed: int, collectives: tuple[str, ...] = COLLECTIVES) -> Poli
                 instances=r.choice((None, 1, 5)),
             )
             name = r.choice(likely if r.random() < 0.8 else names)
-            made.append(Range(begin, end, Decision(name, options, r.choice((1.0, 0.5, 0.125)))))
+            tile = r.choice((1.0, 0.5, 0.125))
+            rank = range(machine.ranks)
+            rings = r.choice((0, 0, 1, 3)) if name.startswith("multi-ring-") else 0
+            orders = tuple(tuple(r.sample(rank, len(rank))) for _ in range(rings))
+            made.append(Range(begin, end, Decision(name, options, tile, orders)))
         if made and r.random() < 0.5:
             last = made.pop()
             made.append(Range(last.begin_bytes, None, last.decision))

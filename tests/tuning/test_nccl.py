@@ -13,6 +13,7 @@ import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
 from sley.tuning import nccl
+from sley.tuning.arms import decision_of
 from sley.tuning.nccl import Algorithm
 from sley.tuning.nccl_graphs import Graph, View
 
@@ -52,7 +53,7 @@ def us(
         ("dgx2:1", (6, 20), 12),
         ("dgx1:1", (6, 20), 12),
         ("pcie-8:1", (1, 15), 2),
-        ("mi300x:1", (9, 40), 18),
+        ("mi300x:1", (7, 48), 56),
         ("ndv4:2", (8, 24), 16),
         ("ndv5:2", (8, 45), 16),
         ("resccl:4", (4, 24), 8),
@@ -275,13 +276,41 @@ def test_sends_between_nodes_use_simple() -> None:
     assert nccl.default("alltonext", topologies.ndv4(16), "1M").channels == 1
 
 
-def test_broadcast_and_reduce_have_no_program() -> None:
+def test_broadcast_and_reduce_run_on_rings() -> None:
     choice = nccl.default("broadcast", topologies.ndv4(), "1M")
-    assert (choice.algorithm, choice.program, choice.instances) == (RING, None, choice.channels)
+    assert (choice.algorithm, choice.program) == (RING, "ring-broadcast")
+    assert choice.instances == choice.channels
+    assert nccl.default("reduce", topologies.ndv4(2), "256M").program == "multi-ring-reduce"
+
+
+@pytest.mark.parametrize("name", ["dgx1", "mi300x"])
+@pytest.mark.parametrize(
+    "collective", ["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]
+)
+def test_without_switches_the_rings_of_a_choice_go_along_the_links(
+    name: str, collective: str
+) -> None:
+    topology = topologies.find(name)
+    for size in ("1K", "256K", "256M"):
+        choice = nccl.default(collective, topology, size)
+        assert choice.program == f"multi-ring-{collective}"
+        along = topologies.link_rings(topology).orders[: choice.channels].tolist()
+        assert [list(order) for order in choice.orders] == along
+        assert choice.instances == max(choice.channels // len(along), 1)
+        plan = sley.compile(decision_of(choice).program(1, 8, in_place=False), topology=topology)
+        assert plan.channels == len(along)
+
+
+def test_mi300x_have_no_ll128() -> None:
+    """RCCL's table for one node of them leaves it out."""
+    assert nccl.forced("allreduce", topologies.mi300x(), "4M", RING, LL128) is None
+    assert nccl.forced("allreduce", topologies.dgx1(), "4M", RING, LL128) is not None
 
 
 @given(
-    collective=st.sampled_from(("allreduce", "allgather", "reducescatter", "alltoall", "scatter")),
+    collective=st.sampled_from(
+        ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall", "scatter")
+    ),
     nodes=st.integers(1, 5),
     gpus=st.integers(1, 5),
     nics=st.booleans(),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sley import topologies
+from sley import Topology, topologies
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.tuning import nccl
@@ -38,6 +38,18 @@ def test_the_choice_of_nccl_is_an_arm_at_every_size():
             assert decision.options.protocol is wanted.protocol
             assert decision.options.instances == wanted.instances
             assert decision.tile == wanted.tile
+
+
+def test_without_switches_arms_keep_to_the_links():
+    """Four GPUs in a square: rings in the order of their numbers fit, all pairs don't."""
+    square = Topology.from_links("square", 4, [(0, 1), (1, 3), (3, 2), (2, 0)])
+    arms = Arms.of("allreduce", square, actions="nccl")
+    along = topologies.link_rings(square).orders.tolist()
+    assert sorted(along) == [[0, 1, 3, 2], [0, 2, 3, 1]]
+    assert {d.algorithm for d in arms.decisions} == {"multi-ring-allreduce"}
+    default = arms.decisions[arms.default(1 << 20)]
+    assert [list(order) for order in default.orders] == along
+    assert time_at(arms, arms.default(1 << 20), 1 << 20) > 0
 
 
 def test_arms_are_distinct_and_fit_on_the_gpus(arms):

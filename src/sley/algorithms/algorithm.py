@@ -22,8 +22,8 @@ class Algorithm:
     summary: one sentence.
     collective: the name of its collective.
     source: paper and section.
-    parameters: the parameters that it takes, of ranks, nodes, gpus, nics, rings, root, channels,
-        stage_channels and node_instances.
+    parameters: the parameters that it takes, of ranks, nodes, gpus, nics, rings, orders, root,
+        channels, stage_channels and node_instances.
     required: the parameters without a default.
     """
 

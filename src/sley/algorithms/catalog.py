@@ -62,6 +62,7 @@ def build(
     node_instances: int | None = None,
     nics: int | None = None,
     rings: int | None = None,
+    orders: Sequence[Sequence[int]] | None = None,
     stage_channels: Sequence[int] | None = None,
 ) -> Program:
     """The program of the algorithm `name`. A parameter that is None gets the algorithm's default.
@@ -82,6 +83,7 @@ def build(
             ("node_instances", node_instances),
             ("nics", nics),
             ("rings", rings),
+            ("orders", orders),
             ("stage_channels", stage_channels),
         )
         if value is not None

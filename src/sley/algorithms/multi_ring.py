@@ -7,40 +7,60 @@ different one, so that every card has one ring in and one ring out. GPUs form pa
 uses one card if the pair shares a card, else the two cards of one PCIe switch. If the number of
 GPUs is odd, every ring leaves at the GPU after the one where it enters.
 
+These orders need a switch between the GPUs of a node. On other machines the rings go along the
+links, in orders that the caller gives.
+
 Source: NCCL, graph search with NCCL_CROSS_NIC=0, which keeps a ring on the cards of one rail.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sley.algorithms.algorithm import Algorithm
-from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
-from sley.algorithms.sizes import check_sizes, is_positive
+from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
+from sley.algorithms.sizes import check_root, check_sizes, is_positive
 from sley.errors import Place
-from sley.errors.language import L102
-from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
+from sley.errors.language import L102, L112, L136
+from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["multi_ring_allgather", "multi_ring_allreduce", "multi_ring_reducescatter"]
+__all__ = [
+    "multi_ring_allgather",
+    "multi_ring_allreduce",
+    "multi_ring_broadcast",
+    "multi_ring_reduce",
+    "multi_ring_reducescatter",
+]
+
+Orders = Sequence[Sequence[int]] | LongArray
 
 
 def multi_ring_allreduce(
-    nodes: int, gpus: int, *, rings: int | None = None, in_place: bool = False
+    nodes: int,
+    gpus: int,
+    *,
+    rings: int | None = None,
+    orders: Orders | None = None,
+    in_place: bool = False,
 ) -> Program:
     """AllReduce along several rings, each with a share of the data and its own channel.
 
-    rings: number of rings; by default one for each GPU of a node.
-    Source: NCCL's rings. Errors: L102, L121.
+    rings: number of rings; by default one for each GPU of a node. orders: the rings themselves,
+    the ranks of each in the order in which it visits them.
+    Source: NCCL's rings. Errors: L102, L112, L121, L136.
     """
-    orders = ring_orders("multi-ring-allreduce", nodes, gpus, rings)
-    count, ranks = orders.shape
+    ways = _ways("multi-ring-allreduce", nodes, gpus, rings, orders)
+    count, ranks = ways.shape
     buffer = "in" if in_place else "out"
 
     def body(p: ChunkProgram) -> None:
-        for c, ring in enumerate(orders):
+        for c, ring in enumerate(ways):
             first = c * ranks
             ring_reduce_scatter(p, ring, first, 1, buffer=buffer, source="in", channels=[c])
             ring_all_gather(p, ring, first, 1, buffer=buffer, channels=[c])
@@ -50,18 +70,24 @@ def multi_ring_allreduce(
 
 
 def multi_ring_allgather(
-    nodes: int, gpus: int, *, rings: int | None = None, in_place: bool = False
+    nodes: int,
+    gpus: int,
+    *,
+    rings: int | None = None,
+    orders: Orders | None = None,
+    in_place: bool = False,
 ) -> Program:
     """AllGather along several rings, each with a share of the data and its own channel.
 
-    rings: number of rings; by default one for each GPU of a node.
-    Source: NCCL's rings. Errors: L102, L121.
+    rings: number of rings; by default one for each GPU of a node. orders: the rings themselves,
+    the ranks of each in the order in which it visits them.
+    Source: NCCL's rings. Errors: L102, L112, L121, L136.
     """
-    orders = ring_orders("multi-ring-allgather", nodes, gpus, rings)
-    count, ranks = orders.shape
+    ways = _ways("multi-ring-allgather", nodes, gpus, rings, orders)
+    count, ranks = ways.shape
 
     def body(p: ChunkProgram) -> None:
-        for c, ring in enumerate(orders):
+        for c, ring in enumerate(ways):
             part = p.chunk(ring, "in", c)
             place = ring * count + c
             if not in_place:
@@ -74,19 +100,25 @@ def multi_ring_allgather(
 
 
 def multi_ring_reducescatter(
-    nodes: int, gpus: int, *, rings: int | None = None, in_place: bool = False
+    nodes: int,
+    gpus: int,
+    *,
+    rings: int | None = None,
+    orders: Orders | None = None,
+    in_place: bool = False,
 ) -> Program:
     """ReduceScatter along several rings, each with a share of the data and its own channel.
 
     Out of place, partial sums are in scratch and the final sum in the output.
-    rings: number of rings; by default one for each GPU of a node.
-    Source: NCCL's rings. Errors: L102, L121.
+    rings: number of rings; by default one for each GPU of a node. orders: the rings themselves,
+    the ranks of each in the order in which it visits them.
+    Source: NCCL's rings. Errors: L102, L112, L121, L136.
     """
-    orders = ring_orders("multi-ring-reducescatter", nodes, gpus, rings)
-    count, ranks = orders.shape
+    ways = _ways("multi-ring-reducescatter", nodes, gpus, rings, orders)
+    count, ranks = ways.shape
 
     def body(p: ChunkProgram) -> None:
-        for c, ring in enumerate(orders):
+        for c, ring in enumerate(ways):
             place = ring * count + c
             part = p.chunk(np.roll(ring, -1), "in", place)
             for step in range(1, ranks):
@@ -99,6 +131,102 @@ def multi_ring_reducescatter(
 
     collective = ReduceScatter(ranks, count, in_place)
     return trace(collective, body, name="multi-ring-reducescatter")
+
+
+def multi_ring_broadcast(
+    nodes: int,
+    gpus: int,
+    *,
+    rings: int | None = None,
+    orders: Orders | None = None,
+    root: int = 0,
+    in_place: bool = False,
+) -> Program:
+    """Broadcast along several rings, each with a share of the data and its own channel: from the
+    root on, every rank sends on what it receives.
+
+    rings, orders: as for `multi_ring_allreduce`.
+    Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
+    """
+    ways = _ways("multi-ring-broadcast", nodes, gpus, rings, orders)
+    count, ranks = ways.shape
+    check_root("multi-ring-broadcast", root, ranks)
+
+    def body(p: ChunkProgram) -> None:
+        for c, ring in enumerate(_from_root(ways, root)):
+            part = p.chunk(root, "in", c)
+            if not in_place:
+                part.copy(root, "out", c)
+            for rank in ring[1:]:
+                part = part.copy(rank, "out", c, channel=c)
+
+    return trace(Broadcast(ranks, count, root, in_place), body, name="multi-ring-broadcast")
+
+
+def multi_ring_reduce(
+    nodes: int,
+    gpus: int,
+    *,
+    rings: int | None = None,
+    orders: Orders | None = None,
+    root: int = 0,
+    in_place: bool = False,
+) -> Program:
+    """Reduce along several rings, each with a share of the data and its own channel: from the rank
+    after the root on, every rank adds its data to what it receives.
+
+    Out of place the root sums in its output, the other ranks in scratch.
+    rings, orders: as for `multi_ring_allreduce`.
+    Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
+    """
+    ways = _ways("multi-ring-reduce", nodes, gpus, rings, orders)
+    count, ranks = ways.shape
+    check_root("multi-ring-reduce", root, ranks)
+    result, partial = ("in", "in") if in_place else ("out", "scratch")
+
+    def body(p: ChunkProgram) -> None:
+        for c, ring in enumerate(_from_root(ways, root)):
+            part = p.chunk(ring[1], "in", c)
+            for rank in ring[2:]:
+                part = accumulator(p, rank, "in", partial, c).reduce(part, channel=c)
+            accumulator(p, root, "in", result, c).reduce(part, channel=c)
+
+    return trace(Reduce(ranks, count, root, in_place), body, name="multi-ring-reduce")
+
+
+def _from_root(ways: LongArray, root: int) -> list[LongArray]:
+    """The rings, each from the root on."""
+    return [np.roll(way, -int(np.flatnonzero(way == root)[0])) for way in ways]
+
+
+def _ways(
+    algorithm: str, nodes: int, gpus: int, rings: int | None, orders: ArrayLike | None
+) -> LongArray:
+    """int64 (rings, ranks): the given orders, or those of `ring_orders`. Errors: L102, L112, L121,
+    L136."""
+    if orders is None:
+        return ring_orders(algorithm, nodes, gpus, rings)
+    check_sizes(algorithm, nodes=nodes, gpus=gpus)
+    if rings is not None:
+        raise L112.error(
+            at=Place(detail=algorithm),
+            expected="rings or orders",
+            found=f"both, rings={rings!r}",
+            remedy="Leave out rings: their number is that of the orders.",
+        )
+    ranks = nodes * gpus
+    try:
+        ways = np.array(orders)
+    except ValueError:  # rings of different lengths
+        ways = np.zeros(0)
+    complete = ways.ndim == 2 and len(ways) and np.issubdtype(ways.dtype, np.integer)
+    if not complete or ways.shape[1] != ranks or (np.sort(ways) != np.arange(ranks)).any():
+        raise L136.error(
+            at=Place(detail=algorithm),
+            expected=f"orders as lists of all ranks from 0 to {ranks - 1}, each rank once",
+            found=repr(orders)[:100],
+        )
+    return ways.astype(np.int64)
 
 
 def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> LongArray:
@@ -131,4 +259,6 @@ ALGORITHMS = (
     Algorithm.of(multi_ring_allreduce, "allreduce", "NCCL"),
     Algorithm.of(multi_ring_allgather, "allgather", "NCCL"),
     Algorithm.of(multi_ring_reducescatter, "reducescatter", "NCCL"),
+    Algorithm.of(multi_ring_broadcast, "broadcast", "NCCL"),
+    Algorithm.of(multi_ring_reduce, "reduce", "NCCL"),
 )

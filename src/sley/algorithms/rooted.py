@@ -1,4 +1,4 @@
-"""Broadcast, Reduce, Gather and Scatter: along binomial trees, flat, and all pairs.
+"""Broadcast, Reduce, Gather and Scatter: along a ring, binomial trees, flat, and all pairs.
 
 Flat: the root itself sends to, or receives from, all other ranks. All pairs: each rank does a share
 of the work.
@@ -27,7 +27,45 @@ __all__ = [
     "flat_gather",
     "flat_reduce",
     "flat_scatter",
+    "ring_broadcast",
+    "ring_reduce",
 ]
+
+
+def ring_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Broadcast along one ring from the root on: every rank sends on what it receives.
+
+    Source: NCCL's rings. Errors: L101, L102, L121.
+    """
+    places = _places("ring-broadcast", ranks, root)
+
+    def body(p: ChunkProgram) -> None:
+        data = p.chunk(root, "in", 0)
+        if not in_place:
+            data.copy(root, "out", 0)
+        for rank in places[1:]:
+            data = data.copy(rank, "out", 0)
+
+    return trace(Broadcast(ranks, 1, root, in_place), body, name="ring-broadcast")
+
+
+def ring_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Reduce along one ring to the root: from the rank after it on, every rank adds its data to
+    what it receives.
+
+    Out of place the root sums in its output, the other ranks in scratch.
+    Source: NCCL's rings. Errors: L101, L102, L121.
+    """
+    places = _places("ring-reduce", ranks, root)
+    result, partial = ("in", "in") if in_place else ("out", "scratch")
+
+    def body(p: ChunkProgram) -> None:
+        total = p.chunk(places[1], "in", 0)
+        for rank in places[2:]:
+            total = accumulator(p, rank, "in", partial, 0).reduce(total)
+        accumulator(p, root, "in", result, 0).reduce(total)
+
+    return trace(Reduce(ranks, 1, root, in_place), body, name="ring-reduce")
 
 
 def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
@@ -200,6 +238,8 @@ def _places(algorithm: str, ranks: int, root: int) -> LongArray:
 
 
 ALGORITHMS = (
+    Algorithm.of(ring_broadcast, "broadcast", "NCCL"),
+    Algorithm.of(ring_reduce, "reduce", "NCCL"),
     Algorithm.of(binomial_broadcast, "broadcast", f"{MPICH}, 4.3"),
     Algorithm.of(binomial_reduce, "reduce", f"{MPICH}, 4.4"),
     Algorithm.of(flat_broadcast, "broadcast", f"{MPICH}, 4.3"),

@@ -54,6 +54,7 @@ class Selection:
     in_place: bool | None = None
     stage_channels: tuple[int, ...] | None = None
     rings: int | None = None
+    orders: tuple[tuple[int, ...], ...] | None = None
     node_instances: int | None = None
     size: int | None = None
     topology: str | None = None
@@ -157,6 +158,18 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
         return tuple(map(int, parts))
 
 
+class _Orders(click.ParamType[tuple[tuple[int, ...], ...]]):
+    """Rings as lists of ranks: 0,1,2;2,1,0."""
+
+    name = "orders"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[int, ...], ...]:
+        rings = str(value).split(";")
+        return tuple(_Numbers().convert(ring, param, ctx) for ring in rings)
+
+
 class SizeType(click.ParamType[int]):
     """A size in bytes, as for nccl-tests; K, M and G are powers of 1024."""
 
@@ -223,6 +236,12 @@ def plan_options(command: F) -> F:
         help="A channel for each stage (sley list shows which algorithms have stages): 0,1,2.",
     )
     @click.option("--rings", type=POSITIVE, help="Rings (multi-ring-...). [one for each GPU]")
+    @click.option(
+        "--orders",
+        type=_Orders(),
+        help="The rings themselves (multi-ring-...): 0,1,2;2,1,0. [with --topology without "
+        "switches: along its links]",
+    )
     @click.option(
         "--node-instances",
         type=POSITIVE,

@@ -27,10 +27,19 @@ from sley.lang import files, rescclang
 from sley.passes.lift import lift
 from sley.recognition import Kind
 from sley.simulate.inputs import Routes
-from sley.topologies import look_up
+from sley.topologies import link_rings, look_up
 from sley.verify import verify as prove
 
-_PARAMETERS = ("ranks", "nodes", "gpus", "nics", "stage_channels", "rings", "node_instances")
+_PARAMETERS = (
+    "ranks",
+    "nodes",
+    "gpus",
+    "nics",
+    "stage_channels",
+    "rings",
+    "orders",
+    "node_instances",
+)
 """Parameters of the library's algorithms; in a file, their values are fixed."""
 
 
@@ -213,13 +222,18 @@ def program_of(selection: Selection, topology: Topology | None, phases: Phases) 
 
 
 def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
-    """The selection; an algorithm of the library without sizes gets the topology's."""
+    """The selection; an algorithm of the library without sizes gets the topology's, and if it has
+    several rings, those along the topology's links."""
     sizes = (selection.ranks, selection.nodes, selection.gpus)
     if topology is None or selection.what not in CATALOG or any(s is not None for s in sizes):
         return selection
     if _takes(selection.what, "ranks"):
         return replace(selection, ranks=topology.ranks)
-    return replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
+    fitting = replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
+    if not _takes(selection.what, "orders") or (selection.rings or selection.orders) is not None:
+        return fitting
+    along = link_rings(topology).orders.tolist()
+    return replace(fitting, orders=tuple(map(tuple, along)) or None)
 
 
 def _trace(selection: Selection) -> Program:
@@ -231,7 +245,7 @@ def _trace(selection: Selection) -> Program:
         _refuse_sizes(selection, (*_PARAMETERS, "root", "in_place"))
         return _program_of_file(what)
     if kind is recognition.RESCCLANG:
-        _refuse_sizes(selection, ("root", "stage_channels", "rings", "node_instances"))
+        _refuse_sizes(selection, ("root", "stage_channels", "rings", "orders", "node_instances"))
         return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
     if kind in recognition.SCHEDULES:
         _refuse_sizes(selection, (*_PARAMETERS, "root"))
@@ -248,6 +262,7 @@ def _trace(selection: Selection) -> Program:
         node_instances=selection.node_instances,
         stage_channels=selection.stage_channels,
         rings=selection.rings,
+        orders=selection.orders,
     )
 
 

@@ -235,6 +235,15 @@ L121 = Rule(
     example='sley.algorithms.build("recursive-doubling-allgather", ranks=6)',
     instead="Use a number of ranks that the algorithm supports, or an algorithm for this number.",
 )
+L136 = Rule(
+    "L136",
+    "incomplete-ring",
+    what="An order of a ring is not a list of all ranks, each of them once.",
+    why="Every rank needs the data of all others; a ring that leaves out a rank doesn't bring it "
+    "there.",
+    example="sley.algorithms.multi_ring_allreduce(1, 4, orders=[[0, 1, 2]])",
+    instead="Give each ring as a list of all ranks: orders=[[0, 1, 2, 3], [0, 2, 1, 3]].",
+)
 L126 = Rule(
     "L126",
     "unequal-parts",

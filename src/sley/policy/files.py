@@ -20,6 +20,7 @@ from sley.errors import Place, SleyError, shortened
 from sley.errors.policy import D901, D902
 from sley.formats import write_file
 from sley.ir.sizes import MAX_BYTES
+from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer, is_real
 from sley.policy.policy import FORMAT, Change, Decision, Machine, Measured, Policy, Range
 
@@ -227,14 +228,16 @@ def _change(entry: _Entry) -> Change:
 
 
 def _decision(entry: _Entry) -> Decision:
-    m = entry.members(("algorithm",), ("tile", *_OPTIONS))
+    m = entry.members(("algorithm",), ("tile", "orders", *_OPTIONS))
     given = {word: m[word].value for word in _OPTIONS if word in m}
     try:
         options = Options.of(None, given)
     except SleyError as error:
         raise entry.fail(error.diagnostics[0].expected) from error
     tile = m["tile"].positive() if "tile" in m else 1.0
-    return Decision(m["algorithm"].text(), options, tile)
+    orders = m["orders"].items() if "orders" in m else []
+    rings = [tuple(one.integer(0, MAX_RANKS - 1) for one in order.items()) for order in orders]
+    return Decision(m["algorithm"].text(), options, tile, tuple(rings))
 
 
 def _measured(entry: _Entry) -> Measured:
@@ -271,4 +274,5 @@ def _plain_range(one: Range) -> dict[str, Any]:
 def _plain_decision(decision: Decision) -> Mapping[str, Any]:
     given = decision.options.given()
     options = {word: getattr(value, "value", value) for word, value in given.items()}
-    return {"algorithm": decision.algorithm, "tile": decision.tile, **options}
+    orders = {"orders": decision.orders} if decision.orders else {}
+    return {"algorithm": decision.algorithm, "tile": decision.tile, **orders, **options}

@@ -28,8 +28,8 @@ PROTOCOLS: Mapping[Protocol, str] = MappingProxyType(
 )
 """NCCL's protocols, in the order of their numbers."""
 
-RINGS = ("ring-allreduce", "ring-allgather", "ring-reducescatter")
-MULTI_RINGS = ("multi-ring-allreduce", "multi-ring-allgather", "multi-ring-reducescatter")
+RINGS = tuple(f"ring-{collective}" for collective in COLLECTIVES)
+MULTI_RINGS = tuple(f"multi-ring-{collective}" for collective in COLLECTIVES)
 TREES = ("double-binary-tree-allreduce",)
 MULTI_TREES = ("multi-tree-allreduce",)
 
@@ -41,8 +41,7 @@ NCCL_ALGORITHMS: Mapping[str, str] = MappingProxyType(
 )
 """NCCL's algorithm for each of sley's that NCCL also has.
 
-Not in it: recursive doubling, which has as many steps as PAT but other partners; the algorithms of
-Broadcast and Reduce, which are chains in NCCL.
+Not in it: recursive doubling, which has as many steps as PAT but other partners.
 """
 
 _TREES_OF_A_PAIR = 2
@@ -96,7 +95,8 @@ def nccl_choice(decision: Decision, gpus: int) -> NcclChoice | None:
 
     gpus: ranks of a node. An open protocol is Simple, as in the compiler. The number of channels is
     that of the plan: channels times instances for a ring, two times instances for a double tree,
-    and for several rings or double trees as many for each GPU of a node.
+    and for several rings or double trees as many for each GPU of a node, or for each given order
+    of a ring.
     """
     algorithm = NCCL_ALGORITHMS.get(decision.algorithm)
     protocol = PROTOCOLS.get(decision.options.protocol or Protocol.SIMPLE)
@@ -104,7 +104,7 @@ def nccl_choice(decision: Decision, gpus: int) -> NcclChoice | None:
         return None
     instances = decision.options.instances or 1
     if decision.algorithm in MULTI_RINGS:
-        channels = gpus * instances
+        channels = (len(decision.orders) or gpus) * instances
     elif decision.algorithm in MULTI_TREES:
         channels = _TREES_OF_A_PAIR * gpus * instances
     elif decision.algorithm in TREES:
@@ -134,6 +134,7 @@ def nccl_ranges(policy: Policy, runtime: str) -> tuple[tuple[NcclRange, ...], tu
             given = one.decision.options.given()
             ignored = [word for word in given if word not in _KNOWN_OPTIONS]
             ignored += ["tile of trees"] if choice.tile != one.decision.tile else []
+            ignored += ["orders of rings"] if one.decision.orders else []
             if ignored:
                 remarks.append(
                     f"{one.label(collective)}: NCCL has no {', '.join(ignored)}, and ignores it"

@@ -30,20 +30,25 @@ class Decision:
     """What runs for a call.
 
     algorithm: its name in the catalog. options: how it is compiled; the open ones have the
-    compiler's defaults. tile: the tile's size as a share of the runtime's own.
+    compiler's defaults. tile: the tile's size as a share of the runtime's own. orders: the rings of
+    a `multi-ring-` algorithm, if they aren't its own.
     """
 
     algorithm: str
     options: Options = field(default_factory=Options)
     tile: float = 1.0
+    orders: tuple[tuple[int, ...], ...] = ()
 
     def program(self, nodes: int, gpus: int, *, in_place: bool) -> Program:
         """The algorithm's program for nodes of GPUs. Errors: L120, and the algorithm's own."""
-        return build(self.algorithm, nodes=nodes, gpus=gpus, in_place=in_place)
+        orders = self.orders or None
+        return build(self.algorithm, nodes=nodes, gpus=gpus, orders=orders, in_place=in_place)
 
     def __str__(self) -> str:
         words = [f"{word}={_word(value)}" for word, value in self.options.given().items()]
         words += [f"tile={self.tile:g}"] if self.tile != 1 else []
+        if self.orders:
+            words.append("orders=" + ";".join(",".join(map(str, order)) for order in self.orders))
         return " ".join([self.algorithm, *words])
 
 

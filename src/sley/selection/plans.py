@@ -355,10 +355,13 @@ class Plans:
         reason = f"the tuner's policy{f' (agent {agent})' if agent else ''}"
         if speedup is not None and decision == found.decision:
             reason += f", measured {speedup:.2f} times as fast as the default"
-        sizes = {"nodes": machine.nodes, "gpus": machine.gpus}
+        arguments: dict[str, Any] = {"nodes": machine.nodes, "gpus": machine.gpus}
+        arguments["in_place"] = in_place
+        if decision.orders:
+            arguments["orders"] = decision.orders
         return Selection(
             name=decision.algorithm,
-            arguments=tuple(sorted({**sizes, "in_place": in_place}.items())),
+            arguments=tuple(sorted(arguments.items())),
             options=decision.options,
             reason=reason,
             begin_bytes=default.begin_bytes,

@@ -4,7 +4,8 @@
 Files: library (the machines of machines/*.toml), clusters (texts of --topology, meshes and tori),
 files (load and save), machine and node (a machine's TOML file and the node that it describes),
 graph (whole topologies as TOML), nccl_xml, nvidia_smi, taccl (other tools' files), assumptions
-(rates that those leave out), reading (checked access to tables), summary.
+(rates that those leave out), reading (checked access to tables), summary, link_rings (rings along
+links).
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from sley.topologies.library import (
     resccl,
     resccl_4gpu,
 )
+from sley.topologies.link_rings import LinkRings, link_rings
 from sley.topologies.machine import Machine
 
 __all__ = [
+    "LinkRings",
     "Loaded",
     "Machine",
     "cluster",
@@ -44,6 +47,7 @@ __all__ = [
     "dgx_h100_nvls",
     "find",
     "find_machine",
+    "link_rings",
     "load",
     "look_up",
     "machine",

@@ -30,6 +30,7 @@ from sley.policy import Decision
 from sley.policy.nccl_names import NCCL_ALGORITHMS
 from sley.simulate import Simulator
 from sley.simulate.inputs import Tiling
+from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
 from sley.tuning import nccl
 
@@ -111,19 +112,20 @@ class Arms:
         "nccl". progress: called with the number of combinations that are compiled, and of all.
         Errors: D921, D931.
         """
-        nodes, gpus = grid_of(topology)
         _check(collective)
         space = Space.of(
             Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
             {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES},
             None,
         )
-        programs = _programs(collective, nodes, gpus, actions)
+        known = _programs(collective, topology, actions)
+        programs = [program for _, program in known]
         found = candidates(programs, topology, space, interpreter=False, progress=progress)
+        bare = {id(program): decision for decision, program in known}
         plans = {
-            Decision(
-                one.program.name,
-                Options(
+            replace(
+                bare[id(one.program)],
+                options=Options(
                     protocol=one.options.protocol,
                     channels=one.options.channels,
                     instances=one.options.instances,
@@ -303,9 +305,8 @@ def tiled(topology: Topology, tile: float) -> Topology:
 
 def decision_of(choice: nccl.Choice) -> Decision:
     """The decision that is a choice of NCCL's."""
-    assert choice.program is not None  # only the rings of Broadcast and Reduce have none
     options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
-    return Decision(choice.program, options, choice.tile)
+    return Decision(choice.program, options, choice.tile, choice.orders)
 
 
 def _check(collective: str) -> None:
@@ -323,18 +324,27 @@ def _of_nccl(collective: str, topology: Topology, sizes: Iterable[int]) -> list[
     return [decision_of(nccl.default(collective, topology, size)) for size in sizes]
 
 
-def _programs(collective: str, nodes: int, gpus: int, actions: str) -> list[Program]:
-    """The programs of a collective that can run on the ranks. Errors: D921."""
-    known = [a.name for a in CATALOG.values() if a.collective == collective]
+def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Decision, Program]]:
+    """The algorithms of a collective that can run on a cluster, and their programs. Several rings
+    go along its links where there are no switches. Errors: D921."""
+    known = [a for a in CATALOG.values() if a.collective == collective]
     if actions not in ACTIONS:
         raise D921.error(expected=f"actions of {', '.join(ACTIONS)}", found=repr(actions))
     if actions == "nccl":
-        known = [name for name in known if name in _OF_NCCL]
-    programs = []
-    for name in known:
+        known = [a for a in known if a.name in _OF_NCCL]
+    (nodes, gpus), along = grid_of(topology), link_rings(topology).orders.tolist()
+    found = []
+    for one in known:
+        orders = tuple(map(tuple, along)) if "orders" in one.parameters else ()
+        decision = Decision(one.name, orders=orders)
         # Some algorithms need a power of two, or more than one node or GPU in a node.
         with contextlib.suppress(SleyError):
-            programs.append(Decision(name).program(nodes, gpus, in_place=IN_PLACE[collective]))
-    if not programs:
-        raise D921.error(expected=f"algorithms for {nodes} x {gpus} ranks", found="none")
-    return programs
+            program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
+            t = program.transfers
+            if (topology.are_linked(t.src, t.dst) | ~t.remote).all():
+                found.append((decision, program))
+    if not found:
+        raise D921.error(
+            expected=f"algorithms for {nodes} x {gpus} ranks and their links", found="none"
+        )
+    return found

@@ -48,23 +48,27 @@ class Choice:
     algorithm, protocol: NCCL's.
     channels: number of NCCL's channels (P2P: of one message).
     predicted_us: NCCL's own estimate; None for sends and receives, which NCCL doesn't estimate.
-    program: name of the algorithm in sley's catalog that moves the data in the same way; None for
-        the rings of Broadcast and Reduce, which the catalog doesn't have. On several nodes with
-        several cards, rings are those of a `multi-ring-` algorithm unless NCCL uses one channel.
-    instances: number of instances of this program, built with its default arguments, that have as
-        many channels as NCCL: `multi-ring-` algorithms have a channel for each GPU of a node,
-        `multi-tree-allreduce` two. At least 1, which may be more channels than NCCL uses.
+    program: name of the algorithm in sley's catalog that moves the data in the same way. On several
+        nodes with several cards, rings are those of a `multi-ring-` algorithm unless NCCL uses one
+        channel.
+    instances: number of instances of this program, built with its default arguments and `orders`,
+        that have as many channels as NCCL: `multi-ring-` algorithms have a channel for each GPU of
+        a node or for each order, `multi-tree-allreduce` two. At least 1, which may be more channels
+        than NCCL uses.
     tile: the data that a rank forwards at once, as a share of `CostModel.tile_bytes`, which is
         NCCL's for rings. Trees forward less: a power of two.
+    orders: the rings of the program along the links of a machine without switches; empty for the
+        rings that the program has by default.
     """
 
     algorithm: Algorithm
     protocol: Protocol
     channels: int
     predicted_us: float | None
-    program: str | None
+    program: str
     instances: int
     tile: float = 1.0
+    orders: tuple[tuple[int, ...], ...] = ()
 
 
 def default(collective: str, topology: Topology, size_bytes: int | str) -> Choice:
@@ -93,7 +97,7 @@ def forced(
     """What NCCL uses with this algorithm, ring or tree, and protocol (NCCL_ALGO and NCCL_PROTO).
 
     None for what NCCL doesn't use: trees for other collectives than AllReduce, LL128 without
-    NVLink, rings for grouped sends and receives. Errors: as `default`.
+    NVLink or on MI300X, rings for grouped sends and receives. Errors: as `default`.
     """
     view, size = _view(collective, topology), checked_size(size_bytes)
     if _estimate_us(collective, view, size, algorithm, protocol) == inf:
@@ -201,15 +205,15 @@ def _choice(
 ) -> Choice:
     us = _estimate_us(collective, view, size, algorithm, protocol)
     channels = _channels(view, algorithm, protocol, size)
-    program, instances = _catalog(collective, view, algorithm, channels)
+    program, instances, orders = _catalog(collective, view, algorithm, channels)
     tile = _tree_tile(view, protocol, channels, size) if algorithm is Algorithm.TREE else 1.0
-    return Choice(algorithm, protocol, channels, us, program, instances, tile)
+    return Choice(algorithm, protocol, channels, us, program, instances, tile, orders)
 
 
 def _estimate_us(
     collective: str, view: View, size: int, algorithm: Algorithm, protocol: Protocol
 ) -> float:
-    if protocol is Protocol.LL128 and not view.nvlink and view.gpus > 1:
+    if protocol is Protocol.LL128 and (view.rccl or not view.nvlink) and view.gpus > 1:
         return inf
     if algorithm is Algorithm.TREE and collective == "allreduce":
         return _tree_us(view, size, protocol)
@@ -335,15 +339,17 @@ def _tree_tile(view: View, protocol: Protocol, channels: int, size: int) -> floa
 
 def _catalog(
     collective: str, view: View, algorithm: Algorithm, channels: int
-) -> tuple[str | None, int]:
-    """`Choice.program` and `Choice.instances`."""
+) -> tuple[str, int, tuple[tuple[int, ...], ...]]:
+    """`Choice.program`, `Choice.instances` and `Choice.orders`."""
     if algorithm is Algorithm.TREE:
-        return "multi-tree-allreduce", max(channels // (2 * view.gpus), 1)
-    if collective in _ROOTED:
-        return None, channels
+        return "multi-tree-allreduce", max(channels // (2 * view.gpus), 1), ()
+    along = view.along_links.orders[:channels].tolist()
+    if along:
+        orders = tuple(tuple(order) for order in along)
+        return f"multi-ring-{collective}", channels // len(orders), orders
     if view.cards > 1 and view.rings.channels > 1 and channels > 1:
-        return f"multi-ring-{collective}", max(channels // view.gpus, 1)
-    return f"ring-{collective}", channels
+        return f"multi-ring-{collective}", max(channels // view.gpus, 1), ()
+    return f"ring-{collective}", channels, ()
 
 
 def _sends(collective: str, view: View, size: int) -> Choice:

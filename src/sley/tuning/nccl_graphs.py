@@ -6,7 +6,10 @@ src/graph/paths.cc (channels of sends and receives), src/init.cc (limits). NCCL 
 through a machine's links with a rate for each channel. Here a channel needs that rate at every GPU
 and at one card of every node. On machines with switches between the GPUs the result is the same: 12
 rings of 20 GB/s on 8 A100, 12 of 30 on 8 H100, 6 of 20 on 16 V100, and 8 of 24 on nodes of 8 A100
-with 8 cards of 200 Gb/s. From these NCCL makes 24, 24, 12 and 16 channels.
+with 8 cards of 200 Gb/s. From these NCCL makes 24, 24, 12 and 16 channels. On one node without
+switches the rings are those of `sley.topologies.link_rings`: 6 of 20 on DGX-1. For 8 MI300X, whose
+7 rings have 48 GB/s, the number of channels is RCCL's (src/graph/rome_models.cc, model 79, and
+src/graph/connect.cc).
 
 A topology does not contain the name of its GPUs or processors. The rate of the GPUs' memory tells
 the generation. The processors are AMD's in machines with A100s (DGX A100, NDv4), and Intel's in all
@@ -24,6 +27,7 @@ import numpy as np
 
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import Topology
+from sley.topologies import LinkRings, link_rings
 
 MAX_CHANNELS = 64
 """Limit of the channels of a communicator; a search makes half as many at most."""
@@ -37,6 +41,11 @@ LEAST_DUPLICATED_GBPS = 25.0
 _P2P_CHANNEL_GBPS = 14
 _P2P_BATCH = 8
 """Rate of a channel to the network for sends, and the number of a channel's sends at once."""
+
+
+_RCCL_CHANNELS = 8
+"""RCCL's channels for each ring along the links of 8 MI300X: its table has each link in 4 of 28
+rings, which it then duplicates."""
 
 
 class Generation(IntEnum):
@@ -106,6 +115,7 @@ class View:
     pair_links: the least number of NVLinks between two linked GPUs; 1 without NVLink.
     cards: number of network cards of a node; 0 with one node.
     card_GBps: rate of each in each direction.
+    along_links: the rings along the links of one node without switches between its GPUs.
     """
 
     ranks: int
@@ -117,6 +127,7 @@ class View:
     pair_links: int
     cards: int
     card_GBps: float  # noqa: N815
+    along_links: LinkRings
 
     @classmethod
     def of(cls, topology: Topology) -> View:
@@ -136,7 +147,10 @@ class View:
         else:
             gpu = path = _pcie_GBps(topology)
             pair = 1
-        return cls(ranks, topology.nodes, generation, total > 0, gpu, path, pair, cards, card)
+        along = link_rings(topology)
+        return cls(
+            ranks, topology.nodes, generation, total > 0, gpu, path, pair, cards, card, along
+        )
 
     @property
     def gpus(self) -> int:
@@ -148,10 +162,18 @@ class View:
         """Whether the processors are AMD's."""
         return self.generation is Generation.AMPERE
 
+    @property
+    def rccl(self) -> bool:
+        """Whether the GPUs are AMD's MI300X: NVIDIA joins GPUs of their generation by switches."""
+        return len(self.along_links.orders) > 0 and self.generation > Generation.AMPERE
+
     @cached_property
     def rings(self) -> Graph:
         """The rings of the search: the fastest set, of equal sets the one with fewer rings; then
-        duplicated if each is fast enough."""
+        duplicated if each is fast enough. Without switches, those along the links."""
+        along = self.along_links
+        if len(along.orders):
+            return Graph(len(along.orders), along.GBps, along.GBps)
         speeds = self.generation.speeds[self.nodes > 1]
         total = self.gpu_GBps if self.gpus > 1 else self.cards * self.card_GBps
         count, rate = 0, 0.0
@@ -197,7 +219,9 @@ class View:
     @cached_property
     def channels(self) -> int:
         """The channels of a communicator: two for each ring of the search, and four on several
-        nodes with newer GPUs and few, fast rings."""
+        nodes with newer GPUs and few, fast rings. RCCL has eight for each ring along the links."""
+        if self.rccl:
+            return min(_RCCL_CHANNELS * self.rings.channels, MAX_CHANNELS)
         count = 2 * self.rings.channels
         newer = self.generation > Generation.AMPERE
         if newer and self.nodes > 1 and self.rings.intra_GBps > 45 and count < 16:

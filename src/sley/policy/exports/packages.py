@@ -159,7 +159,9 @@ def _tile_remarks(policy: Policy, reader: str) -> list[str]:
 def _source(policy: Policy, row: _Row) -> str:
     """The Python text of a program."""
     m = policy.machine
+    orders = row.range.decision.orders
     grid = f"nodes={m.nodes}, gpus={m.gpus}, in_place={row.in_place}"
+    grid += f", orders={orders}" if orders else ""
     return (
         f'"""A program of a policy that was trained for {m.ranks} ranks; plans.toml has its '
         'sizes."""\n\n'

@@ -1,0 +1,148 @@
+"""Link rings: rings of GPUs along the links of a machine without a switch between its GPUs.
+
+Each ring visits every GPU of one node once, and has a rate. The rates of the rings over a link
+together are at most the link's. NCCL searches for such rings too (src/graph/search.cc): 6 on a
+DGX-1, whose GPUs have 6 NVLinks each. RCCL has tables of them (src/graph/rome_models.cc).
+
+The search is a backtracking one for one ring after the other. Where every link has one of the same
+rate in the opposite direction, it takes a ring along with its reverse. Choices are random with a
+fixed seed, and a search that gets stuck begins again with others, up to a number of attempts and
+steps. So the same topology always has the same rings.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+from sley.ir.tables import LongArray, frozen_array
+from sley.ir.topology import Topology
+
+_ATTEMPTS, _STEPS, _STEPS_OF_A_RING = 200, 20_000, 400
+"""The most attempts and steps of a search for a number of rings, and the most steps for one."""
+
+_MOST_GPUS = 64
+"""Larger nodes have no rings here: their search takes too long."""
+
+_Ring = list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkRings:
+    """Rings along links.
+
+    orders: int64 (rings, ranks), the ranks of each ring in the order in which it visits them.
+    GBps: the rate of each ring.
+    """
+
+    orders: LongArray
+    GBps: float
+
+
+def link_rings(topology: Topology) -> LinkRings:
+    """The rings along the direct links between the GPUs of a cluster of one node.
+
+    A ring's rate is that of one of the links, so a link of twice the rate has two rings; or half of
+    the slowest link's. Of all such rates, it is the one with the largest sum over all rings that
+    are found; of equal sums the highest. Without rings the rate is 0: with several nodes, with
+    switches between the GPUs, where no ring exists, and with more than 64 GPUs.
+    """
+    ranks, links = topology.ranks, topology.links
+    rates = np.zeros((ranks, ranks))
+    direct = (links.src < ranks) & (links.dst < ranks)
+    np.add.at(rates, (links.src[direct], links.dst[direct]), links.GBps[direct])
+    if topology.nodes > 1 or ranks > _MOST_GPUS:
+        rates[:] = 0
+    return _rings_along(rates.tobytes(), ranks)
+
+
+@lru_cache(maxsize=64)
+def _rings_along(rates_bytes: bytes, ranks: int) -> LinkRings:
+    """The rings along links. rates_bytes: float64 (ranks, ranks), the rate from GPU to GPU."""
+    rates = np.frombuffer(rates_bytes).reshape(ranks, ranks)
+    best = LinkRings(frozen_array(np.zeros((0, ranks)), np.int64), 0.0)
+    known = np.unique(rates[rates > 0])
+    for rate in [*known[::-1].tolist(), *(known[:1] / 2).tolist()]:
+        room = (rates / rate + 1e-9).astype(np.int64)
+        for number in range(_most_rings(room), 0, -1):
+            if number * rate <= len(best.orders) * best.GBps:
+                break
+            found = _search(room, number)
+            if found:
+                best = LinkRings(frozen_array(np.array(found), np.int64), rate)
+                break
+    return best
+
+
+def _most_rings(room: LongArray) -> int:
+    """An upper bound of the number of rings: each has a way from GPU 0 to every other, and back."""
+    graph = csr_array(room.astype(np.int32))
+    others = range(1, len(room))
+    flows = [maximum_flow(graph, *ends).flow_value for i in others for ends in ((0, i), (i, 0))]
+    return int(min(flows))
+
+
+def _search(room: LongArray, number: int) -> list[_Ring]:
+    """Rings of which no more than room[a, b] go from a to b; empty if the search doesn't find
+    as many."""
+    chance, steps = random.Random(0), _STEPS
+    symmetric = bool((room == room.T).all())
+    for attempt in range(_ATTEMPTS):
+        left, rings = room.tolist(), list[_Ring]()
+        while len(rings) < number:
+            # In an odd number of rings, one has no reverse; often then others have none either.
+            paired = symmetric and number - len(rings) > 1 and (number % 2 == 0 or attempt % 2 == 0)
+            ring, taken = _find_ring(left, paired, chance)
+            steps -= taken
+            if not ring and not rings and taken < _STEPS_OF_A_RING:
+                return []  # no ring exists
+            if not ring:
+                break
+            for way in (ring, [ring[0], *ring[:0:-1]])[: 1 + paired]:
+                rings.append(way)
+                for a, b in zip(way, way[1:] + way[:1], strict=True):
+                    left[a][b] -= 1
+        if len(rings) == number:
+            return rings
+        if steps <= 0:
+            break
+    return []
+
+
+def _find_ring(
+    left: Sequence[Sequence[int]], paired: bool, chance: random.Random
+) -> tuple[_Ring, int]:
+    """A ring through links with room left, in both directions if `paired`, and the number of steps
+    of its search; empty if a search of `_STEPS_OF_A_RING` finds none."""
+    gpus = range(len(left))
+    free = [[left[a][b] > 0 and (not paired or left[b][a] > 0) for b in gpus] for a in gpus]
+
+    def following(gpu: int) -> _Ring:
+        """The GPUs that may come next, the best last: first those over links with the most room,
+        then those with the fewest GPUs after them."""
+        found = [other for other in gpus if free[gpu][other] and other not in visited]
+        chance.shuffle(found)
+        after = {b: sum(free[b][c] for c in gpus if c not in visited) for b in found}
+        return sorted(found, key=lambda other: (left[gpu][other], -after[other]))
+
+    ring, visited = [0], {0}
+    open_choices = [following(0)]
+    for step in range(_STEPS_OF_A_RING):
+        if len(ring) == len(left) and free[ring[-1]][0]:
+            return ring, step
+        if open_choices[-1]:
+            ring.append(open_choices[-1].pop())
+            visited.add(ring[-1])
+            open_choices.append(following(ring[-1]))
+        else:
+            open_choices.pop()
+            if not open_choices:
+                return [], step
+            visited.remove(ring.pop())
+    return [], _STEPS_OF_A_RING
