@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley import topologies
+from sley.bounds.groups import levels_of
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.topology import Topology
@@ -121,6 +122,43 @@ def test_boards_cards_and_racks_become_vertices_and_links(tmp_path: Path) -> Non
     assert (topology.links.nominal_GBps == 9).sum() == 4
 
 
+RAILS = 'name = "mine"\nlike = "resccl"\n[rails]\noversubscription = 2\n'
+
+
+def test_cards_of_one_number_share_a_rail_and_others_the_spine(tmp_path: Path) -> None:
+    topology = loaded(tmp_path, RAILS, nodes=4)
+    labels = [
+        [topology.link_label(link) for link in topology.paths([0], [to])[0].tolist()]
+        for to in (8, 10)
+    ]
+    assert labels[0] == [
+        "GPU 0 -> NIC 0",
+        "NIC 0 -> network 0",
+        "network 0 -> NIC 4",
+        "NIC 4 -> GPU 8",
+    ]
+    assert labels[1][1:4] == [
+        "NIC 0 -> network 0",
+        "network 0 -> network 4",
+        "network 4 -> network 1",
+    ]
+    links = topology.links
+    spine = [i for i in range(len(links)) if topology.link_label(i).count("network") == 2]
+    # Four cards of 25 / 24 on each of four rails, and half of that to the spine and back.
+    assert links.GBps[spine].tolist() == [48.0] * 8
+    assert links.nominal_GBps[spine].tolist() == [50.0] * 8
+    assert [level.word for level in levels_of(topology)][-1] == "rail"
+
+
+def test_rails_slow_down_only_what_crosses_them(tmp_path: Path) -> None:
+    rails, flat = loaded(tmp_path, RAILS, nodes=4), topologies.resccl(4)
+    for name, crosses in (("multi-ring-allreduce", False), ("all-pairs-alltoall", True)):
+        program = sley.algorithms.build(name, nodes=4, gpus=8)
+        plan = sley.compile(program, instances=2)
+        own, other = (sley.simulate(plan, "64M", cluster).time_us for cluster in (rails, flat))
+        assert (own > 1.2 * other) == crosses, name
+
+
 def test_the_model_reads_parameters_by_protocol(tmp_path: Path) -> None:
     model = loaded(tmp_path, HEAD + SWITCH + "[model.launch_us]\nLL=1\nLL128=2\nSimple=3\n").model
     assert model.launch_us == ByProtocol(1, 2, 3)
@@ -181,6 +219,16 @@ REFUSED = {
         + RATE,
     ),
     "racks": ("T607", "racks.nodes", HEAD + SWITCH + "[racks]\n" + RATE),
+    "two networks": (
+        "T608",
+        "rails",
+        HEAD + SWITCH + f"[racks]\nnodes = 1\n{RATE}[rails]\noversubscription = 2\n",
+    ),
+    "oversubscription": (
+        "T602",
+        "rails.oversubscription",
+        HEAD + SWITCH + "[rails]\noversubscription = 0.5\n",
+    ),
     "model key": ("T606", "model.wait", HEAD + SWITCH + "[model]\nwait = 1\n"),
     "model value": ("T602", "model", HEAD + SWITCH + "[model]\nwait_us = -1\n"),
     "model kind": ("T607", "model.wait_us", HEAD + SWITCH + "[model]\nwait_us = []\n"),

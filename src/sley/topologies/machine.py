@@ -8,16 +8,19 @@ from itertools import combinations
 from typing import Any
 
 from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.topology import T608
+from sley.errors.topology import T602, T608
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS, Topology
 from sley.ir.words import is_integer
-from sley.topologies.node import Node, Racks, cluster_of
+from sley.topologies.node import Network, Node, Racks, Rails, cluster_of
 from sley.topologies.reading import Section, at_place, excerpt
 
 _MAX_LINKS = 64
 """The most links side by side between two GPUs."""
+
+_NETWORKS = ("racks", "rails")
+"""The tables with a network, of which a machine has one."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Machine:
     description: one sentence for lists.
     sources: the source of the numbers in each table of the file, by the table's path.
     node: the GPUs, switches, cards and links of a node.
-    racks: the network's racks, None for one switch without bottlenecks.
+    network: the network between nodes.
     model: the cost model.
     in_network: whether switches reduce and multicast.
     """
@@ -37,7 +40,7 @@ class Machine:
     description: str
     sources: Mapping[str, str]
     node: Node
-    racks: Racks | None = None
+    network: Network = None
     model: CostModel = field(default_factory=CostModel)
     in_network: bool = False
 
@@ -47,7 +50,7 @@ class Machine:
             self.node,
             nodes,
             name=self.name if nodes == 1 else f"{self.name}:{nodes}",
-            racks=self.racks,
+            network=self.network,
             model=self.model,
             in_network=self.in_network,
         )
@@ -73,8 +76,10 @@ def complete(file: str, values: Mapping[str, Any], lookup: Lookup) -> Mapping[st
     if "like" not in values:
         return values
     top = Section(file, values)
-    base = lookup(top.text("like"), top)
+    base = dict(lookup(top.text("like"), top))
     own = {key: value for key, value in values.items() if key != "like"}
+    if not own.keys().isdisjoint(_NETWORKS):
+        base = {key: value for key, value in base.items() if key not in _NETWORKS}
     if isinstance(own.get("model"), dict) and "model" in base:
         own["model"] = {**base["model"], **own["model"]}
     return {**base, **own}
@@ -89,8 +94,10 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
     tables = complete(file, values, lookup)
     top = Section(file, tables)
     node = Node(top.count("gpus", MAX_RANKS))
-    names = ("nvlink", "pcie", "cards", "racks", "model")
-    parts = nvlink, pcie, cards, racks, model = [top.optional_section(name) for name in names]
+    names = ("nvlink", "pcie", "cards", "racks", "rails", "model")
+    parts = nvlink, pcie, cards, racks, rails, model = [
+        top.optional_section(name) for name in names
+    ]
     if nvlink is not None:
         _read_nvlink(nvlink, node)
     _read_cards(cards, pcie, node)
@@ -99,7 +106,7 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
         top.text("description", ""),
         {},
         node,
-        None if racks is None else Racks(racks.count("nodes", MAX_RANKS), racks.rate()),
+        _network(racks, rails),
         CostModel() if model is None else read_model(model),
         top.flag("in_network"),
     )
@@ -112,6 +119,19 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
     except SleyError as error:
         raise at_place(error, Place(file)) from error
     return replace(machine, sources=dict(_sources(tables)))
+
+
+def _network(racks: Section | None, rails: Section | None) -> Network:
+    """The network of [racks] or [rails]. Errors: T602, T607, T608."""
+    if racks is not None and rails is not None:
+        found = "[racks] and [rails]"
+        raise T608.error(at=rails.place(), expected="one kind of network", found=found)
+    if rails is not None:
+        ratio = rails.positive("oversubscription")
+        if ratio < 1:
+            raise rails.refuse("oversubscription", "a number from 1", ratio, T602)
+        return Rails(ratio)
+    return None if racks is None else Racks(racks.count("nodes", MAX_RANKS), racks.rate())
 
 
 def _read_nvlink(section: Section, node: Node) -> None:

@@ -28,7 +28,7 @@ class Rate(NamedTuple):
     GBps: float
     latency_us: float = NONE
 
-    def times(self, count: int) -> Rate:
+    def times(self, count: float) -> Rate:
         """The rate of `count` links side by side."""
         return Rate(self.nominal_GBps * count, self.GBps * count, self.latency_us)
 
@@ -52,6 +52,21 @@ class Racks:
 
     nodes: int
     uplink: Rate
+
+
+@dataclass(frozen=True)
+class Rails:
+    """Rails: a switch for each card of a node, which joins this card of all nodes, and a spine that
+    joins these switches.
+
+    oversubscription: the total rate of a rail's cards over that of its cables to the spine.
+    """
+
+    oversubscription: float
+
+
+Network = Racks | Rails | None
+"""The network between nodes; None is one switch without bottlenecks."""
 
 
 @dataclass
@@ -93,14 +108,13 @@ def cluster_of(
     nodes: int,
     *,
     name: str,
-    racks: Racks | None,
+    network: Network,
     model: CostModel,
     in_network: bool,
 ) -> Topology:
     """A cluster of identical nodes, joined through their cards. A single node gets neither cards
     nor a network.
 
-    racks: the network's racks; None is one switch without bottlenecks.
     Errors: C308, T602, T603.
     """
     most = MAX_RANKS // node.gpus
@@ -116,7 +130,7 @@ def cluster_of(
         if nodes > 1 or (link.src not in node.cards and link.dst not in node.cards):
             builder.link(src, dst, link.kind, *link.rate)
     if nodes > 1:
-        _join_nodes(builder, node, number, racks or Racks(nodes, Rate(1.0, 1.0)))
+        _join_nodes(builder, node, number, network or Racks(nodes, Rate(1.0, 1.0)))
     return builder.topology(model, in_network=in_network)
 
 
@@ -132,14 +146,21 @@ def _vertices(builder: Builder, node: Node, nodes: int) -> LongArray:
     return number
 
 
-def _join_nodes(builder: Builder, node: Node, number: LongArray, racks: Racks) -> None:
-    """Adds the network: a switch for each rack, and a spine if there are several racks."""
+def _join_nodes(builder: Builder, node: Node, number: LongArray, network: Racks | Rails) -> None:
+    """Adds the network: a switch for each rack or rail, and a spine if there are several."""
     nodes = number.shape[1]
-    count = -(-nodes // racks.nodes)
-    leaf = builder.add(VertexKind.NETWORK, np.full(count, NONE))
-    for card, rate in node.cards.items():
-        own = leaf[np.arange(nodes) // racks.nodes]
-        builder.both(number[card], own, LinkKind.NETWORK, *rate)
-    if count > 1:
+    cards = list(node.cards.items())
+    if isinstance(network, Rails):
+        leaf = builder.add(VertexKind.NETWORK, np.full(len(cards), NONE))
+        own = [np.full(nodes, switch) for switch in leaf]
+        up = [rate.times(nodes / network.oversubscription) for _, rate in cards]
+    else:
+        leaf = builder.add(VertexKind.NETWORK, np.full(-(-nodes // network.nodes), NONE))
+        own = [leaf[np.arange(nodes) // network.nodes]] * len(cards)
+        up = [network.uplink] * len(leaf)
+    for (card, rate), switches in zip(cards, own, strict=True):
+        builder.both(number[card], switches, LinkKind.NETWORK, *rate)
+    if len(leaf) > 1:
         spine = builder.add(VertexKind.NETWORK, [NONE])
-        builder.both(leaf, spine, LinkKind.NETWORK, *racks.uplink)
+        for switch, rate in zip(leaf, up, strict=True):
+            builder.both(switch, spine, LinkKind.NETWORK, *rate)
