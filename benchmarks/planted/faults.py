@@ -522,8 +522,26 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "event loop: a slot is free again without latency",
         "simulate native",
-        "push(now_ + ends_.latency_us[take], Kind::free, take, 0, unit_ / count);",
-        "push(now_, Kind::free, take, 0, unit_ / count);",
+        "push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take, 0,",
+        "push(now_, direct ? Kind::free : Kind::clear, take, 0,",
+    ),
+    _fault(
+        "event loop: a part crosses the network before the receiver has room",
+        "simulate native",
+        "        if (c.clear < part.room) return;\n",
+        "",
+    ),
+    _fault(
+        "event loop: credits of the network take as long as two messages",
+        "simulate native",
+        "push(now_ + ends_.credit_us[connection], Kind::free, connection, 0, part.room);",
+        "push(now_ + 2 * ends_.latency_us[connection], Kind::free, connection, 0, part.room);",
+    ),
+    _fault(
+        "simulator inputs: each connection has a proxy of its own",
+        "simulate",
+        "{proxy + rank: share} if share else {}",
+        "{}",
     ),
     _fault(
         "sharing: no other flow gets the rate of a flow that ends",

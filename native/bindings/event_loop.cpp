@@ -102,7 +102,11 @@ Result simulate(const Inputs& inputs, std::int64_t tiles, double tile_bytes,
                         column<double>(inputs, "class_weight")};
     SimulatorConnections connections{column<double>(inputs, "fence_us"),
                                      column<double>(inputs, "latency_us"),
-                                     column<std::int32_t>(inputs, "wire")};
+                                     column<double>(inputs, "credit_us"),
+                                     column<std::int32_t>(inputs, "wire"),
+                                     column<double>(inputs, "before_us"),
+                                     column<double>(inputs, "post_us"),
+                                     column<std::int32_t>(inputs, "post")};
     Simulator simulator(make_plan(inputs), std::move(connections), std::move(classes),
                         column<double>(inputs, "capacity"), column<double>(inputs, "gamma"),
                         settings);

@@ -21,13 +21,13 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
       ends_(std::move(connections)),
       settings_(settings),
       sharing_(std::move(classes), std::move(capacity), std::move(gamma),
-               static_cast<std::int32_t>(plan_.block_offset.size() - 1 + ends_.wire.size())) {
+               static_cast<std::int32_t>(plan_.block_offset.size() - 1 + 2 * ends_.wire.size())) {
     const auto blocks = plan_.block_offset.size() - 1;
     const auto instructions = plan_.send.size();
     for (std::int64_t k = 2; k <= settings_.slices; ++k) unit_ = std::lcm(unit_, k);
     blocks_.resize(blocks);
     connections_.resize(ends_.wire.size());
-    flows_.resize(blocks + ends_.wire.size());
+    flows_.resize(blocks + 2 * ends_.wire.size());
     done_.assign(instructions, 0);
     waiter_.assign(instructions, kNone);
     next_waiter_.assign(blocks, kNone);
@@ -35,7 +35,7 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
         blocks_[b].instruction = plan_.block_offset[b];
         blocks_[b].since = settings_.launch_us;
     }
-    for (auto& c : connections_) c.credit = settings_.slots * unit_;
+    for (auto& c : connections_) c.credit = c.clear = settings_.slots * unit_;
     for (auto* times : {&result_.end_us, &result_.moving_us, &result_.waiting_us,
                         &result_.message_us, &result_.slot_us, &result_.overhead_us}) {
         times->assign(blocks, 0);
@@ -93,20 +93,29 @@ void Simulator::handle(const Event& event) {
     if (event.kind == Kind::moved) {
         settle(event.id);
         sharing_.stop(event.id);
+        const auto connections = static_cast<std::int32_t>(connections_.size());
         if (event.id < blocks) {
             advance(event.id);
-            return;
+        } else if (event.id < blocks + connections) {
+            end_wire(event.id - blocks);
+            next_on_wire(event.id - blocks);
+        } else {
+            end_post(event.id - blocks - connections);
+            next_post(event.id - blocks - connections);
         }
-        const std::int32_t connection = event.id - blocks;
-        push(now_ + ends_.latency_us[connection], Kind::arrive, connection);
-        connections_[connection].busy = false;
-        next_on_wire(connection);
         return;
     }
     Connection& c = connections_[event.id];
-    if (event.kind == Kind::arrive) {
+    if (event.kind == Kind::post) {
+        next_post(event.id);
+    } else if (event.kind == Kind::arrive) {
         ++c.arrived;
         if (c.receiver != kNone) advance(std::exchange(c.receiver, kNone));
+    } else if (event.kind == Kind::clear) {
+        c.clear += event.room;
+        c.last_cleared = c.clearing.front();
+        c.clearing.pop_front();
+        next_on_wire(event.id);
     } else {
         c.credit += event.room;
         c.last_freed = c.freed.front();
@@ -164,6 +173,7 @@ std::int64_t Simulator::parts(const Block& b) const {
 void Simulator::advance(std::int32_t block) {
     Block& b = blocks_[block];
     while (true) {
+        if (b.state == State::moving) free_received(block);
         if (b.state == State::moving && plan_.send[b.instruction] != kNone) {
             const double fence = ends_.fence_us[plan_.send[b.instruction]];
             enter(block, State::fence);
@@ -242,28 +252,37 @@ void Simulator::begin_part(std::int32_t block) {
     double& start = result_.executions.start_us[row(b)];
     if (start < 0) start = now_;
     const double bytes = message_bytes(b) / static_cast<double>(count);
-    if (bytes > 0) begin_flow(block, plan_.kind[b.instruction], bytes);
+    if (bytes > 0) {
+        begin_flow(block, plan_.kind[b.instruction], bytes + settings_.overhead_bytes);
+    }
 }
 
-// Frees the slot of a moved part, and announces the part.
+// Frees the room of a received part that has been moved on.
+void Simulator::free_received(std::int32_t block) {
+    const Block& b = blocks_[block];
+    const std::int32_t take = plan_.receive[b.instruction];
+    if (take == kNone) return;
+    Connection& c = connections_[take];
+    const bool direct = ends_.wire[take] == kNone;
+    c.sent.pop_front();
+    (direct ? c.freed : c.clearing).push_back(row(b));
+    push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take, 0,
+         unit_ / parts(b));
+}
+
+// Announces a part that has been moved.
 void Simulator::end_part(std::int32_t block) {
     Block& b = blocks_[block];
-    const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
+    const std::int32_t send = plan_.send[b.instruction];
     const std::int64_t count = parts(b);
-    if (take != kNone) {
-        Connection& c = connections_[take];
-        c.sent.pop_front();
-        c.freed.push_back(row(b));
-        push(now_ + ends_.latency_us[take], Kind::free, take, 0, unit_ / count);
-    }
     if (send != kNone) {
-        Connection& c = connections_[send];
-        c.sent.push_back(row(b));
+        connections_[send].sent.push_back(row(b));
         if (ends_.wire[send] == kNone) {
             push(now_ + ends_.latency_us[send], Kind::arrive, send);
         } else {
-            c.wire.push_back(message_bytes(b) / static_cast<double>(count));
-            next_on_wire(send);
+            const auto share = static_cast<double>(count);
+            post_part(send, {0, message_bytes(b) / share, ends_.post_us[send] / share,
+                             unit_ / count, row(b)});
         }
     }
     enter(block, State::ready);
@@ -298,8 +317,8 @@ void Simulator::finish(std::int32_t block) {
     }
 }
 
-void Simulator::begin_flow(std::int32_t flow, std::int32_t kind, double bytes) {
-    flows_[flow].left = bytes + settings_.overhead_bytes;
+void Simulator::begin_flow(std::int32_t flow, std::int32_t kind, double amount) {
+    flows_[flow].left = amount;
     flows_[flow].since = now_;
     sharing_.start(flow, kind);
 }
@@ -346,19 +365,69 @@ void Simulator::record(std::int32_t link, double from, double to, double bytes) 
     }
 }
 
+// Puts a part into the sender's FIFO. Its proxy sees it late enough for posts that end when the
+// second hop is due, or at once where the posts take longer than that.
+void Simulator::post_part(std::int32_t connection, Part part) {
+    part.ready_us = now_ + std::max(0.0, ends_.before_us[connection] - part.post_us);
+    connections_[connection].posts.push_back(part);
+    push(part.ready_us, Kind::post, connection);
+}
+
+// Begins the posts of the next part that its proxy sees.
+void Simulator::next_post(std::int32_t connection) {
+    Connection& c = connections_[connection];
+    while (!c.posting && !c.posts.empty() && c.posts.front().ready_us <= now_) {
+        const double post_us = c.posts.front().post_us;
+        if (post_us > 0) {
+            c.posting = true;
+            begin_flow(static_cast<std::int32_t>(blocks_.size() + connections_.size()) + connection,
+                       ends_.post[connection], post_us);
+        } else {
+            end_post(connection);
+        }
+    }
+}
+
+void Simulator::end_post(std::int32_t connection) {
+    Connection& c = connections_[connection];
+    c.posting = false;
+    c.wire.push_back(c.posts.front());
+    c.posts.pop_front();
+    next_on_wire(connection);
+}
+
+// Begins the second hop of the next part that has room in the receiver's FIFO.
 void Simulator::next_on_wire(std::int32_t connection) {
     Connection& c = connections_[connection];
     while (!c.busy && !c.wire.empty()) {
-        const double bytes = c.wire.front();
-        c.wire.pop_front();
-        if (bytes > 0) {
+        Part& part = c.wire.front();
+        c.blocked |= c.clear < part.room;
+        if (c.clear < part.room) return;
+        if (std::exchange(c.blocked, false)) part.after = c.last_cleared;
+        c.clear -= part.room;
+        if (part.bytes > 0) {
             c.busy = true;
             begin_flow(static_cast<std::int32_t>(blocks_.size()) + connection,
-                       ends_.wire[connection], bytes);
+                       ends_.wire[connection], part.bytes + settings_.overhead_bytes);
         } else {
-            push(now_ + ends_.latency_us[connection], Kind::arrive, connection);
+            end_wire(connection);
         }
     }
+}
+
+// Frees the sender's room of a part that has left, and announces the part to the receiver: after
+// what is left of the latency, and not before the part ahead of it.
+void Simulator::end_wire(std::int32_t connection) {
+    Connection& c = connections_[connection];
+    const Part part = c.wire.front();
+    const double before_us = ends_.before_us[connection];
+    const double left_us = ends_.latency_us[connection] - std::max(0.0, part.post_us - before_us);
+    c.last_arrival_us = std::max(c.last_arrival_us, now_ + std::max(0.0, left_us));
+    push(c.last_arrival_us, Kind::arrive, connection);
+    c.freed.push_back(part.after);
+    push(now_ + ends_.credit_us[connection], Kind::free, connection, 0, part.room);
+    c.wire.pop_front();
+    c.busy = false;
 }
 
 }  // namespace sley

@@ -27,11 +27,16 @@ struct SimulatorPlan {
     bool instruction_major = false;
 };
 
-// One row a connection.
+// One row a connection. Those with a second hop have a FIFO at each end, and a proxy that posts the
+// parts of the first one to the network.
 struct SimulatorConnections {
     std::vector<double> fence_us;      // of the sending block, before it goes on
-    std::vector<double> latency_us;    // from then until the other side sees the message
+    std::vector<double> latency_us;    // from then, or the second hop's end, until a part is seen
+    std::vector<double> credit_us;     // until the other end of a hop sees that room is free
     std::vector<std::int32_t> wire;    // the class of the second hop; kNone: there is none
+    std::vector<double> before_us;     // of a second hop's latency: until the hop begins
+    std::vector<double> post_us;       // the part of it that the posts of a message take
+    std::vector<std::int32_t> post;    // the class of these posts
 };
 
 struct SimulatorSettings {
@@ -80,7 +85,7 @@ private:
     enum class State : std::int8_t {
         ready, waiting, overhead, message, slot, moving, fence, done
     };
-    enum class Kind : std::int8_t { resume, moved, arrive, free };
+    enum class Kind : std::int8_t { resume, moved, arrive, free, clear, post };
 
     struct Event {
         double time;
@@ -88,7 +93,7 @@ private:
         Kind kind;
         std::int32_t id;
         std::uint32_t version;  // of a flow: the number of its rate
-        std::int64_t room;      // of a `free`: the credit
+        std::int64_t room;      // of a `free` or `clear`: the credit
         bool operator<(const Event& other) const {  // the queue returns the greatest first
             return time != other.time ? time > other.time : number > other.number;
         }
@@ -101,15 +106,29 @@ private:
         bool paid = false;  // whether the execution's overhead has been spent
     };
 
+    // A part between the FIFOs of a connection with two hops.
+    struct Part {
+        double ready_us;      // when its proxy sees it
+        double bytes, post_us;
+        std::int64_t room;    // in units of a slot's smallest part
+        std::int64_t after;   // the execution to which it owes its time
+    };
+
     struct Connection {
-        std::int64_t credit = 0;   // in units of a slot's smallest part
+        std::int64_t credit = 0;   // room for the sender, in units of a slot's smallest part
         std::int64_t arrived = 0;  // parts that the receiver may take
         std::int32_t sender = kNone, receiver = kNone;  // blocks that wait for the connection
         std::deque<std::int64_t> sent;      // the executions of parts in flight or not yet taken
         std::deque<std::int64_t> freed;     // executions that took parts, until the sender knows
         std::int64_t last_freed = kNone;
-        std::deque<double> wire;            // the bytes of parts before the second hop
-        bool busy = false;                  // whether a part is on the second hop
+        // With two hops: the room for the second one, and who freed it; the parts before and during
+        // their posts, then before and on the second hop.
+        std::int64_t clear = 0;
+        std::deque<std::int64_t> clearing;
+        std::int64_t last_cleared = kNone;
+        std::deque<Part> posts, wire;
+        bool posting = false, busy = false, blocked = false;
+        double last_arrival_us = 0;
     };
 
     struct Flow {
@@ -124,14 +143,19 @@ private:
     bool may_begin(std::int32_t block);
     bool may_move(std::int32_t block);
     void begin_part(std::int32_t block);
+    void free_received(std::int32_t block);
     void end_part(std::int32_t block);
     void finish(std::int32_t block);
     void enter(std::int32_t block, State state);
     void blame(std::int32_t block, Cause cause, std::int64_t after);
-    void begin_flow(std::int32_t flow, std::int32_t kind, double bytes);
+    void begin_flow(std::int32_t flow, std::int32_t kind, double amount);
     void settle(std::int32_t flow);
     void record(std::int32_t link, double from, double to, double bytes);
+    void post_part(std::int32_t connection, Part part);
+    void next_post(std::int32_t connection);
+    void end_post(std::int32_t connection);
     void next_on_wire(std::int32_t connection);
+    void end_wire(std::int32_t connection);
     std::int64_t row(const Block& b) const { return b.instruction * settings_.tiles + b.tile; }
     double message_bytes(const Block& b) const;
     std::int64_t parts(const Block& b) const;

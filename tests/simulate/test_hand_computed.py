@@ -18,6 +18,7 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import LoopOrder, Op, Protocol
+from sley.simulate import Cause
 from support.small_plans import IN, OUT, SCRATCH, Hand, ring_allreduce
 
 CHUNK = 80_000
@@ -147,20 +148,94 @@ def test_two_messages_share_the_card_that_both_cross() -> None:
     assert spans(found) == {(i, 0): (10, 18) if i < 2 else (30, 42) for i in range(4)}
 
 
-def test_a_slot_is_taken_over_both_hops() -> None:
+def messages(number: int) -> Plan:
+    """Messages from rank 0 to rank 1, one after another."""
+    hand = Hand()
+    for k in range(number):
+        hand.add(0, 0, Op.SEND, (IN, k), to=1)
+        hand.add(1, 0, Op.RECV, dst=(OUT, k), of=0)
+    return hand.plan(sley.AllReduce(2, chunks=number))
+
+
+def test_each_end_of_the_network_has_slots_of_its_own() -> None:
+    topology = Topology.cluster(2, 1, nic_GBps=(20, 10), model=ROUND)
+    # First hop 10-18, wire 22-30, seen at 34, received 34-42. The sender knows at 38 that its slot
+    # is free, and its proxy at 50 that the receiver's is: 38-46, 50-58, 62-70.
+    found = simulated(messages(2), 2, topology)
+    assert spans(found) == {(0, 0): (10, 18), (2, 0): (34, 42), (1, 0): (38, 46), (3, 0): (62, 70)}
+    assert found.blocks[0].slot_us == pytest.approx(38 - 18)
+    # With two slots the second one follows part after part.
+    found = simulated(messages(2), 2, topology, slots=2)
+    assert spans(found) == {(0, 0): (10, 18), (1, 0): (18, 26), (2, 0): (34, 42), (3, 0): (42, 50)}
+
+
+def test_a_part_crosses_the_network_when_the_receiver_has_room() -> None:
+    model = replace(ROUND, local_block_GBps=2.5)
+    found = simulated(messages(3), 3, Topology.cluster(2, 1, nic_GBps=(20, 10), model=model))
+    # Received in 32 us each. The second part is ready at 50, and on the wire 74-82, when the proxy
+    # knows that the first has been received; the sender knows at 90.
+    sent, received = ([spans(found)[i, 0] for i in span] for span in (range(3), range(3, 6)))
+    assert sent == [(10, 18), (38, 46), (90, 98)]
+    assert received == [(34, 66), (86, 118), (138, 170)]
+    e = found.executions
+    assert e is not None
+    third = int(np.flatnonzero(e.instruction == 2)[0])
+    assert (e.cause[third], e.instruction[e.after[third]]) == (Cause.SLOT, 3)
+
+
+def test_a_flag_says_that_room_is_free_whatever_the_protocol() -> None:
+    # Moved 10-18, seen after the fence at 22, received 22-30; freed 2 us later, as a flag of LL.
+    found = simulated(messages(2), 2, star(2, ROUND), Protocol.SIMPLE)
+    assert [spans(found)[i, 0] for i in range(2)] == [(10, 22), (32, 44)]
+
+
+def test_room_of_a_forwarded_part_is_free_before_the_fence() -> None:
     hand = Hand()
     for _ in range(2):
         hand.add(0, 0, Op.SEND, (IN, 0), to=1)
-        hand.add(1, 0, Op.RECV, dst=(OUT, 0), of=0)
-    plan = hand.plan(sley.AllReduce(2))
-    topology = Topology.cluster(2, 1, nic_GBps=(20, 10), model=ROUND)
-    # First hop 10-18, wire 18-26, seen at 34, received 34-42; the sender knows at 50.
-    found = simulated(plan, 1, topology)
-    assert spans(found) == {(0, 0): (10, 18), (2, 0): (34, 42), (1, 0): (50, 58), (3, 0): (74, 82)}
-    assert found.blocks[0].slot_us == pytest.approx(50 - 18)
-    # With two slots the second one follows part after part.
-    found = simulated(plan, 1, topology, slots=2)
-    assert spans(found) == {(0, 0): (10, 18), (1, 0): (18, 26), (2, 0): (34, 42), (3, 0): (42, 50)}
+        hand.add(1, 0, Op.RECV_COPY_SEND, (IN, 0), (OUT, 0), to=2, of=0)
+        hand.add(2, 0, Op.RECV, dst=(OUT, 0), of=1)
+    found = simulated(hand.plan(sley.AllReduce(3)), 1, star(3, ROUND), Protocol.SIMPLE)
+    # Forwarded 22-30, fenced until 34; rank 0 knows at 32.
+    assert [spans(found)[i, 0] for i in range(4)] == [(10, 22), (32, 44), (22, 34), (44, 56)]
+
+
+FAST = replace(ROUND, network_block_GBps=40, local_block_GBps=40, post_us=6, proxy_us=6)
+"""A chunk takes 2 us in each move; a hop's 8 us are 6 of posts and 2 after the wire."""
+
+
+def fast(model: CostModel, ranks: int) -> Topology:
+    """Two nodes with a card of 40 GB/s for each rank."""
+    return Topology.cluster(2, ranks, nic_GBps=(80, 40), model=model)
+
+
+def test_posts_limit_the_rate_of_a_connection() -> None:
+    # Moved 10-12 and 12-14, posted 12-18 and 18-24, on the wire 18-20 and 24-26.
+    found = simulated(messages(2), 2, fast(FAST, 1), slots=2)
+    assert spans(found) == {(0, 0): (10, 12), (1, 0): (12, 14), (2, 0): (22, 24), (3, 0): (28, 30)}
+    # A part has its share of a message's posts: half messages, 3 us each.
+    parts = replace(FAST, slices=each(2), network_latency_us=each(6))
+    found = simulated(message(), 1, fast(parts, 1))
+    # Moved 10-11 and 11-12, posted 11-14 and 14-17, on the wire 14-15 and 17-18, 3 us more.
+    assert spans(found) == {(0, 0): (10, 12), (1, 0): (18, 22)}
+
+
+def test_a_ranks_connections_share_its_proxy() -> None:
+    # Both posted 12-24 and on the wire 24-28; with a proxy each, 12-18 and 18-20.
+    found = simulated(two_blocks(1, 1), 1, fast(FAST, 1))
+    assert spans(found)[2, 0] == spans(found)[3, 0] == (30, 32)
+    hand = Hand()
+    for rank in (0, 1):
+        hand.add(rank, 0, Op.SEND, (IN, 0), to=rank + 2)
+        hand.add(rank + 2, 0, Op.RECV, dst=(OUT, 0), of=rank)
+    found = simulated(hand.plan(sley.AllReduce(4)), 1, fast(FAST, 2))
+    assert spans(found)[2, 0] == spans(found)[3, 0] == (22, 24)
+    # If it is busy during half of the posts, it can serve both connections at once.
+    found = simulated(two_blocks(1, 1), 1, fast(replace(FAST, proxy_us=3), 1))
+    assert spans(found)[2, 0] == spans(found)[3, 0] == (24, 26)
+    # A message takes at least the time of the proxy.
+    found = simulated(two_blocks(1, 1), 1, fast(replace(FAST, post_us=0), 1))
+    assert spans(found)[2, 0] == spans(found)[3, 0] == (30, 32)
 
 
 def two_blocks(*destinations: int, chunks: tuple[int, ...] = (), ranks: int = 2) -> Plan:
@@ -255,14 +330,6 @@ def test_every_operation_takes_memory_as_often_as_it_reads_and_writes(op: Op, wh
     row = int(np.flatnonzero(plan.rank == 1)[0])
     begin, end = spans(simulated(plan, 1, topology))[row, 0]
     assert end.expected - begin.expected == pytest.approx(CHUNK * times / 6000)
-
-
-def messages(number: int) -> Plan:
-    hand = Hand()
-    for k in range(number):
-        hand.add(0, 0, Op.SEND, (IN, k), to=1)
-        hand.add(1, 0, Op.RECV, dst=(OUT, k), of=0)
-    return hand.plan(sley.AllReduce(2, chunks=number))
 
 
 def test_a_sender_waits_for_slots() -> None:

@@ -53,17 +53,33 @@ class Pause:
 
 
 @dataclass
+class Part:
+    """A part between two FIFOs. share: of a slot. ready_us: when its proxy sees it."""
+
+    size: float
+    share: Fraction
+    post_us: float
+    ready_us: float
+
+
+@dataclass
 class Wire:
-    """A connection. used: the number of slots in use. arrived: the number of parts that the
-    receiver may take. queue: parts in the sender's FIFO, before the second hop."""
+    """A connection. used: the number of slots in use, of the sender's FIFO if there are two.
+    far: of the receiver's. arrived: the number of parts that the receiver may take. queue: parts in
+    the sender's FIFO, before their posts. posted: parts before the second hop. last_us: the arrival
+    of the last part."""
 
     links: list[int]
     kind: LinkKind
     latency_us: float
     fence_us: float
+    credit_us: float
     used: Fraction = Fraction(0)
+    far: Fraction = Fraction(0)
     arrived: int = 0
-    queue: list[float] = field(default_factory=list)
+    queue: list[Part] = field(default_factory=list)
+    posted: list[Part] = field(default_factory=list)
+    last_us: float = 0.0
 
     @property
     def remote(self) -> bool:
@@ -121,8 +137,9 @@ class Naive:
         own = [float(links.latency_us[link]) for link in path]
         by_kind = (model.nvlink_latency_us, model.pcie_latency_us, model.network_latency_us)
         latency = by_kind[kind][self.plan.protocol] if min(own) < 0 else sum(own)
+        credit = by_kind[kind].ll if min(own) < 0 else sum(own)
         share = 0 if kind == LinkKind.NETWORK else model.fence_share[self.plan.protocol]
-        self.wires[key] = Wire(path, kind, latency * (1 - share), latency * share)
+        self.wires[key] = Wire(path, kind, latency * (1 - share), latency * share, credit)
 
     @property
     def time_us(self) -> float:
@@ -149,7 +166,8 @@ class Naive:
         self.end_us = [self.now] * blocks
         processes = {b: self._block(b) for b in range(blocks)}
         remote = [wire for wire in self.wires.items() if wire[1].remote]
-        proxies = {blocks + k: self._proxy(*wire) for k, wire in enumerate(remote)}
+        posts = [self._posts(key[0], wire) for key, wire in remote]
+        proxies = dict(enumerate([*posts, *(self._proxy(*wire) for wire in remote)], blocks))
         going = processes | proxies
         pauses = {p: next(process, None) for p, process in going.items()}
         since = dict.fromkeys(going, self.now)
@@ -267,13 +285,13 @@ class Naive:
             if receives:
                 receives.arrived -= 1
             yield Pause("moving", flow=self._flow(i, size, sends))
+            if receives:
+                self._later(receives.credit_us, partial(self._free, receives, Fraction(1, parts)))
             if sends and not sends.remote:
                 yield Pause("overhead", until_us=self.now + sends.fence_us)
                 self._later(sends.latency_us, lambda: self._arrive(sends))
             elif sends:
-                sends.queue.append(size)
-            if receives:
-                self._later(receives.latency_us, lambda: self._free(receives, Fraction(1, parts)))
+                self._post(sends, size, parts)
 
     def _parts(self, data: float) -> int:
         model = self.topology.model
@@ -284,7 +302,23 @@ class Naive:
         wire.arrived += 1
 
     def _free(self, wire: Wire, share: Fraction) -> None:
+        """The receiver has moved on a part."""
+        if wire.remote:
+            wire.far -= share
+        else:
+            wire.used -= share
+
+    def _leave(self, wire: Wire, share: Fraction) -> None:
+        """A part is over the network."""
         wire.used -= share
+
+    def _post(self, wire: Wire, size: float, parts: int) -> None:
+        """A part is in the sender's FIFO."""
+        model = self.topology.model
+        post = max(model.post_us * model.posts[self.plan.protocol], model.proxy_us) / parts
+        delay = max(0.0, wire.latency_us * model.post_share - post)
+        wire.queue.append(Part(size, Fraction(1, parts), post, self.now + delay))
+        self._later(delay, lambda: None)
 
     def _flow(self, i: int, size: float, sends: Wire | None) -> Flow:
         """The bytes and links of one part of an instruction."""
@@ -314,20 +348,46 @@ class Naive:
             uses["link", link] += 1
             self.moved[link] += size
 
+    def _posts(self, rank: int, wire: Wire) -> Iterator[Pause]:
+        """The posts of a connection's parts, one after another, by the rank's proxy."""
+        model = self.topology.model
+        posts = max(model.post_us * model.posts[self.plan.protocol], model.proxy_us)
+        busy: Counter[Resource] = Counter()
+        if model.proxy_us:
+            busy["proxy", rank] = model.proxy_us / posts  # type: ignore[assignment]
+        while True:
+            yield Pause("", ready=partial(self._seen, wire))
+            if posts:
+                yield Pause("", flow=Flow(wire.queue[0].post_us, 1.0, 0.0, busy))
+            wire.posted.append(wire.queue.pop(0))
+
+    def _seen(self, wire: Wire) -> bool:
+        return bool(wire.queue) and wire.queue[0].ready_us <= self.now + self.near_us
+
+    def _clear(self, wire: Wire) -> bool:
+        return bool(wire.posted) and wire.far + wire.posted[0].share <= self.room
+
     def _proxy(self, key: Key, wire: Wire) -> Iterator[Pause]:
         behind = self.topology.model.network_block_GBps * self.speed * 1000
         while True:
-            yield Pause("", ready=lambda: bool(wire.queue))
-            size = wire.queue.pop(0)
+            yield Pause("", ready=partial(self._clear, wire))
+            part = wire.posted.pop(0)
+            wire.far += part.share
             uses = Counter([self._memory(key[0]), self._memory(key[1])])
-            self._cross(wire, size, uses)
-            yield Pause("", flow=Flow(size, math.inf, behind, uses))
-            self._later(wire.latency_us, lambda: self._arrive(wire))
+            self._cross(wire, part.size, uses)
+            yield Pause("", flow=Flow(part.size, math.inf, behind, uses))
+            before = wire.latency_us * self.topology.model.post_share
+            left = wire.latency_us - max(before, part.post_us)
+            wire.last_us = max(wire.last_us, self.now + max(0.0, left))
+            self._later(wire.last_us - self.now, lambda: self._arrive(wire))
+            self._later(wire.credit_us, partial(self._leave, wire, part.share))
 
     def _capacity(self, resource: Resource, behind: float) -> float:
         """The rate in bytes a us with this number of active blocks."""
         kind, number = resource
         model = self.topology.model
+        if kind == "proxy":
+            return 1.0
         if kind == "memory":
             return float(model.memory_GBps * 1000)
         full = float(self.topology.links.GBps[number]) * 1000

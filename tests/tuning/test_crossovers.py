@@ -4,9 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from sley import topologies
+from sley import compile, topologies
+from sley.algorithms import build
 from sley.compiler import Options
 from sley.policy import Decision, Policy
+from sley.simulate import Simulator
 from sley.tuning.arms import Arms
 from sley.tuning.backends import Simulated
 from sley.tuning.noise import Noise
@@ -63,8 +65,25 @@ def test_parallel_parts_and_protocols_grow_with_the_size(one_node):
     assert protocols[1] == "LL128"
 
 
-def test_all_pairs_give_way_to_hierarchical_on_two_nodes():
-    parts = {"all-pairs": (1, 2), "ring": (24,), "hierarchical": (1, 24)}
-    found = runs([d.algorithm for d in decision_map(topologies.ndv4(2), parts)])
-    known = [name for name in found if name != "multi-tree-allreduce"]  # NCCL's own, the default
-    assert known == ["all-pairs-allreduce", "hierarchical-allreduce"]
+def test_hierarchical_goes_from_one_part_with_ll_to_many_with_simple_on_two_nodes():
+    """Section 8.3 (MSCCLang 7.2): LL with one instance for small sizes, Simple with several for
+    large ones."""
+    topology = topologies.ndv4(2)
+    simulators = {
+        (protocol, count): Simulator(
+            compile(
+                build("hierarchical-allreduce", nodes=2, gpus=8),
+                Options(protocol=protocol, channels=1, instances=count),
+                topology=topology,
+                verify=False,
+            )
+        )
+        for protocol in ("LL", "LL128", "Simple")
+        for count in (1, 24)
+    }
+
+    def best(size):
+        return min(simulators, key=lambda way: simulators[way](size).time_us)
+
+    assert best(2**14) == ("LL", 1)
+    assert best(2**26) == ("Simple", 24)

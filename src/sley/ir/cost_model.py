@@ -88,7 +88,19 @@ class CostModel:
         kernel, SuperBench's example).
     nvlink_latency_us, pcie_latency_us, network_latency_us: time from the end of a move until the
         receiver sees it, over NVLink or xGMI, PCIe and the network (NCCL 2.30's tuner, latency of a
-        hop in rings).
+        hop in rings). LL's is also the time until the other end of a hop sees that room is free,
+        with every protocol: both are one word that is written and polled.
+    post_share: the share of a network hop's latency that passes before the message is on the wire
+        (assumption: half; each end has a flag over PCIe, a turn of its proxy, and for Simple a
+        fence or a flush).
+    post_us: the time of a post to the network, which delays the messages behind it on a connection
+        (NCCL 2.30's tuner, network post overhead: 1 us; 2 with AMD's processors, which the machines
+        say).
+    posts: the number of posts of a message, one after another (NCCL 2.30's tuner: 3 for Simple,
+        else 1).
+    proxy_us: the time of a rank's proxy for each message, which delays those of other connections
+        (NVIDIA's blog on NVSHMEM and GPUDirect Async, 2022: 1.7 million messages a second through a
+        thread of the host, however many blocks send; a card's own limit is 215 million).
     nvlink_block_GBps, pcie_block_GBps, network_block_GBps: the maximum rate of one thread block to
         a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
     local_block_GBps: the maximum rate of one thread block within its GPU, and of its receives
@@ -128,6 +140,10 @@ class CostModel:
     nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, open_=False)
     pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, open_=False)
     network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, open_=False)
+    post_share: float = _number(0.5, open_=False, most=1.0)
+    post_us: float = _number(1.0, open_=False)
+    posts: ByProtocol = _number(1, 1, 3, open_=False)
+    proxy_us: float = _number(0.6, open_=False)
     nvlink_block_GBps: float = _rate(20.0)  # noqa: N815 - a unit
     pcie_block_GBps: float = _rate(20.0)  # noqa: N815
     network_block_GBps: float = _rate(20.0)  # noqa: N815
@@ -168,6 +184,10 @@ class CostModel:
         """The latency of a hop whose slowest link is of this kind."""
         by_kind = (self.nvlink_latency_us, self.pcie_latency_us, self.network_latency_us)
         return by_kind[kind]
+
+    def posts_us(self, protocol: Protocol) -> float:
+        """The time of a message's posts to the network."""
+        return max(self.post_us * self.posts[protocol], self.proxy_us)
 
     def block_GBps(self, kind: LinkKind) -> float:  # noqa: N802 - a unit
         """The maximum rate of one thread block over this hop."""

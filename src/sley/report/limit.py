@@ -82,10 +82,11 @@ class _Path:
     kind: the class of each one's moves.
     alone, on_links, on_memory: whether it moves at its block's rate; whether links make it slower;
         whether memory does. All False if the next execution waits for the slot that it frees.
-    moving_us: moving data. wire_us: until the message that it waits for has crossed the network.
+    moving_us: moving data. wire_us: until the message that it waits for, or its own, has crossed
+        the network.
     slot_us: waiting for a slot, or moving the data in the slot that the next one waits for.
     other_us: the rest.
-    wire_kind: the class of the network's moves for the message that it waits for, NONE without.
+    wire_kind: the class of the network's moves for this message, NONE without.
     """
 
     kind: LongArray
@@ -107,15 +108,22 @@ class _Path:
         moving = np.minimum(path.moving_us, span)
         kind = inputs.kind[row].astype(np.int64)
         full = path.moving_us <= _SHARED * _alone_us(s, inputs)
-        slot = path.cause == Cause.SLOT
+        # A block that waits for the room of its own part waits for the network to take the part.
+        same = np.append(False, s.plan.block[row[1:]] == s.plan.block[row[:-1]])[: len(row)]
+        leaving = (path.cause == Cause.SLOT) & same
+        slot = (path.cause == Cause.SLOT) & ~same
         frees = np.append(slot[1:], False)
         crosses = np.zeros(len(inputs.class_cap), bool)
         owner = np.repeat(np.arange(len(crosses)), np.diff(inputs.class_first))
         crosses[owner[inputs.class_resource < inputs.links]] = True
         rest = span - moving
-        wire_kind = np.append(inputs.wire, NONE)[inputs.receive[row]].astype(np.int64)
-        wire_kind[path.cause != Cause.MESSAGE] = NONE
-        hop = np.append(inputs.latency_us, 0.0)[inputs.receive[row]]
+        connection = np.where(leaving, inputs.send[row], inputs.receive[row])
+        wire_kind = np.append(inputs.wire, NONE)[connection].astype(np.int64)
+        wire_kind[(path.cause != Cause.MESSAGE) & ~leaving] = NONE
+        seen = np.append(inputs.latency_us, 0.0)[connection]
+        freed = np.append(inputs.credit_us, 0.0)[connection]
+        before = np.append(np.maximum(inputs.before_us, inputs.post_us), 0.0)[connection]
+        hop = before + np.where(leaving, freed, seen)
         wire = np.where(wire_kind == NONE, 0.0, np.maximum(rest - hop, 0.0))
         waited = np.where(slot, rest, 0.0)
         return cls(

@@ -117,7 +117,7 @@ class MoveClass:
 
     cap_GBps: the maximum rate of one move. push_GBps: the rate that it demands of a link, for
     contention. uses: how often its bytes cross each resource; the numbers of links are their rows,
-    those of memories follow.
+    those of memories follow, then the proxies of ranks, whose bytes are microseconds of posts.
     """
 
     cap_GBps: float  # noqa: N815 - a unit
@@ -130,12 +130,13 @@ class Moves:
     """The moves of a plan, classified by the resources that they cross and their rate.
 
     instruction: int32 (instructions,), the class of each instruction's moves.
-    wire: int32 (connections,), the class of the second hop; NONE without.
+    wire, post: int32 (connections,), the class of the second hop, and of its posts; NONE without.
     classes: the classes.
     """
 
     instruction: IntArray
     wire: IntArray
+    post: IntArray
     classes: list[MoveClass]
 
     @classmethod
@@ -155,7 +156,15 @@ class Moves:
         _, first, which = np.unique(pairs[remote], return_index=True, return_inverse=True)
         wire[remote] = len(classes) + which
         classes += [_wire_class(k, topology, routes, memory, speed) for k in remote[first].tolist()]
-        return cls(kind.astype(np.int32), wire, classes)
+        post = np.full(len(c), NONE, np.int32)
+        senders, which = np.unique(c.src[remote], return_inverse=True)
+        post[remote] = len(classes) + which
+        posts_us = topology.model.posts_us(plan.protocol)
+        share = topology.model.proxy_us / posts_us if posts_us else 0.0
+        proxy = int(memory.max()) + 1
+        busy = [{proxy + rank: share} if share else {} for rank in senders.tolist()]
+        classes += [MoveClass(1e-3, 0.0, uses) for uses in busy]
+        return cls(kind.astype(np.int32), wire, post, classes)
 
 
 def _block_class(
@@ -237,13 +246,18 @@ class Inputs:
     wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
     instruction_major: whether an instruction runs all tiles before the next one.
     fence_us: float64 (connections,), time that the sending block spends before it continues.
-    latency_us: float64 (connections,), from then until the receiver sees the message.
+    latency_us: float64 (connections,), from then, or from the end of the second hop, until the
+        receiver sees the message.
+    credit_us: float64 (connections,), until the other end of a hop sees that room is free.
     wire: int32 (connections,), the class of the second hop; NONE without.
+    before_us: float64 (connections,), from the move's end until the second hop begins.
+    post_us: float64 (connections,), the part of this that the posts of a message take.
+    post: int32 (connections,), the class of the posts; NONE without.
     class_cap, class_push: float64 (classes,), `MoveClass` in bytes a microsecond.
     class_first, class_resource, class_weight: CSR, class -> resources, and how often its bytes
         cross each.
     capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
-        contention. links: number of resources that are links; the rest are memories.
+        contention. links: number of resources that are links; the rest are memories and proxies.
     launch_us, wait_us, decode_us: cost of a call with its start-up, of an instruction that waits,
         of any instruction.
     slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
@@ -261,7 +275,11 @@ class Inputs:
     instruction_major: bool
     fence_us: FloatArray
     latency_us: FloatArray
+    credit_us: FloatArray
     wire: IntArray
+    before_us: FloatArray
+    post_us: FloatArray
+    post: IntArray
     class_cap: FloatArray
     class_push: FloatArray
     class_first: LongArray
@@ -286,9 +304,11 @@ class Inputs:
         moves = Moves.of(plan, topology, routes, speed)
         uses = [use for c in moves.classes for use in c.uses.items()]
         memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
+        proxies = np.full(topology.ranks, 1e-3)
         links = len(topology.links)
         latency = latencies(topology, plan.protocol, routes)
         fenced = np.where(routes.remote, 0.0, model.fence_share[plan.protocol])
+        before = np.where(routes.remote, model.post_share, 0.0)
         local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
         single = local | nop | (not plan.per_chunk)
         # Data that stays in its rank carries no protocol flags.
@@ -304,15 +324,19 @@ class Inputs:
             wait_target=plan.waits.target,
             instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
             fence_us=latency * fenced,
-            latency_us=latency * (1 - fenced),
+            latency_us=latency * (1 - fenced) * (1 - before),
+            credit_us=latencies(topology, Protocol.LL, routes),
             wire=moves.wire,
+            before_us=latency * before,
+            post_us=np.where(routes.remote, model.posts_us(plan.protocol), 0.0),
+            post=moves.post,
             class_cap=np.array([c.cap_GBps for c in moves.classes]) * 1e3,  # to bytes a us
             class_push=np.array([c.push_GBps for c in moves.classes]) * 1e3,
             class_first=np.cumsum([0, *(len(c.uses) for c in moves.classes)], dtype=np.int64),
             class_resource=np.array([resource for resource, _ in uses], np.int32),
             class_weight=np.array([weight for _, weight in uses], np.float64),
-            capacity=np.concatenate([topology.links.GBps, memory]) * 1e3,
-            gamma=np.concatenate([np.full(links, model.contention), np.zeros(len(memory))]),
+            capacity=np.concatenate([topology.links.GBps, memory, proxies]) * 1e3,
+            gamma=np.repeat([model.contention, 0.0], [links, len(memory) + len(proxies)]),
             links=links,
             launch_us=model.launch_us[plan.protocol] + topology.startup_us,
             wait_us=model.wait_us,
