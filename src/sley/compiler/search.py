@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise, product
 from typing import Any, Protocol, TypeVar
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
@@ -32,11 +32,18 @@ TIE = 0.01
 STRIDE = 4
 """Largest factor between neighbouring sizes at which all candidates are compared."""
 
-CONTENDERS = 0.1
-"""Between two sizes only candidates within this of the best at one of them are compared."""
+MARGIN = 0.06
+"""Relative difference of times that makes a new range: the least median error of the simulator's
+predictions of published tables, that of sizes above 64 MB (docs/measurements.md)."""
 
-SIZE_BITS = 6
-"""Significant bits of the sizes at the borders of ranges: exact to about 3 %."""
+SIZE_BITS = 3
+"""Significant bits of the sizes at the borders of ranges."""
+
+VARIANTS = (0.97, 1.03)
+"""Factors of the rates of all links and memories with which a choice is simulated again."""
+
+FINALISTS = 4
+"""Candidates of a range that are simulated with the variants."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps that are done, and of all steps."""
@@ -75,6 +82,9 @@ def choose(
         candidates once.
     overrides: options by name, which take precedence over `options`; of a list each value is tried.
 
+    There are as few ranges as possible: at every compared size of a range its choice is within 6 %
+    of the fastest, about the error of the simulator. Of the candidates for a range the choice is
+    the one that is never far from the fastest, also if all rates are 3 % lower or higher.
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
     one with the fewest thread blocks, then the one with the simplest options. Only choices are
     verified. Errors: C304, C307, C311, C313, F437 with a target, S702, and those of
@@ -89,7 +99,7 @@ def choose(
     all_sizes = _add_sizes(_sort_sizes(sizes))
     space = Space.of(options, overrides, _target(target, ordered_programs[0].collective))
     report = progress or (lambda done, total: None)
-    steps = 2 * len(all_sizes) - 1
+    steps = len(all_sizes)
     found = candidates(
         ordered_programs,
         cluster,
@@ -102,19 +112,12 @@ def choose(
     made = (ordered_programs, cluster, space, interpreter)
     tasks: _Tasks = search if executor is None else _Remote(executor, pickle.dumps(made))
     rows = list(_counted(tasks.rows(all_sizes), lambda done: report(built + done, built + steps)))
-    between = _counted(
-        tasks.between(list(pairwise(rows))),
-        lambda done: report(built + len(rows) + done, built + steps),
-    )
-    table = rows[:1]
-    for row, further in zip(rows[1:], between, strict=True):
-        table += [*further, row]
     return Choices(
         topology=cluster,
         interpreter=interpreter,
-        ranges=tuple(search.choice(*row) for row in search.ranges(table)),
+        ranges=tuple(search.choices(rows)),
         candidates=len(found),
-        simulations=sum(len(row.times_us) for row in table),
+        simulations=search.simulations + sum(len(row.times_us) for row in rows),
     )
 
 
@@ -127,20 +130,17 @@ def _counted(found: Iterable[T], progress: Callable[[int], None]) -> Iterator[T]
 
 @dataclass(frozen=True)
 class _Row:
-    """The result for a size. times_us: the times of the candidates that were simulated."""
+    """The result for a size. times_us: the times of the candidates that were simulated, at least of
+    those within MARGIN of the fastest."""
 
     size_bytes: int
-    winner: int
     times_us: dict[int, float]
 
-    @property
-    def best_us(self) -> float:
-        return min(self.times_us.values())
-
-    def contenders(self) -> set[int]:
-        """Candidates that may win at sizes nearby."""
-        most = self.best_us * (1 + CONTENDERS)
-        return {index for index, time_us in self.times_us.items() if time_us <= most}
+    def slowness(self, margin: float) -> dict[int, float]:
+        """The candidates within a margin of the fastest, with the relative difference."""
+        best = min(self.times_us.values())
+        slowness = {index: time_us / best - 1 for index, time_us in self.times_us.items()}
+        return {index: by for index, by in slowness.items() if by <= margin}
 
 
 class _Tasks(Protocol):
@@ -150,82 +150,122 @@ class _Tasks(Protocol):
         """The row of each size."""
         ...
 
-    def between(self, pairs: Sequence[tuple[_Row, _Row]]) -> Iterable[list[_Row]]:
-        """The rows between each two neighbours."""
-        ...
-
 
 @dataclass
 class _Search:
-    """The search among candidates."""
+    """The search among candidates.
+
+    simulations: the number of simulations besides those of rows.
+    """
 
     candidates: list[Candidate]
+    simulations: int = 0
 
     def rows(self, sizes: Sequence[int]) -> Iterator[_Row]:
-        return (self.fastest(size, self.candidates) for size in sizes)
+        return (self._row(size) for size in sizes)
 
-    def between(self, pairs: Sequence[tuple[_Row, _Row]]) -> Iterator[list[_Row]]:
-        return (self._between(*pair) for pair in pairs)
-
-    def fastest(self, size_bytes: int, among: Iterable[Candidate]) -> _Row:
-        """The best candidate for a size. Candidates whose lower bound rules out that they are the
-        best or the second are not simulated."""
-        least = sorted((c.least(size_bytes), c.index) for c in among)
+    def _row(self, size_bytes: int) -> _Row:
+        """The times of all candidates but those whose lower bound rules out that they are the
+        second, or within MARGIN of the fastest."""
+        least = sorted((c.least(size_bytes), c.index) for c in self.candidates)
         times: dict[int, float] = {}
         first = second = float("inf")
         for least_us, index in least:
-            if least_us > max(first * (1 + TIE), second):
+            if least_us > max(first * (1 + MARGIN), second):
                 break
             time_us = self.candidates[index].simulator(size_bytes).time_us
             times[index] = time_us
             first, second = sorted((first, second, time_us))[:2]
-        return _Row(size_bytes, self._simplest(_equal(times)), times)
+        return _Row(size_bytes, times)
 
-    def _simplest(self, indices: Iterable[int]) -> int:
-        return min(indices, key=lambda i: (self.candidates[i].plan.blocks_per_rank, i))
+    def choices(self, rows: Sequence[_Row]) -> Iterator[Choice]:
+        """The choices for ranges that cover the sizes of all rows. Errors: V2xx."""
+        groups = _groups(rows)
+        chosen = [self._chosen(group) for group in groups]
+        begins = [rows[0].size_bytes]
+        for (group, one), (after, other) in pairwise(zip(groups, chosen, strict=True)):
+            begins.append(self._border(group[-1].size_bytes, after[0].size_bytes, one, other))
+        ends = [*(begin - 1 for begin in begins[1:]), rows[-1].size_bytes]
+        for row in zip(groups, chosen, begins, ends, strict=True):
+            yield self._choice(*row)
 
-    def _between(self, before: _Row, after: _Row) -> list[_Row]:
-        """Rows between two with different winners, down to neighbouring sizes."""
-        middle = _middle(before.size_bytes, after.size_bytes)
-        if before.winner == after.winner or middle is None:
-            return []
-        among = sorted(before.contenders() | after.contenders())
-        row = self.fastest(middle, [self.candidates[i] for i in among])
-        # A third candidate wins only if it is faster than both.
-        either = _equal(row.times_us) & {before.winner, after.winner}
-        if either:
-            row = replace(row, winner=self._simplest(either))
-        return [*self._between(before, row), row, *self._between(row, after)]
+    def _chosen(self, group: Sequence[_Row]) -> int:
+        """The candidate for a range: of those within MARGIN of the fastest at each size the one
+        whose largest difference is the least, as given and with the VARIANTS."""
+        slowness = [row.slowness(MARGIN) for row in group]
+        common = set.intersection(*(set(one) for one in slowness))
+        worst = {index: max(one[index] for one in slowness) for index in common}
+        finalists = sorted(worst, key=lambda index: (worst[index], self._simplicity(index)))
+        finalists = finalists[:FINALISTS]
+        if len(finalists) > 1:
+            sizes = sorted({group[0].size_bytes, group[-1].size_bytes})
+            for factor, size in product(VARIANTS, sizes):
+                times = {index: self._variant_us(index, factor, size) for index in finalists}
+                best = min(times.values())
+                for index, time_us in times.items():
+                    worst[index] = max(worst[index], time_us / best - 1)
+        least = min(worst[index] for index in finalists)
+        equal = [index for index, by in worst.items() if by <= least + TIE]
+        return min(equal, key=self._simplicity)
 
-    def ranges(self, table: list[_Row]) -> list[tuple[list[_Row], int]]:
-        """Neighbours with the same winner, and the last size of their range."""
-        groups = [list(rows) for _, rows in groupby(table, lambda row: row.winner)]
-        ends = [rows[0].size_bytes - 1 for rows in groups[1:]] + [table[-1].size_bytes]
-        return list(zip(groups, ends, strict=True))
+    def _simplicity(self, index: int) -> tuple[int, int]:
+        """The simplest candidate has the least."""
+        return self.candidates[index].plan.blocks_per_rank, index
 
-    def choice(self, rows: list[_Row], end: int) -> Choice:
+    def _variant_us(self, index: int, factor: float, size_bytes: int) -> float:
+        """The time of a candidate if all links and memories have `factor` times their rates."""
+        self.simulations += 1
+        return self.candidates[index].simulator.with_rates(factor)(size_bytes).time_us
+
+    def _border(self, low: int, high: int, before: int, after: int) -> int:
+        """The first size of a range: where its choice `after` becomes as fast as `before`, which is
+        the choice at `low`, as exactly as MARGIN tells."""
+        while (middle := _middle(low, high)) is not None:
+            times = [self.candidates[i].simulator(middle).time_us for i in (before, after)]
+            self.simulations += 2
+            if max(times) <= min(times) * (1 + MARGIN):
+                return middle
+            low, high = (middle, high) if times[0] < times[1] else (low, middle)
+        return high
+
+    def _choice(self, rows: Sequence[_Row], index: int, begin: int, end: int) -> Choice:
         """The choice for a range, verified. Errors: V2xx."""
-        chosen = self.candidates[rows[0].winner]
+        chosen = self.candidates[index]
         verify(chosen.plan)
         others = [
-            (time_us / row.times_us[chosen.index] - 1, row.size_bytes, index)
+            (time_us / row.times_us[index] - 1, row.size_bytes, other)
             for row in rows
-            for index, time_us in row.times_us.items()
-            if index != chosen.index
+            for other, time_us in row.times_us.items()
+            if other != index
         ]
         runner_up = None
         if others:
-            slower, size_bytes, index = min(others)
-            other = self.candidates[index]
-            runner_up = RunnerUp(other.program.name, other.options, size_bytes, slower)
+            slower, size_bytes, second = min(others)
+            candidate = self.candidates[second]
+            runner_up = RunnerUp(candidate.program.name, candidate.options, size_bytes, slower)
         return Choice(
-            begin=_predict(chosen, rows[0].size_bytes),
+            begin=_predict(chosen, begin),
             end=_predict(chosen, end),
             program=chosen.program,
             options=chosen.options,
             plan=chosen.plan,
             runner_up=runner_up,
         )
+
+
+def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """The fewest groups of neighbours in each of which one candidate is within MARGIN of the
+    fastest at every size."""
+    groups: list[list[_Row]] = []
+    common: set[int] = set()
+    for row in rows:
+        common &= set(near := row.slowness(MARGIN))
+        if common:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+            common = set(near)
+    return groups
 
 
 @dataclass
@@ -238,16 +278,9 @@ class _Remote:
     def rows(self, sizes: Sequence[int]) -> Iterator[_Row]:
         return self.executor.map(_row_of, [self.made] * len(sizes), sizes)
 
-    def between(self, pairs: Sequence[tuple[_Row, _Row]]) -> Iterator[list[_Row]]:
-        return self.executor.map(_between_of, [self.made] * len(pairs), pairs)
-
 
 def _row_of(made: bytes, size_bytes: int) -> _Row:
     return next(_search_of(made).rows([size_bytes]))
-
-
-def _between_of(made: bytes, pair: tuple[_Row, _Row]) -> list[_Row]:
-    return next(_search_of(made).between([pair]))
 
 
 @lru_cache(maxsize=1)
@@ -264,12 +297,6 @@ def _search_of(made: bytes) -> _Search:
 def _predict(candidate: Candidate, size_bytes: int) -> Prediction:
     simulation = candidate.simulator(size_bytes)
     return Prediction(size_bytes, simulation.time_us, simulation.bound)
-
-
-def _equal(times_us: dict[int, float]) -> set[int]:
-    """The candidates that are as fast as the fastest."""
-    most = min(times_us.values()) * (1 + TIE)
-    return {index for index, time_us in times_us.items() if time_us <= most}
 
 
 def _middle(low: int, high: int) -> int | None:

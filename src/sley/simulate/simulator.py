@@ -112,6 +112,18 @@ class Simulator:
             executions=executions,
         )
 
+    def with_rates(self, factor: float) -> Simulator:
+        """The same plan on a topology whose links and memories have `factor` times their rates."""
+        links = self.topology.links
+        model = replace(self.topology.model, memory_GBps=self.topology.model.memory_GBps * factor)
+        links = replace(links, GBps=links.GBps * factor)
+        return Simulator(
+            self.plan,
+            replace(self.topology, links=links, model=model),
+            interpreter=self.interpreter,
+            bounds=self._bounds,
+        )
+
     def _check_finished(self, stuck: np.ndarray) -> None:
         if len(stuck):
             raise S703.error(
