@@ -86,7 +86,7 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
     {
         "sb-ar": Table("1x8 A100 (NDv4)", topologies.ndv4, launch_gpus=8),
         "sb-a2a": Table("1x8 A100 (NDv4)", topologies.ndv4, launch_gpus=8),
-        "llmb-h100": Table("1x8 H100 (DGX)", topologies.dgx_h100, "NVLS for most sizes"),
+        "llmb-h100": Table("1x8 H100 (DGX)", topologies.dgx_h100_nvls),
         "mi300x": Table(
             "1x8 MI300X",
             topologies.mi300x,
@@ -95,8 +95,8 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
         "oke-a100": Table("2x8 A100 (OKE)", lambda: topologies.dgx_a100(2)),
         "p5": Table(
             "2x8 H100 (p5, EFA)",
-            lambda: topologies.p5(2),
-            "NVLSTree; and the latency of p5's network was assumed with this table in sight",
+            lambda: replace(topologies.p5(2), in_network=True),
+            "the latency of p5's network was assumed with this table in sight",
         ),
         "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2)),
         "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each, launch_gpus=2),

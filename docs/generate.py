@@ -49,6 +49,7 @@ MODULES: dict[str, str | None] = {
     "graph": None,
     "happens_before": None,
     "faults": None,
+    "groups": None,
     "routes": None,
     "sizes": None,
 }

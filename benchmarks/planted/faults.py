@@ -141,6 +141,48 @@ FAULTS: tuple[Fault, ...] = (
         "remote[earlier].copy()",
     ),
     _fault(
+        "groups: an operand is that of the last reduction",
+        "algorithms compiler",
+        "return Operands(operands.buffer[first], operands.index[first])",
+        "return operands",
+    ),
+    _fault(
+        "groups: a receive doesn't wait for all members",
+        "compiler",
+        "if transfer in self.reduces and not self._arrived(transfer):",
+        "if transfer in self.reduces and oldest != transfer:",
+    ),
+    _fault(
+        "groups: the ends of an instruction are in several blocks",
+        "compiler algorithms",
+        "parts = [np.stack([with_leader, shared])]",
+        "parts = [np.stack([with_leader, shared])[:, :0]]",
+    ),
+    _fault(
+        "groups: a receive takes one message",
+        "verify",
+        "for k in range(int(number.max(initial=0))):",
+        "for k in range(min(int(number.max(initial=0)), 1)):",
+    ),
+    _fault(
+        "groups: messages of pieces order as much as those of groups",
+        "compiler",
+        "return _with_waits(plan, found, parts)",
+        "return found",
+    ),
+    _fault(
+        "groups: the first piece of a reduction only receives",
+        "compiler verify",
+        "first = Op.RECV_REDUCE_COPY if REDUCES[op] else Op.RECV",
+        "first = Op.RECV",
+    ),
+    _fault(
+        "groups: a switch reads no chunk of the rank that reduces",
+        "simulate",
+        "links = {*back.target.tolist(), int(away.target[0])}",
+        "links = set(back.target.tolist())",
+    ),
+    _fault(
         "fuse: the send on the shortest path is fused",
         "passes compiler",
         "np.lexsort((-later, remaining, earlier))",
@@ -149,8 +191,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "channels: a send end is bound to two receive ends",
         "passes compiler",
-        "            and self.receive_of.get(send, receive) == receive\n",
-        "",
+        "self.receive_of.get(end, unit.receive) == unit.receive for end in unit.send",
+        "end >= 0 for end in unit.send",
     ),
     _fault(
         "channels: the second part of a transfer has no channel of its own",
@@ -161,8 +203,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "order: one message more than slots is sent",
         "passes compiler",
-        "room = max(self.slots, width) - self.used[connection]",
-        "room = max(self.slots, width) + 1 - self.used[connection]",
+        "least = max(self.slots, width) - width\n",
+        "least = max(self.slots, width) + 1 - width\n",
     ),
     _fault(
         "order: a wide message frees only one slot",
@@ -187,7 +229,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "blocks: a requested block may use two channels",
         "passes compiler",
-        "pair = twice or _sharing(block_of_end, channel)",
+        "pair = twice or _sharing(block_of_end[of], channel)",
         "pair = twice",
     ),
     _fault(
@@ -286,8 +328,8 @@ FAULTS: tuple[Fault, ...] = (
         "verify",
         "twice = np.flatnonzero((keys[1:] == keys[:-1]) & (blocks[1:] != blocks[:-1]))",
         "twice = np.flatnonzero((keys[1:] == keys[:-1]) & (blocks[1:] > blocks[:-1] + 1))",
-        "others = rows[plan.block[rows] != first_block[on[rows]]]",
-        "others = rows[plan.block[rows] > first_block[on[rows]] + 1]",
+        "others = np.flatnonzero(plan.block[rows] != first_block[on])",
+        "others = np.flatnonzero(plan.block[rows] > first_block[on] + 1)",
     ),
     _fault(
         "hangs: connections are assumed to have one more slot",

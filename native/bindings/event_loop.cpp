@@ -21,8 +21,10 @@ SLEY_PYTHON_CLASS(Inputs, "sley.simulate.inputs.Inputs");
 SimulatorPlan make_plan(const Inputs& inputs) {
     SimulatorPlan plan;
     plan.block_offset = column<std::int64_t>(inputs, "block_offset");
-    plan.send = column<std::int32_t>(inputs, "send");
-    plan.receive = column<std::int32_t>(inputs, "receive");
+    plan.send_offset = column<std::int64_t>(inputs, "send_offset");
+    plan.send_target = column<std::int32_t>(inputs, "send_target");
+    plan.receive_offset = column<std::int64_t>(inputs, "receive_offset");
+    plan.receive_target = column<std::int32_t>(inputs, "receive_target");
     plan.messages = column<std::int32_t>(inputs, "messages");
     plan.chunks = column<double>(inputs, "chunks");
     plan.kind = column<std::int32_t>(inputs, "kind");

@@ -23,7 +23,7 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
       sharing_(std::move(classes), std::move(capacity), std::move(gamma),
                static_cast<std::int32_t>(plan_.block_offset.size() - 1 + 2 * ends_.wire.size())) {
     const auto blocks = plan_.block_offset.size() - 1;
-    const auto instructions = plan_.send.size();
+    const auto instructions = plan_.kind.size();
     for (std::int64_t k = 2; k <= settings_.slices; ++k) unit_ = std::lcm(unit_, k);
     blocks_.resize(blocks);
     connections_.resize(ends_.wire.size());
@@ -163,7 +163,7 @@ double Simulator::message_bytes(const Block& b) const {
 
 // The number of parts of each message of an execution; a local operation has one.
 std::int64_t Simulator::parts(const Block& b) const {
-    if (plan_.send[b.instruction] == kNone && plan_.receive[b.instruction] == kNone) return 1;
+    if (sends(b).empty() && receives(b).empty()) return 1;
     const double most = std::ceil(message_bytes(b) / settings_.least_slice_bytes);
     return std::max<std::int64_t>(1, most < settings_.slices ? static_cast<std::int64_t>(most)
                                                              : settings_.slices);
@@ -174,8 +174,9 @@ void Simulator::advance(std::int32_t block) {
     Block& b = blocks_[block];
     while (true) {
         if (b.state == State::moving) free_received(block);
-        if (b.state == State::moving && plan_.send[b.instruction] != kNone) {
-            const double fence = ends_.fence_us[plan_.send[b.instruction]];
+        if (b.state == State::moving && !sends(b).empty()) {
+            double fence = 0;
+            for (const auto send : sends(b)) fence = std::max(fence, ends_.fence_us[send]);
             enter(block, State::fence);
             if (fence > 0) {
                 push(now_ + fence, Kind::resume, block);
@@ -190,7 +191,7 @@ void Simulator::advance(std::int32_t block) {
         }
         if (!may_begin(block) || !may_move(block)) return;
         begin_part(block);
-        if (message_bytes(b) > 0) return;
+        if (moves(b)) return;
     }
 }
 
@@ -222,37 +223,41 @@ bool Simulator::may_begin(std::int32_t block) {
     return false;
 }
 
-// Whether the next part has arrived, and has room at its destination.
+// Whether the next part has arrived, of all messages, and has room at all its destinations.
 bool Simulator::may_move(std::int32_t block) {
     Block& b = blocks_[block];
-    const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
-    if (take != kNone && connections_[take].arrived == 0) {
+    for (const auto take : receives(b)) {
+        if (connections_[take].arrived > 0) continue;
         enter(block, State::message);
         connections_[take].receiver = block;
+        b.awaited = take;
         return false;
     }
-    if (b.state == State::message) blame(block, Cause::message, connections_[take].sent.front());
-    if (send != kNone && connections_[send].credit < unit_ / parts(b)) {
+    if (b.state == State::message) {
+        blame(block, Cause::message, connections_[b.awaited].sent.front());
+    }
+    for (const auto send : sends(b)) {
+        if (connections_[send].credit >= unit_ / parts(b)) continue;
         enter(block, State::slot);
         connections_[send].sender = block;
+        b.awaited = send;
         return false;
     }
-    if (b.state == State::slot) blame(block, Cause::slot, connections_[send].last_freed);
+    if (b.state == State::slot) blame(block, Cause::slot, connections_[b.awaited].last_freed);
     return true;
 }
 
 // Takes a part and its room, and begins to move the part.
 void Simulator::begin_part(std::int32_t block) {
     const Block& b = blocks_[block];
-    const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
     const std::int64_t count = parts(b);
-    if (send != kNone) connections_[send].credit -= unit_ / count;
-    if (take != kNone) --connections_[take].arrived;
+    for (const auto send : sends(b)) connections_[send].credit -= unit_ / count;
+    for (const auto take : receives(b)) --connections_[take].arrived;
     enter(block, State::moving);
     double& start = result_.executions.start_us[row(b)];
     if (start < 0) start = now_;
     const double bytes = message_bytes(b) / static_cast<double>(count);
-    if (bytes > 0) {
+    if (moves(b)) {
         begin_flow(block, plan_.kind[b.instruction], bytes + settings_.overhead_bytes);
     }
 }
@@ -260,22 +265,21 @@ void Simulator::begin_part(std::int32_t block) {
 // Frees the room of a received part that has been moved on.
 void Simulator::free_received(std::int32_t block) {
     const Block& b = blocks_[block];
-    const std::int32_t take = plan_.receive[b.instruction];
-    if (take == kNone) return;
-    Connection& c = connections_[take];
-    const bool direct = ends_.wire[take] == kNone;
-    c.sent.pop_front();
-    (direct ? c.freed : c.clearing).push_back(row(b));
-    push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take, 0,
-         unit_ / parts(b));
+    for (const auto take : receives(b)) {
+        Connection& c = connections_[take];
+        const bool direct = ends_.wire[take] == kNone;
+        c.sent.pop_front();
+        (direct ? c.freed : c.clearing).push_back(row(b));
+        push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take, 0,
+             unit_ / parts(b));
+    }
 }
 
 // Announces a part that has been moved.
 void Simulator::end_part(std::int32_t block) {
     Block& b = blocks_[block];
-    const std::int32_t send = plan_.send[b.instruction];
     const std::int64_t count = parts(b);
-    if (send != kNone) {
+    for (const auto send : sends(b)) {
         connections_[send].sent.push_back(row(b));
         if (ends_.wire[send] == kNone) {
             push(now_ + ends_.latency_us[send], Kind::arrive, send);

@@ -18,10 +18,12 @@ constexpr std::int64_t kBins = 256;  // of time, for the load of links
 // A plan as the simulator's input. One row an instruction, block after block.
 struct SimulatorPlan {
     std::vector<std::int64_t> block_offset;   // the first instruction of each block
-    std::vector<std::int32_t> send, receive;  // connections, or kNone
+    // CSR: instruction -> the connections on which it sends, and from which it receives.
+    std::vector<std::int64_t> send_offset, receive_offset;
+    std::vector<std::int32_t> send_target, receive_target;
     std::vector<std::int32_t> messages;       // the messages of an execution
     std::vector<double> chunks;               // the chunks of each message, as on a link
-    std::vector<std::int32_t> kind;           // the class of its flows
+    std::vector<std::int32_t> kind;           // the class of its flows; kNone: it moves nothing
     std::vector<std::int64_t> wait_offset;    // CSR: instruction -> instructions it waits for
     std::vector<std::int32_t> wait_target;
     bool instruction_major = false;
@@ -104,6 +106,7 @@ private:
         State state = State::ready;
         double since = 0;
         bool paid = false;  // whether the execution's overhead has been spent
+        std::int32_t awaited = kNone;  // the connection for which it waits
     };
 
     // A part between the FIFOs of a connection with two hops.
@@ -156,8 +159,29 @@ private:
     void end_post(std::int32_t connection);
     void next_on_wire(std::int32_t connection);
     void end_wire(std::int32_t connection);
+    // A row of a CSR.
+    struct Targets {
+        const std::int32_t* first;
+        const std::int32_t* last;
+        const std::int32_t* begin() const { return first; }
+        const std::int32_t* end() const { return last; }
+        bool empty() const { return first == last; }
+    };
+    Targets sends(const Block& b) const {
+        const std::int32_t* target = plan_.send_target.data();
+        const std::int64_t* offset = plan_.send_offset.data() + b.instruction;
+        return {target + offset[0], target + offset[1]};
+    }
+    Targets receives(const Block& b) const {
+        const std::int32_t* target = plan_.receive_target.data();
+        const std::int64_t* offset = plan_.receive_offset.data() + b.instruction;
+        return {target + offset[0], target + offset[1]};
+    }
     std::int64_t row(const Block& b) const { return b.instruction * settings_.tiles + b.tile; }
     double message_bytes(const Block& b) const;
+    bool moves(const Block& b) const {
+        return plan_.kind[b.instruction] != kNone && message_bytes(b) > 0;
+    }
     std::int64_t parts(const Block& b) const;
 
     SimulatorPlan plan_;

@@ -266,6 +266,12 @@ def test_the_channels_of_a_choice_are_those_of_the_plan():
             plan = compile(decision.program(2, 4, in_place=True), decision.options)
             choice = nccl_choice(decision, 4)
             assert choice is not None
-            assert choice.channels == plan.channels, (name, given_options)
-    assert set(NCCL_ALGORITHMS.values()) == {"ring", "tree"}
+            if choice.algorithm.startswith("nvls"):  # a channel of NCCL's has all heads
+                trees = 2 if choice.algorithm == "nvls_tree" else 1
+                assert choice.channels == trees * (decision.options.instances or 1)
+            else:
+                assert choice.channels == plan.channels, (name, given_options)
+    assert set(NCCL_ALGORITHMS.values()) == {"ring", "tree", "nvls", "nvls_tree"}
+    low = Decision("nvls-allreduce", Options(protocol="LL"))
+    assert nccl_choice(low, 4) is None, "NVLS has only Simple"
     assert list(COLLECTIVES) == NAMES

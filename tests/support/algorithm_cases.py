@@ -15,8 +15,14 @@ T = TypeVar("T")
 Case = tuple[str, dict[str, Any]]
 """The name of an algorithm, and the arguments of `build`."""
 
-SIZED = tuple(name for name in CATALOG if CATALOG[name].collective in collectives.SIZED)
-"""The algorithms of equal counts. The others are written to no file, and run on no device."""
+GROUPED = tuple(name for name in CATALOG if name.startswith("nvls-"))
+"""The algorithms in which switches reduce and multicast: not with all options, nor in files."""
+
+PLAIN = tuple(name for name in CATALOG if name not in GROUPED)
+"""The other algorithms."""
+
+SIZED = tuple(name for name in PLAIN if CATALOG[name].collective in collectives.SIZED)
+"""The plain algorithms of equal counts. The others are written to no file, and run on no device."""
 
 FLAT = (2, 3, 4, 5, 8)
 GRIDS = ((1, 2), (2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (5, 2))
@@ -39,7 +45,7 @@ def places(name: str) -> tuple[bool, ...]:
     return (False, True) if CATALOG[name].has_both_places else (False,)
 
 
-def cases(names: Iterable[str] = CATALOG) -> list[Case]:
+def cases(names: Iterable[str] = PLAIN) -> list[Case]:
     """Every size of the algorithms, in every place."""
     return [
         (name, {**size, "in_place": in_place})
@@ -49,7 +55,7 @@ def cases(names: Iterable[str] = CATALOG) -> list[Case]:
     ]
 
 
-def cases_in_a_place(names: Iterable[str] = CATALOG) -> list[Case]:
+def cases_in_a_place(names: Iterable[str] = PLAIN) -> list[Case]:
     """The cases of `cases` with every size once, alternating between in place and out of place."""
     return [
         (name, {**size, "in_place": places(name)[(number + k) % len(places(name))]})
@@ -73,7 +79,7 @@ def in_turn(
 
 
 def one_of_each(
-    options: Sequence[T], names: Iterable[str] = CATALOG
+    options: Sequence[T], names: Iterable[str] = PLAIN
 ) -> list[tuple[str, dict[str, Any], T]]:
     """(name, arguments of `build`, one of `options`): one case of each algorithm, with the options
     in turn, and with each option several sizes, in place and out of place."""

@@ -406,7 +406,7 @@ def order_faults(
         ]
     if found:
         return found
-    at = order.row_of_half(len(dag.forward))
+    at = order.row_of_half(dag.chunks.program.transfers)
     return [*_dependency_faults(dag, order, at), *_slot_faults(dag, order, at, slots, per_chunk)]
 
 
@@ -485,7 +485,7 @@ def block_faults(dag: InstructionDag, order: Order, blocks: Blocks) -> list[Faul
             lambda row: f"one of rank {rank[row]} in block {blocks.instruction_block[row]}",
         ),
     )
-    at = order.row_of_half(len(dag.forward))
+    at = order.row_of_half(dag.chunks.program.transfers)
     at_src, at_dst = blocks.instruction_block[at[0::2]], blocks.instruction_block[at[1::2]]
     rows = np.flatnonzero(dag.remote)
     for word, block in (("sending", at_src[rows]), ("receiving", at_dst[rows])):

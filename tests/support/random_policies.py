@@ -30,6 +30,9 @@ def expected_choice(decision: Decision, gpus: int) -> tuple[str, str, int] | Non
         return "tree", protocol, 2 * instances
     if name == "multi-tree-allreduce":
         return "tree", protocol, 2 * gpus * instances
+    if name.startswith("nvls-") and protocol == "simple":
+        is_tree = name == "nvls-tree-allreduce"
+        return ("nvls_tree", protocol, 2 * instances) if is_tree else ("nvls", protocol, instances)
     return None
 
 

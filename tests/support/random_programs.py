@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -29,7 +29,8 @@ hold."""
 
 @dataclass(frozen=True)
 class Operation:
-    """One copy or reduce of scalars."""
+    """One copy or reduce of scalars; with `others` a multicast to further ranks, or a reduction of
+    their chunks."""
 
     kind: str
     src: tuple[int, str, int]
@@ -37,6 +38,14 @@ class Operation:
     count: int
     channel: int | None
     instances: int
+    others: tuple[int, ...] = ()
+
+    @property
+    def moves(self) -> list[tuple[tuple[int, str, int], tuple[int, str, int]]]:
+        """Source and destination of each of its transfers."""
+        if self.kind == "copy":
+            return [(self.src, (rank, *self.dst[1:])) for rank in (self.dst[0], *self.others)]
+        return [((rank, *self.src[1:]), self.dst) for rank in (self.src[0], *self.others)]
 
 
 @dataclass(frozen=True)
@@ -82,22 +91,26 @@ class Model:
         return all(self.key((rank, buffer, index + k)) in self.places for k in range(count))
 
     def apply(self, op: Operation) -> None:
-        values = [
-            self.places[self.key((op.src[0], op.src[1], op.src[2] + k))] for k in range(op.count)
-        ]
-        for k, value in enumerate(values):
-            place = self.key((op.dst[0], op.dst[1], op.dst[2] + k))
-            old = self.places.get(place, Counter())
-            self.places[place] = value if op.kind == "copy" else old + value
+        for src, dst in op.moves:
+            values = [self.places[self.key((*src[:2], src[2] + k))] for k in range(op.count)]
+            for k, value in enumerate(values):
+                place = self.key((*dst[:2], dst[2] + k))
+                old = self.places.get(place, Counter())
+                self.places[place] = value if op.kind == "copy" else old + value
 
 
 @st.composite
 def random_programs(
-    draw: st.DrawFn, *, max_operations: int = 40, directives: bool = True
+    draw: st.DrawFn,
+    *,
+    max_operations: int = 40,
+    directives: bool = True,
+    groups: bool = False,
 ) -> RandomProgram:
     """Programs of 2-6 ranks and up to `max_operations` operations with counts 1-4, between
     different indices, local and remote, in and out of place, with explicit channels and parallel
-    parts. The collective promises the outputs of sequential execution, except for chunks at another
+    parts. groups: many remote operations are multicasts or reductions of a switch. The collective
+    promises the outputs of sequential execution, except for chunks at another
     position of their block."""
     ranks = draw(st.integers(2, 6))
     chunks = draw(st.integers(2, 5))
@@ -107,6 +120,8 @@ def random_programs(
     operations: list[Operation] = []
     for _ in range(draw(st.sampled_from([1, 2, 4, 8, 16, max_operations]))):
         op = _operation(draw, model, ranks, chunks, operations, directives)
+        if op is not None and groups:
+            op = _with_others(draw, model, ranks, op)
         if op is not None:
             model.apply(op)
             operations.append(op)
@@ -172,6 +187,20 @@ def _operation(
     return Operation(kind, src, dst, count, channel, instances)
 
 
+def _with_others(draw: st.DrawFn, model: Model, ranks: int, op: Operation) -> Operation | None:
+    """The operation with further ranks at one end, if it is remote and they hold data."""
+    if op.src[0] == op.dst[0]:
+        return op
+    others = set(draw(st.lists(st.integers(0, ranks - 1), max_size=ranks)))
+    others -= {op.src[0], op.dst[0]}
+    grouped = replace(op, others=tuple(sorted(others)))
+    if op.kind == "copy":
+        return grouped
+    holds = all(model.holds(src, op.count) for src, _ in grouped.moves)
+    size = sum(_size(model, *move, op.count) for move in grouped.moves) if holds else 0
+    return grouped if holds and size <= 64 else op
+
+
 def _size(model: Model, src: tuple[int, str, int], dst: tuple[int, str, int], count: int) -> int:
     return max(
         sum(model.places[model.key((p[0], p[1], p[2] + k))].total() for p in (src, dst))
@@ -182,11 +211,23 @@ def _size(model: Model, src: tuple[int, str, int], dst: tuple[int, str, int], co
 def _say(p: sley.lang.ChunkProgram, operations: list[Operation]) -> None:
     for op in operations:
         with p.parallelize(op.instances):
+            if op.others:
+                _say_group(p, op)
+                continue
             source = p.chunk(*op.src, op.count)
             if op.kind == "copy":
                 source.copy(*op.dst, channel=op.channel)
             else:
                 p.chunk(*op.dst, op.count).reduce(source, channel=op.channel)
+
+
+def _say_group(p: sley.lang.ChunkProgram, op: Operation) -> None:
+    if op.kind == "copy":
+        ranks = [op.dst[0], *op.others]
+        p.chunk(*op.src, op.count).multicast(ranks, *op.dst[1:], channel=op.channel)
+        return
+    members = p.chunk(np.array([op.src[0], *op.others]), *op.src[1:], op.count)
+    p.chunk(*op.dst, op.count).load_reduce(members, channel=op.channel)
 
 
 def run(random: RandomProgram, plan: Plan, count: int, timeout_s: float = 20.0) -> None:

@@ -27,7 +27,7 @@ from sley.passes.fuse import fuse
 _PLACE = r"(\d+) (in|out|scratch)"
 _LINE = re.compile(rf"{_PLACE}\[(\d+)(?::(\d+))?\] ([-+])> {_PLACE}\[(\d+)\]((?: \w+ \d+)*)")
 _BUFFERS = {"in": Buffer.INPUT, "out": Buffer.OUTPUT, "scratch": Buffer.SCRATCH}
-_OPEN = dict.fromkeys(("channel", "send_block", "recv_block", "step"), NONE)
+_OPEN = dict.fromkeys(("channel", "send_block", "recv_block", "step", "group"), NONE)
 
 Promise = Callable[[int, int], Iterable[tuple[int, int]] | None]
 

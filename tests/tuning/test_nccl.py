@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -13,7 +14,7 @@ import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
 from sley.tuning import nccl
-from sley.tuning.arms import decision_of
+from sley.tuning.arms import decision_of, tiled
 from sley.tuning.nccl import Algorithm
 from sley.tuning.nccl_graphs import Graph, View
 
@@ -349,3 +350,66 @@ def test_calls_that_nccl_does_not_have_are_refused() -> None:
         nccl.forced("allgather", topologies.cluster(1, 1), 64, RING, LL)
     with pytest.raises(SleyError, match="S702"):
         nccl.default("allreduce", topologies.ndv4(), 0)
+
+
+def test_nvls_has_the_rows_of_nccl() -> None:
+    """8 heads of 40 GB/s on a DGX H100: 0.85 x 7/8 x 2 x 40 x 8 = 476 GB/s on the bus, after 25 us;
+    16 channels for every size; rings where AllReduce isn't the collective."""
+    h100 = topologies.dgx_h100_nvls()
+    large = nccl.default("allreduce", h100, "1G")
+    assert (large.algorithm, large.protocol, large.channels) == (Algorithm.NVLS, SIMPLE, 16)
+    assert large.predicted_us == pytest.approx(25 + 2**30 * 7 / 4 / 476e3)
+    assert (large.program, large.instances, large.tile) == ("nvls-allreduce", 16, 1 / 16)
+    assert nccl.default("allreduce", h100, "1M").algorithm is RING
+    assert nccl.default("allgather", h100, "1G").algorithm is RING
+    sizes = ("4M", "16M", "256M")
+    assert [nccl.default("allreduce", h100, size).tile for size in sizes] == [
+        1 / 128,
+        1 / 64,
+        1 / 32,
+    ]
+    gathered = nccl.forced("allgather", h100, "1G", Algorithm.NVLS, SIMPLE)
+    assert gathered is not None
+    assert gathered.predicted_us == pytest.approx(25 + 2**30 / (40e3 * 8 * 0.85 * (7 / 8) ** 2))
+
+
+def test_nvls_tree_joins_nodes() -> None:
+    two = nccl.default("allreduce", topologies.dgx_h100_nvls(2), "1G")
+    assert (two.algorithm, two.program) == (Algorithm.NVLS_TREE, "nvls-tree-allreduce")
+    assert (two.channels, two.instances) == (16, 8)
+    # 57.7 GB/s of a head at most; 25 us and two hops of 20.9 over the network.
+    assert two.predicted_us == pytest.approx(25 + 2 * 20.9 + 2**30 * 15 / 8 / (8 * 57.7e3))
+    four = nccl.forced("allreduce", topologies.ndv5_nvls(4), "1G", Algorithm.NVLS_TREE, SIMPLE)
+    assert four is not None
+    assert four.tile == 1 / 32
+
+
+def test_nvls_needs_switches_simple_and_three_gpus() -> None:
+    def none(collective: str, topology: Topology, algorithm: Algorithm, protocol: Protocol) -> bool:
+        return nccl.forced(collective, topology, "64M", algorithm, protocol) is None
+
+    h100, two = topologies.dgx_h100_nvls(), topologies.dgx_h100_nvls(2)
+    assert none("allreduce", topologies.dgx_h100(), Algorithm.NVLS, SIMPLE)
+    assert none("allreduce", h100, Algorithm.NVLS, LL)
+    assert none("allreduce", h100, Algorithm.NVLS_TREE, SIMPLE)
+    assert none("allreduce", two, Algorithm.NVLS, SIMPLE), "NVLS on several nodes needs CollNet"
+    assert none("allgather", two, Algorithm.NVLS_TREE, SIMPLE)
+    assert none("broadcast", h100, Algorithm.NVLS, SIMPLE)
+    pair = replace(topologies.cluster(1, 2), in_network=True)
+    assert none("allreduce", pair, Algorithm.NVLS, SIMPLE)
+    a100 = replace(topologies.ndv4(), in_network=True)
+    assert none("allreduce", a100, Algorithm.NVLS, SIMPLE), "A100s' switches don't reduce"
+
+
+def test_a_published_table_of_nvls_is_predicted() -> None:
+    """1x8 H100 (NVIDIA/dgxc-benchmarking, README of microbenchmark_nccl): nothing here was fitted
+    to it."""
+    topology = topologies.dgx_h100_nvls()
+    measured = {"64M": 324.7, "256M": 1112.5, "1G": 4029.4}
+    for size, us_measured in measured.items():
+        choice = nccl.default("allreduce", topology, size)
+        assert choice.program is not None
+        program = build(choice.program, ranks=8, in_place=True)
+        plan = sley.compile(program, instances=choice.instances, topology=topology, verify=False)
+        time_us = sley.simulate(plan, size, tiled(topology, choice.tile)).time_us
+        assert time_us == pytest.approx(us_measured, rel=0.15)

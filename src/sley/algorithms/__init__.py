@@ -3,8 +3,8 @@
 Each algorithm is a function that returns a `Program`; `build` calls one by its name in `CATALOG`.
 Files: catalog (the algorithms by name), algorithm (an entry of it), a file for each collective
 (allgather, allreduce, reducescatter, alltoall, alltonext) or family (rooted, multi_ring,
-multi_tree, hierarchical_mesh with its texts/, two_level), rings (shared parts of rings), sizes
-(checks of parameters).
+multi_tree, nvls, hierarchical_mesh with its texts/, two_level), rings (shared parts of rings),
+sizes (checks of parameters).
 """
 
 from sley.algorithms.algorithm import Algorithm as Algorithm
@@ -18,6 +18,7 @@ from sley.algorithms.catalog import find as find
 from sley.algorithms.hierarchical_mesh import *
 from sley.algorithms.multi_ring import *
 from sley.algorithms.multi_tree import *
+from sley.algorithms.nvls import *
 from sley.algorithms.reducescatter import *
 from sley.algorithms.rings import *
 from sley.algorithms.rooted import *

@@ -14,6 +14,7 @@ from sley.algorithms.alltonext import ALGORITHMS as ALLTONEXT
 from sley.algorithms.hierarchical_mesh import ALGORITHMS as HIERARCHICAL_MESH
 from sley.algorithms.multi_ring import ALGORITHMS as MULTI_RING
 from sley.algorithms.multi_tree import ALGORITHMS as MULTI_TREE
+from sley.algorithms.nvls import ALGORITHMS as NVLS
 from sley.algorithms.reducescatter import ALGORITHMS as REDUCESCATTER
 from sley.algorithms.rooted import ALGORITHMS as ROOTED
 from sley.algorithms.sizes import check_sizes
@@ -29,6 +30,7 @@ _ALGORITHMS = (
     *ALLREDUCE,
     *MULTI_RING,
     *MULTI_TREE,
+    *NVLS,
     *ALLGATHER,
     *HIERARCHICAL_MESH,
     *TWO_LEVEL,

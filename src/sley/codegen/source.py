@@ -16,6 +16,7 @@ from sley.codegen.text import text_of
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.devices import K520, K521, K522
 from sley.ir.faults import diagnostics, overlap_faults
+from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import LongArray
 from sley.ir.words import Protocol, ReduceOp
@@ -80,6 +81,7 @@ class Kernels:
         """The kernels of a verified plan. K520 for local operations with overlapping operands, K521
         for numbers beyond the bits of the kernels' records, K522 for counts that vary."""
         refuse_varying_plan(plan)
+        plan = without_groups(plan)
         t = plan.instructions
         chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
         _check(

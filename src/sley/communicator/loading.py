@@ -22,6 +22,7 @@ from sley.engine.program import Loaded, Pullable, load
 from sley.engine.types import DATA_TYPES
 from sley.errors import Place, SleyError
 from sley.errors.policy import D904
+from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.words import WRITES_DESTINATION, Buffer, Protocol, ReduceOp
 from sley.policy import Decision
@@ -256,7 +257,8 @@ def _significant_bits(size_bytes: int) -> int:
 def _bind(ready: ReadyPlan, hosts: Hosts, settings: Settings) -> Loaded:
     """A plan on connections of the communicator. Errors: R510; D904 for a policy's plan whose
     messages don't fit its slots."""
-    loaded = load(ready.plan, None, SLOT_BYTES, _pullable(ready.plan))
+    plan = without_groups(ready.plan)
+    loaded = load(plan, None, SLOT_BYTES, _pullable(plan))
     wiring = loaded.wiring
     index = (wiring.dst * stride(settings) + wiring.channel).astype(np.int32)
     tile = _tile_bytes(ready, loaded, hosts, settings)

@@ -48,6 +48,8 @@ class Options:
         plan runs with this number or more.
     per_chunk: whether a message takes a slot for each of its chunks (default: no), as in MSCCL's
         kernels once a chunk fills a tile. A plan for them needs it.
+    switches: whether switches make the transfers of a group together (default: yes); otherwise each
+        has a message of its own, and any runtime can run the plan.
     costs: the parameters of the timeline for `allocate` and `max_blocks` (default: `Costs()`).
 
     Members of enumerations may be given by name. Errors: C304, C307.
@@ -70,6 +72,9 @@ class Options:
     max_blocks: int | None = _option("At most this many thread blocks a rank.")
     slots: int | None = _option("Messages that a connection holds. [the protocol's number]")
     per_chunk: bool | None = _option()
+    switches: bool | None = _option(
+        "Switches reduce and multicast where the program lets them. [yes]"
+    )
     costs: Costs | None = _option()
 
     def __post_init__(self) -> None:

@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Protocol as Interface
 from typing import TypeVar
 
+import numpy as np
+
 from sley.compiler.options import Options
-from sley.errors.compiler import C307, C309
+from sley.errors.compiler import C307, C309, C314
 from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
+from sley.ir.words import GROUP_PROTOCOLS, Allocation, LoopOrder, Protocol, Schedule
 from sley.passes.allocate import allocate
 from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
@@ -20,7 +23,7 @@ from sley.passes.copies import forward_copies
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse, fuse_copies
-from sley.passes.links import check_links, used_links
+from sley.passes.links import check_links, check_switches, used_links
 from sley.passes.order import order
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import pipelines
@@ -70,6 +73,8 @@ def build(
 
     Errors: C3xx for a program or options that can't be compiled, V2xx if `verify` refuses the plan.
     """
+    if options.switches is False:
+        program = without_groups(program)
     whole, loop_order, fusion = _derive_ways(options)
     merges = options.allocate is Allocation.STATE or options.max_blocks is not None
     if merges and program.transfers.by_hand.any():
@@ -79,9 +84,11 @@ def build(
             found="a program that requests thread blocks",
         )
     topology = topology or program.topology
+    protocol = options.protocol or program.protocol or Protocol.SIMPLE
     if topology is not None:
         check_links(program, topology)
-    protocol = options.protocol or program.protocol or Protocol.SIMPLE
+    if (program.transfers.group != NONE).any():
+        _check_groups(program, options, protocol, topology)
     slots, per_chunk = options.slots or protocol.slots, bool(options.per_chunk)
     parts = phase("parallelize", lambda: parallelize(program, options.instances or 1))
     forwarded = phase("copies", lambda: forward_copies(parts))
@@ -129,6 +136,32 @@ def _derive_ways(options: Options) -> tuple[Schedule | None, LoopOrder, bool]:
         raise C309.error(expected="whole transfers", found=f"{schedule.value} with fusion")
     fusion = depth if options.fusion is None else options.fusion
     return None if depth else schedule, loop_order, fusion
+
+
+def without_groups(program: Program) -> Program:
+    """The program whose transfers all have messages of their own."""
+    none = np.full(len(program.transfers), NONE)
+    return replace(program, transfers=replace(program.transfers, group=none))
+
+
+def _check_groups(
+    program: Program, options: Options, protocol: Protocol, topology: Topology | None
+) -> None:
+    """Refuses groups of transfers where options or the topology don't allow them. Errors: C314,
+    C315."""
+    schedule = options.schedule or Schedule.MSCCL
+    refused = {
+        f"schedule {schedule.value}": schedule is not Schedule.MSCCL,
+        f"protocol {protocol.value}": protocol not in GROUP_PROTOCOLS,
+        "allocate state": options.allocate is Allocation.STATE,
+        "max_blocks": options.max_blocks is not None,
+        "a slot for each chunk": bool(options.per_chunk),
+    }
+    if found := [word for word, wrong in refused.items() if wrong]:
+        expected = "schedule msccl, allocate connection, Simple or Direct"
+        raise C314.error(at=program.sources.whole, expected=expected, found=", ".join(found))
+    if topology is not None:
+        check_switches(program, topology)
 
 
 def _costs(options: Options, loop_order: LoopOrder) -> Costs:

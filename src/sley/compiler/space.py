@@ -110,24 +110,32 @@ def _values(word: str, values: list[Any]) -> tuple[Any, ...]:
     return tuple(sorted(distinct) if issubclass(kind, int) else distinct)
 
 
-def _fitting_schedules(fixed: Options, _program: Program) -> tuple[Schedule, ...]:
-    if fixed.fusion:
+def _has_groups(fixed: Options, program: Program) -> bool:
+    """Whether switches make transfers of a program together."""
+    return fixed.switches is not False and bool((program.transfers.group != NONE).any())
+
+
+def _fitting_schedules(fixed: Options, program: Program) -> tuple[Schedule, ...]:
+    if fixed.fusion or _has_groups(fixed, program):
         return (Schedule.MSCCL,)
     whole = (Schedule.HPDS, Schedule.ROUND_ROBIN)
     return whole if fixed.loop_order is LoopOrder.INSTRUCTION else (Schedule.MSCCL, *whole)
 
 
-def _fitting_allocations(_fixed: Options, program: Program) -> tuple[Allocation, ...]:
-    return (Allocation.CONNECTION,) if program.transfers.by_hand.any() else tuple(Allocation)
+def _fitting_allocations(fixed: Options, program: Program) -> tuple[Allocation, ...]:
+    only = program.transfers.by_hand.any() or _has_groups(fixed, program)
+    return (Allocation.CONNECTION,) if only else tuple(Allocation)
 
 
 def _fitting_channels(_fixed: Options, program: Program) -> tuple[int, ...]:
     return CHANNELS if _leaves_channels(program) else (1,)
 
 
-def _fitting_protocols(_fixed: Options, program: Program) -> tuple[Protocol, ...]:
-    # Only on request: in the model DIRECT has the times of Simple.
-    return (program.protocol,) if program.protocol else FIFO_PROTOCOLS
+def _fitting_protocols(fixed: Options, program: Program) -> tuple[Protocol, ...]:
+    if program.protocol:
+        return (program.protocol,)
+    # DIRECT only on request: in the model it has the times of Simple.
+    return (Protocol.SIMPLE,) if _has_groups(fixed, program) else FIFO_PROTOCOLS
 
 
 def _fitting_instances(_fixed: Options, program: Program) -> tuple[int, ...]:
@@ -178,14 +186,16 @@ class LeastTime:
         c = Inputs.of(plan, topology, interpreter=interpreter)
         chunks = c.messages.astype(float) * c.chunks  # that an instruction moves
         kinds = len(c.class_cap)
-        moved = np.bincount(c.kind, chunks, minlength=kinds)
+        moving = c.kind != NONE
+        moved = np.bincount(c.kind[moving], chunks[moving], minlength=kinds)
         if len(c.wire):
-            wire = np.where(c.send == NONE, NONE, c.wire[c.send])
+            wire = c.wire[c.send_target]
+            sent = np.repeat(chunks, np.diff(c.send_offset))
             second = wire != NONE
-            moved += np.bincount(wire[second], chunks[second], minlength=kinds)
+            moved += np.bincount(wire[second], sent[second], minlength=kinds)
         each = np.repeat(moved, np.diff(c.class_first)) * c.class_weight
         load = np.bincount(c.class_resource, each, minlength=len(c.capacity))
-        work = np.bincount(plan.block, chunks / c.class_cap[c.kind])
+        work = np.bincount(plan.block, np.where(moving, chunks / c.class_cap[c.kind], 0.0))
         us_per_chunk_byte = max(
             float(work.max(initial=0.0)), float((load / c.capacity).max(initial=0.0))
         )

@@ -28,6 +28,7 @@ from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError
 from sley.errors.devices import K506, K507, K511
 from sley.errors.runtime import R503, R514
+from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Protocol, ReduceOp
 
@@ -64,7 +65,7 @@ class Executor:
             raise R514.error(
                 expected="a Plan, as `sley.compile` makes it", found=f"{type(plan).__name__}"
             )
-        self.plan = plan
+        self.plan = plan = without_groups(plan)
         self.settings = settings or Settings()
         self._world = World(plan, devices, exchange)
         with self._world.telling():

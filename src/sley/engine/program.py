@@ -18,6 +18,7 @@ from sley.errors.runtime import R505, R510
 from sley.ir.collective import Collective
 from sley.ir.connections import Connections, Messages, connection_faults
 from sley.ir.faults import diagnostics, faults
+from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, spans
 from sley.ir.words import SENDS, LoopOrder
@@ -189,10 +190,15 @@ def scratch_elements(plan: Plan, count: int) -> int:
 def load(
     plan: Plan, slots: int | None, slot_bytes: int, pullable: Pullable | None = None
 ) -> Loaded:
-    """The plan as programs; R505 for too few slots, R510 for a plan that can't be run.
+    """The plan as programs, without its groups; R505 for too few slots, R510 for a plan that can't
+    be run.
 
-    pullable: the messages that may be read in the sender's memory, if other ranks can access it;
-        none by default."""
+    pullable: the messages of the plan without groups that may be read in the sender's memory, if
+        other ranks can access it; none by default."""
+    found = faults(plan)
+    if found:
+        raise SleyError(diagnostics(R510, plan, found))
+    plan = without_groups(plan)
     connections = _connections(plan)
     if slots is not None and slots < plan.slots:
         raise R505.error(
@@ -214,15 +220,12 @@ def load(
 
 
 def _connections(plan: Plan) -> Connections:
-    """The connections of a plan; R510 for inconsistent tables, for connections whose ends disagree,
-    and for buffers in place that don't begin with a block."""
-    found = faults(plan)
-    if not found:
-        # A later call would receive left-over messages, and a longer receive would read data of an
-        # older message.
-        messages = Messages.of(plan)
-        found = connection_faults(plan, messages)
-    if found:
+    """The connections of a plan without faults; R510 for connections whose ends disagree, and for
+    buffers in place that don't begin with a block."""
+    # A later call would receive left-over messages, and a longer receive would read data of an
+    # older message.
+    messages = Messages.of(plan)
+    if found := connection_faults(plan, messages):
         raise SleyError(diagnostics(R510, plan, found))
     c = plan.collective
     if c.in_place and ((c.input_base % c.chunks).any() or (c.output_base % c.chunks).any()):

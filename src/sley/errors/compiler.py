@@ -118,6 +118,29 @@ C313 = Rule(
     instead="Choose from programs for the same collective on the same ranks, all in place or all "
     "out of place.",
 )
+C314 = Rule(
+    "C314",
+    "no-groups-here",
+    what="A program in which switches reduce or multicast is compiled with options that don't "
+    "allow it.",
+    why="Messages that a switch combines are sent at once. Only the schedule msccl does that, with "
+    "a block for each connection, for Simple and Direct, whose messages have no flags; and a "
+    "runtime that needs a slot for each chunk (MSCCL) doesn't use such switches.",
+    example='sley.compile(sley.algorithms.nvls_allreduce(8), schedule="hpds")',
+    instead="Leave the option out; or compile with switches=False, --no-switches: then each rank "
+    "sends and receives messages of its own.",
+)
+C315 = Rule(
+    "C315",
+    "no-such-switch",
+    what="Ranks that a switch is to serve together are on several nodes, or the topology's "
+    "switches neither reduce nor multicast.",
+    why="A switch combines and copies the messages of the GPUs that are connected to it "
+    "(NVLink SHARP, on machines of H100s and later ones).",
+    example="sley.compile(sley.algorithms.nvls_allreduce(8), topology=sley.topologies.ndv4())",
+    instead="Use a topology with such switches, such as dgx_h100_nvls, and groups within a node; "
+    "or compile with switches=False, --no-switches.",
+)
 C320 = Rule(
     "C320",
     "plan-that-cannot-be-lifted",

@@ -272,6 +272,17 @@ F437 = Rule(
     instead="Run it on sley's processes or its communicator, or use AllToAll or AllGather, and pad "
     "all parts to the largest.",
 )
+F438 = Rule(
+    "F438",
+    "groups-in-file",
+    what="A plan in which switches reduce or multicast is written to a file whose runtime has no "
+    "such instruction.",
+    why="Every step of MSCCL XML has one peer in each direction. sley writes no switch channels of "
+    "MSCCL++.",
+    example='sley.save(sley.compile(sley.algorithms.nvls_allreduce(8)), "nvls.xml")',
+    instead="Compile the program with switches=False, --no-switches: then each rank sends and "
+    "receives messages of its own.",
+)
 F440 = Rule(
     "F440",
     "unknown-target",

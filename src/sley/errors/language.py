@@ -331,3 +331,13 @@ L134 = Rule(
     example="c.put(1, Buffer.output, 0); c.signal(1, Buffer.output, 0)",
     instead="Use copy and reduce; `sley msccl -o plan.json` writes the program for MSCCL++.",
 )
+L137 = Rule(
+    "L137",
+    "bad-group",
+    what="The places of a `multicast` or a `load_reduce` can't be written or combined together by "
+    "a switch.",
+    why="A switch reads or writes one address of several ranks. So each rank has one place, at the "
+    "same index, and the rank that gives the order has its own one beside them.",
+    example='p.chunk(0, "in", 0).multicast([0, 1, 2], "out", 0)  # of rank 0 itself',
+    instead="Name the other ranks, each once, and one index; copy the own part, or reduce into it.",
+)

@@ -127,6 +127,18 @@ V219 = Rule(
     "from there",
     instead="Use scratch, whose chunks have room for every count.",
 )
+V220 = Rule(
+    "V220",
+    "group-without-switch",
+    what="A plan has instructions that receive from a group of ranks or send to one, and a "
+    "protocol or counts for which no switch combines or copies messages.",
+    why="A switch adds and copies plain data (NVLink SHARP). With LL and LL128 flags travel in the "
+    "data, and a sum of flags says nothing. If the counts vary, the members' chunks don't "
+    "correspond.",
+    example='sley.compile(sley.algorithms.nvls_allreduce(8), protocol="LL")',
+    instead="Use Simple or Direct; or compile the program with switches=False, which gives each "
+    "member a message of its own.",
+)
 V211 = Rule(
     "V211",
     "relaxed-order",

@@ -115,6 +115,9 @@ def _columns(plan: Plan) -> Iterator[tuple[str, NDArray[Any]]]:
         yield f"{name}.target", edges.target
     for name in column_types(Plan):
         yield f"plan.{name}", getattr(plan, name)
+    if len(plan.groups):  # only then, so that all other plans keep their bytes and digests
+        yield "groups.offset", plan.groups.offset
+        yield "groups.target", plan.groups.target
     if plan.estimate is not None:
         yield "estimate.busy_us", plan.estimate.busy_us
 
@@ -153,6 +156,9 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
         estimate=None
         if times is None
         else Estimate(times[0], times[1], columns["estimate.busy_us"], times[2]),
+        groups=Edges(**of("groups", ["offset", "target"]))
+        if "groups.offset" in columns
+        else Edges.empty(0),
         **of("plan", column_types(Plan)),
     )
 

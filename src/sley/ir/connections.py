@@ -19,6 +19,7 @@ from sley.ir.faults import LIMIT, Fault
 from sley.ir.plan import Plan
 from sley.ir.tables import (
     NONE,
+    Edges,
     IntArray,
     LongArray,
     Table,
@@ -30,7 +31,7 @@ from sley.ir.tables import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Uses(Table):
-    """One row an instruction of a plan: the connections that it uses.
+    """One row an instruction of a plan without groups: the connections that it uses.
 
     send: the row of the connection on which it sends, NONE if it doesn't.
     receive: the row of the connection from which it receives, NONE if it doesn't.
@@ -38,6 +39,30 @@ class Uses(Table):
 
     send: IntArray
     receive: IntArray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ends(Table):
+    """One row a use of a connection: an instruction that sends on it, or one that receives from it.
+    Instruction after instruction; one whose peer is a group has a row for each of its ranks.
+
+    instruction: the instruction.
+    connection: the row of the connection.
+    """
+
+    instruction: LongArray
+    connection: IntArray
+
+    def first_of_each(self, instructions: int) -> IntArray:
+        """int32 (instructions,): the first connection of each instruction, NONE without."""
+        found = np.full(instructions, NONE, np.int32)
+        found[self.instruction[::-1]] = self.connection[::-1]  # the first one is written last
+        return found
+
+    def by_instruction(self, instructions: int) -> Edges:
+        """CSR, instruction -> its connections."""
+        counts = np.bincount(self.instruction, minlength=instructions)
+        return Edges(offsets_of(counts), self.connection)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +75,8 @@ class Connections(Table):
     sends, receives: the number of instructions that send on it, and that receive from it.
     sender, receiver: the block of the first of these instructions, in a correct plan the block of
         all; NONE if there are none.
-    uses: the connections of each instruction.
+    sending, receiving: the uses of connections by instructions that send, and that receive.
+    instructions: the number of instructions of the plan.
     """
 
     src: IntArray
@@ -60,20 +86,21 @@ class Connections(Table):
     receives: IntArray
     sender: IntArray
     receiver: IntArray
-    uses: Uses
+    sending: Ends
+    receiving: Ends
+    instructions: int
 
     @classmethod
     def of(cls, plan: Plan) -> Connections:
         t, ranks, channels = plan.instructions, plan.collective.ranks, plan.channels
-        s, r = plan.sends.astype(np.intp), plan.receives.astype(np.intp)
-        key = np.append(
-            _keys(plan, s, plan.rank, t.send_peer), _keys(plan, r, t.recv_peer, plan.rank)
-        )
+        (s, to), (r, of) = plan.ends(plan.sends, t.send_peer), plan.ends(plan.receives, t.recv_peer)
+        key = np.append(_keys(plan, s, plan.rank[s], to), _keys(plan, r, of, plan.rank[r]))
         keys, number = numbering(key, ranks * ranks * channels)
         pair, channel = np.divmod(keys, channels)
         src, dst = np.divmod(pair, ranks)
-        sends, sender, send_use = _end(plan, s, number[: len(s)], len(keys))
-        receives, receiver, receive_use = _end(plan, r, number[len(s) :], len(keys))
+        sending, receiving = Ends(s, number[: len(s)]), Ends(r, number[len(s) :])
+        sends, sender = _end(plan, sending, len(keys))
+        receives, receiver = _end(plan, receiving, len(keys))
         return cls(
             src=src,
             dst=dst,
@@ -82,7 +109,17 @@ class Connections(Table):
             receives=receives,
             sender=sender,
             receiver=receiver,
-            uses=Uses(send_use, receive_use),
+            sending=sending,
+            receiving=receiving,
+            instructions=len(t),
+        )
+
+    @cached_property
+    def uses(self) -> Uses:
+        """The connections of each instruction of a plan without groups."""
+        return Uses(
+            self.sending.first_of_each(self.instructions),
+            self.receiving.first_of_each(self.instructions),
         )
 
     def name(self, connection: int) -> str:
@@ -94,34 +131,24 @@ class Connections(Table):
 
     def first_user(self, connection: int) -> int:
         """The first instruction that sends on a connection or receives from it."""
-        uses = (self.uses.send == connection) | (self.uses.receive == connection)
-        return int(np.argmax(uses))
+        rows = [e.instruction[e.connection == connection] for e in (self.sending, self.receiving)]
+        return int(np.concatenate(rows).min())
 
 
-def _keys(plan: Plan, rows: NDArray[np.intp], src: IntArray, dst: IntArray) -> LongArray:
-    """int64 (rows,): a number for the connection of each of the instructions `rows`.
-
-    src, dst: int32 (instructions,), the ranks at the ends of each instruction's connection.
-    """
-    pair = src[rows].astype(np.int64) * plan.collective.ranks + dst[rows]
+def _keys(plan: Plan, rows: LongArray, src: IntArray, dst: IntArray) -> LongArray:
+    """int64 (rows,): a number for a connection of each of the instructions `rows`, from rank `src`
+    to rank `dst`."""
+    pair = src.astype(np.int64) * plan.collective.ranks + dst
     return pair * plan.channels + plan.instructions.channel[rows]
 
 
-def _end(
-    plan: Plan, rows: NDArray[np.intp], connection: NDArray[Any], connections: int
-) -> tuple[IntArray, IntArray, IntArray]:
-    """One end of all connections, which the instructions `rows` use: the number of these
-    instructions on each connection, the block of the first one, and the connection of each
-    instruction of the plan.
-
-    connection: (rows,), the connection of each of them.
-    """
-    number = np.bincount(connection, minlength=connections).astype(np.int32)
+def _end(plan: Plan, ends: Ends, connections: int) -> tuple[IntArray, IntArray]:
+    """One end of all connections: the number of instructions that use it, and the block of the
+    first one."""
+    number = np.bincount(ends.connection, minlength=connections).astype(np.int32)
     block = np.full(connections, NONE, np.int32)
-    block[connection[::-1]] = plan.block[rows[::-1]]  # the first row is written last
-    connection_of = np.full(len(plan.instructions), NONE, np.int32)
-    connection_of[rows] = connection
-    return number, block, connection_of
+    block[ends.connection[::-1]] = plan.block[ends.instruction[::-1]]  # the first one last
+    return number, block
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,8 +170,8 @@ class Messages(Table):
     def of(cls, plan: Plan) -> Messages:
         c = Connections.of(plan)
         both = np.minimum(c.sends, c.receives)
-        send = _first_of_each(plan.sends, c.uses.send[plan.sends], c.sends, both)
-        receive = _first_of_each(plan.receives, c.uses.receive[plan.receives], c.receives, both)
+        send = _first_of_each(c.sending, c.sends, both)
+        receive = _first_of_each(c.receiving, c.receives, both)
         return cls(np.repeat(np.arange(len(c), dtype=np.int32), both), send, receive, c)
 
     @property
@@ -155,17 +182,17 @@ class Messages(Table):
     @cached_property
     def receive_of(self) -> IntArray:
         """int32 (instructions,): for each send the receive of its message, NONE for other
-        instructions."""
+        instructions; of a plan without groups."""
         return self._partners(self.send, self.receive)
 
     @cached_property
     def send_of(self) -> IntArray:
         """int32 (instructions,): for each receive the send of its message, NONE for other
-        instructions."""
+        instructions; of a plan without groups."""
         return self._partners(self.receive, self.send)
 
     def _partners(self, rows: LongArray, others: LongArray) -> IntArray:
-        partners = np.full(len(self.connections.uses), NONE, np.int32)
+        partners = np.full(self.connections.instructions, NONE, np.int32)
         partners[rows] = others
         return frozen_array(partners, np.int32)
 
@@ -179,15 +206,13 @@ class Messages(Table):
         )
 
 
-def _first_of_each(
-    rows: IntArray, connection: IntArray, number: IntArray, most: IntArray
-) -> LongArray:
-    """The instructions `rows` sorted by connection, the first `most` of each connection.
+def _first_of_each(ends: Ends, number: IntArray, most: IntArray) -> LongArray:
+    """The instructions of `ends` sorted by connection, the first `most` of each connection.
 
     The rows of a block ascend in the order of execution, so a stable sort gives FIFO order.
-    connection: (rows,), the connection of each. number: (connections,), their number on each.
+    number: (connections,), their number on each.
     """
-    ordered = rows[np.argsort(connection, kind="stable")].astype(np.int64)
+    ordered = ends.instruction[np.argsort(ends.connection, kind="stable")]
     if np.array_equal(number, most):
         return ordered
     return ordered[_numbers(number) < np.repeat(most, number)]
@@ -225,19 +250,19 @@ def connection_faults(plan: Plan, messages: Messages) -> list[Fault]:
 def shared_ends(plan: Plan, c: Connections) -> list[Fault]:
     """Connections with several blocks at one end."""
     found = []
-    for word, on, first_block in (
-        ("sending", c.uses.send, c.sender),
-        ("receiving", c.uses.receive, c.receiver),
+    for word, ends, first_block in (
+        ("sending", c.sending, c.sender),
+        ("receiving", c.receiving, c.receiver),
     ):
-        rows = np.flatnonzero(on != NONE)
-        others = rows[plan.block[rows] != first_block[on[rows]]]
+        rows, on = ends.instruction, ends.connection
+        others = np.flatnonzero(plan.block[rows] != first_block[on])
         _, firsts = np.unique(on[others], return_index=True)
-        for other in others[firsts[:LIMIT]].tolist():
-            connection = int(on[other])
+        for at in others[firsts[:LIMIT]].tolist():
+            connection, other = int(on[at]), int(rows[at])
             numbers = plan.block_number[[first_block[connection], plan.block[other]]]
             found.append(
                 Fault(
-                    (other, int(rows[np.argmax(on[rows] == connection)])),
+                    (other, int(rows[np.argmax(on == connection)])),
                     f"one {word} block for {c.name(connection)}",
                     f"blocks {numbers[0]} and {numbers[1]} of rank {plan.rank[other]}",
                 )

@@ -101,6 +101,10 @@ class CostModel:
     proxy_us: the time of a rank's proxy for each message, which delays those of other connections
         (NVIDIA's blog on NVSHMEM and GPUDirect Async, 2022: 1.7 million messages a second through a
         thread of the host, however many blocks send; a card's own limit is 215 million).
+    switch_latency_us: the latency of a hop whose messages a switch combines or copies (NCCL 2.30's
+        tuner gives NVLS 25 us: less the launch of Simple, for two hops).
+    switch_efficiency: the rate of links of a switch that reduces or multicasts, as a share of their
+        rate (NCCL 2.30's tuner, efficiency of NVLS: 0.85 on Hopper, 0.74 on Blackwell).
     nvlink_block_GBps, pcie_block_GBps, network_block_GBps: the maximum rate of one thread block to
         a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
     local_block_GBps: the maximum rate of one thread block within its GPU, and of its receives
@@ -144,6 +148,8 @@ class CostModel:
     post_us: float = _number(1.0, open_=False)
     posts: ByProtocol = _number(1, 1, 3, open_=False)
     proxy_us: float = _number(0.6, open_=False)
+    switch_latency_us: float = _number(8.3, open_=False)
+    switch_efficiency: float = _number(0.85, open_=False, least=0.01, most=1.0)
     nvlink_block_GBps: float = _rate(20.0)  # noqa: N815 - a unit
     pcie_block_GBps: float = _rate(20.0)  # noqa: N815
     network_block_GBps: float = _rate(20.0)  # noqa: N815

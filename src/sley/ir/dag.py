@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sley.ir.program import Program
+from sley.ir.program import Program, Transfers
 from sley.ir.tables import (
     NONE,
     BoolArray,
@@ -81,7 +81,8 @@ class ChunkDag(Value):
 
     program: the program.
     operands: where its reductions read their operands.
-    dependencies: the order of accesses to memory.
+    dependencies: the order of accesses to memory. Accesses of a group at the end that its transfers
+        share are those of its sender or receiver.
     origin: int32 (transfers,), the transfer that wrote exactly the range that this one reads, if
         nothing wrote to any part of it since; else NONE.
     version: int64 (transfers,), of what each transfer reads at its source: two that read the same
@@ -116,7 +117,8 @@ class InstructionDag(Value):
     channel of each.
 
     A local transfer is one instruction. A remote one is a send at its source and a receive at its
-    destination; `forward` fuses receives with sends, `copied` copies within a rank.
+    destination; `forward` fuses receives with sends, `copied` copies within a rank. Transfers of a
+    group are one instruction at the end that they share (`Transfers.sender`, `receiver`).
 
     chunks: the chunk DAG.
     forward: int32 (transfers,), the transfer whose send is one instruction with this one's receive,
@@ -172,14 +174,17 @@ class Order(Table):
         """Whether it is an order of whole transfers, each receive right after its send."""
         return bool((self.pipeline != NONE).all())
 
-    def row_of_half(self, transfers: int) -> LongArray:
+    def row_of_half(self, t: Transfers) -> LongArray:
         """int64 (2 * transfers,): the row that executes transfer t at its source (2t) and at its
-        destination (2t + 1), the same for a local one; NONE if no row does."""
-        row = np.full(2 * transfers, NONE)
+        destination (2t + 1), the same for a local one and for those of a group at the end that they
+        share; NONE if no row does."""
+        row = np.full(2 * len(t), NONE)
         sends, receives = np.flatnonzero(self.send != NONE), np.flatnonzero(self.receive != NONE)
         row[2 * self.receive[receives].astype(np.int64)] = receives
         row[2 * self.receive[receives].astype(np.int64) + 1] = receives
         row[2 * self.send[sends].astype(np.int64)] = sends  # a remote one is sent by another row
+        if (t.group != NONE).any():
+            row[0::2], row[1::2] = row[2 * t.sender], row[2 * t.receiver + 1]
         return row
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from sley.errors import Diagnostic, Rule, counted
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, LongArray
+from sley.ir.tables import NONE, Edges, LongArray
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op, is_integer
 
 LIMIT = 8
@@ -94,6 +94,16 @@ def _table_faults(plan: Plan) -> list[Fault]:
             waits,
         ),
         (
+            "group offsets from 0, never decreasing",
+            _is_partition(plan.groups.offset, len(plan.groups.target)),
+            plan.groups.offset,
+        ),
+        (
+            f"groups of ranks from 0 to {ranks - 1}, ascending, at least one in each",
+            _are_groups(plan.groups, ranks),
+            plan.groups.target,
+        ),
+        (
             f"sources from {NONE} to {len(plan.sources) - 1}",
             bool(((sources >= NONE) & (sources < len(plan.sources))).all()),
             sources,
@@ -107,6 +117,17 @@ def _is_partition(offset: np.ndarray, total: int) -> bool:
     return bool(
         len(offset) and offset[0] == 0 and offset[-1] == total and (np.diff(offset) >= 0).all()
     )
+
+
+def _are_groups(groups: Edges, ranks: int) -> bool:
+    """Whether no group is empty, and each has ascending ranks; True if the offsets are wrong."""
+    offset, rank = groups.offset, groups.target
+    if not _is_partition(offset, len(rank)):
+        return True
+    ascends = np.append(True, np.diff(rank) > 0)[: len(rank)]
+    ascends[offset[:-1][offset[:-1] < len(rank)]] = True
+    inside = bool(((rank >= 0) & (rank < ranks)).all())
+    return bool((np.diff(offset) > 0).all()) and inside and bool(ascends.all())
 
 
 def _row_faults(plan: Plan) -> list[Fault]:
@@ -139,8 +160,13 @@ def _row_faults(plan: Plan) -> list[Fault]:
         ("send", SENDS[op], t.send_peer),
         ("receive", RECEIVES[op], t.recv_peer),
     ):
-        right = (peer >= 0) & (peer < ranks) & (peer != plan.rank)
-        checks.append((f"a {word} peer that is another rank", used & ~right, peer))
+        known = (peer >= 0) & (peer < ranks + len(plan.groups.offset) - 1)
+        right = known & (peer != plan.rank)
+        checks.append((f"a {word} peer that is another rank, or a group", used & ~right, peer))
+        rows, member = plan.ends(np.flatnonzero(used & known & (peer >= ranks)), peer)
+        own = np.zeros(len(peer), bool)
+        own[rows[member == plan.rank[rows]]] = True
+        checks.append((f"a {word} group without the rank itself", own, plan.rank))
         checks.append((f"a channel for its {word}", used & (t.channel < 0), t.channel))
     return found + [
         Fault((row,), expected, str(values[row]))

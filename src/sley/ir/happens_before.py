@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.ir.connections import Messages
 from sley.ir.faults import own_operands
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, IntArray, LongArray, neighbouring_writes, ordered_by, spans
@@ -53,7 +54,7 @@ class HappensBefore:
     """
 
     plan: Plan
-    match: np.ndarray
+    messages: Messages
     level: np.ndarray
 
     def __post_init__(self) -> None:
@@ -127,9 +128,9 @@ class HappensBefore:
     def _index(self) -> None:
         """Indexes the edges by target row: the row, its level, the edge's source row, and the first
         edge of each block."""
-        plan, sends = self.plan, self.plan.sends
-        after = np.concatenate([plan.waits.source, self.match[sends]])
-        before = np.concatenate([plan.waits.target, sends])
+        plan, messages = self.plan, self.messages
+        after = np.concatenate([plan.waits.source, messages.receive]).astype(np.int32)
+        before = np.concatenate([plan.waits.target, messages.send]).astype(np.int32)
         order = np.argsort(after, kind="stable")
         after = after[order]
         self._rows, self._sources = after.data, before[order].data

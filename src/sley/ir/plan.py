@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from sley.ir.tables import (
     Table,
     Value,
     frozen_array,
+    spans,
 )
 from sley.ir.topology import Topology
 from sley.ir.words import (
@@ -52,7 +53,8 @@ class Instructions(Table):
     src_buffer, dst_buffer: Buffer.
     src_index, dst_index: the first chunk in the buffer.
     count: number of consecutive chunks.
-    send_peer, recv_peer: the ranks at the other ends of its connections, or NONE.
+    send_peer, recv_peer: the ranks at the other ends of its connections, or NONE. A number from the
+        number of ranks on is a group of the plan: ranks + g is row g of its `groups`.
     channel: the channel of its connections; NONE for local operations.
     transfer: the program's transfer that this receives, sends or executes locally; NONE in imported
         plans.
@@ -161,6 +163,9 @@ class Plan(BlockPlan):
         chunk fills a tile; otherwise it takes one slot.
     estimate: the allocator's estimate of its times, if there is one.
     topology: the cluster that it was compiled for; None for any.
+    groups: CSR, group -> its ranks, ascending, at least one: those that an instruction receives
+        from at once, while the switch combines their messages, or sends to at once, while the
+        switch copies the message.
     """
 
     name: str
@@ -177,6 +182,7 @@ class Plan(BlockPlan):
     per_chunk: bool = False
     estimate: Estimate | None = None
     topology: Topology | None = None
+    groups: Edges = field(default_factory=lambda: Edges.empty(0))
 
     def __repr__(self) -> str:
         return (
@@ -215,8 +221,10 @@ class Plan(BlockPlan):
 
     @cached_property
     def reduces(self) -> bool:
-        """Whether any instruction combines two operands."""
-        return bool(REDUCES[self.instructions.op].any())
+        """Whether any instruction combines operands, or messages."""
+        t = self.instructions
+        combines = REDUCES[t.op] | (RECEIVES[t.op] & (t.recv_peer >= self.collective.ranks))
+        return bool(combines.any())
 
     @cached_property
     def input_writes(self) -> IntArray:
@@ -251,15 +259,52 @@ class Plan(BlockPlan):
         """The rows of the instructions that receive, ascending."""
         return frozen_array(np.flatnonzero(RECEIVES[self.instructions.op]), np.int32)
 
+    def peers(self, number: int) -> list[int]:
+        """The ranks of a peer: that of a rank, those of a group, none for NONE."""
+        ranks = self.collective.ranks
+        if number >= ranks:
+            return [int(rank) for rank in self.groups[number - ranks]]
+        return [] if number == NONE else [number]
+
+    def ends(self, rows: NDArray[Any], peer: IntArray) -> tuple[LongArray, IntArray]:
+        """(row, rank) for every rank at the other end of each of the instructions `rows`.
+
+        peer: int32 (instructions,), `send_peer` or `recv_peer`.
+        """
+        ranks, peers = self.collective.ranks, peer[rows]
+        group = np.flatnonzero(peers >= ranks)
+        if not len(group):
+            return np.asarray(rows, np.int64), peers
+        start = self.groups.offset[peers[group] - ranks]
+        size = np.ones(len(rows), np.int64)
+        size[group] = self.groups.offset[peers[group] - ranks + 1] - start
+        first = np.zeros(len(rows), np.int64)
+        first[group] = start
+        owner, at = spans(first, size)
+        rank = peers[owner]
+        grouped = rank >= ranks
+        rank[grouped] = self.groups.target[at[grouped]]
+        return np.asarray(rows, np.int64)[owner], rank
+
+    @property
+    def grouped(self) -> LongArray:
+        """The rows of the instructions that receive from a group or send to one, ascending."""
+        t, ranks = self.instructions, self.collective.ranks
+        receives = RECEIVES[t.op] & (t.recv_peer >= ranks)
+        return np.flatnonzero(receives | (SENDS[t.op] & (t.send_peer >= ranks)))
+
     def blocks(self) -> list[SimpleNamespace]:
         """The blocks as rows for people: rank, number, send_peers, recv_peers, channels,
         instructions."""
         t, rows = self.instructions, []
         for b, (begin, end) in enumerate(pairwise(self.block_offset.tolist())):
-            sends, receives, channels = (
-                sorted(set(column[begin:end].tolist()) - {NONE})
-                for column in (t.send_peer, t.recv_peer, t.channel)
+            sends, receives = (
+                sorted(
+                    {rank for peer in set(column[begin:end].tolist()) for rank in self.peers(peer)}
+                )
+                for column in (t.send_peer, t.recv_peer)
             )
+            channels = sorted(set(t.channel[begin:end].tolist()) - {NONE})
             rows.append(
                 SimpleNamespace(
                     rank=int(self.block_rank[b]),

@@ -9,9 +9,18 @@ import numpy as np
 
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
-from sley.ir.tables import NONE, BoolArray, ByteArray, IntArray, LongArray, Table, Value
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    ByteArray,
+    IntArray,
+    LongArray,
+    Table,
+    Value,
+    frozen_array,
+)
 from sley.ir.topology import Topology
-from sley.ir.words import Protocol
+from sley.ir.words import Protocol, TransferKind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,6 +40,8 @@ class Transfers(Table):
     send_block, recv_block: the requested thread block at src and at dst; NONE leaves it to the
         compiler (a local operation uses send_block).
     step: ResCCL's logical step; NONE in a chunk program.
+    group: the number of the statement, whose transfers a switch makes together: they copy one range
+        to several ranks, or reduce ranges of several ranks into one. NONE for others.
     source: row of the program's `sources`.
     """
 
@@ -48,6 +59,7 @@ class Transfers(Table):
     send_block: IntArray
     recv_block: IntArray
     step: IntArray
+    group: IntArray
     source: IntArray
 
     @property
@@ -59,6 +71,47 @@ class Transfers(Table):
     def lanes(self) -> int:
         """The most parallel parts of a transfer."""
         return int(self.lane.max(initial=0)) + 1
+
+    @cached_property
+    def sender(self) -> IntArray:
+        """int32 (transfers,): the transfer whose instruction sends each one: the first of a group
+        that copies, otherwise itself."""
+        rows, group = self._of_groups(TransferKind.COPY)
+        first = np.full(int(self.group.max(initial=NONE)) + 1, len(self))
+        np.minimum.at(first, group, rows)
+        return self._with_leaders(rows, first[group])
+
+    @cached_property
+    def receiver(self) -> IntArray:
+        """int32 (transfers,): the transfer whose instruction receives each one: the last of a group
+        that reduces, whose result is that of all of them; otherwise itself."""
+        rows, group = self._of_groups(TransferKind.REDUCE)
+        last = np.full(int(self.group.max(initial=NONE)) + 1, NONE)
+        np.maximum.at(last, group, rows)
+        return self._with_leaders(rows, last[group])
+
+    @cached_property
+    def leader(self) -> IntArray:
+        """int32 (transfers,): the transfer that stands for the group of each one: its sender or its
+        receiver; otherwise itself."""
+        own = self.sender == np.arange(len(self))
+        return frozen_array(np.where(own, self.receiver, self.sender), np.int32)
+
+    def group_rows(self) -> dict[int, list[int]]:
+        """The transfers of each group, ascending, by their leader."""
+        found: dict[int, list[int]] = {}
+        for row in np.flatnonzero(self.group != NONE).tolist():
+            found.setdefault(int(self.leader[row]), []).append(row)
+        return found
+
+    def _of_groups(self, kind: TransferKind) -> tuple[LongArray, IntArray]:
+        rows = np.flatnonzero((self.group != NONE) & (self.kind == kind))
+        return rows, self.group[rows]
+
+    def _with_leaders(self, rows: LongArray, leaders: LongArray) -> IntArray:
+        found = np.arange(len(self), dtype=np.int32)
+        found[rows] = leaders
+        return frozen_array(found, np.int32)
 
     @property
     def by_hand(self) -> BoolArray:

@@ -42,8 +42,8 @@ class Topology(Value):
     vertices: its GPUs, then switches and network cards.
     links: the links between them, one for each direction.
     model: the cost of moving bytes.
-    in_network: whether its switches reduce and multicast (NVLS, SHARP); bounds rely on it, plans
-        don't use it.
+    in_network: whether its switches reduce and multicast (NVLS, SHARP); bounds rely on it, and
+        plans with groups need it within a node.
     shared_memory: whether the ranks of a node share one memory, as processes on CPUs do.
 
     Errors: T601, T602, T603.

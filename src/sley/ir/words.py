@@ -146,6 +146,10 @@ FIFO_PROTOCOLS = (Protocol.SIMPLE, Protocol.LL, Protocol.LL128)
 """The protocols that copy every message through a slot; those of NCCL and MSCCL."""
 
 
+GROUP_PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
+"""The protocols whose messages a switch combines and copies: the others carry flags in the data."""
+
+
 class LoopOrder(Enum):
     """The outer loop of a block: TILE runs all instructions for a tile before the next tile
     (MSCCL's interpreter), INSTRUCTION runs all tiles of an instruction before the next instruction

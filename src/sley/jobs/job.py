@@ -67,9 +67,9 @@ class Job(Closing):
 
     def __init__(self, plan: Plan, settings: Settings | None = None) -> None:
         settings = settings or Settings()
-        self.plan = plan
         self.timeout_s = settings.timeout_s
         self._loaded = load(plan, settings.slots, settings.slot_bytes)
+        self.plan = self._loaded.plan
         memory = self._loaded.wiring.memory()
         self._fabric = self._loaded.wiring.fabric(memory, 0)  # to watch the ranks' progress
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.errors import Place
+from sley.errors import Place, counted
 from sley.errors.language import (
     L101,
     L102,
@@ -37,6 +37,7 @@ from sley.errors.language import (
     L112,
     L123,
     L135,
+    L137,
 )
 from sley.ir.choices import member
 from sley.ir.collective import Collective
@@ -153,12 +154,7 @@ class Ref:
     ) -> Ref:
         """Reduces `other`'s chunks into these and returns the reference to the result."""
         p = self.program
-        if p.collective.varies:
-            refuse(L135, "copies only: the counts of the chunks vary", "a reduction")
-        if not isinstance(other, Ref) or other.program is not p:
-            refuse(L110, "a reference of this program", repr(other))
-        p._check_current(self)
-        p._check_current(other)
+        p._check_reduction(self, other)
         if self.count != other.count or self.size != other.size:
             refuse(
                 L107,
@@ -166,6 +162,37 @@ class Ref:
                 f"{other.size} x {other.count} chunks to reduce into them",
             )
         return p._transfer(TransferKind.REDUCE, other, self, channel, send_block, recv_block)
+
+    def multicast(
+        self, ranks: ArrayLike, buffer: Hashable, index: int, *, channel: int | None = None
+    ) -> Ref:
+        """Copies these chunks to (buffer, index ...) of all `ranks` at once, by a switch
+        (multimem.st), and returns the reference to the copies.
+
+        ranks: one rank or several distinct ones, other than the own. channel: as for `copy`. The
+        meaning is that of copies one after another. Errors: L137.
+        """
+        p = self.program
+        p._check_current(self)
+        ranks = np.atleast_1d(np.asarray(ranks))
+        target = p._range(ranks, buffer, index, self.count, len(ranks))
+        p._check_group(self, target)
+        return p._transfer(TransferKind.COPY, self, target, channel, None, None, grouped=True)
+
+    def load_reduce(self, others: Ref, *, channel: int | None = None) -> Ref:
+        """Reduces the same chunks of several ranks into these at once, by a switch
+        (multimem.ld_reduce), and returns the reference to the result.
+
+        others: a reference with one place on one rank or several distinct ones, other than the own:
+        p.chunk([1, 2, 3], "in", 0). channel: as for `reduce`. The meaning is that of reductions one
+        after another. Errors: L135, L137.
+        """
+        p = self.program
+        p._check_reduction(self, others)
+        if self.count != others.count:
+            refuse(L107, f"{counted(self.count, 'chunk')} of each rank", f"{others.count}")
+        p._check_group(self, others)
+        return p._transfer(TransferKind.REDUCE, others, self, channel, None, None, grouped=True)
 
     def __repr__(self) -> str:
         return f"Ref({self.name(0)}{', ...' if self.size > 1 else ''})"
@@ -189,6 +216,7 @@ class ChunkProgram:
         self._steps = StepRecorder(collective)
         self._instances = 1
         self._lane = 0
+        self._groups = 0
 
     def number(self, buffer: Hashable) -> int:
         """The number of a buffer that a program names: a `Buffer`. Errors: L104."""
@@ -354,6 +382,29 @@ class ChunkProgram:
                 found=f"{ref.name(element)}, which was overwritten at {place}",
             )
 
+    def _check_reduction(self, target: Ref, other: object) -> None:
+        if self.collective.varies:
+            refuse(L135, "copies only: the counts of the chunks vary", "a reduction")
+        if not isinstance(other, Ref) or other.program is not self:
+            refuse(L110, "a reference of this program", repr(other))
+        self._check_current(target)
+        self._check_current(other)
+
+    def _check_group(self, own: Ref, members: Ref) -> None:
+        """Refuses places that a switch can't combine or write together."""
+        if self.collective.varies:
+            refuse(L137, "chunks of the same length on all ranks", "a collective of varying counts")
+        if own.size > 1:
+            refuse(L137, "one range of chunks of the own rank", f"{own.size} ranges")
+        ranks, rank = np.ravel(members.rank), int(np.ravel(own.rank)[0])
+        if rank in ranks:
+            refuse(L137, f"ranks other than the own, {rank}", f"{sorted(ranks.tolist())}")
+        if len(distinct(ranks)) < members.size:
+            refuse(L137, "distinct ranks", f"{ranks.tolist()}")
+        if (np.ravel(members.index) != np.ravel(members.index)[0]).any():
+            refuse(L137, "the same index on all ranks", f"{np.ravel(members.index).tolist()}")
+
+    # More than eight parameters: all of a statement's directives, which are columns of its rows.
     def _transfer(
         self,
         kind: TransferKind,
@@ -362,6 +413,8 @@ class ChunkProgram:
         channel: int | None,
         send_block: int | None,
         recv_block: int | None,
+        *,
+        grouped: bool = False,
     ) -> Ref:
         for word, value in (
             ("channel", channel),
@@ -371,9 +424,11 @@ class ChunkProgram:
             if value is not None and not (is_integer(value) and 0 <= value < MAX_NUMBER):
                 refuse(L111, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
         self._check_overlap(source, target)
-        recorder = self._recorder
+        recorder, size = self._recorder, max(source.size, target.size)
+        group = self._groups if grouped else NONE
+        self._groups += grouped
         row = recorder.add(
-            source.size,
+            size,
             kind=kind,
             src=source.rank,
             src_buffer=source.buffer,
@@ -388,6 +443,7 @@ class ChunkProgram:
             send_block=NONE if send_block is None else send_block,
             recv_block=NONE if recv_block is None else recv_block,
             step=NONE,
+            group=group,
             source=recorder.source(),
         )
         cells = self._memory.cells(target.rank, target.buffer, target.index, target.count)

@@ -355,4 +355,5 @@ def _transfers(t: Steps, places: _Places, reads: LongArray, writes: LongArray) -
         lane=ones - 1,
         send_block=-ones,
         recv_block=-ones,
+        group=-ones,
     )

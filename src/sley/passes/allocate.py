@@ -130,7 +130,7 @@ def _reorder(
     receives = order.receive != NONE
     pipeline[order.receive[receives]] = order.pipeline[receives]
     again = whole_transfers(dag, sequence, pipeline)
-    row = order.row_of_half(len(dag.forward))
+    row = order.row_of_half(dag.chunks.program.transfers)
     none = np.zeros(len(blocks.rank), np.int64)
     sends = again.send != NONE
     half = 2 * np.where(sends, again.send, again.receive).astype(np.int64) + ~sends

@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 
 from sley.errors.compiler import C302, C303
 from sley.ir.dag import Blocks, InstructionDag, Order
+from sley.ir.program import Transfers
 from sley.ir.tables import NONE, LongArray, inverse, numbering
+from sley.ir.words import TransferKind
 
 _NO_HAND = np.iinfo(np.int32).max
 
 
 def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
-    """Assigns a block to each end of a connection. The two ends of a fused instruction share one,
-    and so do ends with the same requested block. A local operation gets the block of its rank whose
-    latest instruction is the earliest.
+    """Assigns a block to each end of a connection. The ends of one instruction share one, and so do
+    ends with the same requested block. Ends of a rank that only send into groups share one, and
+    those that only receive from groups, in each lane (NCCL's scatter and gather). A local operation
+    gets the block of its rank whose latest instruction is the earliest.
 
     Requested blocks come first, by number; the others are numbered by their first instruction.
     Errors: C302, C303.
@@ -33,7 +36,7 @@ def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
     key = np.stack([hand_of, hand, lone])
     blocks, block_of_group = np.unique(key, axis=1, return_inverse=True)
     block_of_end = block_of_group.ravel()[group]
-    _check_peers(dag, ends, block_of_end)
+    _check_peers(dag, ends, block_of_end, by_hand[group])
     instruction_block = np.full(len(order), NONE, np.int64)
     receives, sends = dag.receives(order), order.send != NONE
     instruction_block[receives] = block_of_end[ends.receive_end[order.receive[receives]]]
@@ -49,7 +52,7 @@ class _Ends:
 
     columns: (4, ends), rank, peer, channel and direction (0 receives, 1 sends) of each end.
     receive_end, send_end: int64 (transfers,), the ends of a remote transfer.
-    tied: (2, pairs), receive ends and send ends of fused instructions.
+    tied: (2, pairs), ends that share a block.
     """
 
     columns: LongArray
@@ -72,16 +75,45 @@ class _Ends:
         receive_end[remote], send_end[remote] = end[: len(remote)], end[len(remote) :]
         fused = np.flatnonzero(order.fused & dag.remote[order.receive])
         tied = np.stack([receive_end[order.receive[fused]], send_end[order.send[fused]]])
+        if (t.group != NONE).any():
+            tied = np.concatenate([tied, _group_ties(t, receive_end, send_end, tied)], axis=1)
         return cls(columns, receive_end, send_end, np.unique(tied, axis=1))
 
 
-def _tied_groups(ends: _Ends) -> LongArray:
-    """The group of each end; a receive end and a send end that are tied share one.
+def _group_ties(
+    t: Transfers, receive_end: LongArray, send_end: LongArray, tied: LongArray
+) -> LongArray:
+    """(2, pairs), ends that share a block because of groups: those of a group's instruction, and
+    those of the members' instructions on a rank that do nothing else.
 
-    `channels` binds each end to at most one other, so a group has at most two ends.
+    tied: ends of fused instructions.
     """
+    member, reduces = t.group != NONE, t.kind == TransferKind.REDUCE
+    shared = np.concatenate([receive_end[member & reduces], send_end[member & ~reduces]])
+    with_leader = np.concatenate(
+        [receive_end[t.receiver[member & reduces]], send_end[t.sender[member & ~reduces]]]
+    )
+    other = np.concatenate([receive_end[~member], send_end[~member], shared, tied.ravel()])
+    parts = [np.stack([with_leader, shared])]
+    for rows, end, rank in (
+        (member & reduces, send_end, t.src),
+        (member & ~reduces, receive_end, t.dst),
+    ):
+        alone = np.flatnonzero(rows & ~np.isin(end, other))
+        key = rank[alone].astype(np.int64) * t.lanes + t.lane[alone]
+        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        parts.append(np.stack([end[alone[first[of.ravel()]]], end[alone]]))
+    return np.concatenate(parts, axis=1)
+
+
+def _tied_groups(ends: _Ends) -> LongArray:
+    """The group of each end; ends that are tied, directly or over others, share one."""
     group = np.arange(ends.columns.shape[1])
-    group[ends.tied[1]] = group[ends.tied[0]]
+    one, other = ends.tied
+    while (group[one] != group[other]).any():
+        least = np.minimum(group[one], group[other])
+        np.minimum.at(group, one, least)
+        np.minimum.at(group, other, least)
     return np.unique(group, return_inverse=True)[1]
 
 
@@ -109,17 +141,19 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
     return hand, rank
 
 
-def _check_peers(dag: InstructionDag, ends: _Ends, block_of_end: LongArray) -> None:
-    """Refuses a block with two ends of one direction, or on two channels; only requested blocks can
-    have them."""
-    _, _, channel, direction = ends.columns
-    twice = _sharing(block_of_end * 2 + direction, np.arange(len(direction)))
-    pair = twice or _sharing(block_of_end, channel)
+def _check_peers(
+    dag: InstructionDag, ends: _Ends, block_of_end: LongArray, requested_end: NDArray[np.bool_]
+) -> None:
+    """Refuses a requested block with two ends of one direction, or on two channels."""
+    of = np.flatnonzero(requested_end)
+    _, _, channel, direction = ends.columns[:, of]
+    twice = _sharing(block_of_end[of] * 2 + direction, np.arange(len(direction)))
+    pair = twice or _sharing(block_of_end[of], channel)
     if pair is None:
         return
     t, sources = dag.chunks.program.transfers, dag.chunks.program.sources
     users, uses, requested = [], [], NONE
-    for end in pair:
+    for end in of[list(pair)]:
         rank, peer, number, sends = ends.columns[:, end].tolist()
         own = np.flatnonzero((ends.send_end if sends else ends.receive_end) == end)
         users.append(int(own[0]))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sley.ir.dag import ChunkDag, InstructionDag
 from sley.ir.program import Transfers
 from sley.ir.tables import NONE, IntArray, distinct
+from sley.ir.words import MAX_NUMBER, TransferKind
 
 MAX_CHANNELS = 32
 """Number of channels that a fused chain searches: the targets' limit (MSCCL)."""
@@ -29,6 +30,10 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     channel on which none of its connections is bound to another one, of the `channels` or else
     beyond them up to MAX_CHANNELS. It is cut if no channel fits, or the program requests several.
 
+    A group binds all of its connections to one block. It takes a channel on which no other
+    instruction uses them, so that blocks which only send into groups or receive from them work at
+    the same time; any number of channels, since targets with limits have no groups.
+
     Parallel parts (lanes) never share a channel: the channels of part 0 come first, those of the
     other parts after them.
 
@@ -41,15 +46,27 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
         forward = np.full(len(t), NONE, np.int32)
         return InstructionDag(dag, forward, _number_channels(t, logical), forward)
     forward = forward.copy()
-    chains = _chains(forward, requested)
-    # Chains that cannot choose come first, so that the others choose around them.
-    chains.sort(key=lambda chain: requested[chain].max() == NONE)
+    chains = _chains(forward, requested, t)
     binding = _Binding(dag, channels)
+    grouped = t.group != NONE
+    # Chains that cannot choose come first, so that the others choose around them; a group comes
+    # before the chains that begin with one of its receives.
+    chains.sort(
+        key=lambda chain: (
+            requested[chain].max() == NONE,
+            not grouped[chain].any(),
+            (t.leader[chain[0]], t.leader[chain[0]] != chain[0])
+            if grouped[chain].any()
+            else (0, 0),
+        )
+    )
     for chain in chains:
         fixed = int(requested[chain].max())
+        if grouped[chain[0]] and t.leader[chain[0]] != chain[0]:
+            fixed = int(logical[chain[0]])
         start = int(logical[chain[0]]) if fixed == NONE else fixed
         chosen, fitting = binding.place(chain, start, fixed != NONE)
-        logical[chain] = chosen
+        logical[[row for head in chain for row in binding.rows(head)]] = chosen
         for receive, fits in zip(chain[:-1], fitting, strict=True):
             if not fits:
                 forward[receive] = NONE
@@ -57,12 +74,14 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     return InstructionDag(dag, forward, _number_channels(t, logical), copied)
 
 
-def _chains(forward: IntArray, requested: NDArray[Any]) -> list[list[int]]:
-    """The fused chains, each cut (in `forward` too) where two requested channels meet."""
+def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[list[int]]:
+    """The fused chains, each cut (in `forward` too) where two requested channels meet; and the
+    groups that are in none."""
     follows = np.zeros(len(forward), bool)
     follows[forward[forward != NONE]] = True
+    leads = (t.leader == np.arange(len(t))) & (t.group != NONE)
     chains = []
-    for head in np.flatnonzero((forward != NONE) & ~follows).tolist():
+    for head in np.flatnonzero(((forward != NONE) | leads) & ~follows).tolist():
         chain, channel = [head], int(requested[head])
         while (after := int(forward[chain[-1]])) != NONE:
             other = int(requested[after])
@@ -88,26 +107,65 @@ def _number_channels(t: Transfers, logical: NDArray[Any]) -> IntArray:
     return np.where(remote, number, NONE).astype(np.int32)
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """The ends that one instruction uses, and those of the others in its group.
+
+    receive, send: its own. member_receive, member_send: of the other ranks of its groups.
+    """
+
+    receive: tuple[int, ...]
+    send: tuple[int, ...]
+    member_receive: frozenset[int] = frozenset()
+    member_send: frozenset[int] = frozenset()
+
+    @property
+    def grouped(self) -> bool:
+        return bool(self.member_receive or self.member_send)
+
+
 @dataclass
 class _Bound:
-    """The ends of one channel bound to one block so far: a receive end to a send end, one to one;
-    and the requested blocks of ends. An end is a number for (rank, peer, lane)."""
+    """The ends of one channel bound to one block so far: receive ends to send ends, one to one; the
+    ends of groups and of their members; and the requested blocks of ends. An end is a number for
+    (rank, peer, lane)."""
 
-    send_of: dict[int, int] = field(default_factory=dict)
-    receive_of: dict[int, int] = field(default_factory=dict)
+    send_of: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    receive_of: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    group_receive: set[int] = field(default_factory=set)
+    group_send: set[int] = field(default_factory=set)
+    member_receive: set[int] = field(default_factory=set)
+    member_send: set[int] = field(default_factory=set)
     receive_block: dict[int, int] = field(default_factory=dict)
     send_block: dict[int, int] = field(default_factory=dict)
 
-    def fits(self, receive: int, send: int) -> bool:
+    def fits(self, unit: _Unit) -> bool:
+        if unit.grouped and not self._fits_group(unit):
+            return False
+        requested = {self.receive_block.get(end) for end in unit.receive}
+        requested |= {self.send_block.get(end) for end in unit.send}
         return (
-            self.send_of.get(receive, send) == send
-            and self.receive_of.get(send, receive) == receive
-            and self.receive_block.get(receive) == self.send_block.get(send)
+            len(requested) == 1
+            and all(self.send_of.get(end, unit.send) == unit.send for end in unit.receive)
+            and all(self.receive_of.get(end, unit.receive) == unit.receive for end in unit.send)
         )
 
-    def bind(self, receive: int, send: int) -> None:
-        self.send_of[receive] = send
-        self.receive_of[send] = receive
+    def _fits_group(self, unit: _Unit) -> bool:
+        return not (
+            unit.member_receive & self.group_receive
+            or unit.member_send & self.group_send
+            or self.member_receive.intersection(unit.receive)
+            or self.member_send.intersection(unit.send)
+        )
+
+    def bind(self, unit: _Unit) -> None:
+        self.send_of |= dict.fromkeys(unit.receive, unit.send)
+        self.receive_of |= dict.fromkeys(unit.send, unit.receive)
+        if unit.grouped:
+            self.group_receive.update(unit.receive)
+            self.group_send.update(unit.send)
+            self.member_receive |= unit.member_receive
+            self.member_send |= unit.member_send
 
 
 class _Binding:
@@ -117,7 +175,9 @@ class _Binding:
         t, ranks = dag.program.transfers, dag.program.collective.ranks
         lanes = t.lanes
         self._channels = channels
-        self._limit = MAX_CHANNELS // lanes
+        self._limit, self._group_limit = MAX_CHANNELS // lanes, MAX_NUMBER // lanes
+        self._rows = t.group_rows()
+        self._reduces = (t.kind == TransferKind.REDUCE).tolist()
         src, dst = t.src.astype(np.int64), t.dst.astype(np.int64)
         self._receive = ((dst * ranks + src) * lanes + t.lane).tolist()
         self._send = ((src * ranks + dst) * lanes + t.lane).tolist()
@@ -129,17 +189,53 @@ class _Binding:
             if t.recv_block[row] != NONE:
                 bound.receive_block[self._receive[row]] = int(t.recv_block[row])
 
+    def rows(self, transfer: int) -> list[int]:
+        """The transfers of the group that a transfer leads, otherwise the transfer alone."""
+        return self._rows.get(transfer, [transfer])
+
     def place(self, chain: list[int], start: int, fixed: bool) -> tuple[int, list[bool]]:
         """The channel for a chain that prefers `start`, and whether each of its hops stays
-        fused. fixed: whether the program requests `start`."""
-        hops = [(self._receive[here], self._send[after]) for here, after in pairwise(chain)]
+        fused. fixed: whether it must be `start`."""
+        hops = [self._unit(here, after) for here, after in pairwise(chain)]
+        units = [*self._unfused(chain), *hops]
+        limit = self._group_limit if any(unit.grouped for unit in units) else self._limit
         within = ((start + k) % self._channels for k in range(self._channels))
-        choices = [start] if fixed else chain_of(within, range(self._channels, self._limit))
-        suitable = (c for c in choices if all(self._bound[c].fits(*hop) for hop in hops))
+        choices = [start] if fixed else chain_of(within, range(self._channels, limit))
+        suitable = (c for c in choices if all(self._bound[c].fits(unit) for unit in units))
         channel = next(suitable, start)
         fitting = []
-        for hop in hops:
-            fitting.append(self._bound[channel].fits(*hop))
-            if fitting[-1]:
-                self._bound[channel].bind(*hop)
+        for k, unit in enumerate(units):
+            fits = self._bound[channel].fits(unit)
+            if fits:
+                self._bound[channel].bind(unit)
+            if k >= len(units) - len(hops):
+                fitting.append(fits)
         return channel, fitting
+
+    def _unit(self, receive: int, send: int) -> _Unit:
+        """The ends of an instruction that receives one transfer and sends another, either of which
+        may be NONE."""
+        taken = [] if receive == NONE else self._takes(receive)
+        put = [] if send == NONE else self.rows(send)
+        of_reduction = taken if receive in self._rows and self._reduces[receive] else []
+        of_multicast = put if send in self._rows else []
+        return _Unit(
+            tuple(self._receive[row] for row in taken),
+            tuple(self._send[row] for row in put),
+            frozenset(self._receive[row] for row in of_multicast),
+            frozenset(self._send[row] for row in of_reduction),
+        )
+
+    def _takes(self, receive: int) -> list[int]:
+        """The transfers that the receive of one takes."""
+        return self.rows(receive) if self._reduces[receive] else [receive]
+
+    def _unfused(self, chain: list[int]) -> list[_Unit]:
+        """The groups at the begin and at the end of a chain that have no hop."""
+        first, last = chain[0], chain[-1]
+        found = []
+        if first in self._rows and not self._reduces[first]:
+            found.append(self._unit(NONE, first))
+        if last in self._rows and self._reduces[last]:
+            found.append(self._unit(last, NONE))
+        return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.ir.dag import ChunkDag, Dependencies, Operands
-from sley.ir.program import Program
+from sley.ir.program import Program, Transfers
 from sley.ir.tables import (
     NONE,
     BoolArray,
@@ -52,6 +52,9 @@ def dependencies(program: Program, operands: Operands | None = None) -> ChunkDag
     operands = operands or Operands.at_destinations(program)
     accesses = _accesses(program, operands)
     found = _dependencies(accesses)
+    if (program.transfers.group != NONE).any():
+        found = _by_leaders(program.transfers, found)
+        operands = _of_leaders(program.transfers, operands)
     readers = np.bincount(found.before[found.true == 1], minlength=len(program.transfers))
     return ChunkDag(
         program=program,
@@ -119,6 +122,25 @@ def _dependencies(a: _Accesses) -> Dependencies:
         after_at_dst=later % 2,
         true=key % 2,
     )
+
+
+def _by_leaders(t: Transfers, d: Dependencies) -> Dependencies:
+    """The dependencies with those of a group at the end that its transfers share between its sender
+    or receiver and others; none within it."""
+    before = np.where(d.before_at_dst == 1, t.receiver[d.before], t.sender[d.before])
+    after = np.where(d.after_at_dst == 1, t.receiver[d.after], t.sender[d.after])
+    apart = (before != after) | (d.before_at_dst != d.after_at_dst)
+    rows = np.stack([before, d.before_at_dst, after, d.after_at_dst, d.true])[:, apart]
+    rows = np.unique(rows, axis=1)
+    return Dependencies(*rows)
+
+
+def _of_leaders(t: Transfers, operands: Operands) -> Operands:
+    """The operands, with that of the first of each group's reductions also for the last, which is
+    the reduction of all."""
+    first = np.arange(len(t))
+    np.minimum.at(first, t.receiver, np.arange(len(t)))
+    return Operands(operands.buffer[first], operands.index[first])
 
 
 def _origin(program: Program, a: _Accesses) -> LongArray:

@@ -27,6 +27,10 @@ def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
     later = np.flatnonzero(remote & (dag.origin != NONE))
     earlier = dag.origin[later]
     fits = remote[earlier] & (t.lane[later] == t.lane[earlier])
+    # Messages that a switch combines are sent at once, each by an instruction of its own.
+    fits &= (t.sender[later] == later) & (
+        (t.group[later] == NONE) | (t.kind[later] == TransferKind.COPY)
+    )
     if widest is not None:
         fits &= t.count[later] <= widest
     for of_receive, of_send in ((t.recv_block, t.send_block), (t.channel, t.channel)):
@@ -55,7 +59,7 @@ def fuse_copies(dag: InstructionDag, widest: int | None = None) -> InstructionDa
     t = chunks.program.transfers
     source = chunks.program.source_cells
     copies = ~dag.remote & (t.kind == TransferKind.COPY)
-    sends = dag.remote & np.isin(source, source[copies])
+    sends = dag.remote & np.isin(source, source[copies]) & (t.sender == np.arange(len(t)))
     sends[dag.forward[dag.forward != NONE]] = False
     if widest is not None:
         sends &= t.count <= widest
@@ -89,9 +93,9 @@ def _counted(keys: LongArray) -> LongArray:
 
 def _with_messages(dag: ChunkDag) -> Edges:
     """The graph of halves with an edge from each transfer's source to its destination."""
-    halves, transfers = dag.halves(), np.arange(len(dag.program.transfers))
+    halves, t = dag.halves(), dag.program.transfers
     return Edges.from_pairs(
-        2 * len(transfers),
-        np.concatenate([halves.source, 2 * transfers]),
-        np.concatenate([halves.target, 2 * transfers + 1]),
+        2 * len(t),
+        np.concatenate([halves.source, 2 * t.sender]),
+        np.concatenate([halves.target, 2 * t.receiver + 1]),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.compiler import C301, C305
+from sley.errors.compiler import C301, C305, C315
 from sley.ir.program import Program
 from sley.ir.tables import NONE, BoolArray, IntArray, numbering
 from sley.ir.topology import Topology
@@ -34,6 +34,24 @@ def check_links(program: Program, topology: Topology) -> None:
             found=f"rank {src} -> rank {dst}, which {topology.name} does not link "
             f"({len(missing)} such transfers)",
         )
+
+
+def check_switches(program: Program, topology: Topology) -> None:
+    """Refuses groups of transfers that no switch makes together. Errors: C315."""
+    t = program.transfers
+    grouped = t.group != NONE
+    far = grouped & (topology.node[t.src] != topology.node[t.dst])
+    row = int(np.argmax(far if far.any() else grouped))
+    if far.any():
+        expected = "the ranks of a group on one node"
+        found = f"ranks {t.src[row]} and {t.dst[row]}, on two nodes of {topology.name}"
+    elif not topology.in_network:
+        expected = "switches that reduce and multicast"
+        found = f"{topology.name}, whose switches don't"
+    else:
+        return
+    at = program.sources.place(int(t.source[row]))
+    raise C315.error(at=at, expected=expected, found=found)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,10 @@ If a message takes a slot for each of its chunks (MSCCL's kernels, once a chunk 
 with more chunks than slots never fits: it is sent over an empty connection, with its receive right
 after its send, so that both ends execute it together.
 
+Messages that a switch combines are put on their connections at once, each by its own instruction:
+so the oldest message that none has taken yet is the oldest on its connection, and those combined
+with it are on theirs.
+
 The scheduling always finishes. A transfer is sent only when everything that its receive waits for
 is done, so the oldest message of a connection can always be received, unless its receive is fused
 with a send that has no free slot or whose own receiver is not ready. If nothing else can run, one
@@ -22,6 +26,7 @@ until then.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -29,6 +34,7 @@ import numpy as np
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.graph import levels
 from sley.ir.tables import NONE, Edges, IntArray, inverse
+from sley.ir.words import TransferKind
 
 
 def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
@@ -42,15 +48,13 @@ def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
 
 def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
     """int32 (2 * transfers,): each half's rank by depth, reverse depth, program order."""
-    transfers = np.arange(len(dag.forward))
-    remote = dag.remote
+    t, remote = dag.chunks.program.transfers, dag.remote
+    sends, receives = 2 * t.sender[remote], 2 * t.receiver[remote] + 1
     fused = np.flatnonzero(dag.forward != NONE)
     graph = Edges.from_pairs(
-        2 * len(transfers),
-        np.concatenate([halves.source, 2 * transfers[remote], 2 * fused + 1]),
-        np.concatenate(
-            [halves.target, 2 * transfers[remote] + 1, 2 * dag.forward[fused].astype(np.int64)]
-        ),
+        2 * len(t),
+        np.concatenate([halves.source, sends, 2 * fused + 1]),
+        np.concatenate([halves.target, receives, 2 * dag.forward[fused].astype(np.int64)]),
     )
     depth, reverse = levels(graph), levels(graph.reversed())
     return inverse(np.lexsort((-reverse, depth))).astype(np.int32)
@@ -58,7 +62,7 @@ def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
 
 class _Run:
     """One abstract execution. Half 2t is transfer t at its source, 2t + 1 at its destination; a
-    local transfer is its half 2t.
+    local transfer is its half 2t. The shared halves of a group are that of its leader.
 
     Candidates are queued by priority. ready: those that may run. parked: by connection, those that
     found no free slot. heads: receives of oldest messages that are fused with a send. kept_back:
@@ -93,12 +97,19 @@ class _Run:
                 self.fused_with[after] = transfer
         self.ready: list[int] = []
         self.heads: list[int] = []
+        self.rows, self.leader = t.group_rows(), t.leader.tolist()
+        self.sender, self.receiver = t.sender.tolist(), t.receiver.tolist()
+        self.reduces = {row for row in self.rows if t.kind[row] == TransferKind.REDUCE}
         self.done = [False] * (2 * len(t))
+        for transfer in np.flatnonzero(t.group != NONE).tolist():
+            self.done[2 * transfer] = self.sender[transfer] != transfer
+            self.done[2 * transfer + 1] = self.receiver[transfer] != transfer
         self.out: list[tuple[int, int]] = []
 
     def result(self) -> Order:
         for transfer in range(len(self.forward)):
-            self._offer_send(transfer)
+            if self.leader[transfer] == transfer:
+                self._offer_send(transfer)
         while True:
             while self.ready:
                 self._take(self.half_of[heappop(self.ready)])
@@ -115,18 +126,41 @@ class _Run:
             kept_back = self.sent_with[transfer] != NONE
             heappush(self.kept_back if kept_back else self.ready, self.priority[2 * transfer])
 
-    def _is_free(self, transfer: int) -> bool:
-        """Whether everything that a transfer waits for is done, at both ends."""
-        return not (self.waiting[2 * transfer] or self.waiting[2 * transfer + 1])
+    def _rows(self, transfer: int) -> Sequence[int]:
+        """The transfers of the group that a transfer leads, otherwise the transfer alone."""
+        return self.rows.get(transfer) or (transfer,)
 
-    def _offer_receive(self, transfer: int) -> None:
-        """Makes the receive of the oldest message of a connection a candidate."""
+    def _is_free(self, transfer: int) -> bool:
+        """Whether everything that a transfer, or its group, waits for is done, at both ends."""
+        return self._has_room(transfer) and not any(
+            self.waiting[2 * self.sender[row]] for row in self._rows(transfer)
+        )
+
+    def _has_room(self, transfer: int) -> bool:
+        """Whether everything that a transfer, or its group, waits for is done where it arrives."""
+        return not any(self.waiting[2 * self.receiver[row] + 1] for row in self._rows(transfer))
+
+    def _takes(self, receive: int) -> Sequence[int]:
+        """The transfers whose messages one receive takes."""
+        return self._rows(receive) if receive in self.reduces else (receive,)
+
+    def _arrived(self, receive: int) -> bool:
+        """Whether all messages of a receive are the oldest on their connections."""
+        heads = ((row, self.queue[self.connection[row]]) for row in self._takes(receive))
+        return all(queue and queue[0] == row for row, queue in heads)
+
+    def _offer_receive(self, oldest: int) -> None:
+        """Makes the receive of the oldest message of a connection a candidate, if it takes no other
+        message or all others are the oldest too."""
+        transfer = self.receiver[oldest]
+        if transfer in self.reduces and not self._arrived(transfer):
+            return
         after = self.forward[transfer]
         if after == NONE:
             heappush(self.ready, self.priority[2 * transfer + 1])
             return
         heappush(self.heads, self.priority[2 * transfer + 1])
-        if self.waiting[2 * after + 1] == 0:
+        if self._has_room(after):
             heappush(self.ready, self.priority[2 * transfer + 1])
 
     def _take(self, half: int) -> None:
@@ -138,16 +172,31 @@ class _Run:
             self._finish(transfer, NONE)
             return
         send = self.forward[transfer] if at_dst else transfer
-        if send != NONE:
-            connection, width = self.connection[send], self.width[send]
-            # A message wider than all slots needs an empty connection.
-            room = max(self.slots, width) - self.used[connection]
-            if width > room:
-                heappush(self.parked[connection], self.priority[half])
-                return
+        if send != NONE and not self._find_slots(send, half):
+            return
+        if not at_dst and transfer in self.reduces:
+            for row in self._rows(transfer):
+                self._finish(self._copy_of(row), row)
+            return
         self._finish(transfer if at_dst else self._copy_of(transfer), send)
-        if send != NONE and width > self.slots:
+        if send != NONE and self.width[send] > self.slots:
             self._finish(send, NONE)
+
+    def _find_slots(self, send: int, half: int) -> bool:
+        """Whether all connections on which a candidate sends have a free slot; else parks it at the
+        first one without, and offers the slots of the others to those parked there."""
+        connections = [self.connection[row] for row in self._rows(send)]
+        width = self.width[send]
+        # A message wider than all slots needs an empty connection.
+        least = max(self.slots, width) - width
+        full = next((c for c in connections if self.used[c] > least), NONE)
+        if full == NONE:
+            return True
+        heappush(self.parked[full], self.priority[half])
+        for connection in connections:
+            if self.used[connection] <= least:
+                self._unpark(connection)
+        return False
 
     def _copy_of(self, send: int) -> int:
         """The copy that runs with a send: the one that is to, if it may run by now; else NONE, and
@@ -194,22 +243,29 @@ class _Run:
         self.out.append((receive, send))
         if receive != NONE and self.remote[receive]:
             self._complete(2 * receive + 1)
-            connection = self.connection[receive]
-            self.queue[connection].popleft()
-            self.used[connection] -= self.width[receive]
-            if self.queue[connection]:
-                self._offer_receive(self.queue[connection][0])
-            self._unpark(connection)
+            taken = [self.connection[row] for row in self._takes(receive)]
+            for connection in taken:
+                self.queue[connection].popleft()
+                self.used[connection] -= self.width[receive]
+            for connection in taken:
+                if self.queue[connection]:
+                    self._offer_receive(self.queue[connection][0])
+                self._unpark(connection)
         elif receive != NONE:
             self._complete(2 * receive)
             self._complete(2 * receive + 1)
         if send != NONE:
             self._complete(2 * send)
-            queue = self.queue[self.connection[send]]
-            queue.append(send)
-            self.used[self.connection[send]] += self.width[send]
-            if len(queue) == 1:
-                self._offer_receive(send)
+            for row in self._puts(send):
+                queue = self.queue[self.connection[row]]
+                queue.append(row)
+                self.used[self.connection[row]] += self.width[row]
+                if len(queue) == 1:
+                    self._offer_receive(row)
+
+    def _puts(self, send: int) -> Sequence[int]:
+        """The transfers whose messages one send makes."""
+        return (send,) if self.leader[send] in self.reduces else self._rows(send)
 
     def _complete(self, half: int) -> None:
         """Marks a half as done; a transfer that waited for nothing else becomes a candidate."""
@@ -218,7 +274,7 @@ class _Run:
             self.waiting[later] -= 1
             if self.waiting[later]:
                 continue
-            transfer = later // 2
+            transfer = self.leader[later // 2]
             if self.fused_with[transfer] == NONE:
                 self._offer_send(transfer)
             elif later % 2:
@@ -228,6 +284,5 @@ class _Run:
         """Makes the fused instruction that sends `send` a candidate if its message is the
         oldest."""
         receive = self.fused_with[send]
-        queue = self.queue[self.connection[receive]]
-        if queue and queue[0] == receive:
+        if self._has_room(send) and self._arrived(receive):
             heappush(self.ready, self.priority[2 * receive + 1])

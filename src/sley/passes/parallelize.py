@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.errors.compiler import C304
 from sley.ir.program import Program, Transfers
-from sley.ir.tables import spans
+from sley.ir.tables import NONE, spans
 from sley.ir.words import MAX_NUMBER
 
 
@@ -39,6 +39,8 @@ def parallelize(program: Program, instances: int = 1) -> Program:
     columns["src_index"] = columns["src_index"].astype(np.int64) * factor + part * count
     columns["dst_index"] = columns["dst_index"].astype(np.int64) * factor + part * count
     lane = columns["lane"].astype(np.int64) * int(parts.max()) + part
+    group = np.where(t.group == NONE, NONE, t.group * int(parts.max()))[row]
+    columns["group"] = np.where(group == NONE, NONE, group + part)
     columns |= {"count": count, "lane": lane, "instances": np.ones(len(row))}
     return replace(
         program,

@@ -25,7 +25,7 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
 
     row: the row of the plan of each row of the order.
     """
-    at = order.row_of_half(len(dag.forward))
+    at = order.row_of_half(dag.chunks.program.transfers)
     before, after = _candidates(dag, order, blocks, at)
     block = blocks.instruction_block
     sender = _senders(dag, order, at)

@@ -32,11 +32,15 @@ RINGS = tuple(f"ring-{collective}" for collective in COLLECTIVES)
 MULTI_RINGS = tuple(f"multi-ring-{collective}" for collective in COLLECTIVES)
 TREES = ("double-binary-tree-allreduce",)
 MULTI_TREES = ("multi-tree-allreduce",)
+NVLS = ("nvls-allreduce", "nvls-allgather", "nvls-reducescatter")
+NVLS_TREES = ("nvls-tree-allreduce",)
 
 NCCL_ALGORITHMS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys((*RINGS, *MULTI_RINGS), "ring"),
         **dict.fromkeys((*TREES, *MULTI_TREES), "tree"),
+        **dict.fromkeys(NVLS, "nvls"),
+        **dict.fromkeys(NVLS_TREES, "nvls_tree"),
     }
 )
 """NCCL's algorithm for each of sley's that NCCL also has.
@@ -57,7 +61,7 @@ class NcclChoice:
 
     algorithm, protocol: of `ALGORITHMS` and `PROTOCOLS`. channels: the most that NCCL uses; it uses
     no more than the communicator has. tile: the chunk's size as a share of NCCL's own; always 1 for
-    trees, whose chunks NCCL makes smaller by itself.
+    trees and NVLS, whose chunks NCCL makes smaller by itself.
     """
 
     algorithm: str
@@ -96,22 +100,26 @@ def nccl_choice(decision: Decision, gpus: int) -> NcclChoice | None:
     gpus: ranks of a node. An open protocol is Simple, as in the compiler. The number of channels is
     that of the plan: channels times instances for a ring, two times instances for a double tree,
     and for several rings or double trees as many for each GPU of a node, or for each given order
-    of a ring.
+    of a ring; NCCL's channels of NVLS have all heads.
     """
     algorithm = NCCL_ALGORITHMS.get(decision.algorithm)
     protocol = PROTOCOLS.get(decision.options.protocol or Protocol.SIMPLE)
     if algorithm is None or protocol is None:
+        return None
+    if decision.algorithm in (*NVLS, *NVLS_TREES) and protocol != "simple":
         return None
     instances = decision.options.instances or 1
     if decision.algorithm in MULTI_RINGS:
         channels = (len(decision.orders) or gpus) * instances
     elif decision.algorithm in MULTI_TREES:
         channels = _TREES_OF_A_PAIR * gpus * instances
-    elif decision.algorithm in TREES:
+    elif decision.algorithm in (*TREES, *NVLS_TREES):
         channels = _TREES_OF_A_PAIR * instances
+    elif decision.algorithm in NVLS:
+        channels = instances
     else:
         channels = (decision.options.channels or 1) * instances
-    tile = 1.0 if algorithm == "tree" else decision.tile
+    tile = decision.tile if algorithm == "ring" else 1.0
     return NcclChoice(algorithm, protocol, channels, tile)
 
 
@@ -133,7 +141,8 @@ def nccl_ranges(policy: Policy, runtime: str) -> tuple[tuple[NcclRange, ...], tu
             found.append(NcclRange(collective, one, choice))
             given = one.decision.options.given()
             ignored = [word for word in given if word not in _KNOWN_OPTIONS]
-            ignored += ["tile of trees"] if choice.tile != one.decision.tile else []
+            word = "trees" if choice.algorithm == "tree" else "NVLS"
+            ignored += [f"tile of {word}"] if choice.tile != one.decision.tile else []
             ignored += ["orders of rings"] if one.decision.orders else []
             if ignored:
                 remarks.append(

@@ -106,7 +106,7 @@ class _Path:
         end = np.maximum.accumulate(np.maximum(path.end_us, s.launch_us))
         span = np.diff(end, prepend=s.launch_us)
         moving = np.minimum(path.moving_us, span)
-        kind = inputs.kind[row].astype(np.int64)
+        kind = np.maximum(inputs.kind[row], 0).astype(np.int64)
         full = path.moving_us <= _SHARED * _alone_us(s, inputs)
         # A block that waits for the room of its own part waits for the network to take the part.
         same = np.append(False, s.plan.block[row[1:]] == s.plan.block[row[:-1]])[: len(row)]
@@ -151,7 +151,7 @@ def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:
     most = np.where(remote, inputs.slices, 1)
     parts = np.clip(np.ceil(message / inputs.least_slice_bytes), 1, most)
     moved = inputs.messages[row] * (message + parts * inputs.overhead_bytes * (message > 0))
-    alone: FloatArray = moved / inputs.class_cap[inputs.kind[row]]
+    alone: FloatArray = moved / inputs.class_cap[np.maximum(inputs.kind[row], 0)]
     return alone
 
 

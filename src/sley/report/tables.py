@@ -231,10 +231,9 @@ def _instruction(plan: Plan, row: int) -> str:
         parts.append(Buffer(i.src_buffer).chunks(i.src_index, i.count))
     if i.dst_buffer >= 0:
         parts.append(f"-> {Buffer(i.dst_buffer).chunks(i.dst_index, i.count)}")
-    if i.recv_peer >= 0:
-        parts.append(f"from {i.recv_peer}")
-    if i.send_peer >= 0:
-        parts.append(f"to {i.send_peer}")
+    for word, peer in (("from", i.recv_peer), ("to", i.send_peer)):
+        if peer != NONE:
+            parts.append(f"{word} {','.join(map(str, plan.peers(peer)))}")
     if i.channel >= 0:
         parts.append(f"channel {i.channel}")
     if i.pipeline != NONE:

@@ -95,6 +95,7 @@ class Builder:
                 send_block=none,
                 recv_block=none,
                 step=none,
+                group=none,
                 source=source.astype(np.int32),
             ),
             scratch_chunks=scratch,

@@ -16,6 +16,7 @@ import numpy as np
 from sley.errors.simulation import S704
 from sley.ir.connections import Connections
 from sley.ir.fabric import LinkKind
+from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.sizes import checked_size
 from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
@@ -104,6 +105,8 @@ def estimate(
     the residual bubbles are the time that each further tile adds beyond the tasks, and t_Load is
     the rest of the time.
 
+    A plan whose switches reduce or multicast is taken as one without such switches.
+
     Slots, receives, local operations, waits, the interpreter and the launch cost nothing here, and
     parallel blocks share even a single task; so all three are too low for few tiles.
 
@@ -112,6 +115,7 @@ def estimate(
     Errors: S701, S702, S703, S704, S706, C301, C305.
     """
     chosen, size = choose_topology(plan, topology), checked_size(size_bytes)
+    plan = without_groups(plan)
     stage = _stages(plan, stages)
     tasks = _Tasks.of(plan, chosen, size)
     every = np.ones(len(plan.instructions), bool)

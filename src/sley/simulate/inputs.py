@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Place, SleyError
-from sley.errors.compiler import C301, C305
+from sley.errors.compiler import C301, C305, C315
 from sley.errors.simulation import S701, S706
-from sley.ir.connections import Connections
+from sley.ir.connections import Connections, Messages
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.faults import diagnostics, faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
+from sley.ir.tables import NONE, BoolArray, Edges, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
-from sley.ir.words import LoopOrder, Op, Protocol
+from sley.ir.words import RECEIVES, SENDS, LoopOrder, Op, Protocol
 
 # Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
 # that it sends to. A send over the network writes into a FIFO of its own GPU instead.
@@ -55,11 +55,17 @@ class Routes:
     connections: those of the plan.
     path: CSR, connection -> links.
     kind: int8 (connections,), the slowest LinkKind on the way.
+    switched: bool (connections,), whether a switch combines or copies messages on it. gathered:
+        whether it combines them.
+    topology: the topology.
     """
 
     connections: Connections
     path: Edges
     kind: NDArray[np.int8]
+    switched: BoolArray
+    gathered: BoolArray
+    topology: Topology
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology) -> Routes:
@@ -67,7 +73,7 @@ class Routes:
         found = faults(plan)
         if found:
             raise SleyError(diagnostics(S706, plan, found))
-        ranks = plan.collective.ranks
+        t, ranks = plan.instructions, plan.collective.ranks
         if topology.ranks < ranks:
             raise C305.error(
                 expected=f"at least {ranks} ranks",
@@ -86,23 +92,64 @@ class Routes:
         kind = np.zeros(len(c), np.int8)
         if len(c):
             kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
-        return cls(c, path, kind)
+        grouped = plan.grouped
+        _check_switches(plan, topology, grouped)
+        copied, gathered = np.zeros((2, len(c)), bool)
+        copied[c.sending.connection[t.send_peer[c.sending.instruction] >= ranks]] = True
+        gathered[c.receiving.connection[t.recv_peer[c.receiving.instruction] >= ranks]] = True
+        return cls(c, path, kind, copied | gathered, gathered, topology)
 
     @cached_property
     def remote(self) -> NDArray[np.bool_]:
         """bool (connections,): those with a second hop, from card to card."""
         return np.asarray(self.kind == LinkKind.NETWORK)
 
+    def switch_links(self, rank: int, members: list[int], *, to_rank: bool) -> dict[int, float]:
+        """How often bytes cross each link when a switch combines the members' messages for a rank,
+        or copies the rank's message to them: once, in units of the links' rate for this. The switch
+        reads and writes the rank's own chunks too.
+
+        to_rank: whether it combines messages.
+        """
+        own = np.full(len(members), rank)
+        away, back = self.topology.paths(own, members), self.topology.paths(members, own)
+        if to_rank:
+            links = {*back.target.tolist(), int(away.target[0])}
+        else:
+            links = {*away.target.tolist(), int(back.target[-1])}
+        return dict.fromkeys(links, 1 / self.topology.model.switch_efficiency)
+
+
+def _check_switches(plan: Plan, topology: Topology, grouped: LongArray) -> None:
+    """Refuses groups that no switch serves. Errors: C315."""
+    t = plan.instructions
+    far = np.zeros(len(t), bool)
+    for peer in (t.send_peer, t.recv_peer):
+        rows, member = plan.ends(grouped[peer[grouped] >= plan.collective.ranks], peer)
+        far[rows[topology.node[member] != topology.node[plan.rank[rows]]]] = True
+    wrong = grouped[far[grouped]] if topology.in_network else grouped
+    for row in wrong[:1].tolist():
+        raise C315.error(
+            at=plan.place(row),
+            expected="a switch that reduces and multicasts for the ranks of a group",
+            found=f"{topology.name}, "
+            + ("where they are on several nodes" if far[row] else "whose switches don't"),
+        )
+
 
 def latencies(topology: Topology, protocol: Protocol, routes: Routes) -> FloatArray:
     """float64 (connections,): time from the end of a move until the receiver sees it: the sum of
-    the links' latencies if all links on the path have one, else the model's for the slowest kind.
+    the links' latencies if all links on the path have one, else the model's for the slowest kind,
+    or for a switch that combines or copies.
     """
     by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])
     path = routes.path
     own = topology.links.latency_us[path.target]
     complete = np.logical_and.reduceat(own >= 0, path.offset[:-1])
-    return np.where(complete, np.add.reduceat(own, path.offset[:-1]), by_kind[routes.kind])
+    # LL's is that of credits, words that no switch combines.
+    switched = routes.switched & (protocol is not Protocol.LL)
+    model = np.where(switched, topology.model.switch_latency_us, by_kind[routes.kind])
+    return np.where(complete, np.add.reduceat(own, path.offset[:-1]), model)
 
 
 def memory_of(topology: Topology) -> IntArray:
@@ -144,12 +191,22 @@ class Moves:
         """speed: the fraction of a block's rate that remains, 1 for generated code."""
         t, c, ranks = plan.instructions, routes.connections, topology.ranks
         pairs = c.src.astype(np.int64) * ranks + c.dst
-        pair = np.append(pairs, NONE)[c.uses.send]  # NONE is the last one
-        key = ((pair + 1) * len(Op) + t.op) * ranks + plan.rank
+        pooled = Pooled.of(plan, routes)
+        peers = plan.collective.ranks + len(plan.groups.offset)
+        grouped = RECEIVES[t.op] & (t.recv_peer >= plan.collective.ranks)
+        key = np.where(SENDS[t.op], t.send_peer, NONE).astype(np.int64) + 1
+        for values, number in (
+            (np.where(grouped, t.recv_peer, 0), peers),
+            (t.op, len(Op)),
+            (plan.rank, ranks),
+            (pooled.sent, 2),
+        ):
+            key = key * number + values
         _, first, kind = np.unique(key, return_index=True, return_inverse=True)
         memory = len(topology.links) + memory_of(topology)
         classes = [
-            _block_class(plan, i, topology.model, routes, memory, speed) for i in first.tolist()
+            _block_class(plan, i, topology.model, routes, memory, speed, pooled)
+            for i in first.tolist()
         ]
         wire = np.full(len(c), NONE, np.int32)
         remote = np.flatnonzero(routes.remote)
@@ -167,6 +224,37 @@ class Moves:
         return cls(kind.astype(np.int32), wire, post, classes)
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """The ends of messages that a switch combines or copies, where the other end is the group's.
+
+    sent: bool (instructions,), whether an instruction's message is one of those that are combined:
+        it stays in the sender's memory, where the switch reads it.
+    taken: bool (instructions,), whether the message that it takes was copied by a switch.
+    """
+
+    sent: BoolArray
+    taken: BoolArray
+
+    @classmethod
+    def of(cls, plan: Plan, routes: Routes) -> Pooled:
+        t, ranks = plan.instructions, plan.collective.ranks
+        sent, taken = np.zeros((2, len(t)), bool)
+        if len(plan.grouped):
+            messages = Messages.of(plan)
+            sent[messages.send[t.recv_peer[messages.receive] >= ranks]] = True
+            taken[messages.receive[t.send_peer[messages.send] >= ranks]] = True
+        return cls(sent, taken)
+
+    def idle(self, plan: Plan) -> BoolArray:
+        """bool (instructions,): those that only announce or await data, which a switch reads or
+        writes in the buffers themselves: with Direct, sends of messages that are combined, and
+        receives of those that are copied."""
+        op = plan.instructions.op
+        found = (self.sent & (op == Op.SEND)) | (self.taken & (op == Op.RECV))
+        return np.asarray(found & (plan.protocol is Protocol.DIRECT))
+
+
 def _block_class(
     plan: Plan,
     instruction: int,
@@ -174,23 +262,39 @@ def _block_class(
     routes: Routes,
     memory: IntArray,
     speed: float,
+    pooled: Pooled,
 ) -> MoveClass:
     """The moves of a block for an instruction. memory: the resource of each rank's memory."""
-    op, connections = plan.instructions.op[instruction], routes.connections
-    c = int(connections.uses.send[instruction])
-    own = int(memory[plan.rank[instruction]])
-    uses = {own: float(_LOCAL[op])}
-    if c == NONE:
-        cap = model.local_block_GBps
-    elif routes.remote[c]:
-        cap = model.block_GBps(LinkKind.NETWORK)
-        uses[own] += _SENT[op]
-    else:
-        cap = model.block_GBps(LinkKind(routes.kind[c]))
-        other = int(memory[connections.dst[c]])
-        uses[other] = uses.get(other, 0.0) + _SENT[op]
-        uses |= Counter(routes.path[c].tolist())  # once for each time that it is crossed
-    return MoveClass(cap * speed, cap * speed, {r: w for r, w in uses.items() if w})
+    t, ranks, rank = plan.instructions, plan.collective.ranks, int(plan.rank[instruction])
+    op, own, caps = t.op[instruction], int(memory[rank]), []
+    uses: defaultdict[int, float] = defaultdict(float)
+    local = float(_LOCAL[op])
+    for flags, peer in ((RECEIVES, t.recv_peer), (SENDS, t.send_peer)):
+        if not (flags[op] and peer[instruction] >= ranks):
+            continue
+        # A switch reads or writes the memory of the members, not this rank's FIFO.
+        members = plan.peers(int(peer[instruction]))
+        local -= flags is RECEIVES
+        links = routes.switch_links(rank, members, to_rank=flags is RECEIVES)
+        for resource, times in [*((int(memory[m]), 1.0) for m in members), *links.items()]:
+            uses[resource] += times
+        caps.append(model.block_GBps(LinkKind.NVLINK))
+    if SENDS[op] and t.send_peer[instruction] < ranks:
+        c = int(routes.connections.uses.send[instruction])
+        other = own
+        if pooled.sent[instruction]:
+            caps.append(model.local_block_GBps)
+        elif routes.remote[c]:
+            caps.append(model.block_GBps(LinkKind.NETWORK))
+        else:
+            caps.append(model.block_GBps(LinkKind(routes.kind[c])))
+            other = int(memory[routes.connections.dst[c]])
+            for link in routes.path[c].tolist():  # once for each time that it is crossed
+                uses[link] += 1
+        uses[other] += _SENT[op]
+    uses[own] += local
+    cap = min(caps, default=model.local_block_GBps) * speed
+    return MoveClass(cap, cap, {r: w for r, w in uses.items() if w})
 
 
 def _wire_class(
@@ -238,11 +342,12 @@ class Inputs:
     by field).
 
     block_offset: int64 (blocks + 1,), the first instruction of each block.
-    send, receive: int32 (instructions,), the connection that each uses; NONE without.
+    send_offset, send_target: CSR, instruction -> connections on which it sends.
+    receive_offset, receive_target: CSR, instruction -> connections from which it receives.
     messages: int32 (instructions,), messages of an execution.
     chunks: float64 (instructions,), chunks of a message in units of a chunk on a link: data that
         stays in its rank has no protocol flags, and counts less.
-    kind: int32 (instructions,), the class of its moves.
+    kind: int32 (instructions,), the class of its moves; NONE for one that moves nothing.
     wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
     instruction_major: whether an instruction runs all tiles before the next one.
     fence_us: float64 (connections,), time that the sending block spends before it continues.
@@ -265,8 +370,10 @@ class Inputs:
     """
 
     block_offset: LongArray
-    send: IntArray
-    receive: IntArray
+    send_offset: LongArray
+    send_target: IntArray
+    receive_offset: LongArray
+    receive_target: IntArray
     messages: IntArray
     chunks: FloatArray
     kind: IntArray
@@ -295,6 +402,16 @@ class Inputs:
     overhead_bytes: float
     least_slice_bytes: float
 
+    @cached_property
+    def send(self) -> IntArray:
+        """int32 (instructions,): the first connection on which each sends; NONE without."""
+        return _first_of_each(self.send_offset, self.send_target)
+
+    @cached_property
+    def receive(self) -> IntArray:
+        """int32 (instructions,): the first connection from which each receives; NONE without."""
+        return _first_of_each(self.receive_offset, self.receive_target)
+
     @classmethod
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> Inputs:
         """interpreter: whether an interpreter runs the plan. Errors: S706, C301, C305."""
@@ -307,19 +424,25 @@ class Inputs:
         proxies = np.full(topology.ranks, 1e-3)
         links = len(topology.links)
         latency = latencies(topology, plan.protocol, routes)
-        fenced = np.where(routes.remote, 0.0, model.fence_share[plan.protocol])
+        # The sends of a rank into a switch's reductions share a fence, as NCCL's scatter.
+        fenced = np.where(routes.remote | routes.gathered, 0.0, model.fence_share[plan.protocol])
         before = np.where(routes.remote, model.post_share, 0.0)
         local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
         single = local | nop | (not plan.per_chunk)
         # Data that stays in its rank carries no protocol flags.
         carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * ~nop
+        pooled = Pooled.of(plan, routes)
+        c = routes.connections
+        sends, receives = (ends.by_instruction(len(t)) for ends in (c.sending, c.receiving))
         return cls(
             block_offset=plan.block_offset,
-            send=routes.connections.uses.send,
-            receive=routes.connections.uses.receive,
+            send_offset=sends.offset,
+            send_target=sends.target,
+            receive_offset=receives.offset,
+            receive_target=receives.target,
             messages=np.where(single, 1, t.count).astype(np.int32),
             chunks=np.where(single, t.count, 1) * carried,
-            kind=moves.instruction,
+            kind=np.where(pooled.idle(plan), NONE, moves.instruction).astype(np.int32),
             wait_offset=plan.waits.offset,
             wait_target=plan.waits.target,
             instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
@@ -345,3 +468,11 @@ class Inputs:
             overhead_bytes=model.part_overhead_bytes,
             least_slice_bytes=model.least_slice_bytes / model.wire_efficiency[plan.protocol],
         )
+
+
+def _first_of_each(offset: LongArray, target: IntArray) -> IntArray:
+    """int32 (nodes,): the first target of each node of a CSR; NONE without."""
+    has = np.diff(offset) > 0
+    found = np.full(len(has), NONE, np.int32)
+    found[has] = target[offset[:-1][has]]
+    return found

@@ -23,7 +23,7 @@ from sley.errors import SleyError, did_you_mean
 from sley.errors.tuning import D921
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.policy import Decision
@@ -341,6 +341,9 @@ def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[D
         with contextlib.suppress(SleyError):
             program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
             t = program.transfers
+            # Algorithms in the switch have one protocol; they are arms where NCCL chooses them.
+            if (t.group != NONE).any():
+                continue
             if (topology.are_linked(t.src, t.dst) | ~t.remote).all():
                 found.append((decision, program))
     if not found:

@@ -8,9 +8,11 @@ Source: NCCL 2.30.7, src/graph/tuning.cc (constants, formulas), src/enqueue.cc (
 sends and receives), src/include/comm.h (thresholds). NCCL 2.31 has the same constants in
 src/tuning/.
 
-Left out: algorithms that reduce in switches (NVLS, CollNet), which sley's plans don't use, and PAT,
-which NCCL uses only with one GPU in each node. Settings have NCCL's defaults; cards are as near to
-their GPUs as LL128 requires.
+NVLS and NVLSTree need a topology whose switches reduce and multicast.
+
+Left out: algorithms that reduce in the network's switches (CollNet, and with it NVLS on several
+nodes), and PAT, which NCCL uses only with one GPU in each node. Settings have NCCL's defaults;
+cards are as near to their GPUs as LL128 requires.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from sley.ir.cost_model import ByProtocol
 from sley.ir.sizes import checked_size
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
-from sley.tuning.nccl_graphs import Graph, View
+from sley.tuning.nccl_graphs import Generation, Graph, View
 
 PROTOCOLS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
 """NCCL's protocols in its order: the first of equally fast ones is chosen."""
@@ -38,6 +40,8 @@ class Algorithm(StrEnum):
 
     TREE = "tree"
     RING = "ring"
+    NVLS = "nvls"
+    NVLS_TREE = "nvls_tree"
     P2P = "p2p"
 
 
@@ -53,8 +57,9 @@ class Choice:
         channel.
     instances: number of instances of this program, built with its default arguments and `orders`,
         that have as many channels as NCCL: `multi-ring-` algorithms have a channel for each GPU of
-        a node or for each order, `multi-tree-allreduce` two. At least 1, which may be more channels
-        than NCCL uses.
+        a node or for each order, `multi-tree-allreduce` two. A channel of NVLS is an
+        instance, which has all heads; of NVLSTree half of one, which has both trees. At least 1,
+        which may be more channels than NCCL uses.
     tile: the data that a rank forwards at once, as a share of `CostModel.tile_bytes`, which is
         NCCL's for rings. Trees forward less: a power of two.
     orders: the rings of the program along the links of a machine without switches; empty for the
@@ -129,6 +134,8 @@ _LATENCIES: Mapping[Algorithm, _Latencies] = MappingProxyType(
             ByProtocol(1.0, 2.5, 5.7),
             ByProtocol(2.7, 4.0, 14.0),
         ),
+        Algorithm.NVLS: _Latencies(*[ByProtocol.same(us) for us in (0.0, 25.0, inf, 18.0)]),
+        Algorithm.NVLS_TREE: _Latencies(*[ByProtocol.same(us) for us in (0.0, 25.0, inf, 20.9)]),
     }
 )
 
@@ -139,6 +146,19 @@ _TREE_LL128_GBPS = ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 
 _TREE_GBPS = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0))
 """The most of LL in all (on several nodes in the row of V100s with Intel's processors, and of A100s
 with AMD's), and of the others in each channel."""
+
+_NVLS_SHARES = (0.0, 0.0, 0.85, 0.74)
+_NVLS_TREE_GBPS = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (inf, 57.7, 45.5), (inf, 96.0, 80.0))
+"""Of NVLS, by generation: the share of a head's rate that it reaches, and the most of a head of
+NVLSTree."""
+
+_LEAST_NVLS_GPUS = 3
+_NVLS_CHUNKS = {
+    Algorithm.NVLS: ((64, 2**16), (8, 2**15), (2, 2**14)),
+    Algorithm.NVLS_TREE: ((4, 2**16), (1, 2**15)),
+}
+"""The chunks that NVLS forwards at once: those of its buffers, or smaller ones if a call has fewer
+than so many chunks for each head and channel."""
 
 _TREE_SHARES = MappingProxyType(
     {
@@ -167,7 +187,9 @@ _THREAD_BYTES = ByProtocol(8, 8, 64)
 uses another channel."""
 
 _TREE_LL128_BYTES, _TREE_SIMPLE_BYTES, _RING_SIMPLE_BYTES = 576_000, 2**19, 2**21
-"""The most data that trees forward at once, and rings with Simple."""
+_NVLS_BYTES, _MANY_NODES_BYTES = 2**17, 2**16
+"""The most data that trees forward at once, and rings with Simple; NVLS, and NVLSTree on four nodes
+or more."""
 
 _MESSAGES = MappingProxyType(
     {
@@ -206,7 +228,11 @@ def _choice(
     us = _estimate_us(collective, view, size, algorithm, protocol)
     channels = _channels(view, algorithm, protocol, size)
     program, instances, orders = _catalog(collective, view, algorithm, channels)
-    tile = _tree_tile(view, protocol, channels, size) if algorithm is Algorithm.TREE else 1.0
+    tile = 1.0
+    if algorithm is Algorithm.TREE:
+        tile = _tree_tile(view, protocol, channels, size)
+    elif algorithm in _NVLS_CHUNKS:
+        tile = _nvls_tile(view, algorithm, size)
     return Choice(algorithm, protocol, channels, us, program, instances, tile, orders)
 
 
@@ -219,6 +245,8 @@ def _estimate_us(
         return _tree_us(view, size, protocol)
     if algorithm is Algorithm.RING and collective not in _MESSAGES:
         return _ring_us(collective, view, size, protocol)
+    if algorithm in _NVLS_CHUNKS and protocol is Protocol.SIMPLE:
+        return _nvls_us(collective, view, size, algorithm)
     return inf
 
 
@@ -279,14 +307,53 @@ def _tree_us(view: View, size: int, protocol: Protocol) -> float:
         bus = min(bus * share, trees.channels * _TREE_LL128_GBPS[view.generation][scale])
     if view.gpus == 1:
         bus *= _OF_TREE_OF_SINGLE_GPUS
-    power = (size >> 6).bit_length() - 1
-    if 0 <= power < len(_TREE_SHARES[protocol]):
-        bus *= _TREE_SHARES[protocol][power] / 10
+    bus *= _tree_share(size, protocol)
     row = _LATENCIES[Algorithm.TREE]
     depth = view.nodes.bit_length() - 1
     within = (view.gpus - 1) * _hop_us(view, Algorithm.TREE, protocol)
     latency = row.base[protocol] + 2 * (within + depth * row.network[protocol])
     return latency + 2 * size / (bus * 1e3)
+
+
+def _tree_share(size: int, protocol: Protocol) -> float:
+    """The share of a tree's bandwidth that a call reaches."""
+    power = (size >> 6).bit_length() - 1
+    shares = _TREE_SHARES[protocol]
+    return shares[power] / 10 if 0 <= power < len(shares) else 1.0
+
+
+def _nvls_us(collective: str, view: View, size: int, algorithm: Algorithm) -> float:
+    """The time of NVLS on one node, of NVLSTree on several; inf where NCCL has none of them."""
+    tree, heads = algorithm is Algorithm.NVLS_TREE, view.nvls.channels
+    collectives = ("allreduce",) if tree else ("allreduce", "allgather", "reducescatter")
+    has_switches = view.switches and view.nvlink and view.gpus >= _LEAST_NVLS_GPUS
+    if tree != (view.nodes > 1) or collective not in collectives or not has_switches or heads < 2:
+        return inf
+    rate = view.nvls.intra_GBps * _NVLS_SHARES[view.generation] * (heads - 1) / heads
+    reduces_and_copies = collective == "allreduce"
+    rate *= 2 if reduces_and_copies else (view.gpus - 1) / view.gpus
+    rate = min(rate, view.nvls.inter_GBps * (2 if tree and view.nodes <= 2 else 1))
+    if tree:
+        rate = min(rate, _NVLS_TREE_GBPS[view.generation][_scale(view)])
+        if view.generation is Generation.BLACKWELL:
+            rate *= _tree_share(size, Protocol.SIMPLE)
+    row, depth = _LATENCIES[algorithm], view.nodes.bit_length() - 1
+    latency = row.nvlink.simple + 2 * depth * row.network.simple
+    if not rate:
+        return inf
+    moved = size * _steps(collective, view.ranks) / view.ranks if reduces_and_copies else size
+    return latency + moved / (rate * heads * 1e3)
+
+
+def _nvls_tile(view: View, algorithm: Algorithm, size: int) -> float:
+    """`Choice.tile` of NVLS."""
+    tree = algorithm is Algorithm.NVLS_TREE
+    chunk = _MANY_NODES_BYTES if tree and view.nodes >= 4 else _NVLS_BYTES
+    at_once = view.nvls_channels * view.nvls.channels
+    for chunks, least in _NVLS_CHUNKS[algorithm]:
+        if size < chunks * at_once * chunk:
+            chunk = min(chunk, least)
+    return chunk / _RING_SIMPLE_BYTES
 
 
 def _hop_us(view: View, algorithm: Algorithm, protocol: Protocol) -> float:
@@ -311,7 +378,10 @@ def _ll_GBps(view: View) -> float:  # noqa: N802 - a unit
 
 
 def _channels(view: View, algorithm: Algorithm, protocol: Protocol, size: int) -> int:
-    """The largest number of channels whose threads all have enough data; at least 1."""
+    """The largest number of channels whose threads all have enough data; at least 1. NVLS has the
+    same for all sizes."""
+    if algorithm in _NVLS_CHUNKS:
+        return view.nvls_channels
     least = int(_THREADS[protocol] * _THREAD_BYTES[protocol])
     if algorithm is Algorithm.RING and protocol is Protocol.LL:
         least *= view.ranks
@@ -343,6 +413,10 @@ def _catalog(
     """`Choice.program`, `Choice.instances` and `Choice.orders`."""
     if algorithm is Algorithm.TREE:
         return "multi-tree-allreduce", max(channels // (2 * view.gpus), 1), ()
+    if algorithm is Algorithm.NVLS_TREE:
+        return "nvls-tree-allreduce", channels // 2, ()
+    if algorithm is Algorithm.NVLS:
+        return f"nvls-{collective}", channels, ()
     along = view.along_links.orders[:channels].tolist()
     if along:
         orders = tuple(tuple(order) for order in along)

@@ -116,6 +116,7 @@ class View:
     cards: number of network cards of a node; 0 with one node.
     card_GBps: rate of each in each direction.
     along_links: the rings along the links of one node without switches between its GPUs.
+    switches: whether the GPUs' switches reduce and multicast.
     """
 
     ranks: int
@@ -128,6 +129,7 @@ class View:
     cards: int
     card_GBps: float  # noqa: N815
     along_links: LinkRings
+    switches: bool
 
     @classmethod
     def of(cls, topology: Topology) -> View:
@@ -149,7 +151,17 @@ class View:
             pair = 1
         along = link_rings(topology)
         return cls(
-            ranks, topology.nodes, generation, total > 0, gpu, path, pair, cards, card, along
+            ranks,
+            topology.nodes,
+            generation,
+            total > 0,
+            gpu,
+            path,
+            pair,
+            cards,
+            card,
+            along,
+            topology.in_network,
         )
 
     @property
@@ -215,6 +227,28 @@ class View:
             if self.nodes > 1 and intra < speed and intra < 2 * inter and fits(speed):
                 intra = speed
         return Graph(count, intra, inter)
+
+    @cached_property
+    def nvls(self) -> Graph:
+        """The heads of NVLS, on several nodes each with a card. A head's part crosses its own link
+        twice in each direction, and the links of the others once. On one node the rate between
+        nodes is the first that the search tries."""
+        heads = self.gpus if self.nodes == 1 else min(self.gpus, self.cards)
+        speeds = self.generation.speeds[self.nodes > 1]
+
+        def fits(speed: float) -> bool:
+            within = (heads + 1) * speed <= self.gpu_GBps + 1e-9
+            return within and (self.nodes == 1 or speed <= self.card_GBps)
+
+        intra = next((s for s in speeds if fits(s)), 0.0)
+        return Graph(heads, intra, speeds[0] if self.nodes == 1 else intra)
+
+    @cached_property
+    def nvls_channels(self) -> int:
+        """The channels of NVLS, each of which has all heads."""
+        if self.generation is Generation.BLACKWELL:
+            return 24 if self.nodes == 1 else 32
+        return 16
 
     @cached_property
     def channels(self) -> int:

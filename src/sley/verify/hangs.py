@@ -121,7 +121,7 @@ def wait_pairs(
 
 def hold_pairs(messages: Messages, holds: Edges, events: Events) -> tuple[LongArray, LongArray]:
     """Pairs of events as in `wait_pairs`, one for each hold: the receive of the message comes
-    before the instruction with the hold."""
+    before the instruction with the hold. The plan must have no groups."""
     taken = messages.receive_of[holds.target]
     return events.offset[taken + 1] - 1, events.offset[holds.source]
 
@@ -162,12 +162,12 @@ _PER_CHUNK = (
 
 def _reason(plan: Plan, messages: Messages, holds: Edges | None, here: int, there: int) -> str:
     """Why instruction `here` waits for `there`."""
-    if messages.receive_of[there] == here:
+    if there in messages.send[messages.receive == here].tolist():
         return "waits for the message of"
     if plan.block[here] == plan.block[there]:
         return "comes after"
     if there in plan.waits[here].tolist():
         return "waits for"
-    if holds is not None and there in messages.receive_of[holds[here]].tolist():
+    if holds is not None and there in messages.receive[np.isin(messages.send, holds[here])]:
         return "overwrites chunks that must first be read by"
     return "waits for a free slot, which needs"

@@ -10,19 +10,20 @@ import numpy as np
 
 from sley.errors import Diagnostic
 from sley.errors.verifier import V204
+from sley.ir.connections import Messages
 from sley.ir.faults import LIMIT
 from sley.ir.happens_before import HappensBefore, conflicts
 from sley.ir.plan import Plan
 
 
-def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagnostic]:
+def check_races(plan: Plan, messages: Messages, level: np.ndarray) -> list[Diagnostic]:
     """V204 for conflicting instructions that the happens-before order leaves unordered; if the
     counts vary, for those that blocks and waits leave unordered.
 
     level: of an abstract run (`hangs`), a linear extension of that order.
     """
     first, second, cell = conflicts(plan, level)
-    order = HappensBefore(plan, match, level)
+    order = HappensBefore(plan, messages, level)
     unordered = ~order.direct(first, second)
     first, second, cell = first[unordered], second[unordered], cell[unordered]
     pairs, example = np.unique(first * len(plan.instructions) + second, return_index=True)

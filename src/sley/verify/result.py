@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from sley.errors import Diagnostic
 from sley.errors.verifier import V205, V206, V219
 from sley.ir.collective import Collective
+from sley.ir.connections import Messages
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, offsets_of, spans
+from sley.ir.tables import NONE, Edges, offsets_of, spans
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -33,7 +35,7 @@ class Result:
     empty_reads: list[tuple[int, int]]
 
 
-def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
+def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
     """V206 for output chunks that differ from the promise, V205 if a read of a cell without data is
     the cause. If the counts vary, V219 for chunks at places of other ones, and V205 for every read
     of a cell without data, since nothing says how long it is.
@@ -42,7 +44,7 @@ def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
 
     level: of an abstract run; instructions of one level don't depend on one another.
     """
-    replay = _Replay.start(plan, match)
+    replay = _Replay.start(plan, messages)
     order = np.argsort(level, kind="stable")
     bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
     for k in range(len(bounds) - 1):
@@ -59,11 +61,16 @@ def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
 
 @dataclass
 class _Replay:
-    """The memory, and the messages in flight. writes: what was written where, if the counts vary:
-    instructions, cells and values."""
+    """The memory, and the messages in flight.
+
+    incoming, outgoing: CSR, instruction -> messages that it receives, and that it sends; several
+    only with groups. messages: the values of all messages, those of one from message_at on.
+    writes: what was written where, if the counts vary: instructions, cells and values.
+    """
 
     plan: Plan
-    match: np.ndarray
+    incoming: Edges
+    outgoing: Edges
     memory: Values
     inputs: Values
     messages: Values
@@ -74,19 +81,19 @@ class _Replay:
     writes: list[tuple[np.ndarray, np.ndarray, Values]]
 
     @classmethod
-    def start(cls, plan: Plan, match: np.ndarray) -> _Replay:
+    def start(cls, plan: Plan, messages: Messages) -> _Replay:
         t, layout, c = plan.instructions, plan.layout, plan.collective
         inputs = Values.inputs(c)
         present = np.flatnonzero(c.initial)
         memory = Values.nothing(layout.cells)
         memory[c.input_cells(layout)[present]] = inputs[present]
-        # Both ends of a message find it by the receive's row.
-        size = np.where(RECEIVES[t.op], t.count, 0)
+        size = t.count[messages.receive]
         named = np.where(READS_SOURCE[t.op], t.src_buffer, 0)
         stored = np.where(WRITES_DESTINATION[t.op], t.dst_buffer, 0)
         return cls(
             plan,
-            match,
+            _by_instruction(messages.receive, len(t)),
+            _by_instruction(messages.send, len(t)),
             memory,
             inputs,
             Values.nothing(int(size.sum())),
@@ -105,7 +112,7 @@ class _Replay:
         row, op = rows[owner], op[owner]
         value = Values.nothing(len(row))
         takes = RECEIVES[op]
-        value[takes] = self.messages[self.message_at[row[takes]] + part[takes]]
+        value[takes] = self._receive(row[takes], part[takes])
         combines = op == Op.REDUCE
         value[combines] = self._read(self.destination, row[combines], part[combines])
         reduces = REDUCES[op]
@@ -117,7 +124,16 @@ class _Replay:
         self.memory[cells] = value[stores]
         if self.plan.collective.varies:
             self.writes.append((row[stores], cells, value[stores]))
-        self.messages[self.message_at[self.match[row[sends]]] + part[sends]] = value[sends]
+        for at, messages in _each(self.outgoing, row[sends]):
+            self.messages[self.message_at[messages] + part[sends][at]] = value[sends][at]
+
+    def _receive(self, row: np.ndarray, part: np.ndarray) -> Values:
+        """The message of each row, of several their sum."""
+        value = Values.nothing(len(row))
+        value.number[:] = 0
+        for at, messages in _each(self.incoming, row):
+            value[at] = value[at] + self.messages[self.message_at[messages] + part[at]]
+        return value
 
     def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> Values:
         cells = start[row] + part
@@ -125,6 +141,21 @@ class _Replay:
         for k in np.flatnonzero(value.number < 0)[: LIMIT - len(self.empty_reads)].tolist():
             self.empty_reads.append((int(row[k]), int(cells[k])))
         return value
+
+
+def _by_instruction(row: np.ndarray, instructions: int) -> Edges:
+    """CSR, instruction -> messages, by the instruction of each message at one of its ends."""
+    order = np.argsort(row, kind="stable").astype(np.int32)
+    return Edges(offsets_of(np.bincount(row, minlength=instructions)), order)
+
+
+def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The first message of each row, then the second one of those that have it, and so on: the
+    places among `row`, and the messages."""
+    first, number = messages.offset[row], np.diff(messages.offset)[row]
+    for k in range(int(number.max(initial=0))):
+        at = np.flatnonzero(number > k)
+        yield at, messages.target[first[at] + k]
 
 
 def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]:
@@ -137,7 +168,7 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
     if not wrong.any():
         return []
     some = np.flatnonzero(wrong)[:LIMIT]
-    exact, empty_reads = _trace_back(plan, replay.match, order, cells[some])
+    exact, empty_reads = _trace_back(plan, replay, order, cells[some])
     if empty_reads:
         return [_empty_read(plan, row, cell) for cell, row in empty_reads.items()]
     differences = []
@@ -204,7 +235,7 @@ def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int,
 
 
 def _trace_back(
-    plan: Plan, match: np.ndarray, order: np.ndarray, cells: np.ndarray
+    plan: Plan, replay: _Replay, order: np.ndarray, cells: np.ndarray
 ) -> tuple[dict[int, Counter[int] | None], dict[int, int]]:
     """The exact multisets of input chunks in `cells` at the end, None for no data; and the cells
     without data that these depend on, with the instructions that read them.
@@ -228,11 +259,13 @@ def _trace_back(
                     cell_wanted[cell] = Counter(wanted)
                     reader[cell] = row
             if SENDS[op]:
-                wanted += message_wanted.pop((int(match[row]), part), Counter())
+                for message in replay.outgoing[row].tolist():
+                    wanted += message_wanted.pop((message, part), Counter())
             if not wanted:
                 continue
             if RECEIVES[op]:
-                message_wanted[row, part] = Counter(wanted)
+                for message in replay.incoming[row].tolist():
+                    message_wanted[message, part] = Counter(wanted)
             if READS_SOURCE[op]:
                 cell = int(layout.cell(rank, t.src_buffer[row], t.src_index[row])) + part
                 cell_wanted[cell] = cell_wanted.get(cell, Counter()) + wanted

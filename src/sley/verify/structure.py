@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.verifier import V201, V202, V208, V209, V217, V218
+from sley.errors.verifier import V201, V202, V208, V209, V217, V218, V220
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, standard
 from sley.ir.connections import Messages, connection_faults
 from sley.ir.faults import LIMIT, diagnostics, faults, overlap_faults
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
-from sley.ir.words import REDUCES, Op
+from sley.ir.words import GROUP_PROTOCOLS, REDUCES, Op
 
 
 def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
@@ -29,12 +29,28 @@ def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
     """V209 and V217 for the collective, V201 for tables that contradict one another, V208 for
-    operands that overlap, V218 for reductions of chunks whose counts vary."""
+    operands that overlap, V220 for groups that no switch serves, V218 for reductions of chunks
+    whose counts vary."""
     if found := check_name(plan.collective, plan.places([])):
         return found
     found = diagnostics(V201, plan, faults(plan))
-    found = found or diagnostics(V208, plan, overlap_faults(plan))
+    found = found or diagnostics(V208, plan, overlap_faults(plan)) or _check_groups(plan)
     return found or (_check_reductions(plan) if plan.collective.varies else [])
+
+
+def _check_groups(plan: Plan) -> list[Diagnostic]:
+    """V220 for groups where no switch serves them."""
+    if plan.protocol in GROUP_PROTOCOLS and not plan.collective.varies:
+        return []
+    varies = "varying counts" if plan.collective.varies else f"protocol {plan.protocol.value}"
+    return [
+        V220.diagnostic(
+            at=plan.place(row),
+            expected="one rank at the other end of a message",
+            found=f"a group, with {varies}",
+        )
+        for row in plan.grouped[:LIMIT].tolist()
+    ]
 
 
 def check_one_sided_name(plan: OneSidedPlan) -> list[Diagnostic]:

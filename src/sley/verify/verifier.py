@@ -68,9 +68,9 @@ def verify(
     slots, per_chunk: the slots of a connection, and whether every chunk of a message takes one; by
         default the plan's own. A one-sided plan has neither.
 
-    Checks, each relying on those before: rows and connections (V209, V217, V201, V208, V218, V202),
-    hangs with `slots` slots (V203), races (V204), the result (V205, V206, V219); of one-sided plans
-    those of `check_one_sided`.
+    Checks, each relying on those before: rows and connections (V209, V217, V201, V208, V220, V218,
+    V202), hangs with `slots` slots (V203), races (V204), the result (V205, V206, V219); of
+    one-sided plans those of `check_one_sided`.
 
     If the counts of the collective vary, the proof holds for all of them.
     """
@@ -88,9 +88,9 @@ def verify(
         run = run_abstractly(plan, messages, slots, per_chunk=per_chunk)
         found = run.diagnostics
     if not found:
-        found = check_races(plan, messages.receive_of, run.level)
+        found = check_races(plan, messages, run.level)
     if not found:
-        result = check_result(plan, messages.receive_of, run.level)
+        result = check_result(plan, messages, run.level)
         found = result.diagnostics
     if found:
         raise SleyError(found)

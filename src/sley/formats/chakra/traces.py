@@ -23,6 +23,7 @@ from sley.errors.formats import F458, F459
 from sley.formats.chakra.wire import delimited, message, number, numbers
 from sley.formats.format import Format, refuse_varying_counts
 from sley.ir.connections import Connections
+from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.sizes import checked_size
 from sley.ir.tables import LongArray
@@ -65,6 +66,7 @@ def write(
     for other sizes.
     """
     refuse_varying_counts(plan.collective)
+    plan = without_groups(plan)
     if size is None:
         raise F458.error(at=Place(detail=plan.name), expected="the size of the call", found="none")
     chunk = -(-checked_size(size) // (plan.collective.blocks * plan.collective.chunks))

@@ -30,6 +30,7 @@ FORMAT = RuntimeFormat(
         "per_chunk": True,
         "loop_order": LoopOrder.TILE,
         "allocate": Allocation.CONNECTION,
+        "switches": False,
     },
     runs_with_own_slots=True,
 )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.formats import F443, F451
-from sley.formats.format import Target, refuse_varying_counts, target_among
+from sley.formats.format import Target, refuse_groups, refuse_varying_counts, target_among
 from sley.formats.msccl_xml.limits import (
     check_limits,
     check_memory,
@@ -115,6 +115,7 @@ def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
     check_order(plan, problems)
     check_tables(plan, problems)
     problems.raise_any()
+    refuse_groups(plan)
     plain = unfuse(remove_nops(plan), target.operations)
     peers, steps = peers_of(plain), steps_of(plain, target.reduce_run)
     check_peers(plain, peers, problems)

@@ -24,5 +24,6 @@ FORMAT = RuntimeFormat(
     check=check,
     executions=executions,
     targets=tuple(TARGETS.values()),
+    needs={"switches": False},
     one_sided=True,
 )

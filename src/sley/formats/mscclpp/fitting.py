@@ -16,7 +16,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.formats import F443, F451, F456
 from sley.errors.mscclpp import F475, F481, F482
-from sley.formats.format import refuse_varying_counts
+from sley.formats.format import refuse_groups, refuse_varying_counts
 from sley.formats.mscclpp.emission import Step, Steps, emit
 from sley.formats.mscclpp.placing import Conflicts, Placing, place
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
@@ -68,6 +68,7 @@ def fit(
 ) -> Parts:
     """The parts of a file; raises the problems, earlier ones included."""
     refuse_varying_counts(plan.collective)
+    refuse_groups(plan)
     plan = unfuse(plan, OPERATIONS)
     _check_plan(plan, problems)
     nodes = _nodes(plan, ranks_per_node, problems)

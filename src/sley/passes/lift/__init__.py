@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from sley.ir.faults import own_operands
+from sley.ir.groups import without_groups
 from sley.ir.plan import Plan, check_kind
 from sley.ir.program import Program
 from sley.ir.words import Op
@@ -29,7 +30,8 @@ def lift(plan: Plan) -> Program:
     time. So each transfer gets a time that has the right order to all other accesses of its source
     and destination. If there is none (two ranks that swap a chunk, each sending before it
     receives), the message lands in scratch of its own, and a local transfer moves it from there.
-    Unused chunks at the end of scratch are left out.
+    Unused chunks at the end of scratch are left out. Messages that a switch combines or copies
+    become transfers of their own.
 
     The program keeps what is read, written and combined, and in which order, but not channels,
     thread blocks and schedule. About linear in the chunks moved, up to a sort; each landing costs a
@@ -40,6 +42,7 @@ def lift(plan: Plan) -> Program:
     """
     check_kind(plan)
     check_plan(plan)
+    plan = without_groups(plan)
     plan = _without_idle_copies(plan)
     events = trace_events(plan)
     return write_rows(plan, events, find_times(plan, events))

@@ -131,6 +131,7 @@ def _transfers(plan: Plan, parts: list[_Part], position: LongArray, time: IntArr
         send_block=NONE * ones,
         recv_block=NONE * ones,
         step=NONE * ones,
+        group=NONE * ones,
         source=plan.instructions.source[at_dst],
     )
 

@@ -58,8 +58,8 @@ def instruction_text(plan: Plan, row: int) -> tuple[str, ...]:
         operands = read or "-"
     else:
         operands = f"{read} → {written}".strip() if written else read
-    peers = [f"from {i.recv_peer}"] if RECEIVES[i.op] else []
-    peers += [f"to {i.send_peer}"] if SENDS[i.op] else []
+    peers = [f"from {_join(plan.peers(i.recv_peer))}"] if RECEIVES[i.op] else []
+    peers += [f"to {_join(plan.peers(i.send_peer))}"] if SENDS[i.op] else []
     return Op(i.op).name.lower(), operands, *([", ".join(peers)] if peers else [])
 
 
@@ -81,8 +81,10 @@ def block_peers(plan: Plan, block: int) -> tuple[str, str, str]:
     """The ranks that a block sends to, those that it receives from, and its channels, in words."""
     rows = slice(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
     t = plan.instructions
-    sends = sorted(set(t.send_peer[rows].tolist()) - {NONE})
-    receives = sorted(set(t.recv_peer[rows].tolist()) - {NONE})
+    sends, receives = (
+        sorted({rank for peer in set(column[rows].tolist()) for rank in plan.peers(peer)})
+        for column in (t.send_peer, t.recv_peer)
+    )
     channels = sorted(set(t.channel[rows].tolist()) - {NONE})
     return _join(sends), _join(receives), _join(channels)
 
