@@ -147,10 +147,10 @@ FAULTS: tuple[Fault, ...] = (
         "return operands",
     ),
     _fault(
-        "groups: a receive doesn't wait for all members",
+        "groups: a receive takes the message of the last member alone",
         "compiler",
-        "if transfer in self.reduces and not self._arrived(transfer):",
-        "if transfer in self.reduces and oldest != transfer:",
+        "return self._rows(receive) if receive in self.reduces else (receive,)",
+        "return (receive,)",
     ),
     _fault(
         "groups: the ends of an instruction are in several blocks",
