@@ -336,8 +336,8 @@ class Naive:
             else:
                 uses[self._memory(row.send_peer)] += 1
                 self._cross(sends, size, uses)
-        rate *= self.speed * 1000
-        return Flow(size, rate, rate, uses)
+        rate *= 1000
+        return Flow(size, rate * self.speed, rate, uses)
 
     def _memory(self, rank: int) -> Resource:
         topology = self.topology
@@ -368,7 +368,7 @@ class Naive:
         return bool(wire.posted) and wire.far + wire.posted[0].share <= self.room
 
     def _proxy(self, key: Key, wire: Wire) -> Iterator[Pause]:
-        behind = self.topology.model.network_block_GBps * self.speed * 1000
+        behind = self.topology.model.network_block_GBps * 1000
         while True:
             yield Pause("", ready=partial(self._clear, wire))
             part = wire.posted.pop(0)

@@ -162,9 +162,11 @@ def memory_of(topology: Topology) -> IntArray:
 class MoveClass:
     """Moves that cross the same resources at the same maximum rate.
 
-    cap_GBps: the maximum rate of one move. push_GBps: the rate that it demands of a link, for
-    contention. uses: how often its bytes cross each resource; the numbers of links are their rows,
-    those of memories follow, then the proxies of ranks, whose bytes are microseconds of posts.
+    cap_GBps: the maximum rate of one move.
+    push_GBps: the rate that it demands of a link, for contention; an interpreter does not reduce
+        it, or its loss would help.
+    uses: how often its bytes cross each resource; the numbers of links are their rows, those of
+        memories follow, then the proxies of ranks, whose bytes are microseconds of posts.
     """
 
     cap_GBps: float  # noqa: N815 - a unit
@@ -212,7 +214,7 @@ class Moves:
         remote = np.flatnonzero(routes.remote)
         _, first, which = np.unique(pairs[remote], return_index=True, return_inverse=True)
         wire[remote] = len(classes) + which
-        classes += [_wire_class(k, topology, routes, memory, speed) for k in remote[first].tolist()]
+        classes += [_wire_class(k, topology, routes, memory) for k in remote[first].tolist()]
         post = np.full(len(c), NONE, np.int32)
         senders, which = np.unique(c.src[remote], return_inverse=True)
         post[remote] = len(classes) + which
@@ -293,8 +295,8 @@ def _block_class(
                 uses[link] += 1
         uses[other] += _SENT[op]
     uses[own] += local
-    cap = min(caps, default=model.local_block_GBps) * speed
-    return MoveClass(cap, cap, {r: w for r, w in uses.items() if w})
+    cap = min(caps, default=model.local_block_GBps)
+    return MoveClass(cap * speed, cap, {r: w for r, w in uses.items() if w})
 
 
 def _wire_class(
@@ -302,14 +304,13 @@ def _wire_class(
     topology: Topology,
     routes: Routes,
     memory: IntArray,
-    speed: float,
 ) -> MoveClass:
     """The moves of a proxy, which sends parts from card to card."""
     links = routes.path[connection].tolist()
     ends = (routes.connections.src[connection], routes.connections.dst[connection])
     return MoveClass(
         cap_GBps=float(topology.links.GBps[links].min()),
-        push_GBps=topology.model.block_GBps(LinkKind.NETWORK) * speed,
+        push_GBps=topology.model.block_GBps(LinkKind.NETWORK),
         uses=dict(Counter([*links, *(int(memory[rank]) for rank in ends)])),
     )
 
