@@ -19,8 +19,10 @@ import sley
 from sley import Topology, topologies
 from sley.errors import SleyError
 from sley.policy import Decision
+from sley.topologies.library import base_tables
+from sley.topologies.machine import machine_from
 from sley.tuning import nccl, table_fit
-from sley.tuning.arms import decision_of, tiled
+from sley.tuning.arms import as_run, decision_of
 
 TABLES = "measured/nccl-tests.jsonl"
 
@@ -56,12 +58,14 @@ class Table:
     theirs: what ran by the table's source and the library has no plan for; empty if it is what the
         tuner's rows choose.
     launch_gpus: the GPUs of a thread of nccl-tests (its option -g), by the table's source.
+    searched: builds the machines as NCCL searches them, if `machine` counts several cards as one.
     """
 
     machines: str
     machine: Callable[[], Topology]
     theirs: str = ""
     launch_gpus: int = 1
+    searched: Callable[[], Topology] | None = None
 
     def topology(self) -> Topology:
         """The machines, with the launch of nccl-tests."""
@@ -82,6 +86,16 @@ def _two_of_each() -> Topology:
     )
 
 
+def _with_sixteen_cards() -> Topology:
+    """Two BM.GPU4.8 of Oracle: DGX A100 with two cards of 100 Gb/s for each GPU, by the table's
+    source, each of which reaches half of what a card of 200 Gb/s does. NCCL gives every channel one
+    of them. A rank of a topology has one card, so DGX A100 counts the two as one."""
+    near = [[gpu] for gpu in range(8) for _ in range(2)]
+    cards = {"count": 16, "nominal_GBps": 12.5, "GBps": 12.0, "gpus": near}
+    tables = {"name": "BM.GPU4.8", "like": "dgx-a100", "cards": cards}
+    return machine_from("BM.GPU4.8", tables, base_tables).topology(2)
+
+
 KNOWN: Mapping[str, Table] = MappingProxyType(
     {
         "sb-ar": Table("1x8 A100 (NDv4)", topologies.ndv4, launch_gpus=8),
@@ -92,7 +106,9 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
             topologies.mi300x,
             "RCCL's own tuner, and perhaps MSCCL's and MSCCL++'s kernels for sizes up to a few MB",
         ),
-        "oke-a100": Table("2x8 A100 (OKE)", lambda: topologies.dgx_a100(2)),
+        "oke-a100": Table(
+            "2x8 A100 (OKE)", lambda: topologies.dgx_a100(2), searched=_with_sixteen_cards
+        ),
         "p5": Table(
             "2x8 H100 (p5, EFA)",
             lambda: replace(topologies.p5(2), in_network=True),
@@ -165,6 +181,12 @@ def _topology(table: str) -> Topology:
 
 
 @cache
+def _searched(table: str) -> Topology:
+    known = KNOWN[table]
+    return known.searched() if known.searched else _topology(table)
+
+
+@cache
 def _plan(table: str, collective: str, decision: Decision) -> sley.Plan | str:
     """The plan of a decision; the error's code if it does not run on the machines."""
     topology = _topology(table)
@@ -179,11 +201,11 @@ def _plan(table: str, collective: str, decision: Decision) -> sley.Plan | str:
 def predict(point: Point) -> Prediction:
     """The prediction of a point."""
     topology = _topology(point.table)
-    choice = nccl.default(point.collective, topology, point.size_bytes)
+    choice = nccl.default(point.collective, _searched(point.table), point.size_bytes)
     plan = _plan(point.table, point.collective, replace(decision_of(choice), tile=1.0))
     if isinstance(plan, str):
         return Prediction(point, choice, None, plan)
-    simulator = sley.Simulator(plan, tiled(topology, choice.tile))
+    simulator = sley.Simulator(plan, as_run(topology, choice.tile, choice.block_shares))
     return Prediction(point, choice, simulator(point.size_bytes))
 
 
@@ -192,7 +214,9 @@ def fitted(points: Sequence[Point]) -> table_fit.Fit | None:
     None if it has no plan for them."""
     own = [table_fit.Measured(p.collective, p.size_bytes, p.time_us) for p in points]
     try:
-        return table_fit.fit(KNOWN[points[0].table].machine(), own, table_fit.chosen_sizes(own))
+        known = KNOWN[points[0].table]
+        searched = known.searched() if known.searched else None
+        return table_fit.fit(known.machine(), own, table_fit.chosen_sizes(own), searched)
     except SleyError:
         return None
 

@@ -96,6 +96,15 @@ def test_each_part_of_a_message_waits_for_its_fence() -> None:
     assert found.utilisation.tolist() == pytest.approx([0.004, 0, 0, 0.004])  # 80,000 in 20 us
 
 
+def test_a_block_that_reduces_nothing_has_its_share_of_the_rate() -> None:
+    hand = Hand()
+    hand.add(0, 0, Op.SEND, (IN, 0), to=1)
+    hand.add(1, 0, Op.RECV_REDUCE_COPY, (IN, 0), (OUT, 0), of=0)
+    plan = hand.plan(sley.AllReduce(2))
+    found = simulated(plan, 1, star(2, replace(ROUND, copy_share=0.5)))
+    assert spans(found) == {(0, 0): (10, 26), (1, 0): (28, 36)}
+
+
 def test_the_sender_spends_its_share_of_the_latency() -> None:
     model = replace(ROUND, slices=each(2), fence_share=each(0.25))
     found = simulated(message(), 1, star(2, model), Protocol.SIMPLE)

@@ -337,7 +337,8 @@ class Naive:
                 uses[self._memory(row.send_peer)] += 1
                 self._cross(sends, size, uses)
         rate *= 1000
-        return Flow(size, rate * self.speed, rate, uses)
+        share = 1.0 if REDUCES[row.op] else model.copy_share
+        return Flow(size, rate * self.speed * share, rate, uses)
 
     def _memory(self, rank: int) -> Resource:
         topology = self.topology

@@ -136,6 +136,7 @@ def models(draw: st.DrawFn, plan: Plan, size_bytes: int) -> CostModel:
         pcie_block_GBps=draw(rates()),
         network_block_GBps=draw(rates()),
         local_block_GBps=draw(rates()),
+        copy_share=draw(st.sampled_from([0.3, 1.0])),
         memory_GBps=draw(st.sampled_from([15.0, 77.7, 1555.0])),
         wire_efficiency=draw(_protocols(st.sampled_from([0.5, 0.93, 1.0]))),
         tile_bytes=ByProtocol(tile, tile, tile),

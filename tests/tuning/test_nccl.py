@@ -14,7 +14,7 @@ import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
 from sley.tuning import nccl
-from sley.tuning.arms import decision_of, tiled
+from sley.tuning.arms import as_run, decision_of, tiled
 from sley.tuning.nccl import Algorithm
 from sley.tuning.nccl_graphs import Graph, View
 
@@ -249,6 +249,25 @@ def test_trees_forward_less_at_once_the_smaller_the_call() -> None:
     assert [choice.tile for choice in simple if choice] == [1 / 64, 1 / 32, 1 / 16, 1 / 4]
     low = [nccl.forced("allreduce", two, size, TREE, LL) for size in ("1K", "64M")]
     assert [choice.tile for choice in low if choice] == [1, 1]
+
+
+def test_both_ways_of_a_tree_share_the_threads_of_a_block() -> None:
+    """LL128: 14 of 20 warps reduce. Simple: 384 of 640 threads; a warp of each way posts."""
+    two = topologies.ndv4(2)
+    shares = {
+        p: choice.block_shares
+        for p in PROTOCOLS
+        if (choice := nccl.forced("allreduce", two, "64M", TREE, p))
+    }
+    assert shares[LL128] == (0.7, 0.3)
+    assert shares[SIMPLE] == (352 / 512, 224 / 512)
+    ring = nccl.forced("allreduce", two, "64M", RING, SIMPLE)
+    assert ring is not None
+    assert ring.block_shares == (1, 1)
+    run = as_run(two, 0.5, (0.7, 0.3)).model
+    assert (run.nvlink_block_GBps, run.network_block_GBps) == (14, 14)
+    assert run.nvlink_block_GBps * run.copy_share == pytest.approx(6)
+    assert run.tile_bytes.simple == two.model.tile_bytes.simple / 2
 
 
 def test_sends_on_one_node_use_ll_up_to_16_kib_for_each_channel() -> None:

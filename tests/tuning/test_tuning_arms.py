@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from sley import Topology, topologies
+from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.words import Protocol
+from sley.policy import Decision
+from sley.simulate import Simulator
 from sley.tuning import nccl
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
@@ -124,6 +127,19 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
         with pytest.raises(SleyError) as caught:
             Sweep.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
+
+
+def test_only_nccls_own_trees_share_blocks() -> None:
+    size = 64 << 10
+    choice = nccl.default("allreduce", topologies.ndv4(2), size)
+    assert choice.algorithm is nccl.Algorithm.TREE
+    own = Decision(choice.program, Options(protocol=choice.protocol, channels=1, instances=3))
+    arms = Arms.among("allreduce", topologies.ndv4(2), [own], [size])
+    theirs = arms.rows[arms.default(size)]
+    assert (arms.rows[0].decision, arms.rows[0].block_shares) == (own, (1, 1))
+    assert theirs.block_shares == choice.block_shares != (1, 1)
+    whole = Simulator(theirs.plan, arms.topology)(size).time_us
+    assert arms.simulator(theirs.index)(size).time_us > whole
 
 
 def test_arms_on_a_degraded_card_keep_their_plans_and_take_longer(arms, swept):

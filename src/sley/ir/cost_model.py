@@ -109,6 +109,9 @@ class CostModel:
         a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
     local_block_GBps: the maximum rate of one thread block within its GPU, and of its receives
         (assumption: as over NVLink).
+    copy_share: the share of a block's rates that it reaches in instructions that reduce nothing (1,
+        except for NCCL's trees: their blocks have fewer threads that copy than threads that
+        reduce).
     memory_GBps: the rate of a GPU's memory, or of the memory that a node shares, for reads and
         writes together.
     wire_efficiency: the share of data in the bytes that cross a link (LL: 4 bytes of 8 are flags;
@@ -154,6 +157,7 @@ class CostModel:
     pcie_block_GBps: float = _rate(20.0)  # noqa: N815
     network_block_GBps: float = _rate(20.0)  # noqa: N815
     local_block_GBps: float = _rate(20.0)  # noqa: N815
+    copy_share: float = _number(1.0, most=1.0)
     memory_GBps: float = _rate(1555.0)  # noqa: N815
     wire_efficiency: ByProtocol = _number(0.5, 120 / 128, 1.0, open_=False, least=0.01, most=1.0)
     tile_bytes: ByProtocol = _number(32 * 2**10, 576_000, 2 * 2**20, least=1e-6)

@@ -20,7 +20,7 @@ from sley.ir.faults import diagnostics, faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
-from sley.ir.words import RECEIVES, SENDS, LoopOrder, Op, Protocol
+from sley.ir.words import RECEIVES, REDUCES, SENDS, LoopOrder, Op, Protocol
 
 # Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
 # that it sends to. A send over the network writes into a FIFO of its own GPU instead.
@@ -296,7 +296,8 @@ def _block_class(
         uses[other] += _SENT[op]
     uses[own] += local
     cap = min(caps, default=model.local_block_GBps)
-    return MoveClass(cap * speed, cap, {r: w for r, w in uses.items() if w})
+    share = 1.0 if REDUCES[op] else model.copy_share
+    return MoveClass(cap * speed * share, cap, {r: w for r, w in uses.items() if w})
 
 
 def _wire_class(

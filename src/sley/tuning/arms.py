@@ -46,6 +46,9 @@ ACTIONS = ("all", "nccl")
 _OF_NCCL = frozenset({*NCCL_ALGORITHMS, "all-pairs-alltoall", "direct-alltonext"})
 """The library's algorithms that NCCL has, or runs as grouped sends and receives."""
 
+BLOCK_RATES = ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps")
+"""The cost model's rates of one thread block."""
+
 SIZES = tuple(1 << exponent for exponent in range(10, 31))
 """1 KB to 1 GB."""
 
@@ -71,12 +74,14 @@ LIVE = tuple(collective for collective in COLLECTIVES if collective != "alltonex
 @dataclass(frozen=True, eq=False)
 class Arm:
     """A choice: a decision, its plan, and a lower bound of its times on `Arms.topology`.
-    index: its place among the arms."""
+    index: its place among the arms. block_shares: `Choice.block_shares` if it is NCCL's choice for
+    some size, otherwise 1 and 1."""
 
     index: int
     decision: Decision
     plan: Plan
     least: LeastTime
+    block_shares: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +143,8 @@ class Arms:
             for decision in plans
             for tile in (TILES if decision.options.protocol is not Protocol.LL else TILES[:1])
         ]
-        decisions += _of_nccl(collective, topology, SIZES)
-        return cls._made(collective, topology, decisions, plans, actions)
+        theirs = _of_nccl(collective, topology, SIZES)
+        return cls._made(collective, topology, decisions, theirs, plans, actions)
 
     @classmethod
     def among(
@@ -152,9 +157,8 @@ class Arms:
         """These decisions alone, and NCCL's own choices for sizes: for clusters on which all arms
         take too long to compile. Errors: D921, D931, and those of `compile`."""
         _check(collective)
-        return cls._made(
-            collective, topology, [*decisions, *_of_nccl(collective, topology, sizes)], {}
-        )
+        theirs = _of_nccl(collective, topology, sizes)
+        return cls._made(collective, topology, list(decisions), theirs, {})
 
     @classmethod
     def _made(
@@ -162,16 +166,17 @@ class Arms:
         collective: str,
         topology: Topology,
         decisions: Sequence[Decision],
+        theirs: Mapping[Decision, tuple[float, float]],
         plans: Mapping[Decision, Plan],
         actions: str = "",
     ) -> Arms:
-        """The arms of decisions. plans: those that are compiled, by their decisions with whole
-        tiles."""
+        """The arms of decisions, and of NCCL's. theirs: NCCL's, and their `Choice.block_shares`.
+        plans: those that are compiled, by their decisions with whole tiles."""
         nodes, gpus = grid_of(topology)
         verified = {decision.algorithm for decision in plans}
         bounds: dict[Decision, tuple[Plan, LeastTime]] = {}
         rows: list[Arm] = []
-        for decision in dict.fromkeys(decisions):
+        for decision in dict.fromkeys([*decisions, *theirs]):
             whole = replace(decision, tile=1.0)
             if whole not in bounds:
                 plan = plans.get(whole)
@@ -182,7 +187,8 @@ class Arms:
                     plan = compile(program, whole.options, topology=topology, verify=is_first)
                     verified.add(whole.algorithm)
                 bounds[whole] = plan, LeastTime.of(plan, topology, interpreter=False)
-            rows.append(Arm(len(rows), decision, *bounds[whole]))
+            shares = theirs.get(decision, (1.0, 1.0))
+            rows.append(Arm(len(rows), decision, *bounds[whole], shares))
         return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)
 
     def in_world(self, world: Topology) -> Arms:
@@ -201,11 +207,12 @@ class Arms:
     def feasible(self, size_bytes: int) -> BoolArray:
         """bool (arms,): the arms that differ at a size. Smaller tiles that cut nothing are equal to
         larger ones, and are masked."""
-        seen: set[tuple[int, int]] = set()
+        seen: set[tuple[object, ...]] = set()
         mask = np.zeros(len(self), np.bool_)
         for arm in self.rows:
             model = tiled(self.topology, arm.decision.tile).model
-            key = (id(arm.plan), Tiling.of(arm.plan, model, size_bytes).tiles)
+            tiles = Tiling.of(arm.plan, model, size_bytes).tiles
+            key = (id(arm.plan), arm.block_shares, tiles)
             mask[arm.index] = key not in seen
             seen.add(key)
         mask[self.default(size_bytes)] = True
@@ -224,7 +231,7 @@ class Arms:
     def simulator(self, index: int) -> Simulator:
         """The simulator of an arm."""
         arm = self.rows[index]
-        return Simulator(arm.plan, tiled(self.world, arm.decision.tile))
+        return Simulator(arm.plan, as_run(self.world, arm.decision.tile, arm.block_shares))
 
     @cached_property
     def blocks(self) -> LongArray:
@@ -303,6 +310,15 @@ def tiled(topology: Topology, tile: float) -> Topology:
     return replace(topology, model=replace(model, tile_bytes=scaled))
 
 
+def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:
+    """The cluster as NCCL runs a choice on it: with `Choice.tile` and `Choice.block_shares`."""
+    cut, (reducing, copying) = tiled(topology, tile), block_shares
+    model = cut.model
+    rates = {name: getattr(model, name) * reducing for name in BLOCK_RATES}
+    share = model.copy_share * copying / reducing
+    return replace(cut, model=replace(model, copy_share=share, **rates))
+
+
 def decision_of(choice: nccl.Choice) -> Decision:
     """The decision that is a choice of NCCL's."""
     options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
@@ -319,9 +335,12 @@ def _check(collective: str) -> None:
         )
 
 
-def _of_nccl(collective: str, topology: Topology, sizes: Iterable[int]) -> list[Decision]:
-    """NCCL's own choices for sizes."""
-    return [decision_of(nccl.default(collective, topology, size)) for size in sizes]
+def _of_nccl(
+    collective: str, topology: Topology, sizes: Iterable[int]
+) -> dict[Decision, tuple[float, float]]:
+    """NCCL's own choices for sizes, and their `Choice.block_shares`."""
+    choices = [nccl.default(collective, topology, size) for size in sizes]
+    return {decision_of(choice): choice.block_shares for choice in choices}
 
 
 def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Decision, Program]]:

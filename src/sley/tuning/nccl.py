@@ -64,6 +64,9 @@ class Choice:
         NCCL's for rings. Trees forward less: a power of two.
     orders: the rings of the program along the links of a machine without switches; empty for the
         rings that the program has by default.
+    block_shares: the shares of a thread block's rate that the program's blocks have: those that
+        reduce, and those that only copy. A block of NCCL's trees does both at the same time, each
+        with some of its threads, and the program has a block for each.
     """
 
     algorithm: Algorithm
@@ -74,6 +77,7 @@ class Choice:
     instances: int
     tile: float = 1.0
     orders: tuple[tuple[int, ...], ...] = ()
+    block_shares: tuple[float, float] = (1.0, 1.0)
 
 
 def default(collective: str, topology: Topology, size_bytes: int | str) -> Choice:
@@ -186,6 +190,19 @@ _THREAD_BYTES = ByProtocol(8, 8, 64)
 """Threads of a channel, and the least bytes of each (rings with LL: for each rank) for which NCCL
 uses another channel."""
 
+_TREE_THREADS = MappingProxyType(
+    {
+        Protocol.LL: (352 / 512, 160 / 512),
+        Protocol.LL128: (448 / 640, 192 / 640),
+        Protocol.SIMPLE: (352 / 512, 224 / 512),
+    }
+)
+"""`Choice.block_shares` of trees: the threads of a channel's block that reduce and that broadcast,
+over those that move data in a ring's block (src/device/all_reduce.h, runTreeSplit; with Simple the
+block has 640 threads, 64 of which only post). That a block's rate grows with its threads is an
+assumption. The rate of all threads is the model's, and not that of the tuner's row for trees, which
+is for both ways of a channel of the search; a communicator makes two channels of it."""
+
 _TREE_LL128_BYTES, _TREE_SIMPLE_BYTES, _RING_SIMPLE_BYTES = 576_000, 2**19, 2**21
 _NVLS_BYTES, _MANY_NODES_BYTES = 2**17, 2**16
 """The most data that trees forward at once, and rings with Simple; NVLS, and NVLSTree on four nodes
@@ -228,12 +245,12 @@ def _choice(
     us = _estimate_us(collective, view, size, algorithm, protocol)
     channels = _channels(view, algorithm, protocol, size)
     program, instances, orders = _catalog(collective, view, algorithm, channels)
-    tile = 1.0
+    tile, shares = 1.0, (1.0, 1.0)
     if algorithm is Algorithm.TREE:
-        tile = _tree_tile(view, protocol, channels, size)
+        tile, shares = _tree_tile(view, protocol, channels, size), _TREE_THREADS[protocol]
     elif algorithm in _NVLS_CHUNKS:
         tile = _nvls_tile(view, algorithm, size)
-    return Choice(algorithm, protocol, channels, us, program, instances, tile, orders)
+    return Choice(algorithm, protocol, channels, us, program, instances, tile, orders, shares)
 
 
 def _estimate_us(

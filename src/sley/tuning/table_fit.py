@@ -27,7 +27,7 @@ from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
 from sley.simulate import Simulator
 from sley.tuning import nccl
-from sley.tuning.arms import decision_of, tiled
+from sley.tuning.arms import BLOCK_RATES, as_run, decision_of
 from sley.tuning.nccl_tests import Row, Table
 
 UNTOLD: Mapping[str, str] = MappingProxyType(
@@ -46,7 +46,6 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
 SMALL_BYTES, LARGE_BYTES = 2**18, 2**24
 """The largest size that tells the start-up, and the smallest one that tells rates."""
 
-_RATES = ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps")
 _LATENCIES = ("nvlink_latency_us", "pcie_latency_us", "network_latency_us")
 
 
@@ -71,7 +70,7 @@ class Changes:
     def topology(self, base: Topology) -> Topology:
         """The machine with these changes."""
         model, links = base.model, base.links
-        changed: dict[str, object] = {n: getattr(model, n) * self.rates for n in _RATES}
+        changed: dict[str, object] = {n: getattr(model, n) * self.rates for n in BLOCK_RATES}
         changed |= {n: _scaled(getattr(model, n), self.latencies) for n in _LATENCIES}
         launch = model.launch_us
         changed["launch_us"] = ByProtocol(
@@ -165,15 +164,16 @@ def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
 
 
 class Predictor:
-    """Simulates points on topologies that differ from `base` only in numbers."""
+    """Simulates points on topologies that differ from `base` only in numbers. searched: as in
+    `fit`."""
 
-    def __init__(self, base: Topology) -> None:
-        self.base = base
+    def __init__(self, base: Topology, searched: Topology | None = None) -> None:
+        self.base, self.searched = base, searched or base
         self._plans: dict[object, tuple[Plan, Bounds]] = {}
 
     def __call__(self, point: Measured, changes: Changes) -> float:
         """The time of NCCL's choice. Errors: S713 for machines that its plan can't run on."""
-        choice = nccl.default(point.collective, self.base, point.size_bytes)
+        choice = nccl.default(point.collective, self.searched, point.size_bytes)
         whole = replace(decision_of(choice), tile=1.0)
         if whole not in self._plans:
             gpus = self.base.ranks // self.base.nodes
@@ -188,7 +188,7 @@ class Predictor:
                 ) from error
             self._plans[whole] = plan, Bounds.of(plan.collective, self.base)
         plan, bounds = self._plans[whole]
-        topology = tiled(changes.topology(self.base), choice.tile)
+        topology = as_run(changes.topology(self.base), choice.tile, choice.block_shares)
         return Simulator(plan, topology, bounds=bounds)(point.size_bytes).time_us
 
 
@@ -204,9 +204,17 @@ def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
     return chosen
 
 
-def fit(base: Topology, points: Sequence[Measured], used: Sequence[Measured]) -> Fit:
+def fit(
+    base: Topology,
+    points: Sequence[Measured],
+    used: Sequence[Measured],
+    searched: Topology | None = None,
+) -> Fit:
     """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
-    Errors: S713."""
+
+    searched: the machines as NCCL searches them, if `base` counts several network cards as one.
+    Errors: S713.
+    """
     from scipy.optimize import least_squares
 
     sizes = sorted(point.size_bytes for point in used)
@@ -222,7 +230,7 @@ def fit(base: Topology, points: Sequence[Measured], used: Sequence[Measured]) ->
     if not told:
         expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
-    predictor = Predictor(base)
+    predictor = Predictor(base, searched)
     measured = np.log([point.time_us for point in used])
     launch = base.model.launch_us
     least_us = -min(launch.ll, launch.ll128, launch.simple)
