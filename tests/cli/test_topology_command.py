@@ -41,7 +41,7 @@ def test_show_prints_every_parameter_of_the_model() -> None:
     for name, value in topologies.ndv5().model.items().items():
         assert f"  {name} " in result.stdout
         assert value in result.stdout
-    assert result.stdout.count("(by default") == 4
+    assert result.stdout.count("(by default") == 3
 
 
 def test_show_prints_json() -> None:
