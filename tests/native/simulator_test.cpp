@@ -34,25 +34,27 @@ struct Row {
 SimulatorPlan plan_of(const std::vector<std::vector<Row>>& blocks, bool instruction_major) {
     SimulatorPlan plan;
     plan.block_offset = {0};
-    plan.wait_offset = {0};
+    plan.wait_offset = plan.send_offset = plan.receive_offset = {0};
     for (const auto& block : blocks) {
         for (const auto& row : block) {
-            plan.send.push_back(row.send);
-            plan.receive.push_back(row.receive);
+            if (row.send != kNone) plan.send_target.push_back(row.send);
+            if (row.receive != kNone) plan.receive_target.push_back(row.receive);
+            plan.send_offset.push_back(static_cast<std::int64_t>(plan.send_target.size()));
+            plan.receive_offset.push_back(static_cast<std::int64_t>(plan.receive_target.size()));
             plan.messages.push_back(1);
             plan.chunks.push_back(1);
             plan.kind.push_back(row.send == kNone ? 0 : 1 + row.send);
             plan.wait_target.insert(plan.wait_target.end(), row.waits.begin(), row.waits.end());
             plan.wait_offset.push_back(static_cast<std::int64_t>(plan.wait_target.size()));
         }
-        plan.block_offset.push_back(static_cast<std::int64_t>(plan.send.size()));
+        plan.block_offset.push_back(static_cast<std::int64_t>(plan.kind.size()));
     }
     plan.instruction_major = instruction_major;
     return plan;
 }
 
 // Class 0 works within a GPU; class 1 + c sends on connection c, over link c. The classes of
-// second hops follow.
+// second hops follow, then those of their posts.
 FlowClasses classes_of(std::int32_t connections, bool remote) {
     FlowClasses classes;
     classes.first = {0, 0};
@@ -70,6 +72,7 @@ FlowClasses classes_of(std::int32_t connections, bool remote) {
         add(10, remote ? std::vector<std::int32_t>{} : std::vector<std::int32_t>{c});
     }
     for (std::int32_t c = 0; remote && c < connections; ++c) add(1e3, {c});
+    for (std::int32_t c = 0; remote && c < connections; ++c) add(1, {});
     return classes;
 }
 
@@ -79,7 +82,11 @@ Simulator simulator_of(SimulatorPlan plan, std::int32_t connections, bool remote
     for (std::int32_t c = 0; c < connections; ++c) {
         ends.fence_us.push_back(remote ? 0 : 1);
         ends.latency_us.push_back(2);
+        ends.credit_us.push_back(2);
         ends.wire.push_back(remote ? 1 + connections + c : kNone);
+        ends.before_us.push_back(remote ? 1 : 0);
+        ends.post_us.push_back(remote ? 0.5 : 0);
+        ends.post.push_back(remote ? 1 + 2 * connections + c : kNone);
     }
     settings.links = connections;
     const auto links = static_cast<std::size_t>(connections);
