@@ -137,9 +137,10 @@ def test_the_default_of_a_step_is_the_choice_of_nccl(workload, arms, runs) -> No
 
 def test_no_choice_is_faster_than_the_oracle(workload, arms, runs) -> None:
     best = runs.step(workload, runs.best).time_us
-    for arm in range(len(arms)):
-        assert best <= runs.step(workload, lambda _cell, arm=arm: arm).time_us * (1 + 1e-9)
-    assert best < runs.step(workload, runs.default).time_us
+    each = [runs.step(workload, lambda _cell, arm=arm: arm).time_us for arm in range(len(arms))]
+    assert best <= min(each) * (1 + 1e-9)
+    assert best <= runs.step(workload, runs.default).time_us
+    assert best < 0.9 * min(each)  # no arm is the best for all sizes
 
 
 def test_an_agent_behind_the_gate_is_between_default_and_oracle(workload, runs) -> None:

@@ -161,6 +161,14 @@ class Arms:
         return cls._made(collective, topology, list(decisions), theirs, {})
 
     @classmethod
+    def remade(
+        cls, collective: str, topology: Topology, shares: Mapping[Decision, tuple[float, float]]
+    ) -> Arms:
+        """The arms of other arms that `among` has made: their decisions, with the `block_shares` of
+        each. Errors: those of `compile`."""
+        return cls._made(collective, topology, (), shares, {})
+
+    @classmethod
     def _made(
         cls,
         collective: str,

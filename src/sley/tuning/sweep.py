@@ -286,7 +286,7 @@ def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
 
 def _recipe(arms: Arms) -> bytes:
     """What a task needs to make arms again."""
-    decisions = () if arms.actions else arms.decisions
+    decisions = {} if arms.actions else {arm.decision: arm.block_shares for arm in arms.rows}
     return pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions, decisions))
 
 
@@ -300,4 +300,4 @@ def _arms(recipe: bytes) -> Arms:
     collective, topology, world, actions, decisions = pickle.loads(recipe)  # of this program's own
     if actions:
         return Arms.of(collective, topology, actions=actions).in_world(world)
-    return Arms.among(collective, topology, decisions).in_world(world)
+    return Arms.remade(collective, topology, decisions).in_world(world)
