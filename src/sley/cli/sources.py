@@ -26,7 +26,7 @@ from sley.ir.topology import Topology
 from sley.lang import files, rescclang
 from sley.passes.lift import lift
 from sley.recognition import Kind
-from sley.simulate.inputs import Routes
+from sley.simulate.routes import Routes
 from sley.topologies import link_rings, look_up
 from sley.verify import verify as prove
 

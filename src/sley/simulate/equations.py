@@ -22,7 +22,8 @@ from sley.ir.sizes import checked_size
 from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer
-from sley.simulate.inputs import Routes, Tiling, choose_topology, latencies
+from sley.simulate.inputs import Tiling, choose_topology
+from sley.simulate.routes import Routes, latencies
 from sley.simulate.turns import Turns
 
 _SAME = 1e-9

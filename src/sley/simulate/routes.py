@@ -1,0 +1,124 @@
+"""Routes: the links, latencies and switches between the ends of a plan's connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import SleyError
+from sley.errors.compiler import C301, C305, C315
+from sley.errors.simulation import S706
+from sley.ir.connections import Connections
+from sley.ir.fabric import LinkKind
+from sley.ir.faults import diagnostics, faults
+from sley.ir.plan import Plan
+from sley.ir.tables import BoolArray, Edges, FloatArray, LongArray
+from sley.ir.topology import Topology
+from sley.ir.words import Protocol
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The links that the connections of a plan cross on a topology.
+
+    connections: those of the plan.
+    path: CSR, connection -> links.
+    kind: int8 (connections,), the slowest LinkKind on the way.
+    switched: bool (connections,), whether a switch combines or copies messages on it. gathered:
+        whether it combines them.
+    topology: the topology.
+    """
+
+    connections: Connections
+    path: Edges
+    kind: NDArray[np.int8]
+    switched: BoolArray
+    gathered: BoolArray
+    topology: Topology
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology) -> Routes:
+        """Errors: S706, C301, C305."""
+        found = faults(plan)
+        if found:
+            raise SleyError(diagnostics(S706, plan, found))
+        t, ranks = plan.instructions, plan.collective.ranks
+        if topology.ranks < ranks:
+            raise C305.error(
+                expected=f"at least {ranks} ranks",
+                found=f"{topology.name}: {topology.ranks} ranks",
+            )
+        c = Connections.of(plan)
+        pairs, pair = np.unique(c.src.astype(np.int64) * ranks + c.dst, return_inverse=True)
+        path = topology.paths(*np.divmod(pairs, ranks)).pick(pair)
+        for missing in np.flatnonzero(np.diff(path.offset) == 0)[:1]:
+            raise C301.error(
+                at=plan.place(c.first_user(missing)),
+                expected="a message between two ranks that are linked",
+                found=f"rank {c.src[missing]} -> rank {c.dst[missing]}, which {topology.name} "
+                "does not link",
+            )
+        kind = np.zeros(len(c), np.int8)
+        if len(c):
+            kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
+        grouped = plan.grouped
+        _check_switches(plan, topology, grouped)
+        copied, gathered = np.zeros((2, len(c)), bool)
+        copied[c.sending.connection[t.send_peer[c.sending.instruction] >= ranks]] = True
+        gathered[c.receiving.connection[t.recv_peer[c.receiving.instruction] >= ranks]] = True
+        return cls(c, path, kind, copied | gathered, gathered, topology)
+
+    @cached_property
+    def remote(self) -> NDArray[np.bool_]:
+        """bool (connections,): those with a second hop, from card to card."""
+        return np.asarray(self.kind == LinkKind.NETWORK)
+
+    def switch_links(self, rank: int, members: list[int], *, to_rank: bool) -> dict[int, float]:
+        """How often bytes cross each link when a switch combines the members' messages for a rank,
+        or copies the rank's message to them: once, in units of the links' rate for this. The switch
+        reads and writes the rank's own chunks too.
+
+        to_rank: whether it combines messages.
+        """
+        own = np.full(len(members), rank)
+        away, back = self.topology.paths(own, members), self.topology.paths(members, own)
+        if to_rank:
+            links = {*back.target.tolist(), int(away.target[0])}
+        else:
+            links = {*away.target.tolist(), int(back.target[-1])}
+        return dict.fromkeys(links, 1 / self.topology.model.switch_efficiency)
+
+
+def _check_switches(plan: Plan, topology: Topology, grouped: LongArray) -> None:
+    """Refuses groups that no switch serves. Errors: C315."""
+    t = plan.instructions
+    far = np.zeros(len(t), bool)
+    for peer in (t.send_peer, t.recv_peer):
+        rows, member = plan.ends(grouped[peer[grouped] >= plan.collective.ranks], peer)
+        far[rows[topology.node[member] != topology.node[plan.rank[rows]]]] = True
+    wrong = grouped[far[grouped]] if topology.in_network else grouped
+    for row in wrong[:1].tolist():
+        raise C315.error(
+            at=plan.place(row),
+            expected="a switch that reduces and multicasts for the ranks of a group",
+            found=f"{topology.name}, "
+            + ("where they are on several nodes" if far[row] else "whose switches don't"),
+        )
+
+
+def latencies(topology: Topology, protocol: Protocol, routes: Routes) -> FloatArray:
+    """float64 (connections,): time from the end of a move until the receiver sees it: the sum of
+    the links' latencies if all links on the path have one, else the model's for the slowest kind,
+    or for a switch that combines or copies.
+    """
+    by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])
+    path = routes.path
+    own = topology.links.latency_us[path.target]
+    complete = np.logical_and.reduceat(own >= 0, path.offset[:-1])
+    # LL's is that of credits, words that no switch combines.
+    switched = routes.switched & (protocol is not Protocol.LL)
+    model = np.where(switched, topology.model.switch_latency_us, by_kind[routes.kind])
+    return np.where(complete, np.add.reduceat(own, path.offset[:-1]), model)
