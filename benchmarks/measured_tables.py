@@ -18,11 +18,9 @@ import numpy as np
 import sley
 from sley import Topology, topologies
 from sley.errors import SleyError
-from sley.policy import Decision
 from sley.topologies.library import base_tables
 from sley.topologies.machine import machine_from
 from sley.tuning import nccl, table_fit
-from sley.tuning.arms import as_run, decision_of
 
 TABLES = "measured/nccl-tests.jsonl"
 
@@ -123,17 +121,13 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Point:
-    """A measured time.
+class Point(table_fit.Measured):
+    """A measured time of a table.
 
-    table: the name of its table in `KNOWN`.
-    collective: its name in sley. size_bytes: of the call.
+    table: its name in `KNOWN`.
     """
 
     table: str
-    collective: str
-    size_bytes: int
-    time_us: float
 
     @property
     def size_class(self) -> SizeClass:
@@ -144,7 +138,7 @@ class Point:
 def read_points(text: str) -> list[Point]:
     """The points of a file with one JSON object on each line."""
     rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    return [Point(r["table"], r["collective"], r["size_bytes"], r["time_us"]) for r in rows]
+    return [Point(r["collective"], r["size_bytes"], r["time_us"], r["table"]) for r in rows]
 
 
 @dataclass(frozen=True)
@@ -152,14 +146,12 @@ class Prediction:
     """A point and what it is compared with.
 
     choice: what NCCL runs by its tuner's rows.
-    simulation: of the library's plan for it; None if the library has none for the machines.
-    reason: the code of the error that shows this.
+    simulation: of the library's plan for it; None if it has none that runs on the machines.
     """
 
     point: Point
     choice: nccl.Choice
     simulation: sley.Simulation | None
-    reason: str = ""
 
     @property
     def error(self) -> float | None:
@@ -172,51 +164,32 @@ class Prediction:
         """Algorithm, protocol and channels of NCCL's choice, and the library's program."""
         c = self.choice
         words = f"{c.algorithm.value}, {c.protocol.value}, {c.channels}"
-        return f"{words}: {c.program}" if self.simulation else f"{words}: no plan ({self.reason})"
+        return f"{words}: {c.program}" if self.simulation else f"{words}: no plan"
 
 
 @cache
-def _topology(table: str) -> Topology:
-    return KNOWN[table].topology()
-
-
-@cache
-def _searched(table: str) -> Topology:
+def _predictor(table: str) -> table_fit.Predictor:
     known = KNOWN[table]
-    return known.searched() if known.searched else _topology(table)
-
-
-@cache
-def _plan(table: str, collective: str, decision: Decision) -> sley.Plan | str:
-    """The plan of a decision; the error's code if it does not run on the machines."""
-    topology = _topology(table)
-    gpus = topology.ranks // topology.nodes
-    program = decision.program(topology.nodes, gpus, in_place=collective != "alltoall")
-    try:
-        return sley.compile(program, decision.options, topology=topology, verify=False)
-    except SleyError as error:
-        return error.diagnostics[0].rule.code
+    return table_fit.Predictor(known.topology(), known.searched and known.searched())
 
 
 def predict(point: Point) -> Prediction:
     """The prediction of a point."""
-    topology = _topology(point.table)
-    choice = nccl.default(point.collective, _searched(point.table), point.size_bytes)
-    plan = _plan(point.table, point.collective, replace(decision_of(choice), tile=1.0))
-    if isinstance(plan, str):
-        return Prediction(point, choice, None, plan)
-    simulator = sley.Simulator(plan, as_run(topology, choice.tile, choice.block_shares))
-    return Prediction(point, choice, simulator(point.size_bytes))
+    predictor = _predictor(point.table)
+    try:
+        simulation = predictor(point)
+    except SleyError:
+        simulation = None
+    return Prediction(point, predictor.choice(point), simulation)
 
 
 def fitted(points: Sequence[Point]) -> table_fit.Fit | None:
     """The machine of a table's points, fitted to three of them, as `sley calibrate --from` does;
-    None if it has no plan for them."""
-    own = [table_fit.Measured(p.collective, p.size_bytes, p.time_us) for p in points]
+    None if no plan runs on it."""
+    known = KNOWN[points[0].table]
+    used = table_fit.chosen_sizes(points)
     try:
-        known = KNOWN[points[0].table]
-        searched = known.searched() if known.searched else None
-        return table_fit.fit(known.machine(), own, table_fit.chosen_sizes(own), searched)
+        return table_fit.fit(known.machine(), points, used, known.searched and known.searched())
     except SleyError:
         return None
 

@@ -117,7 +117,7 @@ def test_points_of_published_tables_have_predictions(modules: dict[str, ModuleTy
     first, second = map(tables.predict, tables.read_points(text))
     assert first.compared_with == "ring, LL, 1: ring-allreduce"
     assert first.error == first.simulation.time_us / 30 - 1
-    assert second.compared_with == "p2p, LL, 1: no plan (C301)"
+    assert second.compared_with == "p2p, LL, 1: no plan"
     assert (second.simulation, second.error) == (None, None)
     assert tables.spread([first, second]) == (1, abs(first.error), abs(first.error))
     assert tables.spread([second]) is None
@@ -126,7 +126,7 @@ def test_points_of_published_tables_have_predictions(modules: dict[str, ModuleTy
 def test_a_size_is_in_one_class(modules: dict[str, ModuleType]) -> None:
     tables = modules["measured_tables"]
     names = {
-        size: tables.Point("sb-ar", "allreduce", size, 1.0).size_class.name
+        size: tables.Point("allreduce", size, 1.0, "sb-ar").size_class.name
         for size in (1, 2**20 - 1, 2**20, 2**26, 2**26 + 1, 2**34)
     }
     assert list(names.values()) == [
@@ -147,7 +147,7 @@ def test_the_section_on_tables_says_what_was_compared(
     )
     text = page.published(tmp_path)
     assert "| 1x8 A100 (NDv4) | allreduce | 4K | ring, LL, 1: ring-allreduce | 30.0 |" in text
-    assert "no plan (C301)" in text
+    assert "p2p, LL, 1: no plan" in text
     assert "- 1x8 MI300X: RCCL's own tuner" in text
     fits = text.partition("### Fitted")[2]
     assert "| 1x8 A100 (NDv4) | allreduce | 4K | +14." in fits

@@ -100,7 +100,7 @@ BASE = sley.Topology.cluster(1, 3, nvlink_GBps=(75.0, 60.0), name="three")
 def measured(changes: Changes, base: sley.Topology = BASE) -> list[Measured]:
     predictor = Predictor(base)
     points = [Measured("allreduce", size, 1.0) for size in SIZES]
-    return [Measured(p.collective, p.size_bytes, predictor(p, changes)) for p in points]
+    return [Measured(p.collective, p.size_bytes, predictor(p, changes).time_us) for p in points]
 
 
 def test_a_fit_finds_the_changes_that_made_the_times() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sley.errors import counted
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
-from sley.simulate.inputs import Inputs
+from sley.simulate.inputs import Inputs, Tiling
 from sley.simulate.result import Cause, Simulation
 
 AT_BOUND = 0.9
@@ -114,8 +114,7 @@ class _Path:
         slot = (path.cause == Cause.SLOT) & ~same
         frees = np.append(slot[1:], False)
         crosses = np.zeros(len(inputs.class_cap), bool)
-        owner = np.repeat(np.arange(len(crosses)), np.diff(inputs.class_first))
-        crosses[owner[inputs.class_resource < inputs.links]] = True
+        crosses[inputs.class_of_use[inputs.class_resource < inputs.links]] = True
         rest = span - moving
         connection = np.where(leaving, inputs.send[row], inputs.receive[row])
         wire_kind = np.append(inputs.wire, NONE)[connection].astype(np.int64)
@@ -143,10 +142,9 @@ def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:
     """float64 (critical executions,): how long each moves data if nothing shares its links."""
     path, row = s.critical, s.critical.instruction
     model, protocol = s.model, s.plan.protocol
-    last = s.size_bytes / s.plan.collective.blocks / s.plan.collective.chunks
-    last -= (s.tiles - 1) * s.tile_bytes
-    tile = np.where(path.tile == s.tiles - 1, last, s.tile_bytes) / model.wire_efficiency[protocol]
-    message = tile * inputs.chunks[row]
+    cut = Tiling.of(s.plan, model, s.size_bytes)
+    tile_bytes = np.where(path.tile == cut.tiles - 1, cut.last_bytes, cut.tile_bytes)
+    message = tile_bytes / model.wire_efficiency[protocol] * inputs.chunks[row]
     remote = (inputs.send[row] != NONE) | (inputs.receive[row] != NONE)
     most = np.where(remote, inputs.slices, 1)
     parts = np.clip(np.ceil(message / inputs.least_slice_bytes), 1, most)
@@ -164,8 +162,7 @@ def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path) -> str:
         return f"single thread blocks, which move at most {rate:g} GB/s"
     if factor is Factor.LINK:
         kinds = np.unique(np.append(path.kind[path.on_links], path.wire_kind[path.wire_us > 0]))
-        owner = np.repeat(np.arange(len(inputs.class_cap)), np.diff(inputs.class_first))
-        crossed = np.unique(inputs.class_resource[np.isin(owner, kinds)])
+        crossed = np.unique(inputs.class_resource[np.isin(inputs.class_of_use, kinds)])
         crossed = crossed[crossed < inputs.links]
         used = s.utilisation[crossed]
         link = int(crossed[used.argmax()])

@@ -125,6 +125,11 @@ class Inputs:
         """int32 (instructions,): the first connection from which each receives; NONE without."""
         return _first_of_each(self.receive_offset, self.receive_target)
 
+    @cached_property
+    def class_of_use(self) -> LongArray:
+        """int64 (uses,): the class that each entry of `class_resource` belongs to."""
+        return np.repeat(np.arange(len(self.class_cap)), np.diff(self.class_first))
+
     @classmethod
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> Inputs:
         """interpreter: whether an interpreter runs the plan. Errors: S706, C301, C305."""

@@ -25,7 +25,8 @@ from sley.ir.cost_model import ByProtocol
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
-from sley.simulate import Simulator
+from sley.policy import Decision
+from sley.simulate import Simulation, Simulator
 from sley.tuning import nccl
 from sley.tuning.arms import BLOCK_RATES, as_run, decision_of
 from sley.tuning.nccl_tests import Row, Table
@@ -84,6 +85,9 @@ class Changes:
         )
         name = f"{base.name}, fitted"
         return replace(base, name=name, links=fitted, model=replace(model, **changed))  # type: ignore[arg-type]
+
+
+UNCHANGED = Changes()
 
 
 def _scaled(us: ByProtocol, factor: float) -> ByProtocol:
@@ -169,27 +173,33 @@ class Predictor:
 
     def __init__(self, base: Topology, searched: Topology | None = None) -> None:
         self.base, self.searched = base, searched or base
-        self._plans: dict[object, tuple[Plan, Bounds]] = {}
+        self._plans: dict[Decision, tuple[Plan, Bounds]] = {}
 
-    def __call__(self, point: Measured, changes: Changes) -> float:
-        """The time of NCCL's choice. Errors: S713 for machines that its plan can't run on."""
-        choice = nccl.default(point.collective, self.searched, point.size_bytes)
+    def choice(self, point: Measured) -> nccl.Choice:
+        """What NCCL runs by its tuner's rows."""
+        return nccl.default(point.collective, self.searched, point.size_bytes)
+
+    def __call__(self, point: Measured, changes: Changes = UNCHANGED) -> Simulation:
+        """A simulation of NCCL's choice. Errors: S713 for machines that its plan can't run on."""
+        choice = self.choice(point)
         whole = replace(decision_of(choice), tile=1.0)
         if whole not in self._plans:
-            gpus = self.base.ranks // self.base.nodes
-            in_place = point.collective != "alltoall"
-            program = whole.program(self.base.nodes, gpus, in_place=in_place)
-            try:
-                plan = compile(program, whole.options, topology=self.base, verify=False)
-            except SleyError as error:
-                raise S713.error(
-                    expected=f"a machine that runs {whole.algorithm}, NCCL's choice",
-                    found=f"{self.base.name}: {error.diagnostics[0].found}",
-                ) from error
-            self._plans[whole] = plan, Bounds.of(plan.collective, self.base)
+            self._plans[whole] = self._compiled(whole, in_place=point.collective != "alltoall")
         plan, bounds = self._plans[whole]
         topology = as_run(changes.topology(self.base), choice.tile, choice.block_shares)
-        return Simulator(plan, topology, bounds=bounds)(point.size_bytes).time_us
+        return Simulator(plan, topology, bounds=bounds)(point.size_bytes)
+
+    def _compiled(self, decision: Decision, *, in_place: bool) -> tuple[Plan, Bounds]:
+        base = self.base
+        program = decision.program(base.nodes, base.ranks // base.nodes, in_place=in_place)
+        try:
+            plan = compile(program, decision.options, topology=base, verify=False)
+        except SleyError as error:
+            raise S713.error(
+                expected=f"a machine that runs {decision.algorithm}, NCCL's choice",
+                found=f"{base.name}: {error.diagnostics[0].found}",
+            ) from error
+        return plan, Bounds.of(plan.collective, base)
 
 
 def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
@@ -242,7 +252,7 @@ def fit(
 
     def residuals(x: FloatArray) -> FloatArray:
         changes = changes_of(x)
-        return np.log([predictor(point, changes) for point in used]) - measured
+        return np.log([predictor(point, changes).time_us for point in used]) - measured
 
     limits = {name: (-math.log(most), math.log(most)) for name, most in _MOST.items()}
     limits["startup_us"] = (least_us / _UNIT_US - 1e-9, 1e6)
@@ -257,7 +267,9 @@ def fit(
     changes = changes_of(found.x)
     held = tuple(point for point in points if point not in used)
     every = (*used, *held)
-    before, after = (np.array([predictor(p, c) for p in every]) for c in (Changes(), changes))
+    before, after = (
+        np.array([predictor(p, c).time_us for p in every]) for c in (UNCHANGED, changes)
+    )
     return Fit(base, changes, tuple(told), tuple(used), held, before, after)
 
 
