@@ -148,12 +148,11 @@ def multi_ring_broadcast(
     rings, orders: as for `multi_ring_allreduce`.
     Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
     """
-    ways = _ways("multi-ring-broadcast", nodes, gpus, rings, orders)
+    ways = _ways_from(root, "multi-ring-broadcast", nodes, gpus, rings, orders)
     count, ranks = ways.shape
-    check_root("multi-ring-broadcast", root, ranks)
 
     def body(p: ChunkProgram) -> None:
-        for c, ring in enumerate(_from_root(ways, root)):
+        for c, ring in enumerate(ways):
             part = p.chunk(root, "in", c)
             if not in_place:
                 part.copy(root, "out", c)
@@ -179,13 +178,12 @@ def multi_ring_reduce(
     rings, orders: as for `multi_ring_allreduce`.
     Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
     """
-    ways = _ways("multi-ring-reduce", nodes, gpus, rings, orders)
+    ways = _ways_from(root, "multi-ring-reduce", nodes, gpus, rings, orders)
     count, ranks = ways.shape
-    check_root("multi-ring-reduce", root, ranks)
     result, partial = ("in", "in") if in_place else ("out", "scratch")
 
     def body(p: ChunkProgram) -> None:
-        for c, ring in enumerate(_from_root(ways, root)):
+        for c, ring in enumerate(ways):
             part = p.chunk(ring[1], "in", c)
             for rank in ring[2:]:
                 part = accumulator(p, rank, "in", partial, c).reduce(part, channel=c)
@@ -194,9 +192,19 @@ def multi_ring_reduce(
     return trace(Reduce(ranks, count, root, in_place), body, name="multi-ring-reduce")
 
 
-def _from_root(ways: LongArray, root: int) -> list[LongArray]:
-    """The rings, each from the root on."""
-    return [np.roll(way, -int(np.flatnonzero(way == root)[0])) for way in ways]
+def _ways_from(
+    root: int,
+    algorithm: str,
+    nodes: int,
+    gpus: int,
+    rings: int | None,
+    orders: ArrayLike | None,
+) -> LongArray:
+    """int64 (rings, ranks): the rings of `_ways`, each from the root on. Errors: L101, those of
+    `_ways`."""
+    ways = _ways(algorithm, nodes, gpus, rings, orders)
+    check_root(algorithm, root, nodes * gpus)
+    return np.stack([np.roll(way, -int(np.flatnonzero(way == root)[0])) for way in ways])
 
 
 def _ways(
