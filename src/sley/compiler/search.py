@@ -181,7 +181,7 @@ class _Search:
     def choices(self, rows: Sequence[_Row]) -> Iterator[Choice]:
         """The choices for ranges that cover the sizes of all rows. Errors: V2xx."""
         groups = _groups(rows)
-        chosen = [self._chosen(group) for group in groups]
+        chosen = [self._choose_row(group) for group in groups]
         begins = [rows[0].size_bytes]
         for (group, one), (after, other) in pairwise(zip(groups, chosen, strict=True)):
             begins.append(self._border(group[-1].size_bytes, after[0].size_bytes, one, other))
@@ -189,7 +189,7 @@ class _Search:
         for row in zip(groups, chosen, begins, ends, strict=True):
             yield self._choice(*row)
 
-    def _chosen(self, group: Sequence[_Row]) -> int:
+    def _choose_row(self, group: Sequence[_Row]) -> int:
         """The candidate for a range: of those within MARGIN of the fastest at each size the one
         whose largest difference is the least, as given and with the VARIANTS."""
         slowness = [row.slowness(MARGIN) for row in group]

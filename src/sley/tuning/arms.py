@@ -161,7 +161,7 @@ class Arms:
         return cls._made(collective, topology, list(decisions), theirs, {})
 
     @classmethod
-    def remade(
+    def from_shares(
         cls, collective: str, topology: Topology, shares: Mapping[Decision, tuple[float, float]]
     ) -> Arms:
         """The arms of other arms that `among` has made: their decisions, with the `block_shares` of

@@ -300,4 +300,4 @@ def _arms(recipe: bytes) -> Arms:
     collective, topology, world, actions, decisions = pickle.loads(recipe)  # of this program's own
     if actions:
         return Arms.of(collective, topology, actions=actions).in_world(world)
-    return Arms.remade(collective, topology, decisions).in_world(world)
+    return Arms.from_shares(collective, topology, decisions).in_world(world)
