@@ -300,7 +300,7 @@ def test_each_value_of_an_order_matters(stages: Stages, column: str) -> None:
 
 
 def test_rows_that_fuse_what_the_instruction_dag_does_not() -> None:
-    stages = STAGES["all pairs"]
+    stages = Stages.of(PROGRAMS["all pairs"], slots=2)
     apart = replace(stages.lowered, forward=np.full(len(stages.lowered.forward), NONE))
     found = order_faults(apart, stages.order, stages.plan.slots)
     assert {fault.expected for fault in found} == {"rows that fuse what the instruction DAG fuses"}

@@ -136,11 +136,11 @@ TWO_RELAYS = """
 
 
 def test_a_fused_instruction_that_cannot_run_is_split() -> None:
-    """Each relay waits for a slot that the other one's message takes, so one receives first."""
+    """Each relay waits for a slot that the other one's message takes, so both receive first."""
     low = lower(TWO_RELAYS)
     assert low.forward.tolist() == [1, -1, 3, -1]
     assert steps(low, 2) == "s0 s2 r0+s1 r2+s3 r1 r3"
-    assert steps(low, 1) == "s0 s2 r0 r2+s3 s1 r1 r3"
+    assert steps(low, 1) == "s0 s2 r0 r2 s1 s3 r1 r3"
     assert low.forward.tolist() == [1, -1, 3, -1]
 
 
@@ -148,7 +148,7 @@ def test_a_message_that_waits_behind_a_split_instruction_is_ordered() -> None:
     """Message 1, alone by now, waits for the slot that its fused instruction waited for."""
     low = lower(TWO_RELAYS + "1 in[5] -> 2 out[5]\n 2 out[5] -> 1 out[5]")
     assert low.forward.tolist() == [1, -1, 3, -1, 5, -1]
-    assert steps(low, 1) == "s0 s2 r0 s4 r2 r4+s5 s3 r3 r5 s1 r1"
+    assert steps(low, 1) == "s0 s2 r0 r2 s4 r4+s5 s3 r3 r5 s1 r1"
 
 
 def test_a_fused_instruction_waits_until_its_message_is_the_oldest_and_its_receiver_ready() -> None:

@@ -73,11 +73,11 @@ def test_cards_are_the_limit_between_nodes():
 
 
 def test_one_slot_is_the_limit_of_instances_that_could_overlap():
-    few = _simulation("ring-allreduce", NODE, "64M", instances=4, slots=1)
-    more = _simulation("ring-allreduce", NODE, "64M", instances=4, slots=4)
+    few = _simulation("multi-ring-allreduce", PAIR, "64M", instances=4, slots=1)
+    more = _simulation("multi-ring-allreduce", PAIR, "64M", instances=4, slots=4)
     assert limit_of(few).factor is Factor.SLOTS
     assert "1 slot" in limit_of(few).detail
-    assert more.time_us < 0.5 * few.time_us
+    assert more.time_us < 0.95 * few.time_us
 
 
 def test_a_slow_memory_is_the_limit():

@@ -19,8 +19,9 @@ with it are on theirs.
 The scheduling always finishes. A transfer is sent only when everything that its receive waits for
 is done, so the oldest message of a connection can always be received, unless its receive is fused
 with a send that has no free slot or whose own receiver is not ready. If nothing else can run, one
-such instruction is split into a receive and a send. A copy that is fused with a send waits for it
-until then.
+such instruction is split into a receive and a send, and with it all of the same depth: which ranks'
+instructions stay fused must not depend on the ranks' numbers. A copy that is fused with a send
+waits for it until then.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
     return _Run(dag, slots, per_chunk).result()
 
 
-def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
-    """int32 (2 * transfers,): each half's rank by depth, reverse depth, program order."""
+def _priorities(dag: InstructionDag, halves: Edges) -> tuple[IntArray, IntArray]:
+    """int32 (2 * transfers,) each: each half's rank by depth, reverse depth, program order; and of
+    each rank, the first one with the same depth and reverse depth."""
     t, remote = dag.chunks.program.transfers, dag.remote
     sends, receives = 2 * t.sender[remote], 2 * t.receiver[remote] + 1
     fused = np.flatnonzero(dag.forward != NONE)
@@ -57,7 +59,11 @@ def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
         np.concatenate([halves.target, receives, 2 * dag.forward[fused].astype(np.int64)]),
     )
     depth, reverse = levels(graph), levels(graph.reversed())
-    return inverse(np.lexsort((-reverse, depth))).astype(np.int32)
+    by_rank = np.lexsort((-reverse, depth))
+    keys = np.stack([depth, reverse])[:, by_rank]
+    starts = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(by_rank)]
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(by_rank)), 0))
+    return inverse(by_rank).astype(np.int32), first.astype(np.int32)
 
 
 class _Run:
@@ -76,8 +82,9 @@ class _Run:
         self.width = t.count.tolist() if per_chunk else [1] * len(t)
         self.forward = dag.forward.tolist()
         self.remote = dag.remote.tolist()
-        priorities = _priorities(dag, halves)
+        priorities, first = _priorities(dag, halves)
         self.priority, self.half_of = priorities.tolist(), np.argsort(priorities).tolist()
+        self.alike = first.tolist()
         self.offset, self.successor = halves.offset.tolist(), halves.target.tolist()
         self.waiting = np.bincount(halves.target, minlength=2 * len(t)).tolist()
         self.connection = dag.connection.tolist()
@@ -221,22 +228,30 @@ class _Run:
                 return
 
     def _split(self) -> bool:
-        """Splits one fused instruction whose copy may run, or whose message has arrived; False if
-        there is none."""
-        while self.kept_back:
-            half = self.half_of[heappop(self.kept_back)]
-            if not self.done[half]:
+        """Splits the fused instructions of one depth whose copies may run, or whose messages have
+        arrived; False if there are none."""
+        if kept_back := self._alike(self.kept_back):
+            for half in kept_back:
                 self.sent_with[half // 2] = NONE
                 self._offer_send(half // 2)
-                return True
-        while self.heads:
-            half = self.half_of[heappop(self.heads)]
-            if not self.done[half]:
-                transfer = half // 2
-                self.fused_with[self.forward[transfer]] = NONE
-                self._finish(transfer, NONE)
-                return True
-        return False
+            return True
+        heads = self._alike(self.heads)
+        for half in heads:
+            self.fused_with[self.forward[half // 2]] = NONE
+            self._finish(half // 2, NONE)
+        return bool(heads)
+
+    def _alike(self, candidates: list[int]) -> list[int]:
+        """Takes the first candidate that is not done, and all with its depth and reverse depth: if
+        the program is the same for all ranks, so is the plan."""
+        found: list[int] = []
+        first = NONE
+        while candidates and (not found or self.alike[candidates[0]] == first):
+            priority = heappop(candidates)
+            if not self.done[self.half_of[priority]]:
+                first = self.alike[priority]
+                found.append(self.half_of[priority])
+        return found
 
     def _finish(self, receive: int, send: int) -> None:
         """Executes one instruction. receive, send: transfers or NONE; a local one is received."""
