@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain as chain_of
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.dag import ChunkDag, InstructionDag
+from sley.ir.graph import levels
 from sley.ir.program import Transfers
-from sley.ir.tables import NONE, IntArray, distinct
+from sley.ir.tables import NONE, BoolArray, IntArray, distinct
 from sley.ir.words import MAX_NUMBER, TransferKind
+from sley.passes.fuse import with_messages
 
 MAX_CHANNELS = 32
 """Number of channels that a fused chain searches: the targets' limit (MSCCL)."""
@@ -29,6 +31,10 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     connection to one block, and a connection belongs to one block only. So a chain takes the first
     channel on which none of its connections is bound to another one, of the `channels` or else
     beyond them up to MAX_CHANNELS. It is cut if no channel fits, or the program requests several.
+
+    Chains that are alike except for their ranks, and use connections of transfers that are in no
+    chain, either all take the channels that they prefer, or all look beyond the `channels` first:
+    otherwise only some would share blocks with those transfers, and their ranks would be slower.
 
     A group binds all of its connections to one block. It takes a channel on which no other
     instruction uses them, so that blocks which only send into groups or receive from them work at
@@ -49,27 +55,24 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     chains = _chains(forward, requested, t)
     binding = _Binding(dag, channels)
     grouped = t.group != NONE
-    # Chains that cannot choose come first, so that the others choose around them; a group comes
-    # before the chains that begin with one of its receives.
-    chains.sort(
-        key=lambda chain: (
-            requested[chain].max() == NONE,
-            not grouped[chain].any(),
-            (t.leader[chain[0]], t.leader[chain[0]] != chain[0])
-            if grouped[chain].any()
-            else (0, 0),
-        )
-    )
-    for chain in chains:
-        fixed = int(requested[chain].max())
-        if grouped[chain[0]] and t.leader[chain[0]] != chain[0]:
-            fixed = int(logical[chain[0]])
-        start = int(logical[chain[0]]) if fixed == NONE else fixed
-        chosen, fitting = binding.place(chain, start, fixed != NONE)
-        logical[[row for head in chain for row in binding.rows(head)]] = chosen
-        for receive, fits in zip(chain[:-1], fitting, strict=True):
-            if not fits:
-                forward[receive] = NONE
+    beside = _beside(t, chains)
+    kinds = _kinds(dag, chains, requested)
+    ordered = _in_order(chains, kinds, requested, t)
+    for _, numbers in groupby(ordered, kinds.__getitem__):
+        alike = [chains[k] for k in numbers]
+        free = binding.fit([(chain, int(logical[chain[0]])) for chain in alike])
+        shared = bool(beside[[row for chain in alike for row in chain]].any())
+        beyond = len(alike) > 1 and shared and not free
+        for chain in alike:
+            fixed = int(requested[chain].max())
+            if grouped[chain[0]] and t.leader[chain[0]] != chain[0]:
+                fixed = int(logical[chain[0]])
+            start = int(logical[chain[0]]) if fixed == NONE else fixed
+            chosen, fitting = binding.place(chain, start, fixed=fixed != NONE, beyond=beyond)
+            logical[[row for head in chain for row in binding.rows(head)]] = chosen
+            for receive, fits in zip(chain[:-1], fitting, strict=True):
+                if not fits:
+                    forward[receive] = NONE
     copied = np.full(len(t), NONE, np.int32)
     return InstructionDag(dag, forward, _number_channels(t, logical), copied)
 
@@ -94,6 +97,48 @@ def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[li
                 channel = max(channel, other)
         chains.append(chain)
     return chains
+
+
+def _beside(t: Transfers, chains: list[list[int]]) -> BoolArray:
+    """bool (transfers,): whether a transfer in no chain is on the same connection, on any
+    channel."""
+    alone = t.remote.copy()
+    for chain in chains:
+        alone[chain] = False
+    ends = t.src.astype(np.int64) * (int(t.dst.max(initial=0)) + 1) + t.dst
+    return np.isin(ends, ends[alone])
+
+
+def _in_order(
+    chains: list[list[int]], kinds: list[int], requested: NDArray[Any], t: Transfers
+) -> list[int]:
+    """The numbers of the chains in the order of their choices. Those that cannot choose come first,
+    so that the others choose around them; a group comes before the chains that begin with one of
+    its receives."""
+
+    def place(number: int) -> tuple[Any, ...]:
+        chain = chains[number]
+        grouped = bool((t.group[chain] != NONE).any())
+        leader = t.leader[chain[0]]
+        group = (leader, leader != chain[0]) if grouped else (0, 0)
+        return requested[chain].max() == NONE, not grouped, group, kinds[number]
+
+    return sorted(range(len(chains)), key=place)
+
+
+def _kinds(dag: ChunkDag, chains: list[list[int]], requested: NDArray[Any]) -> list[int]:
+    """For each chain the number of the first one that is alike: of the same length, equally far
+    from the program's begin and end, in the same lane. One that can't choose is like no other."""
+    t, graph = dag.program.transfers, with_messages(dag)
+    depth, remaining = levels(graph), levels(graph.reversed())
+    found: dict[tuple[int, ...], int] = {}
+    kinds = []
+    for number, chain in enumerate(chains):
+        head = 2 * chain[0]
+        free = requested[chain].max() == NONE and (t.group[chain] == NONE).all()
+        alike = (len(chain), int(depth[head]), int(remaining[head]), int(t.lane[chain[0]]))
+        kinds.append(found.setdefault(alike, number) if free else number)
+    return kinds
 
 
 def _number_channels(t: Transfers, logical: NDArray[Any]) -> IntArray:
@@ -193,14 +238,32 @@ class _Binding:
         """The transfers of the group that a transfer leads, otherwise the transfer alone."""
         return self._rows.get(transfer, [transfer])
 
-    def place(self, chain: list[int], start: int, fixed: bool) -> tuple[int, list[bool]]:
+    def fit(self, chains: list[tuple[list[int], int]]) -> bool:
+        """Whether chains can all be on the channels given with them."""
+        together: defaultdict[int, _Bound] = defaultdict(_Bound)
+        for chain, channel in chains:
+            for unit in map(self._unit, chain, chain[1:]):
+                if not (self._bound[channel].fits(unit) and together[channel].fits(unit)):
+                    return False
+                together[channel].bind(unit)
+        return True
+
+    def place(
+        self, chain: list[int], start: int, *, fixed: bool, beyond: bool
+    ) -> tuple[int, list[bool]]:
         """The channel for a chain that prefers `start`, and whether each of its hops stays
-        fused. fixed: whether it must be `start`."""
+        fused.
+
+        fixed: whether it must be `start`. beyond: whether to look beyond the compiler's channels
+        first.
+        """
         hops = [self._unit(here, after) for here, after in pairwise(chain)]
         units = [*self._unfused(chain), *hops]
         limit = self._group_limit if any(unit.grouped for unit in units) else self._limit
         within = ((start + k) % self._channels for k in range(self._channels))
-        choices = [start] if fixed else chain_of(within, range(self._channels, limit))
+        further = range(self._channels, limit)
+        either = chain_of(further, within) if beyond else chain_of(within, further)
+        choices = [start] if fixed else either
         suitable = (c for c in choices if all(self._bound[c].fits(unit) for unit in units))
         channel = next(suitable, start)
         fitting = []

@@ -37,7 +37,7 @@ def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
         one, other = of_receive[earlier], of_send[later]
         fits &= (one == other) | (one == NONE) | (other == NONE)
     later, earlier = later[fits], earlier[fits]
-    remaining = levels(_with_messages(dag).reversed())[2 * later]
+    remaining = levels(with_messages(dag).reversed())[2 * later]
     # The last of equal `earlier` wins: the longest path, then the earlier line.
     order = np.lexsort((-later, remaining, earlier))
     forward = np.full(len(t), NONE, np.int32)
@@ -65,7 +65,7 @@ def fuse_copies(dag: InstructionDag, widest: int | None = None) -> InstructionDa
         sends &= t.count <= widest
     if not sends.any():
         return dag
-    remaining = levels(_with_messages(chunks).reversed())[::2]
+    remaining = levels(with_messages(chunks).reversed())[::2]
     rows = np.flatnonzero(copies | sends)
     read = np.stack([source[rows], t.count[rows], t.lane[rows], chunks.version[rows]])
     same = np.full(len(t), NONE)
@@ -91,7 +91,7 @@ def _counted(keys: LongArray) -> LongArray:
     return rows - np.maximum.accumulate(np.where(starts, rows, 0))
 
 
-def _with_messages(dag: ChunkDag) -> Edges:
+def with_messages(dag: ChunkDag) -> Edges:
     """The graph of halves with an edge from each transfer's source to its destination."""
     halves, t = dag.halves(), dag.program.transfers
     return Edges.from_pairs(
