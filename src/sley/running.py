@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack
 
 from numpy.typing import ArrayLike, NDArray
@@ -11,12 +11,11 @@ from sley import devices as on_devices
 from sley import jobs
 from sley.codegen import Engine, refuse_varying_plan
 from sley.devices import Device, Launching, open_devices
-from sley.engine.limits import whole
 from sley.engine.measure import Measurement, Sweep
 from sley.errors import did_you_mean
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan, check_kind
-from sley.ir.sizes import text_in_bytes
+from sley.ir.sizes import checked_sizes
 from sley.ir.words import ReduceOp
 from sley.verify import verify
 
@@ -41,7 +40,7 @@ _NAMES = ("dtype", "reduce_op", *RunSettings.__annotations__)
 # More than eight parameters: the public function takes the fields of Sweep and Settings by name.
 def run(
     plan: Plan,
-    sizes_bytes: int | str | Sequence[int | str],
+    sizes: int | str | Sequence[int | str],
     *,
     devices: str | Sequence[Device] | None = None,
     ranks_per_device: int | None = None,
@@ -55,7 +54,7 @@ def run(
 ) -> list[Measurement]:
     """Proves a plan and runs it for several sizes; measures and checks each.
 
-    sizes_bytes: one size or several, as numbers of bytes or texts such as "64K".
+    sizes: a size as nccl-tests counts it, a number of bytes or a text such as "64K", or several.
     dtype, reduce_op, iterations, warmup, check: the fields of
         `sley.engine.measure.Sweep`.
     devices: the names of devices ("threads", "cuda", "cuda:0,1"), with `ranks_per_device` ranks on
@@ -64,10 +63,10 @@ def run(
     progress: called with each measurement.
     settings: `slots`, `slot_bytes` and `timeout_s` of `sley.jobs.Settings`; on devices also
         `engine`, `threads` and `launching` of `sley.devices.Settings`.
-    Errors: C307, V2xx, R5xx, K5xx.
+    Errors: C307, S702, V2xx, R5xx, K5xx.
     """
     _prove(plan, devices)
-    sweep = Sweep(_checked_sizes(sizes_bytes), dtype, reduce_op, iterations, warmup, check)
+    sweep = Sweep(checked_sizes(sizes), dtype, reduce_op, iterations, warmup, check)
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
         return jobs.run(plan, sweep, place, progress=progress)
@@ -114,20 +113,6 @@ def _prove(plan: Plan, devices: object) -> None:
     if devices is not None:
         refuse_varying_plan(plan)
     verify(plan)
-
-
-def _checked_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
-    """The bytes of one size or of several. Errors: R514."""
-    several = [sizes] if isinstance(sizes, str) or not isinstance(sizes, Iterable) else sizes
-    found = [text_in_bytes(size) for size in several]
-    for size in found:
-        if isinstance(size, str):
-            raise R514.error(
-                expected="sizes as numbers of bytes, or as texts such as 64K, 16M or 1GiB",
-                found=repr(size),
-                remedy="Give such a text, or a number.",
-            )
-    return [whole(size, "size", 0) for size in found]
 
 
 def _place(

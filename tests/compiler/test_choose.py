@@ -169,7 +169,7 @@ def test_a_slower_network_changes_the_choice() -> None:
 @examples(6)
 def test_auto_keeps_what_is_given(fixed: dict[str, Any], size: str) -> None:
     program = sley.algorithms.ring_allreduce(4)
-    plan = sley.compile(program, topology=NDV4, schedule="auto", size_bytes=size, **fixed)
+    plan = sley.compile(program, topology=NDV4, schedule="auto", size=size, **fixed)
     sley.verify(plan)
     if "protocol" in fixed:
         assert plan.protocol is fixed["protocol"]
@@ -189,7 +189,7 @@ def test_a_programs_own_protocol_is_kept() -> None:
         for rank in range(2):
             p.chunk(rank, "in", 0).copy(rank, "out", rank).copy(1 - rank, "out", rank)
 
-    plan = sley.compile(two, topology=NDV4, schedule="auto", size_bytes="1K")
+    plan = sley.compile(two, topology=NDV4, schedule="auto", size="1K")
     assert plan.protocol is sley.Protocol.LL128
 
 
@@ -271,25 +271,23 @@ def test_progress_reaches_its_end() -> None:
     ("call", "expected"),
     [
         (lambda: sley.compile(RING, topology=NDV4, schedule="auto"), "C310"),
-        (lambda: sley.compile(RING, schedule="auto", size_bytes="1M"), "C311"),
-        (lambda: sley.compile(RING, topology=NDV4, size_bytes="1M"), "C309"),
-        (lambda: sley.compile(RING, topology=NDV4, schedule="auto", size_bytes="x"), "S702"),
+        (lambda: sley.compile(RING, schedule="auto", size="1M"), "C311"),
+        (lambda: sley.compile(RING, topology=NDV4, size="1M"), "C309"),
+        (lambda: sley.compile(RING, topology=NDV4, schedule="auto", size="x"), "S702"),
         (
-            lambda: sley.compile(RING, topology=NDV4, schedule="auto", size_bytes="1M", channels=0),
+            lambda: sley.compile(RING, topology=NDV4, schedule="auto", size="1M", channels=0),
             "C304",
         ),
         (
-            lambda: sley.compile(
-                RING, topology=NDV4, schedule="auto", size_bytes="1M", allocate="x"
-            ),
+            lambda: sley.compile(RING, topology=NDV4, schedule="auto", size="1M", allocate="x"),
             "C304",
         ),
         (lambda: sley.choose(RING, "1M"), "C311"),
         (lambda: sley.choose([], "1M", NDV4), "C304"),
         (lambda: sley.choose("ring", "1M", NDV4), "C307"),
         (lambda: sley.choose([RING, "ring"], "1M", NDV4), "C307"),
-        (lambda: sley.choose(RING, "1M", "ndv4"), "C307"),
-        (lambda: sley.choose(RING, "1M", "ndv4", model=NDV4.model), "C307"),
+        (lambda: sley.choose(RING, "1M", 8), "C307"),
+        (lambda: sley.choose(RING, "1M", "ndv44"), "T604"),
         (lambda: sley.choose(RING, [], NDV4), "S702"),
         (lambda: sley.choose(RING, [1024, -1], NDV4), "S702"),
         (lambda: sley.choose(RING, 1.5, NDV4), "S702"),

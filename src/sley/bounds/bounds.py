@@ -18,6 +18,7 @@ from sley.ir.collective import Collective
 from sley.ir.sizes import checked_size
 from sley.ir.tables import Value
 from sley.ir.topology import Topology
+from sley.topologies import topology_of
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,16 @@ class Bounds(Value):
     nominal: bool = False
 
     @classmethod
-    def of(cls, collective: Collective, topology: Topology, *, nominal: bool = False) -> Bounds:
+    def of(
+        cls, collective: Collective, topology: Topology | str, *, nominal: bool = False
+    ) -> Bounds:
         """The bounds with rank r on GPU r. GPUs beyond the collective's ranks hold no chunks, but
         may forward and reduce.
 
-        Errors: C305 if the topology has fewer GPUs than the collective has ranks.
+        topology: a topology, or its name, as for `sley.topologies.find`.
+        Errors: C305 if the topology has fewer GPUs than the collective has ranks, C307, T604.
         """
+        topology = topology_of(topology)
         if topology.ranks < collective.ranks:
             raise C305.error(
                 expected=f"at least {collective.ranks} ranks",
@@ -78,14 +83,14 @@ class Bounds(Value):
             )
         return cls(collective, topology, nominal)
 
-    def at(self, size_bytes: int | str) -> Bound:
-        """The bound for a call of `size_bytes`, as nccl-tests counts it: a number of bytes, or a
-        text such as "64M". Errors: S702."""
-        size = checked_size(size_bytes)
+    def at(self, size: int | str) -> Bound:
+        """The bound for a call of this size, as nccl-tests counts it: a number of bytes, or a text
+        such as "64M". Errors: S702."""
+        size_bytes = checked_size(size)
         latency_us, latency_reason = self._latency
         return Bound(
-            size,
-            float(self._limit.ratio) * size / self._whole / 1e3,
+            size_bytes,
+            float(self._limit.ratio) * size_bytes / self._whole / 1e3,
             latency_us,
             self.reason,
             latency_reason,
@@ -146,13 +151,12 @@ class Bounds(Value):
 
 
 def bound(
-    collective: Collective, topology: Topology, size_bytes: int | str, *, nominal: bool = False
+    collective: Collective, topology: Topology | str, size: int | str, *, nominal: bool = False
 ) -> Bound:
     """The lower bound on the time for one size. For several sizes use `Bounds.of(...).at(size)`,
     which computes the cuts once.
 
-    size_bytes: the size of the call, as nccl-tests counts it.
-    nominal: whether links have their nominal rates, not those that transfers reach.
-    Errors: C305.
+    topology, nominal, size: as for `Bounds.of` and `Bounds.at`.
+    Errors: those of both.
     """
-    return Bounds.of(collective, topology, nominal=nominal).at(size_bytes)
+    return Bounds.of(collective, topology, nominal=nominal).at(size)

@@ -68,7 +68,7 @@ def plan_and_file(
         program,
         _options(selection, {} if form is None else form.needs),
         topology=topology,
-        size_bytes=selection.size,
+        size=selection.size,
         verify=verify,
         phase=phases.run,
     )

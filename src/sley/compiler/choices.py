@@ -107,21 +107,21 @@ class Choices:
     candidates: int
     simulations: int
 
-    def at(self, size_bytes: int | str) -> Choice:
+    def at(self, size: int | str) -> Choice:
         """The choice for a size. Errors: C312."""
-        size = size_in_bytes(size_bytes)
+        size_bytes = size_in_bytes(size)
         first, last = self.ranges[0].begin_bytes, self.ranges[-1].end_bytes
-        if size is None or not first <= size <= last:
+        if size_bytes is None or not first <= size_bytes <= last:
             raise C312.error(
                 expected=f"a size from {size_text(first)} to {size_text(last)}, which the table "
                 "covers",
-                found=repr(size_bytes),
+                found=repr(size),
             )
-        return self.ranges[bisect_left([r.end_bytes for r in self.ranges], size)]
+        return self.ranges[bisect_left([r.end_bytes for r in self.ranges], size_bytes)]
 
-    def plan_for(self, size_bytes: int | str) -> Plan:
+    def plan_for(self, size: int | str) -> Plan:
         """The plan for a size. Errors: as `at`."""
-        return self.at(size_bytes).plan
+        return self.at(size).plan
 
     def save(
         self, folder: str | os.PathLike[str], *, target: str | Target = "executor"

@@ -171,18 +171,17 @@ def _costs(options: Options, loop_order: LoopOrder) -> Costs:
     return replace(costs, tiles=1) if loop_order is LoopOrder.TILE else costs
 
 
-def check_kinds(program: object, topology: object) -> None:
-    """Refuses values that are not a program and a topology. Errors: C307."""
+def check_kind(program: object) -> None:
+    """Refuses values that are not a program, for a topology if for any. Errors: C307."""
     if not isinstance(program, Program):
         raise C307.error(
             expected="a Program",
             found=type(program).__name__,
             remedy="Decorate the function with @sley.program(collective), and pass the result.",
         )
-    for cluster in (topology, program.topology):
-        if cluster is not None and not isinstance(cluster, Topology):
-            raise C307.error(
-                expected="a Topology, such as sley.topologies.dgx1()",
-                found=repr(cluster),
-                remedy="Build one with sley.topologies or sley.Topology.from_links.",
-            )
+    if program.topology is not None and not isinstance(program.topology, Topology):
+        raise C307.error(
+            expected="a Topology that the program is written for, such as sley.topologies.dgx1()",
+            found=repr(program.topology),
+            remedy="Build one with sley.topologies or sley.Topology.from_links.",
+        )

@@ -12,16 +12,16 @@ from typing import Any, Protocol, TypeVar
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
 from sley.compiler.options import Options
-from sley.compiler.pipeline import check_kinds
+from sley.compiler.pipeline import check_kind
 from sley.compiler.space import Candidate, Space, candidates
 from sley.errors.compiler import C304, C311, C313
-from sley.errors.simulation import S702
 from sley.formats import Target, refuse_varying_counts, target_named
 from sley.ir.collective import Collective
 from sley.ir.cost_model import CostModel
 from sley.ir.program import Program
-from sley.ir.sizes import checked_size
+from sley.ir.sizes import checked_sizes
 from sley.ir.topology import Topology
+from sley.topologies import topology_of
 from sley.verify import verify
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ Progress = Callable[[int, int], None]
 def choose(
     programs: Program | Sequence[Program],
     sizes: int | str | Sequence[int | str],
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     options: Options | None = None,
     *,
     interpreter: bool = False,
@@ -68,7 +68,8 @@ def choose(
     programs: one, or several for the same collective, to choose among algorithms.
     sizes: the sizes at which all candidates are compared, with sizes in between if they are more
         than a factor of 4 apart; the ranges cover all sizes from the first to the last.
-    topology: by default the one that the first program was written for.
+    topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
+        first program was written for.
     options: how to compile all candidates. Open options are tried: Simple, LL and LL128, unless the
         program requests a protocol; all schedules that the other options allow; both allocations,
         unless the program requests thread blocks; 1, 2 and 4 channels, unless it requests channels;
@@ -87,16 +88,16 @@ def choose(
     the one that is never far from the fastest, also if all rates are 3 % lower or higher.
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
     one with the fewest thread blocks, then the one with the simplest options. Only choices are
-    verified. Errors: C304, C307, C311, C313, F437 with a target, S702, and those of
-    `compile`.
+    verified. Errors: C304, C307, C311, C313, F437 with a target, S702, T604, and
+    those of `compile`.
     """
-    ordered_programs = _check_programs(programs, topology)
-    cluster = topology or ordered_programs[0].topology
+    ordered_programs = _check_programs(programs)
+    cluster = ordered_programs[0].topology if topology is None else topology_of(topology)
     if cluster is None:
         raise C311.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
-    all_sizes = _add_sizes(_sort_sizes(sizes))
+    all_sizes = _add_sizes(sorted(set(checked_sizes(sizes))))
     space = Space.of(options, overrides, _target(target, ordered_programs[0].collective))
     report = progress or (lambda done, total: None)
     steps = len(all_sizes)
@@ -308,16 +309,15 @@ def _middle(low: int, high: int) -> int | None:
     return middle if low < middle < high else None
 
 
-def _check_programs(programs: Program | Sequence[Program], topology: object) -> list[Program]:
-    """The programs, all of them for one collective. Errors: C304, C307 for them or the topology,
-    C313."""
+def _check_programs(programs: Program | Sequence[Program]) -> list[Program]:
+    """The programs, all of them for one collective. Errors: C304, C307, C313."""
     given = [programs] if isinstance(programs, Program) else programs
     if not isinstance(given, (list, tuple)):
         given = [given]  # type: ignore[list-item]
     if not given:
         raise C304.error(expected="a program to choose options for", found="none")
     for program in given:
-        check_kinds(program, topology)
+        check_kind(program)
     first = given[0].collective
     for program in given[1:]:
         c = program.collective
@@ -334,14 +334,6 @@ def _target(target: str | Target | None, collective: Collective) -> Target | Non
     found = target_named(target)
     refuse_varying_counts(collective)
     return found
-
-
-def _sort_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
-    """The sizes in ascending order. Errors: S702."""
-    several = [sizes] if isinstance(sizes, str) or not isinstance(sizes, Iterable) else list(sizes)
-    if not several:
-        raise S702.error(expected="at least one size", found="none")
-    return sorted({checked_size(size) for size in several})
 
 
 def _add_sizes(sizes: list[int]) -> list[int]:

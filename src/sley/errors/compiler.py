@@ -89,7 +89,7 @@ C310 = Rule(
     why="The fastest options for kilobytes are slow for gigabytes: latency limits small calls, "
     "links limit large ones.",
     example='sley.compile(program, topology=sley.topologies.ndv4(), schedule="auto")',
-    instead='Give the size of a call: size_bytes="64M", --size 64M; or let sley.choose make a '
+    instead='Give the size of a call: size="64M", --size 64M; or let sley.choose make a '
     "table for many sizes.",
 )
 C311 = Rule(
@@ -97,7 +97,7 @@ C311 = Rule(
     "no-topology-to-choose-on",
     what="Options are to be chosen by speed, but no topology is given.",
     why="Times depend on the rates of links, which only a topology has.",
-    example='sley.compile(program, schedule="auto", size_bytes="64M")',
+    example='sley.compile(program, schedule="auto", size="64M")',
     instead="Give a topology: topology=sley.topologies.ndv4(2), --topology ndv4:2.",
 )
 C312 = Rule(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sley.errors.simulation import S702
@@ -37,6 +38,20 @@ def checked_size(size: object) -> int:
     if found is None:
         raise S702.error(expected="a positive number of bytes", found=repr(size))
     return found
+
+
+def is_one_size(sizes: object) -> bool:
+    """Whether an argument for sizes is one size, not a sequence of several."""
+    return isinstance(sizes, str) or not isinstance(sizes, Iterable)
+
+
+def checked_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
+    """`checked_size` of one size, or of each of several, in their order. Errors: S702, also for an
+    empty sequence."""
+    several = [sizes] if is_one_size(sizes) else list(sizes)  # type: ignore[arg-type]
+    if not several:
+        raise S702.error(expected="at least one size", found="none")
+    return [checked_size(size) for size in several]
 
 
 def size_text(size_bytes: int) -> str:

@@ -86,8 +86,8 @@ class Estimates:
 
 def estimate(
     plan: Plan,
-    size_bytes: int | str,
-    topology: Topology | None = None,
+    size: int | str,
+    topology: Topology | str | None = None,
     stages: Sequence[int] | None = None,
 ) -> Estimates:
     """Equations (3) to (5) for a plan, for comparison with a simulation (ResCCL 3).
@@ -111,14 +111,14 @@ def estimate(
     Slots, receives, local operations, waits, the interpreter and the launch cost nothing here, and
     parallel blocks share even a single task; so all three are too low for few tiles.
 
-    topology: by default the one that the plan was compiled for. stages: the stage of each channel,
+    size, topology: as for `Simulator`. stages: the stage of each channel,
     from 0; by default each channel is a stage.
-    Errors: S701, S702, S703, S704, S706, C301, C305.
+    Errors: S701, S702, S703, S704, S706, C301, C305, C307, T604.
     """
-    chosen, size = choose_topology(plan, topology), checked_size(size_bytes)
+    chosen, size_bytes = choose_topology(plan, topology), checked_size(size)
     plan = without_groups(plan)
     stage = _stages(plan, stages)
-    tasks = _Tasks.of(plan, chosen, size)
+    tasks = _Tasks.of(plan, chosen, size_bytes)
     every = np.ones(len(plan.instructions), bool)
     turns = Turns.of(plan, tasks.links)
     transfer_us, none_us = tasks.transfer_us(every), np.zeros((len(every), 2))
@@ -133,7 +133,7 @@ def estimate(
     all_us = turns.all_tiles(order, transfer_us, tasks.tiles)
     further_us = turns.all_tiles(order, transfer_us, 1, first=0.0)
     return Estimates(
-        size_bytes=size,
+        size_bytes=size_bytes,
         tiles=tasks.tiles,
         stages=max(len(within), 1),
         algorithm=algorithm,

@@ -17,11 +17,13 @@ from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol
 from sley.simulate.moves import Moves, memory_of
 from sley.simulate.routes import Routes, latencies
+from sley.topologies import topology_of
 
 
-def choose_topology(plan: Plan, topology: Topology | None) -> Topology:
-    """The given topology, by default the one that the plan was compiled for. Errors: S701."""
-    chosen = topology or plan.topology
+def choose_topology(plan: Plan, topology: Topology | str | None) -> Topology:
+    """The given topology, by default the one that the plan was compiled for. Errors: S701, and
+    those of `topology_of`."""
+    chosen = plan.topology if topology is None else topology_of(topology)
     if chosen is None:
         raise S701.error(at=Place(detail=plan.name), expected="a topology", found="none")
     return chosen

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from sley.errors.simulation import S703, S704, S705
 from sley.ir.cost_model import CostModel
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
-from sley.ir.sizes import checked_size
+from sley.ir.sizes import checked_size, checked_sizes, is_one_size
 from sley.ir.tables import NONE, FloatArray, LongArray, inverse
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
@@ -33,20 +34,21 @@ MAX_EXECUTIONS = 10**8
 class Simulator:
     """A plan on a topology, ready to be simulated for many sizes.
 
-    topology: by default the one that the plan was compiled for.
+    topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
+        plan was compiled for.
     model: replaces the topology's.
     interpreter: whether an interpreter runs the plan (MSCCL's runtime), or code made for it.
     slots: messages that a connection holds; by default the plan's number.
     executions: whether the results contain every execution.
     bounds: the collective's lower bounds on the topology, if they have been computed already.
 
-    Errors: S701, S704, S706, C301, C305, C307.
+    Errors: S701, S704, S706, C301, C305, C307, T604.
     """
 
     def __init__(
         self,
         plan: Plan,
-        topology: Topology | None = None,
+        topology: Topology | str | None = None,
         *,
         model: CostModel | None = None,
         interpreter: bool = False,
@@ -54,7 +56,7 @@ class Simulator:
         executions: bool = False,
         bounds: Bounds | None = None,
     ) -> None:
-        _check_kinds(plan, topology, model, bounds)
+        _check_kinds(plan, model, bounds)
         for word, flag in (("interpreter", interpreter), ("executions", executions)):
             if not isinstance(flag, (bool, np.bool_)):
                 raise S704.error(expected=f"{word} as True or False", found=f"{word}={flag!r}")
@@ -69,12 +71,12 @@ class Simulator:
         self._inputs = Inputs.of(plan, self.topology, interpreter=self.interpreter)
         self._bounds = bounds or Bounds.of(plan.collective, self.topology)
 
-    def __call__(self, size_bytes: int | str) -> Simulation:
-        """One call of `size_bytes`, as nccl-tests counts them: bytes, or a text such as "64M".
-        Errors: S702, S703, S705."""
-        size = checked_size(size_bytes)
+    def __call__(self, size: int | str) -> Simulation:
+        """One call of this size, as nccl-tests counts it: a number of bytes, or a text such as
+        "64M". Errors: S702, S703, S705."""
+        size_bytes = checked_size(size)
         plan, model = self.plan, self.topology.model
-        cut = Tiling.of(plan, model, size)
+        cut = Tiling.of(plan, model, size_bytes)
         rows = cut.tiles * len(plan.instructions)
         if rows > MAX_EXECUTIONS:
             raise S705.error(
@@ -98,14 +100,14 @@ class Simulator:
             plan=plan,
             topology=self.topology,
             model=model,
-            size_bytes=size,
+            size_bytes=size_bytes,
             tiles=cut.tiles,
             tile_bytes=cut.tile_bytes,
             interpreter=self.interpreter,
             launch_us=self._inputs.launch_us,
             startup_us=self.topology.startup_us,
             time_us=float(blocks.end_us.max(initial=self._inputs.launch_us)),
-            bound=self._bounds.at(size),
+            bound=self._bounds.at(size_bytes),
             blocks=blocks,
             links=_loads(found, len(self.topology.links)),
             critical=critical,
@@ -134,11 +136,10 @@ class Simulator:
             )
 
 
-def _check_kinds(plan: object, topology: object, model: object, bounds: object) -> None:
-    """Validates the types of a plan, topology, model and bounds. Errors: C307."""
+def _check_kinds(plan: object, model: object, bounds: object) -> None:
+    """Validates the types of a plan, model and bounds. Errors: C307."""
     for word, value, kind in (
         ("a Plan, such as sley.compile returns", plan, Plan),
-        ("a Topology, such as sley.topologies.ndv4()", topology, Topology),
         ("a CostModel", model, CostModel),
         ("Bounds", bounds, Bounds),
     ):
@@ -150,26 +151,60 @@ def _check_kinds(plan: object, topology: object, model: object, bounds: object) 
             )
 
 
+# A text is a sequence of texts, but one size.
+@overload
+def simulate(  # type: ignore[overload-overlap]
+    plan: Plan,
+    sizes: int | str,
+    topology: Topology | str | None = ...,
+    *,
+    model: CostModel | None = ...,
+    interpreter: bool = ...,
+    slots: int | None = ...,
+    executions: bool = ...,
+) -> Simulation: ...
+
+
+@overload
 def simulate(
     plan: Plan,
-    size_bytes: int | str,
-    topology: Topology | None = None,
+    sizes: Sequence[int | str],
+    topology: Topology | str | None = ...,
+    *,
+    model: CostModel | None = ...,
+    interpreter: bool = ...,
+    slots: int | None = ...,
+    executions: bool = ...,
+) -> list[Simulation]: ...
+
+
+def simulate(
+    plan: Plan,
+    sizes: int | str | Sequence[int | str],
+    topology: Topology | str | None = None,
     *,
     model: CostModel | None = None,
     interpreter: bool = False,
     slots: int | None = None,
     executions: bool = False,
-) -> Simulation:
-    """Simulates one call of a plan on a topology. Settings: as for `Simulator`, which is faster for
-    many sizes. Errors: S701 to S706, C301, C305, C307."""
-    return Simulator(
+) -> Simulation | list[Simulation]:
+    """Simulates a call of a plan on a topology, or a call of each of several sizes.
+
+    sizes: a size as nccl-tests counts it, a number of bytes or a text such as "64M"; or several,
+        for a list of simulations.
+    topology, model, interpreter, slots, executions: as for `Simulator`.
+    Errors: S701 to S706, C301, C305, C307, T604.
+    """
+    simulator = Simulator(
         plan,
         topology,
         model=model,
         interpreter=interpreter,
         slots=slots,
         executions=executions,
-    )(size_bytes)
+    )
+    found = [simulator(size) for size in checked_sizes(sizes)]
+    return found[0] if is_one_size(sizes) else found
 
 
 def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | None, Executions]:

@@ -1,6 +1,7 @@
 """Topologies: clusters found by name, read from files, and saved as TOML.
 
-`find` accepts the same texts as --topology; each machine has a function of its own.
+`find` accepts the same texts as --topology, and so does every function that has a topology as an
+argument (`topology_of`); each machine has a function of its own.
 Files: library (the machines of machines/*.toml), clusters (texts of --topology, meshes and tori),
 files (load and save), machine and node (a machine's TOML file and the node that it describes),
 graph (whole topologies as TOML), nccl_xml, nvidia_smi, taccl (other tools' files), assumptions
@@ -10,7 +11,7 @@ links).
 
 from __future__ import annotations
 
-from sley.topologies.clusters import cluster, find, look_up, mesh, torus
+from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
 from sley.topologies.files import Loaded, load, read, save
 from sley.topologies.library import (
     dgx1,
@@ -65,5 +66,6 @@ __all__ = [
     "resccl",
     "resccl_4gpu",
     "save",
+    "topology_of",
     "torus",
 ]

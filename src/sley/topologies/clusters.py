@@ -95,6 +95,20 @@ def find(name: str) -> Topology:
     return look_up(name).topology
 
 
+def topology_of(topology: Topology | str) -> Topology:
+    """A topology as it is, or the one with this name. Errors: C307, and those of `look_up`."""
+    if isinstance(topology, Topology):
+        return topology
+    if not isinstance(topology, str):
+        raise C307.error(
+            expected='a Topology, or the name of one, such as "ndv4:2"',
+            found=repr(topology)[:60],
+            remedy="The command `sley topology list` prints the names; sley.topologies builds "
+            "others.",
+        )
+    return find(topology)
+
+
 def look_up(name: str) -> Loaded:
     """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, or
     FILE[:NODES]; with its machine, and the importer's assumptions.

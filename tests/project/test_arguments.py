@@ -1,0 +1,68 @@
+"""Sizes and topologies as arguments: every function takes the same texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from sley.bounds import Bounds, bound
+from sley.simulate import Simulator, estimate
+
+RING = sley.algorithms.ring_allreduce(8)
+PLAN = sley.compile(RING)
+PAIR = sley.compile(sley.algorithms.ring_allreduce(2))
+NDV4 = sley.topologies.ndv4()
+ONE = {"instances": 1, "channels": 1, "protocol": "Simple", "schedule": "msccl"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda topology: sley.compile(RING, topology=topology),
+        lambda topology: sley.choose(RING, "1M", topology, **ONE),
+        lambda topology: sley.simulate(PLAN, "1M", topology),
+        lambda topology: Simulator(PLAN, topology)("1M"),
+        lambda topology: estimate(PLAN, "1M", topology),
+        lambda topology: Bounds.of(PLAN.collective, topology).at("1M"),
+        lambda topology: bound(PLAN.collective, topology, "1M"),
+    ],
+)
+def test_the_name_of_a_topology_stands_for_it(call: Callable[[Any], object]) -> None:
+    assert call("ndv4") == call(NDV4)
+    with pytest.raises(sley.SleyError, match=r"T604(?s:.*)Did you mean ndv4"):
+        call("ndv44")
+    with pytest.raises(sley.SleyError, match="C307"):
+        call(8)
+
+
+@pytest.mark.parametrize("several", [["1M", 4096], ("1M", 4096), np.array([2**20, 4096])])
+def test_several_sizes_give_a_list_in_their_order(several: Any) -> None:
+    found = sley.simulate(PLAN, several, NDV4)
+    assert found == [sley.simulate(PLAN, size, NDV4) for size in (2**20, 4096)]
+    measured = sley.run(PAIR, several, iterations=1, warmup=0)
+    assert [m.size_bytes for m in measured] == [2**20, 4096]
+    choices = sley.choose(RING, several, NDV4, **ONE)
+    assert (choices.ranges[0].begin_bytes, choices.ranges[-1].end_bytes) == (4096, 2**20)
+
+
+@pytest.mark.parametrize("size", ["4K", 4096, np.int64(4096)])
+def test_one_size_is_a_number_or_a_text(size: Any) -> None:
+    assert sley.simulate(PLAN, size, NDV4).size_bytes == 4096
+    assert [m.size_bytes for m in sley.run(PAIR, size, iterations=1, warmup=0)] == [4096]
+    assert sley.choose(RING, size, NDV4, **ONE).at(size).end_bytes == 4096
+    assert sley.compile(RING, topology=NDV4, schedule="auto", size=size, channels=1, instances=1)
+
+
+@pytest.mark.parametrize("sizes", [[], "64 apples", ["4K", -1], 1.5, None])
+def test_every_function_refuses_the_same_sizes(sizes: Any) -> None:
+    for call in (
+        lambda: sley.simulate(PLAN, sizes, NDV4),
+        lambda: sley.choose(RING, sizes, NDV4, **ONE),
+        lambda: sley.run(PAIR, sizes),
+    ):
+        with pytest.raises(sley.SleyError, match="S702"):
+            call()
