@@ -77,8 +77,9 @@ DATA_MODEL_HEAD = """\
 
 Each stage of sley hands the next one an immutable value. Large ones are tables: frozen dataclasses
 of read-only NumPy columns of equal length, in which `table.column` is an array and `table[i]` is a
-row for people. `NONE`, which is -1, means no value. A column named after a table or a row
-("source", "transfer") contains row numbers.
+row for people, `table.to_dict()` has the columns as lists with words in place of numbers, and
+`table.to_pandas()` a DataFrame. `NONE`, which is -1, means no value. A column named after a table
+or a row ("source", "transfer") contains row numbers.
 
 `docs/generate.py` makes this page from the docstrings. [The machine](machine.md) defines the
 *meaning* of a plan.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +13,9 @@ from hypothesis import strategies as st
 
 import sley
 from sley.ir.graph import find_cycle, levels
-from sley.ir.tables import Edges, distinct, neighbouring_writes, spans
+from sley.ir.tables import NONE, Edges, distinct, neighbouring_writes, spans
+from sley.ir.words import Buffer, Op
+from support.plan_edits import with_columns
 
 
 def test_columns_cannot_be_changed_and_rows_are_views_for_people() -> None:
@@ -20,6 +26,49 @@ def test_columns_cannot_be_changed_and_rows_are_views_for_people() -> None:
     assert len(list(table)) == len(table)
     with pytest.raises(IndexError):
         table[len(table)]
+
+
+def test_rows_and_texts_have_words_for_members_of_enumerations() -> None:
+    plan = sley.compile(sley.algorithms.ring_allreduce(2))
+    first = plan.instructions[0]
+    assert (first.op, first.src_buffer, first.dst_buffer) == (Op.SEND, Buffer.INPUT, NONE)
+    assert repr(first).startswith("namespace(op=<Op.SEND: 1>, src_buffer=<Buffer.INPUT: 0>")
+    columns = plan.instructions.to_dict()
+    assert list(columns) == plan.instructions.column_names()
+    assert (columns["op"][0], columns["src_buffer"][0], columns["dst_buffer"][0]) == (
+        "send",
+        "in",
+        None,
+    )
+    assert columns["src_index"] == [i if i >= 0 else None for i in plan.instructions.src_index]
+    head, row = repr(plan.instructions).splitlines()[1:3]
+    assert row.split()[: len(head.split())][:4] == ["send", "in", str(first.src_index), "-"]
+    links = sley.topologies.ndv4(2).links.to_dict()
+    assert set(links["kind"]) == {"nvlink", "pcie", "network"}
+    assert None in links["latency_us"]
+
+
+def test_a_number_that_no_member_has_stays_a_number() -> None:
+    plan = sley.compile(sley.algorithms.ring_allreduce(2))
+    wrong = with_columns(plan, 0, op=77)
+    assert wrong.instructions[0].op == 77
+    assert wrong.instructions.to_dict()["op"][0] == 77
+
+
+def test_pandas_gets_the_columns_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Frame:
+        def __init__(self, columns: dict[str, Any]) -> None:
+            self.columns, self.converted = columns, False
+
+        def convert_dtypes(self) -> Frame:
+            self.converted = True
+            return self
+
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=Frame))
+    table = sley.algorithms.ring_allreduce(2).transfers
+    frame = table.to_pandas()
+    assert frame.converted
+    assert frame.columns == table.to_dict()
 
 
 pairs = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 
 from sley.ir.tables import ByteArray, FloatArray, IntArray, Table
 
@@ -40,6 +41,8 @@ class Vertices(Table):
     node: its node; NONE outside of nodes.
     """
 
+    WORDS = MappingProxyType({"kind": VertexKind})
+
     kind: ByteArray
     node: IntArray
 
@@ -59,6 +62,8 @@ class TopologyLinks(Table):
     GBps: the rate that transfers reach together, which the simulator and the bounds use.
     latency_us: the link's latency instead of the cost model's for its kind, or NONE.
     """
+
+    WORDS = MappingProxyType({"kind": LinkKind})
 
     src: IntArray
     dst: IntArray

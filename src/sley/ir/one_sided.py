@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -72,6 +73,8 @@ class Operations(Table):
     source: row of the plan's `sources`.
     """
 
+    WORDS = MappingProxyType({"action": Action})
+
     action: ByteArray
     thread: IntArray
     target: IntArray
@@ -95,6 +98,8 @@ class Ranges(Table):
     packet: whether the range holds packets: data with flags, twice as long. Packet `index` of the
         scratch takes its chunks 2 * index and 2 * index + 1.
     """
+
+    WORDS = MappingProxyType({"buffer": Buffer})
 
     operation: IntArray
     move: IntArray

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ class Instructions(Table):
     pipeline: its sub-pipeline (ResCCL 4.3), from 0; NONE in plans without sub-pipelines.
     source: row of the plan's `sources`.
     """
+
+    WORDS = MappingProxyType({"op": Op, "src_buffer": Buffer, "dst_buffer": Buffer})
 
     op: ByteArray
     src_buffer: ByteArray

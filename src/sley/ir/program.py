@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from sley.ir.tables import (
     frozen_array,
 )
 from sley.ir.topology import Topology
-from sley.ir.words import Protocol, TransferKind
+from sley.ir.words import Buffer, Protocol, TransferKind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,6 +45,8 @@ class Transfers(Table):
         to several ranks, or reduce ranges of several ranks into one. NONE for others.
     source: row of the program's `sources`.
     """
+
+    WORDS = MappingProxyType({"kind": TransferKind, "src_buffer": Buffer, "dst_buffer": Buffer})
 
     kind: ByteArray
     src: IntArray

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from types import SimpleNamespace
-from typing import Any, TypeAlias
+from enum import IntEnum
+from functools import cached_property
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 NONE = -1
 """No value, in a column."""
@@ -45,12 +50,12 @@ def frozen_array(values: Any, dtype: DTypeLike) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Value:
-    """A frozen value of a stage; values with equal fields, arrays included, are equal.
+    """A frozen value of a stage; values with equal fields, arrays included, are equal, and have
+    equal hashes, which are computed once.
 
     A subclass is a frozen dataclass with eq=False and repr=False. A field that is annotated as an
-    array (`IntArray` and others) becomes a read-only, contiguous array of that type. A value has no
-    hash, since arrays have none. Pickling stores its fields, without cached properties; unpickled
-    arrays are read-only again.
+    array (`IntArray` and others) becomes a read-only, contiguous array of that type. Pickling
+    stores its fields, without cached properties; unpickled arrays are read-only again.
     """
 
     def __post_init__(self) -> None:
@@ -62,7 +67,12 @@ class Value:
             return NotImplemented
         return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((type(self), *(_hashable(getattr(self, f.name)) for f in fields(self))))
 
     def __repr__(self) -> str:
         parts = [f"{f.name}={_brief(getattr(self, f.name))}" for f in fields(self)]
@@ -76,6 +86,13 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.array_equal(one, other)
     return bool(one == other)
+
+
+def _hashable(value: Any) -> Any:
+    """A value with a hash that is equal for fields that are equal (0.0 equals -0.0)."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.shape, (value + 0.0 if value.dtype.kind == "f" else value).tobytes()
 
 
 def _brief(value: Any) -> str:
@@ -109,7 +126,13 @@ _SHOWN_ROWS = 5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table(Value):
-    """Columns of one length. ``table[i]`` is a row for people, tests and messages."""
+    """Columns of one length. ``table[i]`` is a row for people, tests and messages.
+
+    A subclass names in `WORDS` the columns that hold members of an enumeration. Rows have the
+    members; texts and `to_dict` have their words.
+    """
+
+    WORDS: ClassVar[Mapping[str, type[IntEnum]]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,7 +152,8 @@ class Table(Value):
     def __getitem__(self, row: int) -> SimpleNamespace:
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return SimpleNamespace(**{n: getattr(self, n)[row].item() for n in self.column_names()})
+        cells = {n: getattr(self, n)[row].item() for n in self.column_names()}
+        return SimpleNamespace(**{n: self._members(n).get(v, v) for n, v in cells.items()})
 
     def __iter__(self) -> Iterator[SimpleNamespace]:
         return (self[row] for row in range(len(self)))
@@ -137,7 +161,8 @@ class Table(Value):
     def __repr__(self) -> str:
         """The names of the columns and the first rows."""
         names = self.column_names()
-        shown = [[str(getattr(self, n)[k]) for n in names] for k in range(len(self))[:_SHOWN_ROWS]]
+        columns = [self._cells(n, getattr(self, n)[:_SHOWN_ROWS]) for n in names]
+        shown = [["-" if v is None else str(v) for v in row] for row in zip(*columns, strict=True)]
         widths = [max(map(len, cells)) for cells in zip(names, *shown, strict=True)]
         lines = [
             "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
@@ -145,6 +170,31 @@ class Table(Value):
         ]
         more = ["..."] if len(self) > _SHOWN_ROWS else []
         return "\n  ".join([f"{type(self).__name__}({len(self)} rows)", *lines, *more])
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """The columns as lists: words for members of enumerations ("send", "scratch"), None for
+        NONE."""
+        return {n: self._cells(n, getattr(self, n)) for n in self.column_names()}
+
+    def to_pandas(self) -> DataFrame:
+        """`to_dict` as a DataFrame of pandas, which must be installed; None is its NA."""
+        import pandas
+
+        return pandas.DataFrame(self.to_dict()).convert_dtypes()
+
+    def _cells(self, name: str, column: NDArray[Any]) -> list[Any]:
+        members = self._members(name)
+        words = {number: word_of(member) for number, member in members.items()} | {NONE: None}
+        return [words.get(value, value) for value in column.tolist()]
+
+    def _members(self, name: str) -> dict[int, IntEnum]:
+        """The members of a column's enumeration, by their numbers."""
+        return {int(member): member for member in self.WORDS.get(name, ())}
+
+
+def word_of(member: IntEnum) -> str:
+    """The word of a member of an enumeration: its `word`, or its name in lower case."""
+    return str(getattr(member, "word", member.name.lower()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class Executions(Table):
     after: the row of the execution that it waited for; NONE for LAUNCH.
     moving_us: time moving data; the rest is waiting between parts, and overhead.
     """
+
+    WORDS = MappingProxyType({"cause": Cause})
 
     instruction: IntArray
     tile: IntArray
