@@ -47,6 +47,7 @@ MODULES: dict[str, str | None] = {
     "choices": None,
     "collectives": None,
     "graph": None,
+    "methods": None,
     "happens_before": None,
     "faults": None,
     "groups": None,

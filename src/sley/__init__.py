@@ -6,6 +6,7 @@ Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, 
 
 from importlib.metadata import version
 
+import sley.methods
 from sley import algorithms, topologies
 from sley.communicator import Communicator
 from sley.communicator.heap import empty
@@ -26,11 +27,12 @@ from sley.lang import program, rescclang, trace
 from sley.lang.msccl import ScriptProgram
 from sley.passes.lift import lift
 from sley.passes.timeline import Costs
-from sley.report.tables import pipeline_table, plan_table
 from sley.running import execute, run
 from sley.scripts import load_msccl
 from sley.simulate import Simulation, Simulator, simulate
 from sley.verify import Proof, verify
+
+sley.methods.attach()
 
 __version__ = version("sley")
 
@@ -72,8 +74,6 @@ __all__ = [
     "lift",
     "load",
     "load_msccl",
-    "pipeline_table",
-    "plan_table",
     "program",
     "rescclang",
     "run",

@@ -21,6 +21,7 @@ from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.mscclpp.words import NAMES
 from sley.ir.one_sided import Action, OneSidedPlan
 from sley.ir.words import Buffer
+from sley.report.tables import pipeline_table, plan_table
 from support import mscclpp_right as right
 from support.mscclpp_plans import Block, Made, edited, text_of
 from support.mscclpp_right import RIGHT
@@ -507,8 +508,8 @@ USES: dict[str, Callable[[Any], object]] = {
     "compile": sley.compile,
     "save as XML": lambda plan: sley.save(plan, "plan.xml"),
     "save as a kernel": lambda plan: sley.save(plan, "plan.cu"),
-    "plan_table": lambda plan: sley.plan_table(plan, 0),
-    "pipeline_table": sley.pipeline_table,
+    "plan_table": lambda plan: plan_table(plan, 0),
+    "pipeline_table": pipeline_table,
 }
 
 

@@ -54,7 +54,7 @@ P812 = Rule(
     why="A trace lists all executions of each thread block. A simulation keeps them only on "
     "request, because they may be millions of rows.",
     example="trace(sley.simulate(plan, '64MB'))",
-    instead="Simulate again and keep them: sley.simulate(plan, size_bytes, executions=True).",
+    instead="Simulate again and keep them: sley.simulate(plan, size, executions=True).",
 )
 P813 = Rule(
     "P813",
@@ -73,4 +73,12 @@ P804 = Rule(
     "put together by hand may be.",
     example="block_picture(plan)  # whose instruction 3 has operation 99",
     instead="Correct the tables of the plan; sley.verify(plan) names the same places.",
+)
+P814 = Rule(
+    "P814",
+    "no-such-rank",
+    what="A rank to be shown or drawn does not exist.",
+    why="The ranks of a plan or program are numbered from 0.",
+    example="sley.compile(sley.algorithms.ring_allreduce(4)).show(rank=4)",
+    instead="Give a rank from 0 to ranks - 1, or none for all.",
 )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sley.errors import Place, counted
 from sley.errors.compiler import C307
 from sley.ir.collective import Collective, Layout
+from sley.ir.methods import BlockPlanMethods, PlanMethods
 from sley.ir.sources import Sources
 from sley.ir.tables import (
     NONE,
@@ -96,7 +97,7 @@ class Estimate(Value):
     tiles: int
 
 
-class BlockPlan(Value):
+class BlockPlan(Value, BlockPlanMethods):
     """What plans of all kinds share: rows of thread blocks, block after block, rank after rank.
 
     name, collective, block_rank, block_offset, sources: as in `Plan`.
@@ -107,6 +108,11 @@ class BlockPlan(Value):
     block_rank: IntArray
     block_offset: LongArray
     sources: Sources
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.collective.ranks
 
     @cached_property
     def rank_block(self) -> LongArray:
@@ -145,7 +151,7 @@ class BlockPlan(Value):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan(BlockPlan):
+class Plan(BlockPlan, PlanMethods):
     """An executable plan, whose meaning is defined in `docs/machine.md`.
 
     name: the plan's name.

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from sley.ir.collective import Collective, Layout
+from sley.ir.methods import ProgramMethods
 from sley.ir.sources import Sources
 from sley.ir.tables import (
     NONE,
@@ -123,7 +124,7 @@ class Transfers(Table):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Program(Value):
+class Program(Value, ProgramMethods):
     """An algorithm: its meaning is the execution of its transfers one after another.
 
     name: the algorithm's name.
@@ -142,6 +143,11 @@ class Program(Value):
     protocol: Protocol | None
     sources: Sources
     topology: Topology | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.collective.ranks
 
     @cached_property
     def layout(self) -> Layout:

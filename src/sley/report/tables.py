@@ -10,9 +10,19 @@ import numpy as np
 from sley.codegen import Engine
 from sley.engine.measure import Comparison, Measurement
 from sley.errors import counted
+from sley.errors.report import P814
 from sley.ir.plan import Estimate, Plan, check_kind
 from sley.ir.tables import NONE
-from sley.ir.words import Buffer, Op
+from sley.ir.words import Buffer, Op, is_integer
+
+
+class Text(str):
+    """A text that is shown as it is, without quotation marks, by Python's prompt and notebooks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def table_lines(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
@@ -214,14 +224,21 @@ def pipeline_table(plan: Plan) -> list[str]:
 
 
 def plan_table(plan: Plan, rank: int) -> list[str]:
-    """The thread blocks of one rank, a line for each instruction. Errors: C307."""
+    """The thread blocks of one rank, a line for each instruction. Errors: C307, P814."""
     check_kind(plan)
+    check_rank(rank, plan.ranks)
     lines = []
     for block in range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1])):
         lines.append(f"rank {rank} block {plan.block_number[block]}")
         for row in range(int(plan.block_offset[block]), int(plan.block_offset[block + 1])):
             lines.append("  " + _instruction(plan, row))
     return lines
+
+
+def check_rank(rank: object, ranks: int) -> None:
+    """Refuses what is no rank to show. Errors: P814."""
+    if not is_integer(rank) or not 0 <= rank < ranks:  # type: ignore[operator]
+        raise P814.error(expected=f"a rank from 0 to {ranks - 1}", found=repr(rank))
 
 
 def _instruction(plan: Plan, row: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from sley.bounds import Bound
 from sley.ir.collectives import bus_factor
 from sley.ir.cost_model import CostModel
+from sley.ir.methods import SimulationMethods
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, Value
@@ -89,7 +90,7 @@ class LinkLoad(Value):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Simulation(Value):
+class Simulation(Value, SimulationMethods):
     """A run of a plan under the cost model. Times count from the call; blocks start after its
     launch.
 

@@ -177,6 +177,9 @@ class Picture:
             at = Place(str(path))
             raise F461.error(at=at, expected=expected, found=str(problem)) from problem
 
+    def _repr_svg_(self) -> str:
+        return self.svg().decode()
+
     def svg(self) -> bytes:
         """The picture as SVG: the same bytes for the same picture."""
         return self._render("svg", _POINTS_PER_INCH, {"Date": None, "Creator": None})

@@ -35,6 +35,7 @@ from sley.report.pictures.canvas import (
     Stroke,
     Style,
 )
+from sley.report.tables import check_rank
 
 _REDUCING_PT = 1.9
 
@@ -101,9 +102,11 @@ def check_plan(plan: Plan) -> None:
 
 
 def rank_mask(ranks: Collection[int] | None, total: int) -> BoolArray:
-    """bool (total,): whether each rank is drawn; all if `ranks` is None."""
+    """bool (total,): whether each rank is drawn; all if `ranks` is None. Errors: P814."""
     if ranks is None:
         return np.ones(total, bool)
+    for rank in ranks:
+        check_rank(rank, total)
     chosen = np.zeros(total, bool)
     chosen[list(ranks)] = True
     return chosen

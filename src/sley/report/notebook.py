@@ -1,0 +1,83 @@
+"""Notebooks: values as HTML, which Jupyter shows in place of their text."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from html import escape
+
+from sley.errors import SleyError
+from sley.ir.fabric import LinkKind
+from sley.ir.plan import Plan
+from sley.ir.program import Program
+from sley.ir.topology import Topology
+from sley.report.html import html_report
+from sley.report.pictures import (
+    Picture,
+    block_picture,
+    chunk_picture,
+    topology_picture,
+)
+from sley.report.simulation import simulation_lines
+from sley.report.tables import plan_summary
+from sley.simulate.result import Simulation
+from sley.topologies.summary import Summary
+
+MOST_BYTES = 2**22
+"""The largest page of a simulation inside a notebook, which is saved with it."""
+
+
+def plan_html(plan: Plan) -> str:
+    """A plan's properties, and its thread blocks if the picture is small enough."""
+    rows = [(name.replace("_", " "), _words(value)) for name, value in plan_summary(plan).items()]
+    return _head(plan) + _table(rows) + _drawing(lambda: block_picture(plan))
+
+
+def program_html(program: Program) -> str:
+    """A program's graph of transfers, if the picture is small enough."""
+    return _head(program) + _drawing(lambda: chunk_picture(program))
+
+
+def topology_html(topology: Topology) -> str:
+    """A topology's classes of links, and its graph if the picture is small enough."""
+    rows = [("links, each direction", "number", "nominal GB/s", "reached GB/s")]
+    rows += [
+        (f"{LinkKind(kind).name.lower()}: {ends}", str(count), f"{nominal:g}", f"{reached:g}")
+        for kind, ends, nominal, reached, _, count in Summary.of(topology).links
+    ]
+    return _head(topology) + _table(rows) + _drawing(lambda: topology_picture(topology))
+
+
+def simulation_html(simulation: Simulation) -> str:
+    """The report of a simulation in a frame of its own; its text if the page would be too large."""
+    page = html_report([simulation], title=simulation.plan.name)
+    if len(page) > MOST_BYTES:
+        return f"<pre>{escape(chr(10).join(simulation_lines(simulation)))}</pre>"
+    frame = 'style="width:100%;height:42em;border:0" sandbox="allow-scripts"'
+    return f'{_head(simulation)}<iframe srcdoc="{escape(page)}" {frame}></iframe>'
+
+
+def _head(value: object) -> str:
+    return f"<div><b>{escape(repr(value))}</b></div>"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in value.items())
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _drawing(draw: Callable[[], Picture]) -> str:
+    """A picture as an image that shares no names with its page; "" if it can't be drawn."""
+    try:
+        picture = draw()
+        image = base64.b64encode(picture.svg()).decode()
+    except (SleyError, ImportError):  # too large to be read, or there is no matplotlib
+        return ""
+    source = f'src="data:image/svg+xml;base64,{image}"'
+    return f'<img alt="{escape(picture.title)}" style="max-width:100%" {source}>'
