@@ -16,7 +16,8 @@ Case = tuple[str, dict[str, Any]]
 """The name of an algorithm, and the arguments of `build`."""
 
 GROUPED = tuple(name for name in CATALOG if name.startswith("nvls-"))
-"""The algorithms in which switches reduce and multicast: not with all options, nor in files."""
+"""The algorithms in which switches reduce and multicast: not with all options, nor in files
+for MSCCL."""
 
 PLAIN = tuple(name for name in CATALOG if name not in GROUPED)
 """The other algorithms."""

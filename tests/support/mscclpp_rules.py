@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-LOCAL, REMOTE = "type", "buffer_id"
+LOCAL, REMOTE, SWITCH = "type", "buffer_id", "switch_channel_id"
 MOVES = {
     # name: the kinds of the first sources, of further ones, and the same of destinations
     "put": ((), LOCAL, (), REMOTE),
@@ -22,6 +22,8 @@ MOVES = {
     "upkt": ((LOCAL,), None, (LOCAL,), None),
     "repkt": ((LOCAL,), LOCAL, (LOCAL,), None),
     "respkt": ((LOCAL,), LOCAL, (LOCAL,), REMOTE),
+    "gstore": ((LOCAL,), None, (SWITCH,), None),
+    "glres": ((SWITCH,), None, (SWITCH,), None),
 }
 SIGNALS = ("signal", "wait", "rlxsignal", "rlxwait")
 OPERATIONS = {*MOVES, *SIGNALS, "nop", "barrier", "sem_acquire", "sem_release"}
@@ -96,7 +98,7 @@ def _tables(plan: dict[str, Any]) -> Iterator[str]:
             yield f"{at}: {len(block['ops'])} operations"
         for entry in block["channels"]:
             number = sum(
-                len(of["connected_to"])
+                len(of.get("connected_to", of.get("rank_groups")))
                 for of in gpu["channels"]
                 if of["channel_type"] == entry["channel_type"]
             )
@@ -141,7 +143,7 @@ def _operands(plan: dict[str, Any]) -> Iterator[str]:
         sources, destinations = op["src_buff"], op["dst_buff"]
         first, further, firsts, others = MOVES[op["name"]]
         for items, begin, rest in ((sources, first, further), (destinations, firsts, others)):
-            kinds = [LOCAL if LOCAL in item else REMOTE for item in items]
+            kinds = [next(k for k in (LOCAL, REMOTE, SWITCH) if k in item) for item in items]
             if kinds[: len(begin)] != list(begin) or set(kinds[len(begin) :]) - {rest}:
                 yield f"{at}: operands {kinds}"
             if not items or len(items) > 10 or sum(kind == REMOTE for kind in kinds) > 8:
@@ -176,7 +178,13 @@ def _inside(plan, gpu, block, op, item, sizes) -> Iterator[str]:
     if item["size"] < 1 or item["index"] < 0:
         yield f"{at}: an empty range"
     word = item.get("type")
-    if word is None:
+    if SWITCH in item:
+        word, ranks = _switches(gpu)[_channels(block, "switch")[item[SWITCH]]]
+        if gpu["id"] not in ranks:
+            yield f"{at}: a switch channel of others"
+        names = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
+        sizes = {word: min(plan["gpus"][rank][names[word]] for rank in ranks)}
+    elif word is None:
         refs = _refs(block, op["channel_type"])
         entry = gpu["remote_buffers"][refs[item["buffer_id"]]]
         other = plan["gpus"][entry["rank"]]
@@ -204,6 +212,33 @@ def _is_packet(op: dict[str, Any], item: dict[str, Any]) -> bool:
         return True
     side = "dst_buff" if name == "ppkt" else "src_buff"
     return any(item is other for other in op[side])
+
+
+def _switches(gpu: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    """The buffer and the ranks of each switch channel of a GPU."""
+    return [
+        (of["buffer_type"], tuple(group["ranks"]))
+        for of in gpu["channels"]
+        if of["channel_type"] == "switch"
+        for group in of["rank_groups"]
+    ]
+
+
+def _switch_channels(plan: dict[str, Any]) -> Iterator[str]:
+    """The ranks of a switch channel make it together, in one order; it has the size of the lowest
+    rank's buffer."""
+    own = [_switches(gpu) for gpu in plan["gpus"]]
+    for gpu in plan["gpus"]:
+        rank = gpu["id"]
+        for word, ranks in own[rank]:
+            if word == "s" and gpu["scratch_chunks"] > plan["gpus"][min(ranks)]["scratch_chunks"]:
+                yield f"gpu {rank}: more scratch than the switch channel of {ranks}"
+            for other in ranks:
+                both = [
+                    [of for of in own[end] if {rank, other} <= {*of[1]}] for end in (rank, other)
+                ]
+                if both[0] != both[1]:
+                    yield f"gpu {rank}: other switch channels than gpu {other}"
 
 
 def _refs(block: dict[str, Any], word: str) -> list[int]:
@@ -253,7 +288,7 @@ def _counters(plan: dict[str, Any]) -> Iterator[str]:
     for gpu in plan["gpus"]:
         number = Counter[str]()
         for entry in gpu["channels"]:
-            for peer in entry["connected_to"]:
+            for peer in entry.get("connected_to", ()):
                 word = entry["channel_type"]
                 pairs.setdefault((gpu["id"], peer, word), []).append((gpu["id"], number[word]))
                 number[word] += 1
@@ -298,4 +333,4 @@ def _offsets(plan: dict[str, Any]) -> Iterator[str]:
         yield f"{unit * chunks} bytes"
 
 
-CHECKS = (_header, _ids, _tables, _operands, _threads, _counters, _offsets)
+CHECKS = (_header, _ids, _tables, _operands, _threads, _counters, _offsets, _switch_channels)

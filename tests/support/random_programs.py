@@ -125,6 +125,9 @@ def random_programs(
         if op is not None:
             model.apply(op)
             operations.append(op)
+        if op is not None and op.others and op.kind == "reduce" and draw(st.booleans()):
+            operations.append(_returned(draw, op))
+            model.apply(operations[-1])
 
     promised = {}
     for rank in range(ranks):
@@ -199,6 +202,15 @@ def _with_others(draw: st.DrawFn, model: Model, ranks: int, op: Operation) -> Op
     holds = all(model.holds(src, op.count) for src, _ in grouped.moves)
     size = sum(_size(model, *move, op.count) for move in grouped.moves) if holds else 0
     return grouped if holds and size <= 64 else op
+
+
+def _returned(draw: st.DrawFn, op: Operation) -> Operation:
+    """A multicast of the result of a reduction to the ranks from which it came, often to where
+    their operands were."""
+    first, *others = sorted({op.src[0], *op.others})
+    places = [op.src[1:], op.dst[1:], (draw(st.sampled_from(BUFFERS)), op.dst[2])]
+    place = draw(st.sampled_from(places))
+    return replace(op, kind="copy", src=op.dst, dst=(first, *place), others=tuple(others))
 
 
 def _size(model: Model, src: tuple[int, str, int], dst: tuple[int, str, int], count: int) -> int:

@@ -277,11 +277,14 @@ F438 = Rule(
     "groups-in-file",
     what="A plan in which switches reduce or multicast is written to a file whose runtime has no "
     "such instruction.",
-    why="Every step of MSCCL XML has one peer in each direction. sley writes no switch channels of "
-    "MSCCL++.",
-    example='sley.save(sley.compile(sley.algorithms.nvls_allreduce(8)), "nvls.xml")',
+    why="Every step of MSCCL XML has one peer in each direction. MSCCL++ 0.9.0 has a multicast "
+    "(gstore), and a reduction whose result goes to all GPUs from which the switch reads (glres), "
+    "both within a host. A reduction alone, as of a ReduceScatter, it doesn't have: its parser "
+    "knows no glre.",
+    example='sley.save(sley.compile(sley.algorithms.nvls_reducescatter(1, 8)), "nvls.json")',
     instead="Compile the program with switches=False, --no-switches: then each rank sends and "
-    "receives messages of its own.",
+    "receives messages of its own. Or let a switch multicast the result to the ranks of which it "
+    "is, as nvls-allreduce does.",
 )
 F440 = Rule(
     "F440",

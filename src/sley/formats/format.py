@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sley.errors import Diagnostic, Place, counted
+from sley.errors import Diagnostic, Place
 from sley.errors.compiler import C309
-from sley.errors.formats import F437, F438, F440, F460
+from sley.errors.formats import F437, F440, F460
 from sley.errors.mscclpp import F499
 from sley.ir.collective import Collective
 from sley.ir.conditions import Condition
@@ -207,16 +207,6 @@ def refuse_varying_counts(collective: Collective) -> None:
             at=Place(detail=collective.name),
             expected="counts that are the same for all parts, and known before the call",
             found=str(collective),
-        )
-
-
-def refuse_groups(plan: Plan) -> None:
-    """Refuses a plan with groups of peers, which no runtime's file can have. Errors: F438."""
-    if len(plan.grouped):
-        raise F438.error(
-            at=plan.place(int(plan.grouped[0])),
-            expected="one rank at the other end of a message",
-            found=f"{counted(len(plan.grouped), 'instruction')} with a group of ranks",
         )
 
 

@@ -9,6 +9,7 @@ Fused instructions are split into plain ones in the same place of the block: the
 instruction's waits, and waits for the instruction become waits for the last piece. So the order of
 all accesses stays. A piece needs either a message or a free slot, the fused instruction both at
 once; any order that runs the fused plan also runs the pieces, so splitting never makes a plan hang.
+Instructions with groups stay whole: a switch does all they do at once.
 """
 
 from __future__ import annotations
@@ -189,6 +190,7 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
     """
     t = plan.instructions
     fused = np.isin(t.op, [op for op in FUSED if op not in operations])
+    fused[plan.grouped] = False
     if not fused.any():
         return plan
     overlap = _overlaps(plan, fused)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import Place
+from sley.errors import Place, counted
 from sley.errors.formats import (
+    F438,
     F441,
     F442,
     F444,
@@ -67,6 +68,16 @@ def check_order(plan: Plan, problems: Problems) -> None:
             Place(detail=plan.name),
             expected="a plan in tile-major order",
             found=f"one in {plan.loop_order.value}-major order",
+        )
+
+
+def refuse_groups(plan: Plan) -> None:
+    """Refuses a plan with groups of peers, which no XML has. Errors: F438."""
+    if len(plan.grouped):
+        raise F438.error(
+            at=plan.place(int(plan.grouped[0])),
+            expected="one rank at the other end of a message",
+            found=f"{counted(len(plan.grouped), 'instruction')} with a group of ranks",
         )
 
 

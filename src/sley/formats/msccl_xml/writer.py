@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.formats import F443, F451
-from sley.formats.format import Target, refuse_groups, refuse_varying_counts, target_among
+from sley.formats.format import Target, refuse_varying_counts, target_among
 from sley.formats.msccl_xml.limits import (
     check_limits,
     check_memory,
     check_order,
     check_peers,
     check_tables,
+    refuse_groups,
     rows_of_plan,
 )
 from sley.formats.msccl_xml.steps import Peers, Steps, peers_of, steps_of

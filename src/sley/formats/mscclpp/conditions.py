@@ -9,9 +9,18 @@ from sley.errors import counted
 from sley.formats.mscclpp.accesses import accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
-from sley.formats.mscclpp.raw import RawPlan
+from sley.formats.mscclpp.raw import RawGroup, RawPlan
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
-from sley.formats.mscclpp.words import GET, MEMORY, MOVES, PORT, REDUCTIONS, Operand
+from sley.formats.mscclpp.words import (
+    GET,
+    GROUP_REDUCE_STORE,
+    GROUP_STORE,
+    MEMORY,
+    MOVES,
+    PORT,
+    REDUCTIONS,
+    Operand,
+)
 from sley.ir.conditions import Condition
 from sley.ir.sizes import sizes_text
 from sley.ir.words import Buffer, Protocol
@@ -58,7 +67,10 @@ def _about_sizes(raw: RawPlan, cutting: Cutting) -> Iterator[str]:
 def _about_allocations(raw: RawPlan) -> Iterator[str]:
     end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
     yield "allocations of less than 4 GiB"
-    if raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus):
+    if any(_is_sized_by_calls(raw, group) for gpu in raw.gpus for group in gpu.groups):
+        # A switch channel has the size of the lowest rank's buffer.
+        yield "allocations of one size on all ranks"
+    elif raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus):
         enough = "" if end is None else f", or of {sizes_text(end, None)}"
         yield f"allocations of one size on all ranks{enough}"
         copies = 2 * (2 if raw.protocol is Protocol.LL else 1)
@@ -92,8 +104,16 @@ def _most_with_offsets(raw: RawPlan, target: PlanTarget) -> int | None:
     return target.offset_bytes // scratch // raw.alignment * raw.alignment
 
 
+def _is_sized_by_calls(raw: RawPlan, group: RawGroup) -> bool:
+    """Whether the buffer of a switch channel has a size that depends on the caller's buffers."""
+    return group.buffer != Buffer.SCRATCH or not raw.reuses
+
+
 def _about_hosts(raw: RawPlan) -> Iterator[str]:
-    """The ranks that must be on one host, since memory or switch channels connect them."""
+    """The ranks that must be on one host, since memory or switch channels connect them, and the
+    hosts of switch channels."""
+    if any(gpu.groups for gpu in raw.gpus):
+        yield "H100s or later GPUs, around switches that reduce and multicast"
     host = list(range(len(raw.gpus)))
     for rank, gpu in enumerate(raw.gpus):
         groups = [group.ranks for group in gpu.groups]
@@ -130,6 +150,8 @@ def _about_buffers(raw: RawPlan) -> Iterator[str]:
                 continue
             seen.add(case)
             name = f"the {access.buffer.name.lower()}"
+            if access.kind is Operand.SWITCH:
+                yield f"{name} in memory of cuMemMap, such as MSCCL++'s GpuBuffer"
             local = access.kind in (Operand.LOCAL, Operand.LOCAL_PACKETS)
             if local and not pushes:
                 continue
@@ -144,6 +166,8 @@ def _about_buffers(raw: RawPlan) -> Iterator[str]:
 def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     if any(op.name in REDUCTIONS for *_, op in all_operations(raw)):
         yield "sum"
+    if any(op.name in (GROUP_REDUCE_STORE, GROUP_STORE) for *_, op in all_operations(raw)):
+        yield "elements of 16 or 32 bits"
     kinds = {
         access.kind.packet
         for rank, number, op in all_operations(raw)

@@ -2,9 +2,10 @@
 
 A message goes into scratch of the receiver that no other message of the call uses, by a put and a
 signal, or as packets (LL). At the begin of a call each receiver signals its senders that it has
-begun: the scratch of the call before is free. Nothing else is waited for, so blocks hang only where
-the plan itself does. `placing` says where the data of each message go, `threadblocks` which block
-of the executor performs which instructions.
+begun: the scratch of the call before is free. A switch reads what the ranks of its channel have put
+into one place of theirs, and writes to one place of all. Nothing else is waited for, so blocks hang
+only where the plan itself does. `placing` says where the data of each message are, `threadblocks`
+which block of the executor performs which instructions.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sley.formats.mscclpp.placing import Placing, Range
+from sley.formats.mscclpp.switching import Switching
 from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.threadblocks import Channel, ThreadBlocks
 from sley.formats.mscclpp.words import (
     ACQUIRE,
     BARRIER,
     COPY,
+    GROUP_REDUCE_STORE,
+    GROUP_STORE,
     NOP,
     PUT,
     PUT_PACKETS,
@@ -36,10 +40,9 @@ from sley.formats.mscclpp.words import (
     WAIT,
 )
 from sley.ir.collective import Layout
-from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
-from sley.ir.words import REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
+from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
 
 _MERGED_PUTS = (PUT, PUT_PACKETS, PUT_SIGNAL)
 _WAITS = (WAIT, RELAXED_WAIT)
@@ -73,12 +76,16 @@ class Steps:
 
 
 def emit(
-    plan: Plan, messages: Messages, placing: Placing, blocks: ThreadBlocks, target: PlanTarget
+    plan: Plan,
+    switching: Switching,
+    placing: Placing,
+    blocks: ThreadBlocks,
+    target: PlanTarget,
 ) -> Iterator[Steps]:
     """The steps of each thread block in turn, within the target's limits of an operation, but not
     of a block."""
     for block in range(len(blocks.rank)):
-        yield _Emitter(plan, messages, placing, blocks, target, block).steps()
+        yield _Emitter(plan, switching, placing, blocks, target, block).steps()
 
 
 class _Stream:
@@ -163,9 +170,14 @@ class _Stream:
         """A signal after all moves so far; it may be sent together with the following ones."""
         self._signals.append(channel)
 
-    def is_pending(self, channel: Channel) -> bool:
-        """Whether a signal on a channel has not been sent yet."""
-        return channel in self._signals
+    def move_and_signal(self, step: Step | None, channels: Sequence[Channel]) -> None:
+        """A move, if any, and later the signals that publish it."""
+        if set(channels) & set(self._signals):
+            self.flush()
+        if step is not None:
+            self.move(step)
+        for channel in channels:
+            self.signal(channel)
 
     def flush(self) -> None:
         """Sends the signals."""
@@ -263,7 +275,7 @@ class _Emitter:
     """The steps of one block."""
 
     plan: Plan
-    messages: Messages
+    switching: Switching
     placing: Placing
     blocks: ThreadBlocks
     target: PlanTarget
@@ -285,7 +297,7 @@ class _Emitter:
         for position, row in enumerate(rows):
             if needed := self.blocks.acquires.get(row):
                 stream.acquire(needed)
-            if Op(int(plan.instructions.op[row])) is not Op.SEND:
+            if Op(int(plan.instructions.op[row])) not in (Op.SEND, Op.COPY_SEND):
                 stream.flush()
             self._emit(stream, rows, position)
             if given := self.blocks.releases.get(row):
@@ -302,23 +314,22 @@ class _Emitter:
     def _wait(self, stream: _Stream, rows: Sequence[int], position: int) -> None:
         """Waits for the message of a row, and at once for those of the following rows, while no
         other block or rank needs anything of this block before them."""
-        t, found = self.plan.instructions, list[Channel]()
-        send_of, row = self.messages.send_of, rows[position]
-        if send_of[row] == NONE or row in self._waited:
+        t, found, row = self.plan.instructions, list[Channel](), rows[position]
+        if not RECEIVES[t.op[row]] or row in self._waited:
             return
         for row in rows[position:]:
-            if send_of[row] == NONE:
+            if not RECEIVES[t.op[row]]:
                 break
-            channel = self.blocks.channel_of[row, False]
+            channels = self.blocks.channels_of[row, False]
             later = bool(found)
             if later and (
-                channel in found
-                or channel.port != found[0].port
+                set(channels) & set(found)
+                or channels[0].port != found[0].port
                 or row in self.blocks.acquires
-                or len(found) == self.target.channels_per_operation
+                or len(found) + len(channels) > self.target.channels_per_operation
             ):
                 break
-            found.append(channel)
+            found += channels
             self._waited.add(row)
             if SENDS[t.op[row]] or row in self.blocks.releases:
                 break
@@ -344,6 +355,10 @@ class _Emitter:
             self._sum(stream, Step(REDUCE, (target, source), (target,)))
         elif op is not Op.NOP and self.plan.protocol is Protocol.LL:
             self._emit_packets(stream, row)
+        elif row in self.switching.offers:
+            self._offer(stream, source, self.placing.read[row])
+            self._wait(stream, rows, position)
+            self._reduce_in_switch(stream, row)
         elif op is not Op.NOP:
             self._wait(stream, rows, position)
             self._emit_message(stream, row)
@@ -352,11 +367,11 @@ class _Emitter:
         """A row that sends or receives with protocol Simple, whose message has arrived."""
         op = Op(int(self.plan.instructions.op[row]))
         source, target = self._operands(row)
-        arrived = self.placing.range_of.get(int(self.messages.send_of[row]))
-        if op is Op.SEND:
+        arrived = self.placing.arrived.get(row)
+        if op in (Op.SEND, Op.COPY_SEND):
             self._send(stream, row, source)
         elif arrived is not None and op in (Op.RECV, Op.RECV_COPY_SEND):
-            if arrived != target:
+            if not self._is_at(arrived, target) and not self._is_switched_to(row, target):
                 stream.move(Step(COPY, (arrived,), (target,)))
             if SENDS[op]:
                 self._send(stream, row, arrived)
@@ -373,39 +388,81 @@ class _Emitter:
         stored = target if WRITES_DESTINATION[op] else sources[1]
         if not SENDS[op]:
             self._sum(stream, Step(REDUCE, sources, (stored,)))
-        elif self._is_pushed(row):
+        elif self._is_sent_apart(row):
             self._sum(stream, Step(REDUCE, sources, (stored,)))
             self._send(stream, row, stored)
         else:
             stream.move(Step(REDUCE_SEND, sources, (stored, self.placing.range_of[row])))
-            stream.signal(self.blocks.channel_of[row, True])
+            stream.signal(self.blocks.channels_of[row, True][0])
 
     @staticmethod
     def _sum(stream: _Stream, step: Step) -> None:
         if not stream.add_to_sum(step):
             stream.move(step)
 
-    def _is_pushed(self, row: int) -> bool:
-        return self.blocks.channel_of[row, True].port
+    def _is_sent_apart(self, row: int) -> bool:
+        """Whether the data of a row go by another operation than those of a put: by a port, or by a
+        switch."""
+        switched = row in self.switching.sum_of or row in self.switching.stores
+        return switched or self.blocks.channels_of[row, True][0].port
 
     def _send(self, stream: _Stream, row: int, source: Range) -> None:
-        channel, target = self.blocks.channel_of[row, True], self.placing.range_of[row]
+        channels = self.blocks.channels_of[row, True]
+        if (total := self.switching.sum_of.get(row, NONE)) != NONE:
+            self._offer(stream, source, self.placing.read[total], channels)
+            return
+        channel, target = channels[0], self.placing.range_of[row]
+        if target.switch:
+            self._multicast(stream, row, Step(GROUP_STORE, (source,), (target,)), source)
+            return
         if not channel.port:
-            if stream.is_pending(channel):
-                stream.flush()
-            stream.move(Step(PUT, (source,), (target,)))
-            stream.signal(channel)
+            stream.move_and_signal(Step(PUT, (source,), (target,)), channels)
             return
         if staged := self.placing.staged.get(row):
             stream.move(Step(COPY, (source,), (staged,)))
             source = staged
         stream.push(Step(PUT_SIGNAL, (source,), (target,), (channel,)))
 
+    def _is_at(self, one: Range, other: Range) -> bool:
+        """Whether two ranges of a rank are the same memory."""
+        cells = [int(self.plan.layout.cell(r.rank, r.buffer, r.index)) for r in (one, other)]
+        return cells[0] == cells[1]
+
+    def _offer(
+        self, stream: _Stream, source: Range, read: Range, channels: Sequence[Channel] = ()
+    ) -> None:
+        """Puts data of this rank where a switch reads them, and signals that they are there."""
+        place = Range(source.rank, read.buffer, read.index, read.count)
+        is_there = self._is_at(source, place)
+        step = None if is_there else Step(COPY, (source,), (place,))
+        stream.move_and_signal(step, channels)
+
+    def _is_switched_to(self, row: int, target: Range) -> bool:
+        """Whether the switch that sends the data of a row also stores them in `target`."""
+        written = self.placing.range_of.get(row)
+        return written is not None and bool(written.switch) and self._is_at(written, target)
+
+    def _multicast(self, stream: _Stream, row: int, step: Step, source: Range) -> None:
+        """A step of a switch, which writes the result of a row to all ranks. The row's own copy of
+        it, from `source`, is stored before the others hear of it, as in the plan."""
+        stream.move(step)
+        _, target = self._operands(row)
+        stores = self.plan.instructions.op[row] in (Op.COPY_SEND, Op.RECV_REDUCE_COPY_SEND)
+        if stores and not self._is_switched_to(row, target) and not self._is_at(source, target):
+            stream.move(Step(COPY, (source,), (target,)))
+        stream.move_and_signal(None, self.blocks.channels_of[row, True])
+
+    def _reduce_in_switch(self, stream: _Stream, row: int) -> None:
+        """A row whose messages a switch adds up, and whose result it writes."""
+        read, written = self.placing.read[row], self.placing.range_of[row]
+        step = Step(GROUP_REDUCE_STORE, (read,), (written,))
+        self._multicast(stream, row, step, replace(written, switch=()))
+
     def _emit_packets(self, stream: _Stream, row: int) -> None:
         """A row that sends or receives with protocol LL."""
         op = Op(int(self.plan.instructions.op[row]))
         source, target = self._operands(row)
-        arrived = self.placing.range_of.get(int(self.messages.send_of[row]))
+        arrived = self.placing.arrived.get(row)
         sent = (self.placing.range_of[row],) if SENDS[op] else ()
         if op is Op.SEND:
             stream.move(Step(PUT_PACKETS, (source,), sent))

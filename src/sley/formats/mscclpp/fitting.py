@@ -6,7 +6,7 @@ everything fits or nothing more can be done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,9 +16,10 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.formats import F443, F451, F456
 from sley.errors.mscclpp import F475, F481, F482
-from sley.formats.format import refuse_groups, refuse_varying_counts
+from sley.formats.format import refuse_varying_counts
 from sley.formats.mscclpp.emission import Step, Steps, emit
 from sley.formats.mscclpp.placing import Conflicts, Placing, place
+from sley.formats.mscclpp.switching import Switching
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
 from sley.formats.mscclpp.threadblocks import (
     BlockPart,
@@ -27,7 +28,7 @@ from sley.formats.mscclpp.threadblocks import (
     arrange,
     merge_blocks,
 )
-from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT, PROTOCOLS
+from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT, PROTOCOLS, SWITCH
 from sley.formats.problems import Problems
 from sley.formats.rewriting import unfuse
 from sley.ir.collectives import standard
@@ -68,12 +69,13 @@ def fit(
 ) -> Parts:
     """The parts of a file; raises the problems, earlier ones included."""
     refuse_varying_counts(plan.collective)
-    refuse_groups(plan)
     plan = unfuse(plan, OPERATIONS)
     _check_plan(plan, problems)
     nodes = _nodes(plan, ranks_per_node, problems)
     problems.raise_any()
     messages = Messages.of(plan)
+    switching = Switching.of(plan, messages, nodes, problems)
+    problems.raise_any()
     rank = plan.rank
     ports = np.zeros(len(plan.instructions), bool)
     ports[messages.send] = nodes[rank[messages.send]] != nodes[rank[messages.receive]]
@@ -87,8 +89,9 @@ def fit(
         )
         problems.raise_any()
     conflicts = Conflicts.of(plan, messages)
-    placing = place(plan, messages, conflicts, ports, zero_copy=zero_copy)
-    blocks, steps = _blocks(plan, messages, conflicts, placing, ports, target, problems)
+    placing = place(plan, messages, conflicts, switching, ports, zero_copy=zero_copy)
+    routing = _Routing(plan, messages, conflicts, switching, placing, ports)
+    blocks, steps = _blocks(routing, target, problems)
     parts = Parts(plan, placing, blocks, steps)
     _check_tables(parts, target, problems)
     problems.raise_any()
@@ -136,34 +139,48 @@ def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
     return np.arange(ranks, dtype=np.int32) // np.int32(ranks_per_node)
 
 
+@dataclass(frozen=True)
+class _Routing:
+    """A plan, and the ways of its messages. ports: bool (instructions,), the sends through
+    ports."""
+
+    plan: Plan
+    messages: Messages
+    conflicts: Conflicts
+    switching: Switching
+    placing: Placing
+    ports: BoolArray
+
+    def arrange(self, blocks: Sequence[BlockPart]) -> ThreadBlocks:
+        return arrange(self.plan, self.messages, self.conflicts, self.switching, blocks, self.ports)
+
+    def emit(self, blocks: ThreadBlocks, target: PlanTarget) -> Iterator[Steps]:
+        return emit(self.plan, self.switching, self.placing, blocks, target)
+
+
 def _blocks(
-    plan: Plan,
-    messages: Messages,
-    conflicts: Conflicts,
-    placing: Placing,
-    ports: BoolArray,
-    target: PlanTarget,
-    problems: Problems,
+    routing: _Routing, target: PlanTarget, problems: Problems
 ) -> tuple[ThreadBlocks, list[Steps]]:
     """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
     and blocks with too many operations cut. Raises the problems of blocks and GPUs for which that
     is not enough."""
+    plan, conflicts = routing.plan, routing.conflicts
     limits = [target.semaphores] * plan.collective.ranks
     while True:
         whole = merge_blocks(plan, conflicts, limits)
-        blocks = arrange(plan, messages, conflicts, whole, ports)
-        steps = _steps_of_whole(emit(plan, messages, placing, blocks, target), blocks, target)
+        blocks = routing.arrange(whole)
+        steps = _steps_of_whole(routing.emit(blocks, target), blocks, target)
         long = list(zip(whole, steps, strict=True))
         for reserved in _RESERVED:
             if all(len(of.steps) <= target.operations for of in steps):
                 break
             parts = [part for block in long for part in _cut(*block, target, reserved)]
-            blocks = arrange(plan, messages, conflicts, parts, ports)
+            blocks = routing.arrange(parts)
             # More parts need no fewer semaphores and barriers, but fewer channels.
             if _lacks_numbers(blocks, target):
                 break
             if not _lacks_channels(blocks, target):
-                steps = list(emit(plan, messages, placing, blocks, target))
+                steps = list(routing.emit(blocks, target))
         # Parts of two blocks may need more than one semaphore.
         excess = [number - target.semaphores for number in blocks.semaphores]
         if not any(more > 0 < limits[rank] for rank, more in enumerate(excess)):
@@ -269,6 +286,9 @@ def _check_tables(parts: Parts, target: PlanTarget, problems: Problems) -> None:
             if peers > target.references:
                 expected = f"at most {target.references} remote buffers in a block"
                 problems.add(F482, at, expected=expected, found=f"{peers}")
+        if (switches := len(switch_channels(of.steps))) > target.channels:
+            expected = f"at most {target.channels} {SWITCH} channels in a block"
+            problems.add(F482, at, expected=expected, found=f"{switches}")
     ranks = range(parts.plan.collective.ranks)
     steps: list[list[Step]] = [[] for _ in ranks]
     ports: list[set[Channel]] = [set() for _ in ranks]
@@ -291,6 +311,13 @@ def remote_buffers(steps: list[Step], rank: int, *, port: bool) -> list[tuple[in
                 if item.rank != rank:
                     found[item.rank, BUFFER_WORDS[item.buffer]] = None
     return list(found)
+
+
+def switch_channels(steps: Iterable[Step]) -> list[tuple[tuple[int, ...], str]]:
+    """The switch channels of steps, as ranks and a buffer, ascending: so any two ranks have those
+    that they share in one order, in which the executor connects them."""
+    ranges = (item for step in steps for item in (*step.sources, *step.destinations))
+    return sorted({(item.switch, BUFFER_WORDS[item.buffer]) for item in ranges if item.switch})
 
 
 def is_port(step: Step) -> bool:

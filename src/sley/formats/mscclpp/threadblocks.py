@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.formats.mscclpp.placing import Conflicts
+from sley.formats.mscclpp.switching import Switching
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray
@@ -63,8 +64,8 @@ class ThreadBlocks:
     semaphores to release after it. semaphores: their number on each rank.
     after: by block, the barrier at which it follows another block; before: by block, the barrier
     at which another block follows it. barriers: their number on each rank.
-    channels: by block, its channels. channel_of: by (instruction, whether it sends), the channel of
-    its message.
+    channels: by block, its channels. channels_of: by (instruction, whether it sends), the channels
+    of its messages; several if its peer is a group.
     """
 
     rank: list[int]
@@ -76,7 +77,7 @@ class ThreadBlocks:
     before: dict[int, int]
     barriers: list[int]
     channels: list[list[Channel]]
-    channel_of: dict[tuple[int, bool], Channel]
+    channels_of: dict[tuple[int, bool], list[Channel]]
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def arrange(
     plan: Plan,
     messages: Messages,
     conflicts: Conflicts,
+    switching: Switching,
     blocks: Sequence[BlockPart],
     ports: BoolArray,
 ) -> ThreadBlocks:
@@ -152,10 +154,10 @@ def arrange(
     # The barriers order the parts of one block.
     pairs = [pair for pair in needed_order(plan, conflicts) if whole[pair[0]] != whole[pair[1]]]
     acquires, releases, semaphores = _semaphores(plan, pairs, block_of, position)
-    channel_of = _channels(plan, messages, block_of, ports)
+    channels_of = _channels(plan, messages, switching, block_of, ports)
     channels: list[set[Channel]] = [set() for _ in blocks]
-    for (row, _), channel in channel_of.items():
-        channels[block_of[row]].add(channel)
+    for (row, _), found in channels_of.items():
+        channels[block_of[row]].update(found)
     rank = [int(plan.rank[part.rows[0]]) for part in blocks]
     after: dict[int, int] = {}
     barriers = [0] * plan.collective.ranks
@@ -173,7 +175,7 @@ def arrange(
         {block - 1: barrier for block, barrier in after.items()},
         barriers,
         [sorted(of) for of in channels],
-        channel_of,
+        channels_of,
     )
 
 
@@ -203,27 +205,35 @@ def _semaphores(
 
 
 def _channels(
-    plan: Plan, messages: Messages, block_of: np.ndarray, ports: BoolArray
-) -> dict[tuple[int, bool], Channel]:
-    """The channel of each message, at both ends. The two directions between two blocks share one.
+    plan: Plan,
+    messages: Messages,
+    switching: Switching,
+    block_of: np.ndarray,
+    ports: BoolArray,
+) -> dict[tuple[int, bool], list[Channel]]:
+    """The channels of messages, at both ends. The two directions between two blocks share one.
 
     With LL, a rank that hears of another one in each call needs no signal that it has begun: its
-    packets of a call come from that call (and scratch has two copies).
+    packets of a call come from that call (and scratch has two copies). Nor do reductions in a
+    switch: a rank signals that the switch may read its data, and only then the result is written.
     """
     sends, receives = messages.send.tolist(), messages.receive.tolist()
     t, rank = plan.instructions, plan.rank
     heard = {(int(rank[s]), int(rank[r])) for s, r in zip(sends, receives, strict=True)}
-    keys = []
+    keys, begins = [], set()
     for s, r in zip(sends, receives, strict=True):
         low, high = (s, r) if rank[s] < rank[r] else (r, s)
         ends = (int(rank[low]), int(rank[high]))
         blocks = (int(block_of[low]), int(block_of[high]))
-        keys.append(((*ends, int(t.channel[s]), *blocks, bool(ports[s])), low == s))
+        key = (*ends, int(t.channel[s]), *blocks, bool(ports[s]))
+        keys.append((key, low == s))
+        mutual = plan.protocol is Protocol.LL and {ends, ends[::-1]} <= heard
+        if not mutual and s not in switching.sum_of and s not in switching.offers:
+            begins.add(key)
     used = set(keys)
-    found: dict[tuple[int, bool], Channel] = {}
+    found: dict[tuple[int, bool], list[Channel]] = defaultdict(list)
     for (key, _), s, r in zip(keys, sends, receives, strict=True):
-        mutual = {key[:2], key[1::-1]} <= heard
-        begins = plan.protocol is not Protocol.LL or not mutual
-        channel = Channel(*key, (key, True) in used, (key, False) in used, begins)
-        found[s, True] = found[r, False] = channel
-    return found
+        channel = Channel(*key, (key, True) in used, (key, False) in used, key in begins)
+        found[s, True].append(channel)
+        found[r, False].append(channel)
+    return dict(found)

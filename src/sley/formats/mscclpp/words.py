@@ -101,6 +101,7 @@ PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, GET = "put", "pws", "pwsf", "get"
 COPY, REDUCE, REDUCE_SEND = "copy", "re", "res"
 PUT_PACKETS, SEND_PACKETS, UNPACK = "ppkt", "rppkt", "upkt"
 REDUCE_PACKETS, REDUCE_SEND_PACKETS = "repkt", "respkt"
+GROUP_REDUCE_STORE, GROUP_STORE = "glres", "gstore"
 
 _L, _R, _S = Operand.LOCAL, Operand.REMOTE, Operand.SWITCH
 _LP, _RP = Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS
@@ -127,8 +128,8 @@ MOVES: Mapping[str, Move] = MappingProxyType(
         "recspkt": Move(Operands((_L,), _LP), Operands((_L, _LP), _RP), channels=(MEMORY,)),
         UNPACK: Move(Operands((_LP,)), Operands((_L,))),
         "cpkt": Move(Operands((_L,)), Operands((_LP,))),
-        "glres": Move(Operands((_S,)), Operands((_S,))),
-        "gstore": Move(Operands((_L,)), Operands((_S,))),
+        GROUP_REDUCE_STORE: Move(Operands((_S,)), Operands((_S,))),
+        GROUP_STORE: Move(Operands((_L,)), Operands((_S,))),
     }
 )
 """The operations that move data (MSCCL++ 0.9.0, by reading)."""
@@ -136,7 +137,7 @@ MOVES: Mapping[str, Move] = MappingProxyType(
 REDUCTIONS = frozenset(
     (
         *(REDUCE, REDUCE_SEND, REDUCE_PACKETS, REDUCE_SEND_PACKETS),
-        *("rre", "rres", "recpkt", "recspkt", "glres"),
+        *("rre", "rres", "recpkt", "recspkt", GROUP_REDUCE_STORE),
     )
 )
 """The operations that add up."""

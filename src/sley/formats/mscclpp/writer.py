@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sley.errors import Place
 from sley.errors.formats import F451
 from sley.formats.format import Target, target_among
 from sley.formats.mscclpp.emission import Step
-from sley.formats.mscclpp.fitting import Parts, fit, is_port, remote_buffers
+from sley.formats.mscclpp.fitting import Parts, fit, is_port, remote_buffers, switch_channels
 from sley.formats.mscclpp.placing import Range
 from sley.formats.mscclpp.targets import TARGETS, PlanTarget
 from sley.formats.mscclpp.threadblocks import (
     Channel,
 )
-from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, NOP, PORT, REDUCTIONS
+from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, NOP, PORT, REDUCTIONS, SWITCH
 from sley.formats.problems import Problems
 from sley.ir.plan import Plan
 from sley.ir.sizes import text_in_bytes
@@ -52,7 +53,7 @@ def write(
         allocation on all ranks, and with ports the offset 0; the executor doesn't check that.
     ranks_per_node: ranks of a host: between hosts channels are port channels. By default as in the
         plan's topology; without one all ranks are on one host.
-    Errors: F437, F440, F443, F451, F456, F475, F481, F482, with up to 20 problems at once.
+    Errors: F437, F438, F440, F443, F451, F456, F475, F481, F482, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, PlanTarget)
     problems = Problems()
@@ -166,6 +167,9 @@ def _gpu(parts: Parts, rank: int) -> dict[str, Any]:
                 if word not in access[key]:
                     access[key].append(word)
     remote = sorted(access)
+    # All ranks of a switch channel make it together, with those that only have its memory.
+    steps = (step for of in parts.steps for step in of.steps)
+    switches = [key for key in switch_channels(steps) if rank in key[0]]
     numbers = {
         port: {channel: k for k, channel in enumerate(c for c in channels if c.port is port)}
         for port in (False, True)
@@ -176,8 +180,7 @@ def _gpu(parts: Parts, rank: int) -> dict[str, Any]:
         "output_chunks": int(c.output_chunks[rank]),
         "scratch_chunks": int(parts.placing.scratch[rank]),
         "threadblocks": [
-            _threadblock(parts, b, k, numbers, {key: i for i, key in enumerate(remote)})
-            for k, b in enumerate(own)
+            _threadblock(parts, b, k, _Tables(numbers, remote, switches)) for k, b in enumerate(own)
         ]
         # A kernel of no blocks can't be launched.
         or [{"id": 0, "ops": [{"name": NOP}], "channels": [], "remote_buffer_refs": []}],
@@ -188,6 +191,14 @@ def _gpu(parts: Parts, rank: int) -> dict[str, Any]:
             }
             for port, of_type in numbers.items()
             if of_type
+        ]
+        + [
+            {
+                "channel_type": SWITCH,
+                "buffer_type": word,
+                "rank_groups": [{"size": len(ranks), "ranks": list(ranks)}],
+            }
+            for ranks, word in switches
         ],
         "remote_buffers": [
             {"rank": peer, "type": word, "access_channel_types": access[peer, word]}
@@ -197,36 +208,45 @@ def _gpu(parts: Parts, rank: int) -> dict[str, Any]:
     }
 
 
-def _threadblock(
-    parts: Parts,
-    block: int,
-    number: int,
-    channels: dict[bool, dict[Channel, int]],
-    remote: dict[tuple[int, str], int],
-) -> dict[str, Any]:
-    """A block. channels: by whether they are ports, the numbers of the rank's channels; remote: the
-    numbers of its remote buffers."""
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of a GPU, to whose entries blocks refer. channels: by whether they are ports, the
+    numbers of its channels. remote, switches: its remote buffers and switch channels."""
+
+    channels: dict[bool, dict[Channel, int]]
+    remote: list[tuple[int, str]]
+    switches: list[tuple[tuple[int, ...], str]]
+
+
+def _threadblock(parts: Parts, block: int, number: int, tables: _Tables) -> dict[str, Any]:
+    """A block."""
     steps, rank = parts.steps[block].steps, parts.blocks.rank[block]
     own = {
         port: [channel for channel in parts.blocks.channels[block] if channel.port is port]
         for port in (False, True)
     }
     used = {port: remote_buffers(steps, rank, port=port) for port in (False, True)}
+    switches = switch_channels(steps)
+    ids = {
+        MEMORY: [tables.channels[False][channel] for channel in own[False]],
+        PORT: [tables.channels[True][channel] for channel in own[True]],
+        SWITCH: [tables.switches.index(key) for key in switches],
+    }
     return {
         "id": number,
-        "ops": [_operation(step, rank, own[is_port(step)], used[is_port(step)]) for step in steps],
+        "ops": [
+            _operation(step, rank, own[is_port(step)], used[is_port(step)], switches)
+            for step in steps
+        ],
         "channels": [
-            {
-                "channel_type": PORT if port else MEMORY,
-                "channel_ids": [channels[port][channel] for channel in of_type],
-            }
-            for port, of_type in own.items()
+            {"channel_type": word, "channel_ids": of_type}
+            for word, of_type in ids.items()
             if of_type
         ],
         "remote_buffer_refs": [
             {
                 "access_channel_type": PORT if port else MEMORY,
-                "remote_buffer_ids": [remote[key] for key in keys],
+                "remote_buffer_ids": [tables.remote.index(key) for key in keys],
             }
             for port, keys in used.items()
             if keys
@@ -235,15 +255,23 @@ def _threadblock(
 
 
 def _operation(
-    step: Step, rank: int, channels: list[Channel], remote: list[tuple[int, str]]
+    step: Step,
+    rank: int,
+    channels: list[Channel],
+    remote: list[tuple[int, str]],
+    switches: list[tuple[tuple[int, ...], str]],
 ) -> dict[str, Any]:
-    """An operation. channels, remote: those of the block, of the operation's type."""
+    """An operation. channels, remote: those of the block, of the operation's type. switches: the
+    block's switch channels."""
 
     def operand(item: Range) -> dict[str, Any]:
-        if item.rank == rank:
-            where: dict[str, Any] = {"type": BUFFER_WORDS[item.buffer]}
+        word = BUFFER_WORDS[item.buffer]
+        if item.switch:
+            where: dict[str, Any] = {"switch_channel_id": switches.index((item.switch, word))}
+        elif item.rank == rank:
+            where = {"type": word}
         else:
-            where = {"buffer_id": remote.index((item.rank, BUFFER_WORDS[item.buffer]))}
+            where = {"buffer_id": remote.index((item.rank, word))}
         return {**where, "index": item.index, "size": item.count}
 
     found: dict[str, Any] = {"name": step.name}
@@ -251,7 +279,9 @@ def _operation(
         found["src_buff"] = [operand(item) for item in step.sources]
         found["dst_buff"] = [operand(item) for item in step.destinations]
     is_remote = any(item.rank != rank for item in step.destinations)
-    if step.channels or is_remote:
+    if any(item.switch for item in step.destinations):
+        found["channel_type"] = SWITCH
+    elif step.channels or is_remote:
         found["channel_type"] = PORT if is_port(step) else MEMORY
     if step.channels:
         found["channel_ids"] = [channels.index(channel) for channel in step.channels]
