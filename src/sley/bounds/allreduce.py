@@ -9,6 +9,7 @@ import numpy as np
 
 from sley.bounds.cuts import NOTHING, Cuts, Limit, tightest
 from sley.bounds.groups import Level, parents, refines
+from sley.bounds.packing import packed_GBps
 from sley.bounds.spread import spread
 from sley.ir.tables import BoolArray, FloatArray
 
@@ -27,7 +28,7 @@ def allreduce(cuts: Cuts, chunks: int) -> Limit:
     messages from part P cross every cut around P's GPUs, so T >= 2 (p - 1) chunks / sum B+(P),
     and likewise with B-. Nested partitions are combined into the one with the largest bound.
     Other partitions may give a larger bound; the bound is exact if a ReduceScatter and an
-    AllGather together reach it.
+    AllGather together reach it, or trees with the best share for each root.
     """
     if cuts.ranks == 1:
         return NOTHING
@@ -41,8 +42,11 @@ def allreduce(cuts: Cuts, chunks: int) -> Limit:
     chains = _nested_levels(cuts)
     found = tightest([two, *(_tightest_parts(cuts, chunks, levels) for levels in chains)])
     reached = (gather.ratio + scatter.ratio) * chunks / cuts.ranks
-    both = gather.exact and scatter.exact
-    return replace(found, exact=both and reached <= found.ratio * (1 + 1e-9))
+    exact = gather.exact and scatter.exact and reached <= found.ratio * (1 + 1e-9)
+    if not exact:
+        packed = packed_GBps(cuts.network, cuts.ranks)
+        exact = packed * found.ratio >= chunks * (1 - 1e-6)
+    return replace(found, exact=exact)
 
 
 def _nested_levels(cuts: Cuts) -> Iterator[list[Level]]:
