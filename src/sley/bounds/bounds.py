@@ -15,13 +15,13 @@ from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Sprea
 from sley.bounds.spread import spread
 from sley.errors.compiler import C305
 from sley.ir.collective import Collective
-from sley.ir.sizes import checked_size
+from sley.ir.sizes import checked_size, size_text
 from sley.ir.tables import Value
 from sley.ir.topology import Topology
 from sley.topologies import topology_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bound:
     """A lower bound on a collective's time on a topology, for one size.
 
@@ -52,6 +52,12 @@ class Bound:
         """The reason of the larger of the two."""
         longer = self.bandwidth_us >= self.latency_us
         return self.bandwidth_reason if longer else self.latency_reason
+
+    def __repr__(self) -> str:
+        return (
+            f"Bound({size_text(self.size_bytes)}: {self.time_us:.1f} us, "
+            f"{self.algbw_GBps:.2f} GB/s, by {self.reason})"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -22,28 +22,7 @@ from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import prefer_in_place, program_or_lifted, topology_of
 from sley.compiler import Choice, Choices, Options, choose
-from sley.errors import counted
 from sley.formats import check_folder
-from sley.ir.sizes import size_text
-from sley.report.tables import table_lines
-
-_HEAD = (
-    "from",
-    "to",
-    "algorithm",
-    "protocol",
-    "schedule",
-    "allocate",
-    "channels",
-    "instances",
-    "blocks",
-    "us at from",
-    "us at to",
-    "GB/s at to",
-    "of bound",
-)
-_LEFT = range(2, 6)
-"""The columns of words, which are flush left."""
 
 
 @click.command("choose", cls=Command)
@@ -120,40 +99,10 @@ def choose_command(  # as many parameters as options; click passes each by name
     if as_json:
         print_json(_json(choices, paths) | {"seconds": phases.seconds})
         return
-    click.echo("\n".join(_table(choices)))
+    click.echo(choices.show())
     for path in paths:
         click.echo(f"{'written':<23}{path} for {runtime}")
     phases.report()
-
-
-def _table(choices: Choices) -> list[str]:
-    """The table of ranges, with a title."""
-    rows = [_HEAD, *(_cells(choices, place) for place in range(len(choices.ranges)))]
-    runs = "an interpreter" if choices.interpreter else "code generated for each plan"
-    title = f"{choices.ranges[0].plan.collective.name} on {choices.topology.name}, {runs}"
-    searched = (
-        f"{counted(choices.candidates, 'plan')}, {counted(choices.simulations, 'simulation')}"
-    )
-    return [f"# {title}", f"# {searched}; the chosen plans are proven", *table_lines(rows, _LEFT)]
-
-
-def _cells(choices: Choices, place: int) -> tuple[str, ...]:
-    """The row of a range; a range ends below the first size of the next."""
-    choice, o = choices.ranges[place], choices.ranges[place].options
-    following = choices.ranges[place + 1 : place + 2]
-    end = f"<{size_text(following[0].begin_bytes)}" if following else size_text(choice.end_bytes)
-    return (
-        size_text(choice.begin_bytes),
-        end,
-        choice.algorithm,
-        choice.plan.protocol.value,
-        *(str(_word(value)) for value in (o.schedule, o.allocate, o.channels, o.instances)),
-        str(choice.plan.blocks_per_rank),
-        f"{choice.begin.time_us:.1f}",
-        f"{choice.end.time_us:.1f}",
-        f"{choice.end.algbw_GBps:.2f}",
-        f"{choice.end.of_bound:.1%}",
-    )
 
 
 def _json(choices: Choices, paths: list[Path]) -> dict[str, Any]:

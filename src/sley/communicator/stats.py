@@ -8,7 +8,9 @@ import sys
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from sley.errors import counted
 from sley.errors.runtime import R514
+from sley.ir.sizes import sizes_text
 
 logger = logging.getLogger("sley")
 
@@ -45,6 +47,14 @@ class CallStats(NamedTuple):
     cached: int
     streamed: int
     attached: int
+
+    def __repr__(self) -> str:
+        return (
+            f"CallStats({self.communicator} rank {self.rank}, {self.kind}, "
+            f"{sizes_text(self.begin_bytes, self.end_bytes)}: {self.plan}, {self.protocol}, "
+            f"{self.origin}, {counted(self.calls, 'call')}, {self.time_us:.1f} us each, "
+            f"{self.algbw_GBps:.2f} GB/s)"
+        )
 
 
 def log_to_stderr() -> None:

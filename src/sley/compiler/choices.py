@@ -10,15 +10,35 @@ from pathlib import Path
 from sley import files
 from sley.bounds import Bound
 from sley.compiler.options import Options
+from sley.errors import counted
 from sley.errors.compiler import C312
 from sley.formats import Target, target_named
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.sizes import size_in_bytes, size_text
+from sley.ir.sizes import size_in_bytes, size_text, sizes_text
 from sley.ir.topology import Topology
+from sley.report.tables import Text, table_lines
+
+_HEAD = (
+    "from",
+    "to",
+    "algorithm",
+    "protocol",
+    "schedule",
+    "allocate",
+    "channels",
+    "instances",
+    "blocks",
+    "us at from",
+    "us at to",
+    "GB/s at to",
+    "of bound",
+)
+_LEFT = range(2, 6)
+"""The columns of words, which are flush left."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """The simulator's prediction for one size.
 
@@ -40,8 +60,14 @@ class Prediction:
         """The share of the bandwidth that the bound allows, 0 to 1."""
         return self.bound.time_us / self.time_us
 
+    def __repr__(self) -> str:
+        return (
+            f"Prediction({size_text(self.size_bytes)}: {self.time_us:.1f} us, "
+            f"{self.algbw_GBps:.2f} GB/s, {self.of_bound:.1%} of the bound)"
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class RunnerUp:
     """The other candidate that comes closest to the choice for a range.
 
@@ -55,8 +81,14 @@ class RunnerUp:
     size_bytes: int
     slower: float
 
+    def __repr__(self) -> str:
+        return (
+            f"RunnerUp({self.algorithm}, {self.options}: {self.slower:.1%} slower at "
+            f"{size_text(self.size_bytes)})"
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Choice:
     """The best candidate for a range of sizes.
 
@@ -88,8 +120,14 @@ class Choice:
         """The program's name."""
         return self.program.name
 
+    def __repr__(self) -> str:
+        return (
+            f"Choice({sizes_text(self.begin_bytes, self.end_bytes)}: {self.algorithm}, "
+            f"{self.options}, {self.end.time_us:.1f} us at {size_text(self.end_bytes)})"
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Choices:
     """A table of size ranges without gaps, and the choice for each.
 
@@ -106,6 +144,43 @@ class Choices:
     ranges: tuple[Choice, ...]
     candidates: int
     simulations: int
+
+    def __repr__(self) -> str:
+        sizes = sizes_text(self.ranges[0].begin_bytes, self.ranges[-1].end_bytes)
+        ranges = counted(len(self.ranges), "range")
+        return f"Choices({sizes} on {self.topology.name}: {ranges}, {self._searched})"
+
+    @property
+    def _searched(self) -> str:
+        return f"{counted(self.candidates, 'plan')}, {counted(self.simulations, 'simulation')}"
+
+    def show(self) -> Text:
+        """The table of ranges as a text, as `sley choose` prints it."""
+        rows = [_HEAD, *(self._cells(place) for place in range(len(self.ranges)))]
+        runs = "an interpreter" if self.interpreter else "code generated for each plan"
+        title = f"{self.ranges[0].plan.collective.name} on {self.topology.name}, {runs}"
+        head = [f"# {title}", f"# {self._searched}; the chosen plans are proven"]
+        return Text("\n".join([*head, *table_lines(rows, _LEFT)]))
+
+    def _cells(self, place: int) -> tuple[str, ...]:
+        """The row of a range; a range ends below the first size of the next."""
+        choice, o = self.ranges[place], self.ranges[place].options
+        following = self.ranges[place + 1 : place + 2]
+        last = size_text(choice.end_bytes)
+        end = f"<{size_text(following[0].begin_bytes)}" if following else last
+        words = (o.schedule and o.schedule.value, o.allocate and o.allocate.value)
+        return (
+            size_text(choice.begin_bytes),
+            end,
+            choice.algorithm,
+            choice.plan.protocol.value,
+            *map(str, (*words, o.channels, o.instances)),
+            str(choice.plan.blocks_per_rank),
+            f"{choice.begin.time_us:.1f}",
+            f"{choice.end.time_us:.1f}",
+            f"{choice.end.algbw_GBps:.2f}",
+            f"{choice.end.of_bound:.1%}",
+        )
 
     def at(self, size: int | str) -> Choice:
         """The choice for a size. Errors: C312."""

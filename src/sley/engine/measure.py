@@ -11,6 +11,7 @@ from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
 from sley.ir.collectives import bus_factor
 from sley.ir.plan import Plan
+from sley.ir.sizes import size_text
 from sley.ir.words import ReduceOp
 
 K = TypeVar("K")
@@ -93,7 +94,7 @@ class Sweep:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measurement:
     """One line of the table of nccl-tests.
 
@@ -113,6 +114,13 @@ class Measurement:
     algbw_GBps: float  # noqa: N815
     busbw_GBps: float  # noqa: N815
     wrong: int
+
+    def __repr__(self) -> str:
+        wrong = "unchecked" if self.wrong < 0 else f"{self.wrong} wrong"
+        return (
+            f"Measurement({size_text(self.size_bytes)} of {self.dtype}, {self.redop}: "
+            f"{self.time_us:.1f} us, {self.algbw_GBps:.2f} GB/s, {wrong})"
+        )
 
     @property
     def redop(self) -> str:

@@ -96,9 +96,11 @@ def _hashable(value: Any) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """A short text of a field: type and shape of an array, length of a table."""
+    """A short text of a field: type and shape of an array, length of a table, six digits."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return f"{len(value)} rows" if isinstance(value, Table) else repr(value)
 
 

@@ -99,6 +99,14 @@ class PlanRow(NamedTuple):
     origin: str
     ready_ms: float
 
+    def __repr__(self) -> str:
+        place = "in place" if self.in_place else "out of place"
+        return (
+            f"PlanRow({self.kind} {place}, root {self.root}, "
+            f"{sizes_text(self.begin_bytes, self.end_bytes)}: {self.name}, {self.protocol}, "
+            f"{self.origin}, ready after {self.ready_ms:.1f} ms)"
+        )
+
 
 @dataclass(eq=False)
 class _Rung:

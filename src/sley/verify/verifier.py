@@ -24,7 +24,7 @@ _FIRST = {about: k for k, about in enumerate(("place", "root", "counts", "sizes"
 """The subjects of conditions that come first, in their order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Proof:
     """The proven properties of a plan.
 
@@ -43,6 +43,9 @@ class Proof:
     steps: int
     conditions: tuple[Condition, ...]
     remarks: tuple[Diagnostic, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Proof({str(self).removeprefix('proven: ')})"
 
     def __str__(self) -> str:
         c = self.plan.collective
