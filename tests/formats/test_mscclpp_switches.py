@@ -94,31 +94,65 @@ def test_zero_copy_uses_scratch_for_an_allreduce_in_the_switch(in_place):
     assert types == ({"o"} if in_place else {"i", "o"})
 
 
-def test_zero_copy_overwrites_operands_that_another_switch_still_reads():
-    """Two heads reduce the same chunks, and the first one's result replaces them."""
+def switches(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """The buffers that the switch reads and writes, for each glres of rank 0."""
+    types = [of["buffer_type"] for of in plan["gpus"][0]["channels"] if "buffer_type" in of]
+    return [
+        (
+            types[op["src_buff"][0]["switch_channel_id"]],
+            types[op["dst_buff"][0]["switch_channel_id"]],
+        )
+        for block in plan["gpus"][0]["threadblocks"]
+        for op in block["ops"]
+        if op["name"] == "glres"
+    ]
+
+
+def by_one_head(before=None, after=None) -> sley.Plan:
+    """An AllReduce on three ranks whose one switch operation is rank 0's."""
 
     def body(p):
-        for head in (0, 1):
-            others = [rank for rank in range(3) if rank != head]
-            total = p.chunk(head, "in", 0).copy(head, "scratch", head)
-            total = total.load_reduce(p.chunk(others, "in", 0))
-            if head == 1:
-                total.copy(1, "out", 0)
-                total.multicast(others, "out", 0)
-            else:
-                total.multicast(others, "scratch", 0)
+        if before is not None:
+            before(p)
+        total = p.chunk(0, "in", 0).copy(0, "out", 0).load_reduce(p.chunk([1, 2], "in", 0))
+        total.multicast([1, 2], "out", 0)
+        if after is not None:
+            after(p)
 
-    program = sley.trace(sley.AllReduce(3, 1, in_place=True), body, name="twice")
-    for zero_copy in (False, True):
-        written(sley.compile(program), zero_copy=zero_copy)
+    return sley.compile(sley.trace(sley.AllReduce(3, 1), body, name="one-head"))
+
+
+def test_zero_copy_overwrites_what_the_switch_still_reads():
+    found = written(
+        by_one_head(after=lambda p: p.chunk(2, "in", 0).copy(1, "in", 0)), zero_copy=True
+    )
+    assert switches(found) == [("s", "o")]
+
+
+def test_zero_copy_overwrites_what_a_member_still_reads():
+    def before(p):
+        p.chunk(1, "in", 0).copy(1, "out", 0).reduce(p.chunk(1, "in", 0)).copy(2, "scratch", 0)
+
+    assert switches(written(by_one_head(before), zero_copy=True)) == [("i", "s")]
+    assert switches(written(by_one_head(), zero_copy=True)) == [("i", "o")]
+
+
+def test_a_switch_channel_is_smaller_than_the_scratch_of_one_of_its_ranks():
+    def body(p):
+        for rank in range(3):
+            own = p.chunk(rank, "in", 0)
+            own.copy(rank, "out", rank)
+            own.multicast([(rank + 1) % 3], "out", rank)
+            if rank != 0:
+                own.copy((rank + 2) % 3, "out", rank)
+            else:
+                own.multicast([2], "out", 0)
+
+    written(sley.compile(sley.trace(sley.AllGather(3, 1), body, name="pairs")))
 
 
 def test_a_rank_without_operations_of_a_switch_does_not_make_its_channel():
-    def body(p):
-        total = p.chunk(0, "in", 0).copy(0, "out", 0).load_reduce(p.chunk([1, 2], "in", 0))
-        total.multicast([1, 2], "out", 0)
-
-    found = written(sley.compile(sley.trace(sley.AllReduce(3, 1), body, name="one-head")))
+    found = written(by_one_head())
     assert [operations(found, rank)["glres"] for rank in range(3)] == [1, 0, 0]
     groups = [
         [of["rank_groups"] for of in gpu["channels"] if of["channel_type"] == "switch"]
