@@ -12,7 +12,7 @@ from typing import Any
 
 from sley import formats
 from sley.devices import kernel_files
-from sley.errors import Diagnostic, Place
+from sley.errors import Diagnostic, Place, without_inner_frames
 from sley.errors.compiler import C309
 from sley.errors.formats import F440
 from sley.formats import (
@@ -37,6 +37,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 """The formats of plans, by the suffix of a file's name."""
 
 
+@without_inner_frames
 def load(path: str | os.PathLike[str], **settings: Any) -> Plan | OneSidedPlan:
     """The plan of a file, as `sley.formats.read` reads it; a one-sided one of an MSCCL++
     execution plan. A plan has no range of sizes: the result of `read` has that of the file, as
@@ -44,6 +45,7 @@ def load(path: str | os.PathLike[str], **settings: Any) -> Plan | OneSidedPlan:
     return formats.read(path, **settings).plan
 
 
+@without_inner_frames
 def save(
     plan: Plan,
     path: str | os.PathLike[str],
@@ -113,6 +115,7 @@ class FileProof:
         return "\n".join(f"{proof}\n{proof.holds}" for proof in self.proofs)
 
 
+@without_inner_frames
 def verify_file(
     path: str | os.PathLike[str], target: str | Target | None = None, **settings: Any
 ) -> FileProof:

@@ -12,7 +12,7 @@ from sley import jobs
 from sley.codegen import Engine, refuse_varying_plan
 from sley.devices import Device, Launching, open_devices
 from sley.engine.measure import Measurement, Sweep
-from sley.errors import did_you_mean
+from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan, check_kind
 from sley.ir.sizes import checked_sizes
@@ -38,6 +38,7 @@ _NAMES = ("dtype", "reduce_op", *RunSettings.__annotations__)
 
 
 # More than eight parameters: the public function takes the fields of Sweep and Settings by name.
+@without_inner_frames
 def run(
     plan: Plan,
     sizes: int | str | Sequence[int | str],
@@ -73,6 +74,7 @@ def run(
     return on_devices.run(plan, sweep, *place, progress=progress)
 
 
+@without_inner_frames
 def execute(
     plan: Plan,
     inputs: Sequence[NDArray[Any]],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sley.compiler import Options, compile
+from sley.errors import without_inner_frames
 from sley.files import FORMATS, render
 from sley.formats import TARGETS, Format
 from sley.ir.plan import Plan
@@ -18,6 +19,7 @@ _TARGETS = {".xml": "msccl", ".json": "mscclpp"}
 """The runtimes for which scripts are written: msccl also runs their own collectives."""
 
 
+@without_inner_frames
 def load_msccl(
     path: str | os.PathLike[str], arguments: Sequence[str] = (), *, target: str | None = None
 ) -> tuple[ScriptProgram, ...]:

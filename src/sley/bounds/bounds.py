@@ -13,6 +13,7 @@ from sley.bounds.latency import latency
 from sley.bounds.mixed import mixed
 from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Spread, needs_of
 from sley.bounds.spread import spread
+from sley.errors import without_inner_frames
 from sley.errors.compiler import C305
 from sley.ir.collective import Collective
 from sley.ir.sizes import checked_size, size_text
@@ -156,6 +157,7 @@ class Bounds(Value):
         return latency(self._cuts, self._needs)
 
 
+@without_inner_frames
 def bound(
     collective: Collective, topology: Topology | str, size: int | str, *, nominal: bool = False
 ) -> Bound:

@@ -7,6 +7,7 @@ from typing import Any
 from sley.compiler.options import Options, check_flag
 from sley.compiler.pipeline import Phase, build, check_kind, run_phase
 from sley.compiler.search import choose
+from sley.errors import without_inner_frames
 from sley.errors.compiler import C309, C310
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -15,6 +16,7 @@ from sley.ir.words import Schedule
 from sley.topologies import topology_of
 
 
+@without_inner_frames
 def compile(
     program: Program,
     options: Options | None = None,

@@ -14,6 +14,7 @@ from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
 from sley.compiler.options import Options
 from sley.compiler.pipeline import check_kind
 from sley.compiler.space import Candidate, Space, candidates
+from sley.errors import without_inner_frames
 from sley.errors.compiler import C304, C311, C313
 from sley.formats import Target, refuse_varying_counts, target_named
 from sley.ir.collective import Collective
@@ -50,6 +51,7 @@ Progress = Callable[[int, int], None]
 
 
 # More than eight parameters: one call gives the parameters of the search and of the simulation.
+@without_inner_frames
 def choose(
     programs: Program | Sequence[Program],
     sizes: int | str | Sequence[int | str],

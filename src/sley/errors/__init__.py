@@ -4,8 +4,8 @@ A rule's first letter identifies the stage: L language, C compiler, V verifier, 
 deployment, R runtime, K kernels and devices, N communicator, B PyTorch's backend, T topologies, S
 simulation, P pictures and reports. (click handles wrong usage of the command line, with exit code
 2.)
-Files: diagnostic (Rule, Diagnostic, Place, SleyError), catalog (all rules), remote (diagnostics
-of other processes), and a file of rules for each family.
+Files: diagnostic (Rule, Diagnostic, Place, SleyError), frames (tracebacks), catalog (all rules),
+remote (diagnostics of other processes), and a file of rules for each family.
 """
 
 from sley.errors.diagnostic import (
@@ -17,6 +17,7 @@ from sley.errors.diagnostic import (
     did_you_mean,
     shortened,
 )
+from sley.errors.frames import without_inner_frames
 
 __all__ = [
     "Diagnostic",
@@ -26,4 +27,5 @@ __all__ = [
     "counted",
     "did_you_mean",
     "shortened",
+    "without_inner_frames",
 ]

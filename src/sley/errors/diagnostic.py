@@ -148,6 +148,8 @@ class SleyError(Exception):
     """The exception for every mistake that sley can name, with one or more diagnostics. If it is
     made from a text, as PyTorch does for errors of other processes, it has only the text."""
 
+    __module__ = "sley"  # the name under which users catch it, in tracebacks
+
     def __init__(self, diagnostics: Sequence[Diagnostic] | str) -> None:
         is_text = isinstance(diagnostics, str)
         self.diagnostics: tuple[Diagnostic, ...] = () if is_text else tuple(diagnostics)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.errors import Place, counted
+from sley.errors import Place, counted, without_inner_frames
 from sley.errors.language import (
     L101,
     L102,
@@ -86,6 +86,7 @@ def _check_collective(collective: object) -> None:
         refuse(L112, expected, repr(collective), remedy)
 
 
+@without_inner_frames
 def trace(
     collective: Collective,
     function: Callable[[ChunkProgram], object],

@@ -12,11 +12,12 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
-from sley.errors import Place
+from sley.errors import Place, without_inner_frames
 from sley.ir.sources import Sources
 from sley.ir.tables import Table
 
-_HERE = str(Path(__file__).parent)
+_HERE = (str(Path(__file__).parent), str(Path(without_inner_frames.__code__.co_filename).parent))
+"""The folders of the languages, and of the decorator that runs their functions."""
 
 
 def caller() -> tuple[str, int]:

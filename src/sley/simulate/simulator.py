@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.bounds import Bounds
-from sley.errors import Place, counted
+from sley.errors import Place, counted, without_inner_frames
 from sley.errors.compiler import C307
 from sley.errors.runtime import R512
 from sley.errors.simulation import S703, S704, S705
@@ -178,6 +178,7 @@ def simulate(
 ) -> list[Simulation]: ...
 
 
+@without_inner_frames
 def simulate(
     plan: Plan,
     sizes: int | str | Sequence[int | str],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sley.errors import did_you_mean
+from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T604
 from sley.ir.cost_model import CostModel
@@ -90,6 +90,7 @@ def _grid(
     return builder.topology(model)
 
 
+@without_inner_frames
 def find(name: str) -> Topology:
     """The topology with this name, as `look_up` finds it. Errors: those of `look_up`."""
     return look_up(name).topology

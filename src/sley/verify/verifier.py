@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sley.errors import Diagnostic, Place, SleyError, counted
+from sley.errors import Diagnostic, Place, SleyError, counted, without_inner_frames
 from sley.errors.verifier import V207, V210
 from sley.ir.collective import Collective
 from sley.ir.collectives import MAX_COUNT
@@ -63,6 +63,7 @@ class Proof:
         return "\n  ".join(["holds for:", *map(str, by_subject)])
 
 
+@without_inner_frames
 def verify(
     plan: Plan | OneSidedPlan, slots: int | None = None, *, per_chunk: bool | None = None
 ) -> Proof:

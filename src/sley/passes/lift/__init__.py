@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sley.errors import without_inner_frames
 from sley.ir.faults import own_operands
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan, check_kind
@@ -22,6 +23,7 @@ from sley.passes.lift.times import find_times
 __all__ = ["lift"]
 
 
+@without_inner_frames
 def lift(plan: Plan) -> Program:
     """The program that means what `plan` means; the plan must be verified before.
 
