@@ -1,7 +1,28 @@
-"""sley compiles collective communication.
+"""sley compiles collective communication: write an algorithm, have it proven, simulate and run it.
 
-Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, `verify` it,
-`run` it on processes of this machine or as kernels on devices, `save` it as MSCCL XML.
+    import sley
+
+    @sley.program(sley.AllGather(4))
+    def ring(p):
+        for rank in range(4):
+            chunk = p.chunk(rank, "in", 0).copy(rank, "out", rank)
+            for step in range(1, 4):
+                chunk = chunk.copy((rank + step) % 4, "out", rank)
+
+    plan = ring.compile(topology="1x4")
+    print(plan.verify())
+    print(plan.simulate("64M"))
+    for measured in plan.run(["64K", "1M"]):
+        print(measured)
+    plan.save("ring.xml")
+
+Write programs: program, rescclang, load_msccl, or take those of `sley.algorithms`, by name with
+    sley.algorithms.build("ring-allreduce", ranks=8); for AllReduce, AllGather, ... or Custom.
+Plans: compile, choose, verify, simulate, run, execute, load, save, verify_file, lift. Most are also
+    methods of programs and plans; `show` and `draw` are texts and pictures of them.
+Clusters: `sley.topologies`; every function takes names such as "ndv4:2" or "torus:4x4", too.
+Calls between processes: Communicator, empty, stats; with PyTorch, the backend "sley".
+Errors: SleyError, whose codes `sley explain CODE` explains.
 """
 
 from importlib.metadata import version

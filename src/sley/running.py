@@ -12,6 +12,7 @@ from sley import jobs
 from sley.codegen import Engine, refuse_varying_plan
 from sley.devices import Device, Launching, open_devices
 from sley.engine.measure import Measurement, Sweep
+from sley.engine.types import reduction
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan, check_kind
@@ -46,7 +47,7 @@ def run(
     devices: str | Sequence[Device] | None = None,
     ranks_per_device: int | None = None,
     dtype: str = "float32",
-    reduce_op: ReduceOp = ReduceOp.SUM,
+    reduce_op: ReduceOp | str = ReduceOp.SUM,
     iterations: int = 20,
     warmup: int = 5,
     check: bool = True,
@@ -56,7 +57,7 @@ def run(
     """Proves a plan and runs it for several sizes; measures and checks each.
 
     sizes: a size as nccl-tests counts it, a number of bytes or a text such as "64K", or several.
-    dtype, reduce_op, iterations, warmup, check: the fields of
+    dtype, reduction(reduce_op), iterations, warmup, check: the fields of
         `sley.engine.measure.Sweep`.
     devices: the names of devices ("threads", "cuda", "cuda:0,1"), with `ranks_per_device` ranks on
         each (`sley.devices.open_devices`); or the device of each rank; or None for processes of
@@ -67,7 +68,7 @@ def run(
     Errors: C307, S702, V2xx, R5xx, K5xx.
     """
     _prove(plan, devices)
-    sweep = Sweep(checked_sizes(sizes), dtype, reduce_op, iterations, warmup, check)
+    sweep = Sweep(checked_sizes(sizes), dtype, reduction(reduce_op), iterations, warmup, check)
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
         return jobs.run(plan, sweep, place, progress=progress)
@@ -83,7 +84,7 @@ def execute(
     ranks_per_device: int | None = None,
     dtype: str | None = None,
     count: int | None = None,
-    reduce_op: ReduceOp = ReduceOp.SUM,
+    reduce_op: ReduceOp | str = ReduceOp.SUM,
     counts: ArrayLike | None = None,
     **settings: Unpack[RunSettings],
 ) -> list[NDArray[Any]]:
@@ -93,6 +94,7 @@ def execute(
     inputs, dtype, count, reduce_op, counts: as for `sley.jobs.execute`; the others as for `run`.
     Errors: C307, V2xx, R5xx, K5xx.
     """
+    op = reduction(reduce_op)
     _prove(plan, devices)
     if devices is not None and counts is not None:
         raise R514.error(
@@ -103,9 +105,9 @@ def execute(
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
         return jobs.execute(
-            plan, inputs, place, dtype=dtype, count=count, reduce_op=reduce_op, counts=counts
+            plan, inputs, place, dtype=dtype, count=count, reduce_op=op, counts=counts
         )
-    return on_devices.execute(plan, inputs, *place, dtype=dtype, count=count, reduce_op=reduce_op)
+    return on_devices.execute(plan, inputs, *place, dtype=dtype, count=count, reduce_op=op)
 
 
 def _prove(plan: Plan, devices: object) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sley.engine.arguments import Part, count_of, parts_of, type_of
-from sley.engine.types import name_of
+from sley.engine.types import data_type, name_of
 from sley.errors import Rule, SleyError
 from sley.ir.collectives import AllGather
 from support import small_plans
@@ -67,6 +67,7 @@ def test_arrays_of_other_types_break_the_callers_rule() -> None:
     refused("R504", lambda: type_of({"a": "complex64"}, None, RULE), "complex64")
     refused("R504", lambda: type_of({"a": "uint16"}, None, RULE), 'dtype="bfloat16"')
     refused("R504", lambda: type_of({"a": "int8"}, "int9", RULE), "int9")
+    refused("R504", lambda: data_type("bf16"), "Did you mean bfloat16")
 
 
 def test_bytes_in_another_order_are_another_type() -> None:

@@ -166,6 +166,7 @@ def test_unknown_types_and_operations_are_refused() -> None:
     refusal("R504", dtype="complex64")
     refusal("R504", inputs=[np.ones(60, complex)] * 3)
     refusal("R504", reduce_op=9)
+    refusal("R504", reduce_op="summ")
     refusal("R503", dtype="bfloat16")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import sley
 from sley.bounds import Bounds, bound
+from sley.compiler.options import OptionWords
 from sley.simulate import Simulator, estimate
 
 RING = sley.algorithms.ring_allreduce(8)
@@ -66,3 +69,26 @@ def test_every_function_refuses_the_same_sizes(sizes: Any) -> None:
     ):
         with pytest.raises(sley.SleyError, match="S702"):
             call()
+
+
+def test_a_reduction_is_a_member_or_its_name() -> None:
+    for op in (sley.ReduceOp.MAX, "max", "MAX", 3):
+        found = sley.run(PAIR, "4K", reduce_op=op, iterations=1, warmup=0)
+        assert [(m.reduce_op, m.wrong) for m in found] == [(sley.ReduceOp.MAX, 0)]
+    ones = [np.ones(4, np.float32), np.full(4, 3, np.float32)]
+    assert sley.execute(PAIR, ones, reduce_op="max")[0].tolist() == [3.0] * 4
+    with pytest.raises(sley.SleyError, match=r"R504(?s:.*)Did you mean max"):
+        sley.run(PAIR, "4K", reduce_op="maxx")
+
+
+def test_arguments_of_the_compiler_are_the_fields_of_options_by_name() -> None:
+    fields = {f.name: str(f.type) for f in dataclasses.fields(sley.Options)}
+    words = {name: str(kind.__forward_arg__) for name, kind in OptionWords.__annotations__.items()}
+    assert {name: kind.replace(" | str", "") for name, kind in words.items()} == fields
+    assert "phase" not in inspect.signature(sley.compile).parameters
+
+
+def test_the_name_of_an_algorithm_is_refused_with_the_call_that_builds_it() -> None:
+    remedy = r"C307(?s:.*)sley\.algorithms\.build\('ring-allreduce', ranks=8\)"
+    with pytest.raises(sley.SleyError, match=remedy):
+        sley.compile("ring-allreduce")  # type: ignore[arg-type]

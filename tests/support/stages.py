@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sley
+from sley.compiler import compile_in_phases
 from sley.ir.dag import Blocks, ChunkDag, InstructionDag, Order
 from sley.ir.faults import Fault
 from sley.ir.program import Program
@@ -42,7 +43,7 @@ class Stages:
             values[name] = made = work()
             return made
 
-        plan = sley.compile(program, phase=phase, verify=False, **options)
+        plan = compile_in_phases(program, sley.Options(**options), phase, verify=False)
         last = values.get("allocate")
         order = (
             values["order" if "order" in values else "pipelines"] if last is None else last.order

@@ -16,7 +16,7 @@ from sley import recognition, schedules
 from sley.algorithms import CATALOG, build, find
 from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
-from sley.compiler import Options, compile
+from sley.compiler import Options, compile_in_phases
 from sley.errors import Place, did_you_mean
 from sley.errors.formats import F404
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
@@ -64,13 +64,13 @@ def plan_and_file(
     program = program_or_lifted(selection, topology, phases)
     if form is not None:
         refuse_varying_counts(program.collective)
-    plan = compile(
+    plan = compile_in_phases(
         program,
         _options(selection, {} if form is None else form.needs),
+        phases.run,
         topology=topology,
         size=selection.size,
         verify=verify,
-        phase=phases.run,
     )
     return plan, None
 

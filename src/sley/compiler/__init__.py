@@ -1,11 +1,12 @@
 """Compiler: the proven Plan of a Program, with given options or the fastest ones.
 
-`entry` is `compile`; `pipeline` runs the passes with `options`. `search` finds the fastest of the
-plans of a `space` of options by simulation; the result is a table of `choices`.
+`entry` is `compile`, also for callers that follow its phases; `pipeline` runs the passes with
+`options`. `search` finds the fastest of the plans of a `space` of options by simulation; the result
+is a table of `choices`.
 """
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
-from sley.compiler.entry import compile
+from sley.compiler.entry import compile, compile_in_phases
 from sley.compiler.options import Options
 from sley.compiler.search import choose
 
@@ -17,4 +18,5 @@ __all__ = [
     "RunnerUp",
     "choose",
     "compile",
+    "compile_in_phases",
 ]

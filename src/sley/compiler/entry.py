@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
-from sley.compiler.options import Options, check_flag
+from sley.compiler.options import Options, OptionWords, check_flag
 from sley.compiler.pipeline import Phase, build, check_kind, run_phase
 from sley.compiler.search import choose
 from sley.errors import without_inner_frames
@@ -24,8 +24,7 @@ def compile(
     topology: Topology | str | None = None,
     size: int | str | None = None,
     verify: bool = True,
-    phase: Phase = run_phase,
-    **overrides: Any,
+    **overrides: Unpack[OptionWords],
 ) -> Plan:
     """The plan for `program`, verified.
 
@@ -35,16 +34,35 @@ def compile(
     size: for schedule auto, the size to optimize for, as nccl-tests counts it: a number of bytes,
         or a text such as "64M".
     verify: False skips the proof, for a caller that verifies the plan later.
-    phase: runs each phase, for progress, times and the result of each pass.
     overrides: options by name, as in `Options`, which take precedence over `options`.
 
     Errors: C3xx for a program or options that can't be compiled, V2xx for a program that does not
     do what its collective promises, S702 for an invalid size, T604 for the name of no topology.
     """
+    return compile_in_phases(
+        program,
+        Options.of(options, overrides),
+        run_phase,
+        topology=topology,
+        size=size,
+        verify=verify,
+    )
+
+
+def compile_in_phases(
+    program: Program,
+    options: Options,
+    phase: Phase,
+    *,
+    topology: Topology | str | None = None,
+    size: int | str | None = None,
+    verify: bool = True,
+) -> Plan:
+    """`compile`, with each phase run by `phase`, for progress, times and the result of each pass.
+    Errors: those of `compile`."""
     check_kind(program)
     cluster = None if topology is None else topology_of(topology)
     check_flag("verify", verify)
-    options = Options.of(options, overrides)
     if options.schedule is Schedule.AUTO:
         if size is None:
             raise C310.error(expected="size with schedule='auto'", found="none")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypedDict, get_args, get_type_hints
 
 import numpy as np
 
@@ -111,6 +111,23 @@ class Options:
                     remedy=did_you_mean(str(word), list(kinds())),
                 )
         return replace(options or cls(), **overrides)
+
+
+class OptionWords(TypedDict, total=False):
+    """The fields of `Options` as arguments by name; members of enumerations may be words."""
+
+    protocol: Protocol | str | None
+    schedule: Schedule | str | None
+    allocate: Allocation | str | None
+    channels: int | None
+    instances: int | None
+    fusion: bool | None
+    loop_order: LoopOrder | str | None
+    max_blocks: int | None
+    slots: int | None
+    per_chunk: bool | None
+    switches: bool | None
+    costs: Costs | None
 
 
 @cache

@@ -174,10 +174,16 @@ def _costs(options: Options, loop_order: LoopOrder) -> Costs:
 def check_kind(program: object) -> None:
     """Refuses values that are not a program, for a topology if for any. Errors: C307."""
     if not isinstance(program, Program):
+        remedy = "Decorate the function with @sley.program(collective), and pass the result."
+        if isinstance(program, str):
+            remedy = (
+                "Build an algorithm of the library by its name: "
+                f"sley.algorithms.build({program[:60]!r}, ranks=8)."
+            )
         raise C307.error(
             expected="a Program",
-            found=type(program).__name__,
-            remedy="Decorate the function with @sley.program(collective), and pass the result.",
+            found=repr(program)[:60] if isinstance(program, str) else type(program).__name__,
+            remedy=remedy,
         )
     if program.topology is not None and not isinstance(program.topology, Topology):
         raise C307.error(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.errors import did_you_mean
 from sley.errors.runtime import R504
 from sley.ir.words import ReduceOp
 
@@ -58,17 +59,27 @@ def name_of(dtype: np.dtype[Any]) -> str:
 def data_type(name: str) -> DataType:
     """The type named `name`; R504 if the engine has none."""
     if name not in DATA_TYPES:
-        raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"dtype {name!r}")
+        raise R504.error(
+            expected=f"one of {', '.join(DATA_TYPES)}",
+            found=f"dtype {name!r}",
+            remedy=did_you_mean(str(name), DATA_TYPES),
+        )
     return DATA_TYPES[name]
 
 
-def reduction(op: ReduceOp | int) -> ReduceOp:
-    """`op` as a ReduceOp; R504 if it isn't one."""
+def reduction(op: ReduceOp | str | int) -> ReduceOp:
+    """The ReduceOp that `op` is, or names in upper or lower case; R504 if there is none."""
+    if isinstance(op, ReduceOp):
+        return op
     try:
-        return ReduceOp(op)
-    except ValueError:
-        names = ", ".join(o.name for o in ReduceOp)
-        raise R504.error(expected=f"one of ReduceOp.{names}", found=f"{op!r}") from None
+        return ReduceOp[op.upper()] if isinstance(op, str) else ReduceOp(op)
+    except (KeyError, ValueError):
+        names = [o.name.lower() for o in ReduceOp]
+    raise R504.error(
+        expected=f"one of {', '.join(names)}, or a member of sley.ReduceOp",
+        found=repr(op),
+        remedy=did_you_mean(str(op), names),
+    )
 
 
 def bfloat16_bits(values: Array) -> Array:
