@@ -69,7 +69,6 @@ def test_a_rank_that_the_plan_lacks_is_refused_and_nothing_written(tmp_path: Pat
         ((*RING, "--of", "blocks", "--rank", "4"), "ranks are 0 to 3"),
         ((*RING, "--of", "topology"), "name one with --topology"),
         ((*RING, "--of", "topology", "--topology", "1x4", "--rank", "0"), "--rank is not for"),
-        (RING, "Missing option '--of'"),
     ],
 )
 def test_wrong_usage_of_draw_ends_in_code_2_and_writes_nothing(

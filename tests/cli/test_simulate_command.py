@@ -132,10 +132,32 @@ def test_several_plans_are_simulated_side_by_side(tmp_path: Path) -> None:
     assert [row["topology"] for row in own] == ["1x4", "ndv4", "ndv4"]
 
 
+def test_a_comparison_leaves_out_plans_with_errors_and_names_them() -> None:
+    what = ("ring-allreduce", "hm-allreduce --nics 3", "all-pairs-allreduce")
+    arguments = ("compare", *what, "--topology", "ndv4", "-b", "1K")
+    result = sley(*arguments)
+    assert result.exit_code == 1
+    assert "not compared: hm-allreduce --nics 3\nerror: C308" in result.stderr
+    assert "all-pairs-allreduce" in result.stdout
+    result = sley(*arguments, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["ok"]) == (1, False)
+    assert [row["what"] for row in found["simulations"]] == [what[0], what[2]]
+    (refused,) = found["refused"]
+    assert (refused["what"], refused["diagnostics"][0]["code"]) == (what[1], "C308")
+
+
+def test_files_of_reports_are_named(tmp_path: Path) -> None:
+    page, picture = tmp_path / "p.html", tmp_path / "p.svg"
+    result = sley("simulate", *RING, "-b", "1K", "--html", page, "--plot", picture)
+    assert result.stdout.splitlines()[-2:] == [f"{'written':<23}{f}" for f in (page, picture)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "told"),
     [
-        (("simulate", "ring-allreduce", "--ranks", 4), 1, "S701"),
+        (("simulate", "ring-allreduce", "--ranks", 4), 2, "give one: --topology"),
+        (("simulate", *RING, "--size", "64M"), 2, "-b and -e are the sizes to simulate"),
         (("simulate", "ring-allreduce", "--ranks", 9, "--topology", "ndv4"), 1, "C305"),
         (("simulate", *RING, "-b", "0"), 2, "size from 1"),
         (("simulate", *RING, "-b", "64 apples"), 2, "size"),

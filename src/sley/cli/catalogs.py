@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from textwrap import fill
 
 import click
@@ -11,6 +10,7 @@ from click.shell_completion import CompletionItem
 from sley.algorithms import CATALOG
 from sley.cli.options import flag, json_option
 from sley.cli.output import Command, print_json
+from sley.errors import Rule, did_you_mean
 from sley.errors.catalog import all_rules
 
 
@@ -39,6 +39,8 @@ def list_command(as_json: bool) -> None:
 
 
 class _Code(click.ParamType[str]):
+    """A code, or the name of its rule."""
+
     name = "code"
 
     def shell_complete(
@@ -51,11 +53,24 @@ class _Code(click.ParamType[str]):
         ]
 
 
+def _rule(code: str) -> Rule:
+    """The rule of a code, or the only one of a name. Errors: click's usage error."""
+    rules = all_rules()
+    named = [rule for rule in rules.values() if code.lower() == rule.name]
+    if code.upper() in rules or len(named) == 1:
+        return rules.get(code.upper()) or named[0]
+    found = f"{code} is the name of {' and '.join(rule.code for rule in named)}"
+    if not named:
+        hint = did_you_mean(code, [*rules, *(rule.name for rule in rules.values())])
+        found = f"there is no code {code!r}. {hint}".strip()
+    raise click.BadParameter(found, param_hint="CODE")
+
+
 @click.command("explain", cls=Command)
 @click.argument("code", type=_Code(), required=False)
 @json_option
 def explain_command(code: str | None, as_json: bool) -> None:
-    """Explain the diagnostic CODE; without CODE, list all codes."""
+    """Explain the diagnostic CODE (L112, or bad-argument); without CODE, list all codes."""
     rules = all_rules()
     if code is None:
         if as_json:
@@ -63,11 +78,7 @@ def explain_command(code: str | None, as_json: bool) -> None:
         else:
             click.echo("\n".join(f"{code}  {rules[code].name}" for code in sorted(rules)))
         return
-    rule = rules.get(code.upper())
-    if rule is None:
-        near = difflib.get_close_matches(code.upper(), rules, n=3)
-        hint = f"; nearest: {', '.join(near)}" if near else ""
-        raise click.BadParameter(f"there is no code {code!r}{hint}", param_hint="CODE")
+    rule = _rule(code)
     if as_json:
         print_json(vars(rule))
         return

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shlex
+import sys
 
 import click
 
 from sley.cli.options import Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import (
+    Command,
+    Phases,
+    diagnostics_json,
+    print_json,
+    print_written,
+    report_error,
+)
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import plan_of, prefer_in_place
+from sley.errors import SleyError
 from sley.report.simulation import comparison_table
+from sley.simulate import Simulation
 
 
 @click.command("selection", add_help_option=False)
@@ -36,33 +46,45 @@ def compare_command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Simulate several plans side by side.
+    """Simulate several plans side by side; a plan with an error is left out.
 
     Each WHAT is quoted together with its own options:
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
     """
     phases = Phases(verbose, quiet=as_json)
-    columns = []
+    columns: list[tuple[str, list[Simulation]]] = []
+    refused: list[tuple[str, SleyError]] = []
     for text in what:
-        simulator = simulating.simulator(
-            plan_of(prefer_in_place(_parse(text, topology)), phases, verify=True),
-            executions=bool(reports),
-        )
-        with phases("simulating"):
-            columns.append((text, run_sizes(simulator, sizes, quiet=as_json)))
-    lines = comparison_table(columns)
+        try:
+            plan = plan_of(prefer_in_place(_parse(text, topology)), phases, verify=True)
+            simulator = simulating.simulator(plan, executions=bool(reports))
+            with phases("simulating"):
+                columns.append((text, run_sizes(simulator, sizes, quiet=as_json)))
+        except SleyError as error:
+            refused.append((text, error))
+    lines = comparison_table(columns) if columns else []
     simulations = [s for _, row in columns for s in row]
     names = [name for name, row in columns for _ in row]
-    with phases("writing"):
-        title = f"{len(columns)} plans on {simulations[0].topology.name}"
-        reports.write(simulations, title=title, names=names)
+    if columns:
+        with phases("writing"):
+            title = f"{len(columns)} plans on {simulations[0].topology.name}"
+            reports.write(simulations, title=title, names=names)
     if as_json:
         rows = [{"what": n, **simulation_json(s)} for n, s in zip(names, simulations, strict=True)]
-        print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})
-        return
-    click.echo("\n".join(lines))
-    phases.report()
+        errors = [{"what": text, "diagnostics": diagnostics_json(e)} for text, e in refused]
+        result = {"ok": not refused, "simulations": rows, "refused": errors}
+        print_json({**result, "seconds": phases.seconds})
+    else:
+        for text, mistake in refused:
+            click.echo(f"not compared: {text}", err=True)
+            report_error(mistake, as_json=False)
+        click.echo("\n".join(lines))
+        if columns:
+            print_written(reports.html, reports.plot)
+        phases.report()
+    if refused:
+        sys.exit(1)
 
 
 def _parse(text: str, topology: str | None) -> Selection:

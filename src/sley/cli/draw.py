@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sley.cli.options import Selection, common_options, output_option, plan_options
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import Command, Phases, print_json, print_written
 from sley.cli.sources import is_plan, plan_of, program_of, topology_of
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -28,7 +28,8 @@ from sley.report.pictures.canvas import check_suffix
     "--of",
     "of",
     type=click.Choice(["chunks", "instructions", "blocks", "topology"]),
-    required=True,
+    default="blocks",
+    show_default=True,
     help="The graph of transfers or of instructions, the thread blocks, or the cluster.",
 )
 @output_option("Write the picture here: .svg or .png.", required=True)
@@ -58,7 +59,7 @@ def draw_command(
         print_json({"ok": True, "of": of, "output": str(output), "seconds": phases.seconds})
         return
     click.echo(f"{'drawn':<23}{picture.title}")
-    click.echo(f"{'written':<23}{output}")
+    print_written(output)
     phases.report()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sley.cli.options import Selection, common_options, output_option, plan_options
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import Command, Phases, print_json, print_written
 from sley.cli.sources import plan_of, program_facts
 from sley.compiler import compile
 from sley.formats import program_source, write_file
@@ -48,5 +48,5 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
     proven = "compiled again: right values, no races, no hangs"
     click.echo(f"{'proven':<23}{proven}", err=output is None)
     if output is not None:
-        click.echo(f"{'written':<23}{output}")
+        print_written(output)
     phases.report()

@@ -29,9 +29,53 @@ from sley.cli.sweep import sweep_command
 from sley.cli.topology import topology_command
 from sley.cli.tune import tune_command
 from sley.cli.verify import verify_command
+from sley.errors import did_you_mean
+
+SECTIONS = (
+    ("Programs and plans", ("compile", "verify", "import", "lift", "msccl", "draw", "list")),
+    ("Run", ("run", "bench", "package", "doctor")),
+    ("Times", ("simulate", "compare", "choose", "calibrate", "topology")),
+    ("Tuners", ("sweep", "tune", "policy")),
+    ("Help", ("explain", "completion")),
+)
+"""The sections of the help, each with its commands."""
+
+_EXAMPLES = (
+    ("prove and run an AllReduce on 4 processes", "sley run ring-allreduce --ranks 4 -b 1K -e 1M"),
+    ("predict its time on 8 GPUs", "sley simulate ring-allreduce --topology ndv4 -b 64M"),
+    ("find the fastest options", "sley choose ring-allreduce --topology ndv4"),
+    ("write it for a runtime", "sley compile ring-allreduce --ranks 8 -o ring.xml"),
+)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands, in sections; one that doesn't exist gets the most similar names."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            longer = [own for own in self.commands if own.startswith(name)]
+            hint = f"Did you mean {' or '.join(longer)}?" if longer else ""
+            hint = hint or did_you_mean(name, self.commands) or "sley --help lists them."
+            raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in SECTIONS:
+            with formatter.section(title):
+                rows = [(name, self.commands[name].get_short_help_str(200)) for name in names]
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for words, line in _EXAMPLES:
+                formatter.write(f"{'':{formatter.current_indent}}# {words}\n")
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("sley"), prog_name="sley")
 def main() -> None:
     """Compile, prove and run collective communication.

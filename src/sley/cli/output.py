@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -31,6 +32,12 @@ T = TypeVar("T")
 def print_note(text: str) -> None:
     """Prints a remark on standard error, so that it is no part of a result."""
     click.echo(f"note: {text}", err=True)
+
+
+def print_written(*files: Path | None) -> None:
+    """Prints the names of the files that were written; None for no file."""
+    for file in filter(None, files):
+        click.echo(f"{'written':<23}{file}")
 
 
 def print_json(value: object) -> None:
@@ -61,10 +68,15 @@ class Command(click.Command):
             sys.exit(1)
 
 
+def diagnostics_json(error: SleyError) -> list[dict[str, object]]:
+    """The JSON of an error's diagnostics."""
+    return [diagnostic.to_json() for diagnostic in error.diagnostics]
+
+
 def report_error(error: SleyError, *, as_json: bool) -> None:
     """Prints an error's diagnostics: JSON on standard output, or text on standard error."""
     if as_json:
-        print_json({"ok": False, "diagnostics": [d.to_json() for d in error.diagnostics]})
+        print_json({"ok": False, "diagnostics": diagnostics_json(error)})
         return
     for diagnostic in error.diagnostics:
         click.echo(f"error: {diagnostic}\n", err=True)

@@ -9,7 +9,7 @@ import click
 
 from sley import policy as policies
 from sley.cli.options import FILE, json_option
-from sley.cli.output import Command, print_json, print_note
+from sley.cli.output import Command, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
 from sley.ir.sizes import size_text
@@ -59,7 +59,7 @@ def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) ->
     for file, one in zip(files, found, strict=True):
         click.echo("\n".join(_policy_lines(file, one)))
     if output is not None:
-        click.echo(f"{'written':<23}{output}")
+        print_written(output)
 
 
 def _check_output(file: Path, output: Path | None) -> None:
@@ -170,7 +170,7 @@ def export_command(file: Path, to: str, output: Path, build: bool, as_json: bool
     for remark in remarks:
         print_note(remark)
     for path in paths:
-        click.echo(f"{'written':<23}{path}")
+        print_written(path)
 
 
 def _package_for(target: str) -> Callable[[Policy, Path], tuple[list[Path], tuple[str, ...]]]:

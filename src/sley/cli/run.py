@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,10 +22,11 @@ from sley.cli.measuring import (
     without_none,
 )
 from sley.cli.options import Member, Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, print_json, progress_bar
-from sley.cli.sources import plan_of, supports_both_places
+from sley.cli.output import Command, Phases, print_json, print_note, progress_bar
+from sley.cli.sources import plan_of, supports_both_places, takes
 from sley.devices import Engine
 from sley.engine.measure import Measurement, Sweep
+from sley.errors import counted
 from sley.ir.plan import Plan
 from sley.report.tables import RUN_HEADER, Row, run_footer, run_head, run_row
 
@@ -61,8 +63,10 @@ def run_command(
     phases = Phases(verbose, quiet=as_json)
     if where.is_processes:
         _refuse_on_processes(where, engine)
-    plans = _plans(selection, phases)
+    plans = _plans(_with_ranks(selection), phases)
     words, measure = _place(plans[-1], where, engine, measuring)
+    if where.is_processes:
+        _note_sharing(plans[-1].collective.ranks)
     if not as_json:
         click.echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
         click.echo(RUN_HEADER)
@@ -85,6 +89,24 @@ def _refuse_on_processes(where: Where, engine: Engine | None) -> None:
     for word, value in values.items():
         if value is not None:
             raise click.UsageError(f"--{word} needs --device cuda or --device threads")
+
+
+def _with_ranks(selection: Selection) -> Selection:
+    """The selection; an algorithm of the library without sizes gets as many ranks as this process
+    has cores, at least 2."""
+    sizes = (selection.ranks, selection.nodes, selection.gpus, selection.topology)
+    if not takes(selection.what, "ranks") or any(size is not None for size in sizes):
+        return selection
+    ranks = max(2, len(os.sched_getaffinity(0)))
+    print_note(f"{ranks} ranks, since --ranks is not given")
+    return replace(selection, ranks=ranks)
+
+
+def _note_sharing(ranks: int) -> None:
+    """Says if ranks share cores: their times have little to do with the plan."""
+    cores = len(os.sched_getaffinity(0))
+    if ranks > cores:
+        print_note(f"{ranks} ranks share {counted(cores, 'core')}, and wait for one another to run")
 
 
 def _place(

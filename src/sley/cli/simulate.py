@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley.cli.options import FILE, Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.output import Command, Phases, print_json, print_written, progress_bar
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import MESSAGE_TARGETS, plan_of, plan_of_target, prefer_in_place
 from sley.formats import check_folder, write_file
@@ -50,6 +50,8 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     for option, given in (("--trace", trace_file is not None), ("--equations", equations)):
         if given and len(sizes) > 1:
             raise click.UsageError(f"{option} is for one size; leave --end out")
+    if selection.size is not None and selection.options.schedule is not Schedule.AUTO:
+        raise click.UsageError("--size is for --schedule auto; -b and -e are the sizes to simulate")
     if trace_file is not None:
         check_folder(trace_file)
     phases = Phases(verbose, quiet=as_json)
@@ -79,6 +81,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
         return
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
     click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
+    print_written(reports.html, reports.plot, trace_file)
     phases.report()
 
 

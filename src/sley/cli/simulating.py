@@ -42,7 +42,9 @@ class Simulating:
 
     def simulator(self, plan: Plan, *, executions: bool = False) -> Simulator:
         """The simulator of a plan on the topology that it was compiled for. Errors: those of
-        `Simulator` and `model`."""
+        `Simulator` and `model`, click's without a topology."""
+        if plan.topology is None:
+            raise click.UsageError(f"{plan.name} names no topology; give one: --topology ndv4:2")
         return Simulator(
             plan,
             model=self.model(plan.topology),

@@ -118,7 +118,7 @@ def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
     """The options of the compiler: without --channels if the algorithm takes it as a parameter, and
     with the format's needs for options that are not given."""
     options = selection.options
-    if options.channels is not None and _takes(selection.what, "channels"):
+    if options.channels is not None and takes(selection.what, "channels"):
         options = Options.of(options, {"channels": 1})
     return options.filled(needs)
 
@@ -190,7 +190,7 @@ def supports_both_places(selection: Selection) -> bool:
     )
 
 
-def _takes(what: str, parameter: str) -> bool:
+def takes(what: str, parameter: str) -> bool:
     """Whether WHAT is an algorithm of the library with this parameter."""
     return what in CATALOG and parameter in CATALOG[what].parameters
 
@@ -227,10 +227,10 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     sizes = (selection.ranks, selection.nodes, selection.gpus)
     if topology is None or selection.what not in CATALOG or any(s is not None for s in sizes):
         return selection
-    if _takes(selection.what, "ranks"):
+    if takes(selection.what, "ranks"):
         return replace(selection, ranks=topology.ranks)
     fitting = replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
-    if not _takes(selection.what, "orders") or (selection.rings or selection.orders) is not None:
+    if not takes(selection.what, "orders") or (selection.rings or selection.orders) is not None:
         return fitting
     along = link_rings(topology).orders.tolist()
     return replace(fitting, orders=tuple(map(tuple, along)) or None)
@@ -250,6 +250,7 @@ def _trace(selection: Selection) -> Program:
     if kind in recognition.SCHEDULES:
         _refuse_sizes(selection, (*_PARAMETERS, "root"))
         return schedules.load(what, in_place=bool(selection.in_place))
+    _check_parameters(selection)
     return build(
         what,
         ranks=selection.ranks,
@@ -258,12 +259,31 @@ def _trace(selection: Selection) -> Program:
         nics=selection.nics,
         root=selection.root,
         in_place=bool(selection.in_place),
-        channels=channels if _takes(what, "channels") and (channels or 1) > 1 else None,
+        channels=channels if takes(what, "channels") and (channels or 1) > 1 else None,
         node_instances=selection.node_instances,
         stage_channels=selection.stage_channels,
         rings=selection.rings,
         orders=selection.orders,
     )
+
+
+def _check_parameters(selection: Selection) -> None:
+    """Refuses options that an algorithm of the library doesn't take, and missing ones. Errors:
+    L120, click's usage error."""
+    algorithm = find(selection.what)
+    given = {w for w in (*_PARAMETERS, "root") if getattr(selection, w) is not None}
+    takes, grid = set(algorithm.parameters), {"nodes", "gpus"}
+    if "ranks" in takes and given & {"ranks", *grid} == grid:
+        given = given - grid | {"ranks"}
+    if extra := sorted(given - takes):
+        raise click.UsageError(
+            f"{algorithm.name} takes no {' and no '.join(map(flag, extra))}. It takes "
+            + ", ".join(map(flag, algorithm.parameters))
+        )
+    if missing := [word for word in algorithm.required if word not in given]:
+        raise click.UsageError(
+            f"{algorithm.name} needs {' and '.join(map(flag, missing))}, or --topology"
+        )
 
 
 def _header(selection: Selection) -> dict[str, int]:

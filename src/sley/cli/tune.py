@@ -16,7 +16,7 @@ from sley.cli.options import (
     jobs_option,
     size_options,
 )
-from sley.cli.output import Command, Phases, print_json, print_note
+from sley.cli.output import Command, Phases, print_json, print_note, print_written
 from sley.cli.sweep import actions_option, cluster_of, collectives_argument
 from sley.cli.tune_agent import AGENT_OPTIONS, AgentOptions
 from sley.cli.tune_live import OPTIONS, LiveOptions, is_given
@@ -140,7 +140,7 @@ def tune_command(  # as many parameters as options; click passes each by name
         print_json({"ok": True, "topology": trainings.place, "results": results})
     else:
         for path in paths:
-            click.echo(f"{'written':<23}{path}")
+            print_written(path)
     phases.report()
 
 
