@@ -14,9 +14,9 @@ namespace sley {
 namespace {
 
 // The most frames being sent to a peer: messages stay in their FIFOs until there is room.
-constexpr int kMostData = 16, kMostFrames = 64;
-constexpr auto kGlance = std::chrono::milliseconds(100);
-constexpr auto kNap = std::chrono::microseconds(200);
+constexpr int kMostUcxData = 16, kMostUcxFrames = 64;
+constexpr auto kUcxGlance = std::chrono::milliseconds(100);
+constexpr auto kUcxNap = std::chrono::microseconds(200);
 constexpr auto kAnswerWait = std::chrono::milliseconds(250);
 constexpr auto kCloseWait = std::chrono::seconds(1);  // for UCX to close its endpoints
 
@@ -147,14 +147,14 @@ void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
     while (!std::all_of(peers_.begin(), peers_.end(), is_met) || !is_sent()) {
         const auto now = Clock::now();
         raise_absent(now >= meeting.deadline);
-        if (meeting.glance && now - glanced >= kGlance) {
+        if (meeting.glance && now - glanced >= kUcxGlance) {
             glanced = now;
             meeting.glance();
         }
         sink_ = &sink;
         progress();
         sink_ = nullptr;
-        std::this_thread::sleep_for(kNap);
+        std::this_thread::sleep_for(kUcxNap);
     }
 }
 
@@ -180,8 +180,8 @@ const UcxWire::Peer* UcxWire::peer(std::int32_t rank) const {
 
 bool UcxWire::has_room(std::int32_t rank, FrameKind kind) const {
     const auto* to = peer(rank);
-    if (!to->is_met || to->loss != Failure::kNone || to->frames >= kMostFrames) return false;
-    return kind != FrameKind::kData || to->data < kMostData;
+    if (!to->is_met || to->loss != Failure::kNone || to->frames >= kMostUcxFrames) return false;
+    return kind != FrameKind::kData || to->data < kMostUcxData;
 }
 
 bool UcxWire::is_lost(std::int32_t rank) const {

@@ -9,13 +9,14 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from support.native_programs import (
+    ALL_SANITIZERS,
     NATIVE,
     SANITIZERS,
     SOURCES,
@@ -42,6 +43,9 @@ CASES = (
 TCP_CASES = (*CASES, "busy", "strangers", "pieces")
 WAITING = ("killed", "cut", "absentees", "busy")
 """Cases that take seconds: the thread sanitizer alone runs them but for `make slow`."""
+SHORT = tuple(case for case in TCP_CASES if case not in WAITING)
+UCX_CASES = {"thread": ("exchange", "threads", "killed"), "address": ("states", "garbage")}
+"""The cases over UCX by sanitizer, but for `make slow`; what all wires share runs over TCP."""
 SKIPPED = 77
 
 
@@ -57,17 +61,19 @@ def ucx_library() -> Path:
     pytest.skip("no UCX")
 
 
-def with_sanitizers(cases: Sequence[str]) -> pytest.MarkDecorator:
-    """Every case with every sanitizer."""
+def with_sanitizers(
+    cases: Sequence[str], usual: Mapping[str, Sequence[str]]
+) -> pytest.MarkDecorator:
+    """Every case with every sanitizer; all but the usual ones are slow."""
     return pytest.mark.parametrize(
         ("program", "case"),
         [
             pytest.param(
                 sanitizers,
                 case,
-                marks=[pytest.mark.slow] * (sanitizers != "thread" and case in WAITING),
+                marks=[pytest.mark.slow] * (case not in usual.get(sanitizers, ())),
             )
-            for sanitizers in SANITIZERS
+            for sanitizers in (*SANITIZERS, ALL_SANITIZERS)
             for case in cases
         ],
         indirect=["program"],
@@ -75,8 +81,8 @@ def with_sanitizers(cases: Sequence[str]) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sanitized(tmp_path_factory.mktemp("network"), request.param, "network_test.cpp", PROGRAM)
+def program(request: pytest.FixtureRequest) -> Path:
+    return sanitized(request.param, "network_test.cpp", PROGRAM)
 
 
 def check(program: Path, case: str, wire: str, **environment: str) -> None:
@@ -86,20 +92,20 @@ def check(program: Path, case: str, wire: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-@with_sanitizers(TCP_CASES)
+@with_sanitizers(TCP_CASES, {"thread": TCP_CASES, "address": SHORT})
 def test_tcp_carries_messages_and_news(program: Path, case: str) -> None:
     check(program, case, "tcp")
 
 
-@with_sanitizers(CASES)
+@with_sanitizers(CASES, UCX_CASES)
 def test_ucx_carries_messages_and_news(program: Path, case: str) -> None:
     """UCX' hooks of memory calls, which only other networks need, don't bear sanitizers."""
     library = str(ucx_library())
     check(program, case, "ucx", SLEY_TEST_UCX=library, UCX_MEM_EVENTS="n")
 
 
-def test_a_lost_release_between_hosts_is_noticed(tmp_path: Path) -> None:
-    program = sanitized(tmp_path, "thread", "network_test.cpp", PROGRAM)
+def test_a_lost_release_between_hosts_is_noticed() -> None:
+    program = sanitized("thread", "network_test.cpp", PROGRAM)
     check_lost_release(program, "exchange", "tcp")
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support.native_programs import (
-    SANITIZERS,
+    ALL_SANITIZERS,
     SOURCES,
     TESTS,
     check_lost_release,
@@ -18,11 +16,18 @@ from support.native_programs import (
 PROGRAM = (*SOURCES["FABRIC"], *SOURCES["MESSAGES"], TESTS / "messages_traffic.cpp")
 
 
-@pytest.mark.parametrize("sanitizers", SANITIZERS)
-def test_messages_are_right_and_clean(tmp_path: Path, sanitizers: str) -> None:
-    done = run(sanitized(tmp_path, sanitizers, "point_to_point_test.cpp", PROGRAM))
+@pytest.mark.parametrize(
+    ("sanitizers", "worlds"),
+    [
+        ("thread", 6),
+        *(pytest.param(name, 16, marks=pytest.mark.slow) for name in ("thread", ALL_SANITIZERS)),
+    ],
+)
+def test_messages_are_right_and_clean(sanitizers: str, worlds: int) -> None:
+    """Addresses only in slow runs, as the tests of the engine and the network check those too."""
+    done = run(sanitized(sanitizers, "point_to_point_test.cpp", PROGRAM), "1", str(worlds))
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def test_a_lost_release_of_a_message_is_noticed(tmp_path: Path) -> None:
-    check_lost_release(sanitized(tmp_path, "thread", "point_to_point_test.cpp", PROGRAM))
+def test_a_lost_release_of_a_message_is_noticed() -> None:
+    check_lost_release(sanitized("thread", "point_to_point_test.cpp", PROGRAM))

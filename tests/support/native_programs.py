@@ -1,7 +1,8 @@
-"""C++ programs that tests build from the compiled sources, with objects cached by content.
+"""C++ programs that tests build from the compiled sources, cached by content.
 
-The key of an object is its text, the headers that it includes, its flags and the compiler:
-programs, processes and runs share unchanged objects.
+A program is compiled as one text, because most of the time would go to the headers, once for each
+source. Its key is made of the sources, the headers that they include, its flags and the compiler:
+tests, processes and runs share unchanged programs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,7 +25,11 @@ TESTS = ROOT / "tests" / "native"
 NATIVE = ROOT / "native"
 PRIMITIVES = ROOT / "src" / "sley" / "codegen" / "primitives"  # half.hpp
 INCLUDES = (NATIVE, PRIMITIVES)
-SANITIZERS = ("thread", "address,undefined")
+SANITIZERS = ("thread", "address")
+"""The sanitizers of `make test`. ALL_SANITIZERS, of `make slow`: undefined behaviour
+too, which takes twice as long to compile as addresses."""
+ALL_SANITIZERS = "address,undefined"
+EVERY_SANITIZER = (*SANITIZERS, pytest.param(ALL_SANITIZERS, marks=pytest.mark.slow))
 
 SOURCES = {
     name: tuple(NATIVE / path for path in paths.split())
@@ -36,7 +42,7 @@ SOURCES = {
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FLAGS = ("-std=c++17", "-pthread")
 _BREAKABLE = "-DSLEY_RELEASE_MAY_BREAK"
-_LEVELS = {"thread": "-O1", "address,undefined": "-Og"}
+_LEVELS = {"thread": "-Og", "address": "-O0", "address,undefined": "-Og"}
 """The level of optimisation for each sanitizer; higher levels take longer to compile than they save
 in runs."""
 
@@ -56,35 +62,43 @@ def _version() -> str:
 
 
 @cache
-def _check_sanitizers(sanitizers: str, folder: Path) -> None:
+def _check_sanitizers(sanitizers: str) -> None:
     """Skips the test if the run-time library of `sanitizers` is missing or does not work."""
-    source, program = folder / "probe.cpp", folder / "probe"
-    source.write_text("int main() {}\n")
-    command = [compiler(), f"-fsanitize={sanitizers}", source, "-o", program]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip(f"no run-time library for -fsanitize={sanitizers}")
-    if subprocess.run([program], capture_output=True).returncode:
-        pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "probe.cpp"), Path(folder, "probe")
+        source.write_text("int main() {}\n")
+        command = [compiler(), f"-fsanitize={sanitizers}", source, "-o", program]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip(f"no run-time library for -fsanitize={sanitizers}")
+        if subprocess.run([program], capture_output=True).returncode:
+            pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
 
 
-def link(folder: Path, sources: Sequence[Path], *flags: str) -> Path:
-    """Builds the program of some sources in `folder`."""
-    program = folder / "program"
-    objects = [_compiled(source, flags) for source in sources]
-    _call([compiler(), *_FLAGS, *flags, *map(str, objects), "-ldl", "-o", str(program)])
+def link(sources: Sequence[Path], *flags: str) -> Path:
+    """The program of some sources."""
+    options = [*_FLAGS, *flags, *(f"-I{folder}" for folder in INCLUDES)]
+
+    def build(path: Path) -> None:
+        text = "".join(f'#include "{source}"\n' for source in sources)
+        _call([compiler(), *options, "-x", "c++", "-", "-ldl", "-o", str(path)], text)
+
+    files = dict.fromkeys(file for source in sources for file in (source, *_headers(source)))
+    texts = [path.read_bytes() for path in files]
+    program = cached([_version(), *options, *map(str, sources), *texts], ".program", build)
+    program.chmod(0o700)
     return program
 
 
-def sanitized(folder: Path, sanitizers: str, test: str, of: Sequence[Path], *flags: str) -> Path:
-    """Builds a test's program with `sanitizers`; skips the test if these don't work.
+def sanitized(sanitizers: str, test: str, of: Sequence[Path], *flags: str) -> Path:
+    """The program of a test with `sanitizers`; skips the test if these don't work.
 
     With the variable SLEY_BREAK_RELEASE a program for threads publishes without release.
     """
-    _check_sanitizers(sanitizers, folder)
+    _check_sanitizers(sanitizers)
     options = (_LEVELS[sanitizers], "-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")
     if sanitizers == "thread":
         options += (_BREAKABLE, "-Wno-tsan")  # GCC warns that this sanitizer ignores fences
-    return link(folder, [TESTS / test, *of], *options, *flags)
+    return link([TESTS / test, *of], *options, *flags)
 
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -99,16 +113,6 @@ def check_lost_release(program: Path, *arguments: str) -> None:
     done = run(program, *arguments, SLEY_BREAK_RELEASE="1")
     assert done.returncode != 0
     assert "data race" in done.stderr
-
-
-def _compiled(source: Path, flags: Sequence[str]) -> Path:
-    options = [*_FLAGS, *flags, *(f"-I{folder}" for folder in INCLUDES)]
-
-    def build(path: Path) -> None:
-        _call([compiler(), *options, "-c", str(source), "-o", str(path)])
-
-    texts = [path.read_bytes() for path in (source, *_headers(source))]
-    return cached([_version(), *options, str(source), *texts], ".o", build)
 
 
 def _headers(source: Path) -> list[Path]:
@@ -135,6 +139,6 @@ def _included(path: Path) -> tuple[Path, ...]:
     return tuple(files())
 
 
-def _call(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _call(command: Sequence[str], text: str) -> None:
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
