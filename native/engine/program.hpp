@@ -55,7 +55,7 @@ struct ProgramColumns {
     std::vector<std::int64_t> hold_offset;
     std::vector<std::int32_t> hold_target;
     std::vector<std::int64_t> block_offset;
-    std::vector<std::int32_t> divisor;  // of each output chunk, for AVERAGE; 1: none
+    std::vector<std::int32_t> divisor;  // of each output chunk, for AVG; 1: none
     std::int32_t chunks = 1;            // of a block of the collective
     std::int32_t sizes[kMemories] = {};
     std::int32_t input_base = 0, output_base = 0;

@@ -32,7 +32,7 @@ Divide divide_kernel(DataType type);
 // The kernels of one type, in one set of vector instructions.
 struct Kernels {
     std::size_t item;
-    std::array<Combine, kReduceOps> combine;  // AVERAGE runs as SUM
+    std::array<Combine, kReduceOps> combine;  // AVG runs as SUM
     Divide divide;
 };
 

@@ -46,9 +46,9 @@ def sent_early(comm: Communicator) -> bool:
         comm.broadcast(data)
         return not data.any()
     comm.barrier()
-    work = comm.broadcast(data, is_async=True)
+    work = comm.broadcast(data, async_op=True)
     time.sleep(0.1)
-    early = work.is_done()
+    early = work.is_completed()
     work.wait()
     return early
 
@@ -205,7 +205,7 @@ def gives_back(comm: Communicator, part: int) -> None:
     call = Call("all_gather", own, LARGE, out, 2 * LARGE, LARGE, DATA_TYPES["uint8"])
     if comm.rank != 1:
         time.sleep(0.5)
-    work = comm.endpoint.submit(call, is_async=True)
+    work = comm.endpoint.submit(call, async_op=True)
     if comm.rank == 1:
         time.sleep(0.2)
         libc.munmap(out + part * LARGE, LARGE)

@@ -21,22 +21,22 @@ data = [np.ones(1 << 20, np.float32) for _ in range(8)]
 """
 
 ENDS = {
-    "calls at work": "works = [comm.all_reduce(x, is_async=True) for x in data]",
+    "calls at work": "works = [comm.all_reduce(x, async_op=True) for x in data]",
     "calls that the other rank never makes": """
-works = [comm.all_reduce(x, is_async=True) for x in data if rank == 0]
+works = [comm.all_reduce(x, async_op=True) for x in data if rank == 0]
 time.sleep(0.2)
 """,
     "callbacks that want Python": """
 for x in data:
-    comm.all_reduce(x, is_async=True).on_done(lambda: sum(range(100_000)))
+    comm.all_reduce(x, async_op=True).on_done(lambda: sum(range(100_000)))
 """,
-    "messages at work": "works = [comm.recv(x, 1 - rank, is_async=True) for x in data]",
+    "messages at work": "works = [comm.recv(x, 1 - rank, async_op=True) for x in data]",
     "a thread that waits for a message": """
 threading.Thread(target=comm.recv, args=(data[0], 1 - rank), daemon=True).start()
 time.sleep(0.2)
 """,
     "a thread that waits for a call": """
-work = comm.all_reduce(data[0], is_async=True) if rank == 0 else None
+work = comm.all_reduce(data[0], async_op=True) if rank == 0 else None
 if work:
     threading.Thread(target=work.wait, daemon=True).start()
 time.sleep(0.2)

@@ -169,7 +169,7 @@ def after_a_failure(comm: Communicator) -> list[str]:
     calls = [
         lambda: comm.all_reduce(np.ones(10 + comm.rank, np.float32)),
         lambda: comm.all_reduce(np.ones(10, np.float32)),
-        lambda: comm.barrier(is_async=True).wait(),
+        lambda: comm.barrier(async_op=True).wait(),
         lambda: comm.send(np.ones(10, np.float32), 1 - comm.rank),
     ]
     errors = []
@@ -193,8 +193,8 @@ def test_no_call_goes_through_after_a_failure() -> None:
 
 
 def after_work_nobody_waited_for(comm: Communicator) -> None:
-    work = comm.all_reduce(np.ones(10 + comm.rank, np.float32), is_async=True)
-    while not work.is_done():
+    work = comm.all_reduce(np.ones(10 + comm.rank, np.float32), async_op=True)
+    while not work.is_completed():
         time.sleep(0.01)
     comm.all_reduce(np.ones(10, np.float32))
 

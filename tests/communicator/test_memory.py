@@ -78,8 +78,8 @@ def test_a_closed_communicator_leaves_no_segment_to_the_collector() -> None:
         with Communicator(LocalStore(), 0, 1, name=f"turn {turn}") as comm:
             data = np.ones(1000, np.float32)
             comm.all_reduce(data)
-            comm.all_reduce(data, is_async=True).wait()
-            comm.send(data, 0, is_async=True)
+            comm.all_reduce(data, async_op=True).wait()
+            comm.send(data, 0, async_op=True)
             comm.recv(data, 0)
         del comm
         found.append(segments())
@@ -92,7 +92,7 @@ def test_a_closed_communicator_that_is_kept_holds_nothing() -> None:
     before = descriptors(), mappings()
     group = Ranks(3)
     group.each(lambda comm: comm.all_reduce(np.ones(1000, np.float32)))
-    group.each(lambda comm: comm.barrier(is_async=True).wait())
+    group.each(lambda comm: comm.barrier(async_op=True).wait())
     assert mappings() > before[1]
     group.close()
     assert (descriptors(), mappings()) == before
@@ -110,7 +110,7 @@ def test_a_closed_communicator_refuses_calls_and_has_no_statistics() -> None:
     assert comm.stats() == []
     for call in (
         lambda: comm.all_reduce(data),
-        lambda: comm.barrier(is_async=True),
+        lambda: comm.barrier(async_op=True),
         lambda: comm.send(data, 1),
         lambda: comm.recv(data),
         lambda: comm.all_to_all_v([data] * 2, [data.copy(), data.copy()]),

@@ -23,7 +23,7 @@ def to_the_next(comm: Communicator) -> list[int]:
         data = empty(size, "int32") if heap else np.zeros(size, np.int32)
         data[:] = comm.rank
         out = np.full(size, -1, np.int32)
-        sent = comm.send(data, (comm.rank + 1) % comm.ranks, tag=size, is_async=True)
+        sent = comm.send(data, (comm.rank + 1) % comm.ranks, tag=size, async_op=True)
         work = comm.recv(out, (comm.rank - 1) % comm.ranks, tag=size)
         sent.wait()
         assert (out == (comm.rank - 1) % comm.ranks).all()
@@ -78,7 +78,7 @@ def test_a_message_of_another_size_is_an_error_on_both_ranks() -> None:
 
 def test_a_message_of_another_size_to_itself_is_an_error() -> None:
     def differ(comm: Communicator) -> None:
-        received = comm.recv(np.zeros(5, np.int8), 0, is_async=True)
+        received = comm.recv(np.zeros(5, np.int8), 0, async_op=True)
         with pytest.raises(SleyError, match="a receive of 4 bytes on rank 0, tag 0") as caught:
             comm.send(np.zeros(4, np.int8), 0)
         assert caught.value.diagnostics[0].found == "one of 5 bytes, this rank's"
@@ -101,7 +101,8 @@ def test_a_message_to_no_rank_is_refused(rank: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "remedy"),
     [
-        (lambda c: c.all_reduce(np.ones(3), "max"), "an operation of sley.ReduceOp"),
+        (lambda c: c.all_reduce(np.ones(3), 9), "an operation of sley.ReduceOp"),
+        (lambda c: c.all_reduce(np.ones(3), "maximum"), "Did you mean max?"),
         (lambda c: c.all_reduce(np.ones(3, bool)), "a type of sley.engine.DATA_TYPES"),
         (lambda c: c.all_reduce(np.ones(3, np.uint32)), "a type of sley.engine.DATA_TYPES"),
         (lambda c: c.plans.find("broadcast", 8, root=5), "the number of the root rank"),
@@ -250,4 +251,4 @@ def test_two_threads_may_wait_for_one_work() -> None:
     ticket.work = Work(ticket, lambda report: None)  # type: ignore[arg-type]
     assert ticket.work.wait()
     assert ticket.waits == 2
-    assert ticket.work.is_done()
+    assert ticket.work.is_completed()

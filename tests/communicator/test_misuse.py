@@ -200,8 +200,8 @@ def test_a_root_may_be_an_integer_of_numpy(integer: Callable[[int], Any]) -> Non
 @pytest.mark.parametrize("timeout_s", ["a", [1], float("nan")])
 def test_a_wait_takes_a_number_of_seconds(timeout_s: Any) -> None:
     def waits(comm: Communicator) -> None:
-        works = [comm.barrier(is_async=True), comm.barrier()]
-        works.append(comm.recv(np.ones(N), 1 - comm.rank, is_async=True))
+        works = [comm.barrier(async_op=True), comm.barrier()]
+        works.append(comm.recv(np.ones(N), 1 - comm.rank, async_op=True))
         for work in works:
             with pytest.raises(SleyError, match="R514"):
                 work.wait(timeout_s)
@@ -250,9 +250,9 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 def forgets(comm: Communicator, turns: int) -> float:
     total = 0.0
     for turn in range(turns):
-        comm.all_reduce(np.ones(1 << 20, np.float32), is_async=True)
-        comm.barrier(is_async=True)
-        comm.send(np.full(1 << 16, turn, np.uint8), 1 - comm.rank, is_async=True)
+        comm.all_reduce(np.ones(1 << 20, np.float32), async_op=True)
+        comm.barrier(async_op=True)
+        comm.send(np.full(1 << 16, turn, np.uint8), 1 - comm.rank, async_op=True)
         comm.recv(got := np.zeros(1 << 16, np.uint8), 1 - comm.rank)
         gc.collect()
         comm.all_reduce(data := np.ones(1 << 20, np.float32))
@@ -276,9 +276,9 @@ def test_a_call_where_the_end_of_another_is_told_is_refused() -> None:
                 except SleyError as error:
                     found.append(error)
 
-        work = comm.all_reduce(np.ones(1 << 20), is_async=True)
+        work = comm.all_reduce(np.ones(1 << 20), async_op=True)
         work.on_done(call)
-        comm.barrier(is_async=True).wait()
+        comm.barrier(async_op=True).wait()
         return " ".join(error.code for error in found)  # type: ignore[attr-defined]
 
     with Ranks(2) as group:
@@ -292,7 +292,7 @@ def drops(comm: Communicator) -> str:
         time.sleep(0.5)
         return "late"
     other = Communicator(LocalStore(), 0, 1)
-    other.all_reduce(np.ones(1 << 22), is_async=True).on_done(lambda: None)
+    other.all_reduce(np.ones(1 << 22), async_op=True).on_done(lambda: None)
     del other
     gc.collect()
     return "dropped"
@@ -303,7 +303,7 @@ def test_a_communicator_that_nobody_keeps_is_closed() -> None:
 
 
 def forks(comm: Communicator) -> bool:
-    comm.all_reduce(np.ones(N), is_async=True).wait()
+    comm.all_reduce(np.ones(N), async_op=True).wait()
     pid = os.fork()
     if pid == 0:
         try:

@@ -112,9 +112,9 @@ def test_plans_take_turns_with_calls() -> None:
         def mixed(comm: Communicator) -> None:
             for turn in range(5):
                 data = np.full(COUNT, comm.rank + turn, np.float32)
-                works = [comm.run(first, data, op=ReduceOp.MAX, is_async=True)]
+                works = [comm.run(first, data, op=ReduceOp.MAX, async_op=True)]
                 total = np.ones(COUNT, np.float32)
-                works.append(comm.all_reduce(total, is_async=True))
+                works.append(comm.all_reduce(total, async_op=True))
                 out = np.zeros(COUNT, np.float32)
                 comm.run(second, total, out)
                 for work in works:

@@ -37,9 +37,9 @@ def step(comm: Communicator) -> list[float]:
     data = [np.ones(n, np.float32) for n in (BIG, SMALL)]
     parts = np.ones((2, SMALL), np.float32)
     times_s = [compute()]
-    first = comm.all_reduce(data[0], is_async=True)
+    first = comm.all_reduce(data[0], async_op=True)
     times_s.append(compute())
-    second = comm.all_reduce(data[1], is_async=True)
+    second = comm.all_reduce(data[1], async_op=True)
     times_s.append(compute())
     first.wait()
     times_s.append(0.0)
@@ -145,10 +145,10 @@ def partly_varying(comm: Communicator) -> Workload:
         if comm.rank == 1:
             parts = list(data[0].reshape(2, -1)), list(data[1].reshape(2, -1))
             comm.all_to_all_v(*parts)
-            comm.all_to_all_v(*parts, is_async=True).wait()
+            comm.all_to_all_v(*parts, async_op=True).wait()
         else:
             comm.endpoint.submit(call)
-            comm.endpoint.submit(call, is_async=True).wait()
+            comm.endpoint.submit(call, async_op=True).wait()
         comm.endpoint.submit(call)
         comm.barrier()
     return recorder.workload()
@@ -218,14 +218,14 @@ def all_reduce(count: int = 1) -> Call:
 def test_a_recording_that_reaches_the_limit_is_a_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("communicator.recording", "workloads.workload"):
         monkeypatch.setattr(f"sley.{module}.MOST_STEPS", 5)
-    for is_async in (False, True):
+    for async_op in (False, True):
         recorder = Recorder()
         for _ in range(9):
             event = recorder.begin(WORLD, all_reduce())
-            event.is_async = is_async
+            event.async_op = async_op
         found = recorder.workload()
         assert len(calls_of(found)) == 4
-        assert len(found) == 4 + is_async, "what is not waited for is waited for at the end"
+        assert len(found) == 4 + async_op, "what is not waited for is waited for at the end"
 
 
 @pytest.fixture(scope="module")

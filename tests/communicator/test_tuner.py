@@ -48,13 +48,13 @@ def slow_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watch, "decide", clock({0: 20.0, 1: 10.0, 2: 30.0, 3: 4.0}))
 
 
-def reduce(comm: Communicator, calls: int, *, is_async: bool = False, first: int = 0) -> None:
+def reduce(comm: Communicator, calls: int, *, async_op: bool = False, first: int = 0) -> None:
     """Calls, with checked results."""
     data = [
         np.arange(COUNT, dtype=np.float64) + 1000 * comm.rank + turn
         for turn in range(first, first + calls)
     ]
-    for work in [comm.all_reduce(one, is_async=is_async) for one in data]:
+    for work in [comm.all_reduce(one, async_op=async_op) for one in data]:
         work.wait()
     sums = RANKS * np.arange(COUNT) + 1000 * sum(range(RANKS))
     for turn, one in enumerate(data):
@@ -104,14 +104,14 @@ def test_a_user_plan_is_neither_replaced_nor_watched(tmp_path: Path) -> None:
         ranks.each(calls)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("async_op", [False, True], ids=["synchronous", "asynchronous"])
 def test_a_slow_plan_is_reverted_by_all_ranks_at_the_same_call(
-    is_async: bool, tmp_path: Path, slow_policy: None, caplog: pytest.LogCaptureFixture
+    async_op: bool, tmp_path: Path, slow_policy: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
 
     def calls(comm: Communicator) -> list[Change]:
-        reduce(comm, 150, is_async=is_async)
+        reduce(comm, 150, async_op=async_op)
         expected = {"policy": WARM_CALLS + FIRST_CALLS + PAIRS}
         assert calls_of(comm) == expected | {"default": 150 - expected["policy"]}
         assert comm.endpoint.changes is comm.plans.changes
@@ -165,13 +165,13 @@ def test_ranks_far_ahead_of_the_others_change_at_the_same_call(
         data = [np.full(COUNT, float(turn)) for turn in range(200)]
         works = []
         if comm.rank == 0:
-            works = [comm.all_reduce(one, is_async=True) for one in data]
+            works = [comm.all_reduce(one, async_op=True) for one in data]
             for other in range(1, RANKS):
                 comm.send(np.ones(1), other)
         else:
             comm.recv(np.ones(1), 0)
             for turn, one in enumerate(data):
-                works.append(comm.all_reduce(one, is_async=turn % (comm.rank + 1) > 0))
+                works.append(comm.all_reduce(one, async_op=turn % (comm.rank + 1) > 0))
         for work in works:
             work.wait()
         assert all((one == RANKS * turn).all() for turn, one in enumerate(data))
@@ -193,11 +193,11 @@ def test_calls_that_callbacks_make_are_watched_too(tmp_path: Path, slow_policy: 
 
         def again() -> None:
             if len(works) < 150:
-                works.append(comm.all_reduce(data, ReduceOp.AVERAGE, is_async=True))
+                works.append(comm.all_reduce(data, ReduceOp.AVG, async_op=True))
                 works[-1].on_done(again)
 
         again()
-        while len(works) < 150 or not works[-1].is_done():
+        while len(works) < 150 or not works[-1].is_completed():
             works[-1].wait(0.1)
         assert (data == 1).all()
         return comm.plans.changes[0].call
@@ -257,7 +257,7 @@ def test_an_all_to_all_whose_counts_vary_is_not_counted(tmp_path: Path, slow_pol
             else:
                 spans = data.ctypes.data, data.nbytes, out.ctypes.data, out.nbytes
                 call = Call("all_to_all", *spans, 100, DATA_TYPES["int64"], may_vary=True)
-                work = comm.endpoint.submit(call, is_async=turn % 5 == 0, owners=(data, out))
+                work = comm.endpoint.submit(call, async_op=turn % 5 == 0, owners=(data, out))
                 work.wait()
             own = np.arange(100 * comm.rank, 100 * comm.rank + 100)
             for rank in range(RANKS):
@@ -415,12 +415,12 @@ def test_few_sizes_are_watched_of_calls_that_ranks_may_make_with_varying_counts(
     assert loading._significant_bits(0) == 0
 
 
-def dies_in_between(comm: Communicator, is_async: bool) -> None:
+def dies_in_between(comm: Communicator, async_op: bool) -> None:
     data = np.ones(COUNT)
     for turn in range(300):
         if comm.rank == 1 and turn == REVERTS_AT - 10:
             os._exit(1)
-        comm.all_reduce(data, ReduceOp.MAX, is_async=is_async).wait()
+        comm.all_reduce(data, ReduceOp.MAX, async_op=async_op).wait()
 
 
 def test_a_rank_that_dies_in_a_trial_is_an_error_on_the_others(tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ def test_a_rank_that_dies_in_a_trial_is_an_error_on_the_others(tmp_path: Path) -
         assert end.seconds < 10
 
 
-def dies_in_the_decision(comm: Communicator, is_async: bool) -> None:
+def dies_in_the_decision(comm: Communicator, async_op: bool) -> None:
     data = np.zeros(1000, np.float32)
     decide = Watch.decide
 
@@ -442,15 +442,15 @@ def dies_in_the_decision(comm: Communicator, is_async: bool) -> None:
 
     Watch.decide = die  # type: ignore[method-assign]
     for _ in range(400):
-        comm.all_reduce(data, ReduceOp.MAX, is_async=is_async).wait()
+        comm.all_reduce(data, ReduceOp.MAX, async_op=async_op).wait()
 
 
-@pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("async_op", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_rank_that_dies_in_a_decision_is_an_error_on_the_others(
-    is_async: bool, tmp_path: Path
+    async_op: bool, tmp_path: Path
 ) -> None:
     path = policy_file(tmp_path, policy_of(3, measured=()))
-    ends = start(3, dies_in_the_decision, is_async, settings=settings_of(path)).ends()
+    ends = start(3, dies_in_the_decision, async_op, settings=settings_of(path)).ends()
     for end in (ends[0], ends[2]):
         assert "N620" in end.error, end
 

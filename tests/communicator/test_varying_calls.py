@@ -26,15 +26,15 @@ def sent(sender: int, receiver: int, count: int) -> Array:
     return np.arange(count, dtype=np.int32) + 1000 * sender + 100_000 * receiver
 
 
-def exchange(comm: Communicator, counts: list[list[int]], is_async: bool, plan: Any = None) -> None:
+def exchange(comm: Communicator, counts: list[list[int]], async_op: bool, plan: Any = None) -> None:
     """An AllToAllV, with the plan if there is one; checks the result."""
     own, ranks = comm.rank, range(comm.ranks)
     given = [sent(own, r, counts[own][r]) for r in ranks]
     taken = [np.full(counts[s][own], -1, np.int32) for s in ranks]
     if plan is None:
-        comm.all_to_all_v(given, taken, is_async=is_async).wait()
+        comm.all_to_all_v(given, taken, async_op=async_op).wait()
     else:
-        comm.run(plan, given, taken, is_async=is_async).wait()
+        comm.run(plan, given, taken, async_op=async_op).wait()
     for s in ranks:
         np.testing.assert_array_equal(taken[s], sent(s, own, counts[s][own]))
 
@@ -71,13 +71,13 @@ def test_counts_that_vary_arrive_whole(hosts: int, with_plan: bool) -> None:
     assert ends[0].value == [first, "all-pairs-allgatherv"]
 
 
-def equal(comm: Communicator, count: int, is_async: bool) -> None:
+def equal(comm: Communicator, count: int, async_op: bool) -> None:
     """An AllToAll of equal counts, which other ranks may make with counts of their own."""
     data = np.concatenate([sent(comm.rank, r, count) for r in range(comm.ranks)])
     out = np.zeros_like(data)
     places = data.ctypes.data, data.nbytes, out.ctypes.data, out.nbytes
     call = Call("all_to_all", *places, count, DATA_TYPES["int32"], may_vary=True)
-    comm.endpoint.submit(call, is_async=is_async, owners=(data, out)).wait()
+    comm.endpoint.submit(call, async_op=async_op, owners=(data, out)).wait()
     right = np.concatenate([sent(s, comm.rank, count) for s in range(comm.ranks)])
     np.testing.assert_array_equal(out, right)
 
@@ -88,7 +88,7 @@ def takes_turns(comm: Communicator, count: int, reduced: int) -> None:
         if turn >> comm.rank & 1:
             exchange(comm, counts, turn % 5 == 0)
         else:
-            equal(comm, count, is_async=turn % 3 == 0)
+            equal(comm, count, async_op=turn % 3 == 0)
         if turn % 5 == 0 or reduced > 3:
             comm.all_reduce(total := np.ones(reduced))
             assert (total == comm.ranks).all()
@@ -116,9 +116,9 @@ def takes_turns_in_chunks(comm: Communicator) -> None:
     )
     for count in (1, 2, 5):
         if comm.rank == 0:
-            exchange(comm, [[count] * comm.ranks] * comm.ranks, is_async=False)
+            exchange(comm, [[count] * comm.ranks] * comm.ranks, async_op=False)
         else:
-            equal(comm, count, is_async=False)
+            equal(comm, count, async_op=False)
 
 
 def test_ranks_with_equal_counts_miss_the_last_elements_of_chunks() -> None:
@@ -136,15 +136,15 @@ def asynchronous(comm: Communicator) -> None:
         if turn >> comm.rank & 1:
             works.append(
                 comm.all_to_all_v(
-                    list(data.reshape(-1, 5)), list(out.reshape(-1, 5)), is_async=True
+                    list(data.reshape(-1, 5)), list(out.reshape(-1, 5)), async_op=True
                 )
             )
         else:
             places = data.ctypes.data, data.nbytes, out.ctypes.data, out.nbytes
             call = Call("all_to_all", *places, 5, DATA_TYPES["int64"], may_vary=True)
-            works.append(comm.endpoint.submit(call, is_async=True, owners=(data, out)))
+            works.append(comm.endpoint.submit(call, async_op=True, owners=(data, out)))
         total = np.ones(4)
-        works.append(comm.all_reduce(total, is_async=True))
+        works.append(comm.all_reduce(total, async_op=True))
     for work in works:
         work.wait()
     own = np.arange(5) + 5 * comm.rank
@@ -162,19 +162,19 @@ def dies(comm: Communicator) -> None:
     comm.barrier()
     if comm.rank == 1:
         os._exit(1)
-    equal(comm, COUNT, is_async=False)
+    equal(comm, COUNT, async_op=False)
 
 
 def calls_another(comm: Communicator) -> None:
     if comm.rank == 1:
         comm.all_reduce(np.ones(COUNT))
-    equal(comm, COUNT, is_async=False)
+    equal(comm, COUNT, async_op=False)
 
 
 def another_beside_varying(comm: Communicator) -> None:
     if comm.rank == 1:
         comm.all_reduce(np.ones(COUNT))
-    exchange(comm, [[COUNT] * comm.ranks] * comm.ranks, is_async=False)
+    exchange(comm, [[COUNT] * comm.ranks] * comm.ranks, async_op=False)
 
 
 def sends_too_much(comm: Communicator) -> None:

@@ -22,7 +22,7 @@ def recv(comm: Communicator, data: np.ndarray) -> None:
 
 
 def recv_later(comm: Communicator, data: np.ndarray) -> None:
-    comm.recv(data, 1, is_async=True).wait() if comm.rank == 0 else comm.send(data, 0)
+    comm.recv(data, 1, async_op=True).wait() if comm.rank == 0 else comm.send(data, 0)
 
 
 def all_reduce(comm: Communicator, data: np.ndarray) -> None:
@@ -30,7 +30,7 @@ def all_reduce(comm: Communicator, data: np.ndarray) -> None:
 
 
 def all_reduce_later(comm: Communicator, data: np.ndarray) -> None:
-    comm.all_reduce(data, is_async=True).wait()
+    comm.all_reduce(data, async_op=True).wait()
 
 
 def barrier(comm: Communicator, data: np.ndarray) -> None:

@@ -76,7 +76,7 @@ def test_divisions_start_behind_all_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     on = executor(ring(), engine=Engine.INTERPRETED, launching=Launching.BY_RANK)
     found = launched(monkeypatch)
     data = ones()
-    on(data, reduce_op=sley.ReduceOp.AVERAGE)
+    on(data, reduce_op=sley.ReduceOp.AVG)
     assert [name for name, _ in found] == ["sley_run"] * RANKS + ["sley_divide"] * RANKS
     assert (np.array(data) == 1).all()
 

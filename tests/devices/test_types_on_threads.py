@@ -26,7 +26,7 @@ def every_type() -> list[Any]:
     return [
         pytest.param(dtype, op, PROTOCOLS[i % 4], id=f"{dtype}-{op.name}")
         for i, dtype in enumerate(DATA_TYPES)
-        for op in (sley.ReduceOp.SUM, ops[1 + i % others], sley.ReduceOp.AVERAGE)
+        for op in (sley.ReduceOp.SUM, ops[1 + i % others], sley.ReduceOp.AVG)
     ]
 
 

@@ -73,7 +73,7 @@ def test_average_divides_once_at_the_end(dtype: str) -> None:
         small_plans.ring_allreduce(3, fused=True, width=2),
         small_plans.scratch_allreduce(3, width=4),
     ):
-        for output in threads(plan, inputs, dtype=dtype, reduce_op=ReduceOp.AVERAGE):
+        for output in threads(plan, inputs, dtype=dtype, reduce_op=ReduceOp.AVG):
             np.testing.assert_array_equal(output, expected.astype(output.dtype))
 
 

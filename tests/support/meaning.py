@@ -14,7 +14,7 @@ _REDUCE = {
     ReduceOp.PRODUCT: np.multiply.reduce,
     ReduceOp.MIN: np.minimum.reduce,
     ReduceOp.MAX: np.maximum.reduce,
-    ReduceOp.AVERAGE: np.mean,
+    ReduceOp.AVG: np.mean,
 }
 
 

@@ -34,7 +34,7 @@ class Step:
     root: int
     in_place: bool
     in_heap: bool
-    is_async: bool
+    async_op: bool
 
     def size(self, number: int) -> int:
         return self.count * (number if self.kind in PARTS else 1)
@@ -46,7 +46,7 @@ def make(step: Step, size: int) -> Any:
 
 def begin(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
     """Starts a step; returns the work and the array of its result."""
-    n, rank, later = step.count, comm.rank, {"is_async": step.is_async}
+    n, rank, later = step.count, comm.rank, {"async_op": step.async_op}
     data = make(step, len(given))
     data[:] = given
     if step.kind in ("broadcast", "reduce"):

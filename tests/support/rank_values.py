@@ -31,8 +31,8 @@ def own(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tens
     return values(dist.get_rank(), shape, dtype, seed)
 
 
-def end(work: dist.Work | None, is_async: bool) -> None:
-    if not is_async:
+def end(work: dist.Work | None, async_op: bool) -> None:
+    if not async_op:
         assert work is None
         return
     assert work is not None

@@ -91,7 +91,7 @@ def message(comm: Communicator, rng: random.Random) -> None:
     """Sends a message along a ring of the ranks."""
     size, tag = int(2 ** rng.uniform(0, 20)), rng.randrange(100)
     data, out = np.full(size, comm.rank, np.uint8), np.zeros(size, np.uint8)
-    work = comm.send(data, (comm.rank + 1) % comm.ranks, tag, is_async=True)
+    work = comm.send(data, (comm.rank + 1) % comm.ranks, tag, async_op=True)
     comm.recv(out, (comm.rank - 1) % comm.ranks if rng.random() < 0.5 else None, tag)
     work.wait()
     assert (out == (comm.rank - 1) % comm.ranks).all()

@@ -29,7 +29,7 @@ if hasattr(torch, "float8_e4m3fn"):
 SIZES = [(1,), (7,), (3, 5), (257,), (4, 33, 9), (0,), ()]
 
 
-def check_reductions(dtype: torch.dtype, is_async: bool) -> None:
+def check_reductions(dtype: torch.dtype, async_op: bool) -> None:
     ops = [dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX]
     if dtype.is_floating_point:
         ops.append(dist.ReduceOp.AVG)
@@ -38,106 +38,106 @@ def check_reductions(dtype: torch.dtype, is_async: bool) -> None:
         for op in ops:
             expected = reduced(everybody(shape, dtype, seed), op)
             tensor = own(shape, dtype, seed)
-            end(dist.all_reduce(tensor, op, async_op=is_async), is_async)
+            end(dist.all_reduce(tensor, op, async_op=async_op), async_op)
             same(tensor, expected)
 
             root = seed % ranks
             tensor = own(shape, dtype, seed)
-            end(dist.reduce(tensor, root, op, async_op=is_async), is_async)
+            end(dist.reduce(tensor, root, op, async_op=async_op), async_op)
             same(tensor, expected if rank == root else own(shape, dtype, seed))
 
             parts = [everybody(shape, dtype, seed + 50 + index) for index in range(ranks)]
             expected = reduced(parts[rank], op)
             inputs = [own(shape, dtype, seed + 50 + index) for index in range(ranks)]
             output = torch.empty(shape, dtype=dtype)
-            end(dist.reduce_scatter(output, inputs, op, async_op=is_async), is_async)
+            end(dist.reduce_scatter(output, inputs, op, async_op=async_op), async_op)
             same(output, expected)
 
             output = torch.empty(shape, dtype=dtype)
             whole = torch.stack(inputs)
-            end(dist.reduce_scatter_tensor(output, whole, op, async_op=is_async), is_async)
+            end(dist.reduce_scatter_tensor(output, whole, op, async_op=async_op), async_op)
             same(output, expected)
 
 
-def check_movements(dtype: torch.dtype, is_async: bool) -> None:
+def check_movements(dtype: torch.dtype, async_op: bool) -> None:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     for seed, shape in enumerate(SIZES):
         root = (seed + 1) % ranks
         inputs = everybody(shape, dtype, seed)
 
         tensor = own(shape, dtype, seed)
-        end(dist.broadcast(tensor, root, async_op=is_async), is_async)
+        end(dist.broadcast(tensor, root, async_op=async_op), async_op)
         same(tensor, inputs[root])
 
         outputs = [torch.empty(shape, dtype=dtype) for _ in range(ranks)]
-        end(dist.all_gather(outputs, own(shape, dtype, seed), async_op=is_async), is_async)
+        end(dist.all_gather(outputs, own(shape, dtype, seed), async_op=async_op), async_op)
         same(torch.stack(outputs), torch.stack(inputs))
 
         output = torch.empty((ranks, *shape), dtype=dtype)
         tensor = own(shape, dtype, seed)
-        end(dist.all_gather_into_tensor(output, tensor, async_op=is_async), is_async)
+        end(dist.all_gather_into_tensor(output, tensor, async_op=async_op), async_op)
         same(output, torch.stack(inputs))
 
         outputs = [torch.empty(shape, dtype=dtype) for _ in range(ranks)]
         gathered = outputs if rank == root else None
-        end(dist.gather(tensor, gathered, root, async_op=is_async), is_async)
+        end(dist.gather(tensor, gathered, root, async_op=async_op), async_op)
         if rank == root:
             same(torch.stack(outputs), torch.stack(inputs))
 
         output = torch.empty(shape, dtype=dtype)
         scattered = [part.clone() for part in inputs] if rank == root else None
-        end(dist.scatter(output, scattered, root, async_op=is_async), is_async)
+        end(dist.scatter(output, scattered, root, async_op=async_op), async_op)
         same(output, inputs[rank])
 
         sent = [everybody(shape, dtype, seed + 70 + index) for index in range(ranks)]
         given = [sent[index][rank] for index in range(ranks)]
         expected = torch.stack([sent[rank][index] for index in range(ranks)])
         outputs = [torch.empty(shape, dtype=dtype) for _ in range(ranks)]
-        end(dist.all_to_all(outputs, given, async_op=is_async), is_async)
+        end(dist.all_to_all(outputs, given, async_op=async_op), async_op)
         same(torch.stack(outputs), expected)
 
         output = torch.empty((ranks, *shape), dtype=dtype)
-        end(dist.all_to_all_single(output, torch.stack(given), async_op=is_async), is_async)
+        end(dist.all_to_all_single(output, torch.stack(given), async_op=async_op), async_op)
         same(output, expected)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_reductions_give_what_gloo_gives(
-    four_ranks: RankPool, dtype: torch.dtype, is_async: bool
+    four_ranks: RankPool, dtype: torch.dtype, async_op: bool
 ) -> None:
-    four_ranks.run(check_reductions, dtype, is_async)
+    four_ranks.run(check_reductions, dtype, async_op)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *MOVED_ONLY], ids=str)
 def test_movements_give_what_gloo_gives(
-    four_ranks: RankPool, dtype: torch.dtype, is_async: bool
+    four_ranks: RankPool, dtype: torch.dtype, async_op: bool
 ) -> None:
-    four_ranks.run(check_movements, dtype, is_async)
+    four_ranks.run(check_movements, dtype, async_op)
 
 
-def check_splits(is_async: bool) -> None:
+def check_splits(async_op: bool) -> None:
     """Rank r sends (r + s) % 3 rows to rank s: none to some."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     giving = [(rank + other) % 3 for other in range(ranks)]
     repeats, others = torch.tensor(giving), torch.arange(float(ranks))
     given = (100 * rank + others).repeat_interleave(repeats).reshape(-1, 1).repeat(1, 2)
     taken = torch.empty(sum(giving), 2)
-    work = dist.all_to_all_single(taken, given, giving, giving, async_op=is_async)
-    end(work, is_async)
+    work = dist.all_to_all_single(taken, given, giving, giving, async_op=async_op)
+    end(work, async_op)
     same(taken, (100 * others + rank).repeat_interleave(repeats).reshape(-1, 1).repeat(1, 2))
 
     inputs = [torch.full((giving[other], 3), 100 * rank + other) for other in range(ranks)]
     outputs = [torch.empty(giving[other], 3, dtype=torch.int64) for other in range(ranks)]
-    end(dist.all_to_all(outputs, inputs, async_op=is_async), is_async)
+    end(dist.all_to_all(outputs, inputs, async_op=async_op), async_op)
     for other, output in enumerate(outputs):
         same(output, torch.full((giving[other], 3), 100 * other + rank))
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_all_to_all_takes_split_sizes(four_ranks: RankPool, is_async: bool) -> None:
-    four_ranks.run(check_splits, is_async)
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_all_to_all_takes_split_sizes(four_ranks: RankPool, async_op: bool) -> None:
+    four_ranks.run(check_splits, async_op)
 
 
 def check_splits_that_only_this_rank_finds_equal() -> None:
@@ -167,34 +167,34 @@ def views(dtype: torch.dtype) -> list[torch.Tensor]:
 def check_views() -> None:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     dtype = torch.float32
-    for is_async in (False, True):
+    for async_op in (False, True):
         for tensor in views(dtype):
             parts = everybody(tuple(tensor.shape), dtype)
             tensor.copy_(parts[rank])
-            end(dist.all_reduce(tensor, async_op=is_async), is_async)
+            end(dist.all_reduce(tensor, async_op=async_op), async_op)
             same(tensor, sum(parts))
 
             tensor.copy_(parts[rank])
-            end(dist.reduce(tensor, 1, async_op=is_async), is_async)
+            end(dist.reduce(tensor, 1, async_op=async_op), async_op)
             same(tensor, sum(parts) if rank == 1 else parts[rank])
 
             tensor.copy_(parts[rank])
-            end(dist.broadcast(tensor, 2, async_op=is_async), is_async)
+            end(dist.broadcast(tensor, 2, async_op=async_op), async_op)
             same(tensor, parts[2])
 
             tensor.copy_(parts[rank])
             outputs = [torch.empty_like(tensor) for _ in range(ranks)]
-            end(dist.all_gather(outputs, tensor, async_op=is_async), is_async)
+            end(dist.all_gather(outputs, tensor, async_op=async_op), async_op)
             same(torch.stack(outputs), torch.stack(parts))
 
             output = torch.empty(*reversed(tensor.shape), ranks).permute(
                 *reversed(range(tensor.dim() + 1))
             )
-            end(dist.all_gather_into_tensor(output, tensor, async_op=is_async), is_async)
+            end(dist.all_gather_into_tensor(output, tensor, async_op=async_op), async_op)
             same(output, torch.stack(parts))
 
             outputs = [torch.empty_like(tensor) for _ in range(ranks)]
-            end(dist.all_to_all(outputs, [tensor] * ranks, async_op=is_async), is_async)
+            end(dist.all_to_all(outputs, [tensor] * ranks, async_op=async_op), async_op)
             same(torch.stack(outputs), torch.stack(parts))
 
 
@@ -309,7 +309,7 @@ def test_inputs_may_share_memory_with_outputs(four_ranks: RankPool) -> None:
     four_ranks.run(check_in_place)
 
 
-def check_sizes_of_some_ranks(is_async: bool) -> None:
+def check_sizes_of_some_ranks(async_op: bool) -> None:
     """Ranks that give sizes and ranks that leave them out, which then are equal."""
     rank, ranks, equal = dist.get_rank(), dist.get_world_size(), 3
     works, checks = [], []
@@ -325,7 +325,7 @@ def check_sizes_of_some_ranks(is_async: bool) -> None:
         )
         taken = torch.zeros(sum(received), 2)
         splits = (received, sent) if rank in giving else (None, None)
-        works.append(dist.all_to_all_single(taken, given, *splits, async_op=is_async))
+        works.append(dist.all_to_all_single(taken, given, *splits, async_op=async_op))
         expected = [
             torch.full((n, 2), 100.0 * turn + 10 * src + rank) for src, n in enumerate(received)
         ]
@@ -339,6 +339,6 @@ def check_sizes_of_some_ranks(is_async: bool) -> None:
     assert (total == ranks).all()
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_all_to_all_runs_where_some_ranks_give_sizes(four_ranks: RankPool, is_async: bool) -> None:
-    four_ranks.run(check_sizes_of_some_ranks, is_async)
+@pytest.mark.parametrize("async_op", [False, True])
+def test_all_to_all_runs_where_some_ranks_give_sizes(four_ranks: RankPool, async_op: bool) -> None:
+    four_ranks.run(check_sizes_of_some_ranks, async_op)

@@ -25,10 +25,10 @@ def fails(code: str) -> pytest.RaisesContext[CollectiveError]:
 
 def check_mismatch() -> None:
     rank = dist.get_rank()
-    for is_async in (False, True):
+    for async_op in (False, True):
         group = dist.new_group()
         with fails("N622") as error:
-            work = dist.all_reduce(torch.ones(rank + 1), group=group, async_op=is_async)
+            work = dist.all_reduce(torch.ones(rank + 1), group=group, async_op=async_op)
             assert work is not None
             work.wait()
         assert isinstance(error.value, SleyError)

@@ -13,32 +13,32 @@ from support.rank_values import same
 def check_coalesced() -> None:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     sizes = [3, 1, 8]
-    for is_async in (False, True):
+    for async_op in (False, True):
         tensors = [torch.full((size,), rank + 1.0) for size in sizes]
-        with dist.distributed_c10d._coalescing_manager(async_ops=is_async) as manager:
+        with dist.distributed_c10d._coalescing_manager(async_ops=async_op) as manager:
             for tensor in tensors:
                 dist.all_reduce(tensor)
-        if is_async:
+        if async_op:
             manager.wait()
         for tensor in tensors:
             same(tensor, torch.full(tensor.shape, ranks * (ranks + 1) / 2))
 
         inputs = [torch.full((size,), rank) for size in sizes]
         outputs = [torch.empty(ranks * size, dtype=torch.int64) for size in sizes]
-        with dist.distributed_c10d._coalescing_manager(async_ops=is_async) as manager:
+        with dist.distributed_c10d._coalescing_manager(async_ops=async_op) as manager:
             for output, tensor in zip(outputs, inputs, strict=True):
                 dist.all_gather_into_tensor(output, tensor)
-        if is_async:
+        if async_op:
             manager.wait()
         for output, size in zip(outputs, sizes, strict=True):
             same(output, torch.arange(ranks).repeat_interleave(size))
 
         inputs = [torch.arange(ranks).repeat_interleave(size) for size in sizes]
         outputs = [torch.empty(size, dtype=torch.int64) for size in sizes]
-        with dist.distributed_c10d._coalescing_manager(async_ops=is_async) as manager:
+        with dist.distributed_c10d._coalescing_manager(async_ops=async_op) as manager:
             for output, tensor in zip(outputs, inputs, strict=True):
                 dist.reduce_scatter_tensor(output, tensor)
-        if is_async:
+        if async_op:
             manager.wait()
         for output, size in zip(outputs, sizes, strict=True):
             same(output, torch.full((size,), ranks * rank))

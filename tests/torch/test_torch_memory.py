@@ -117,7 +117,7 @@ def test_tensors_without_plain_memory_do_not_move() -> None:
 def test_reductions_have_the_engines_type_and_operation() -> None:
     element, op = reduction_of(torch.ones(1), dist.ReduceOp.AVG) or (None, None)
     assert element is not None
-    assert (element.dtype.name, element.parts, op) == ("float32", 1, ReduceOp.AVERAGE)
+    assert (element.dtype.name, element.parts, op) == ("float32", 1, ReduceOp.AVG)
     pair = torch.ones(1, dtype=torch.complex128)
     element, op = reduction_of(pair, dist.ReduceOp.SUM) or (None, None)
     assert element is not None

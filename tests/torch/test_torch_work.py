@@ -33,7 +33,7 @@ class Part:
             raise self._error
         return True
 
-    def is_done(self) -> bool:
+    def is_completed(self) -> bool:
         return self._end.is_set()
 
     def check(self) -> None:

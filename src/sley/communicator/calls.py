@@ -163,7 +163,7 @@ class Work:
         self._lock = threading.Lock()
         self.recorded: Recorded | None = None
 
-    def is_done(self) -> bool:
+    def is_completed(self) -> bool:
         """Whether the call has ended, successfully or not."""
         ticket = self._ticket
         return ticket is None or ticket.is_done()
@@ -188,7 +188,7 @@ class Work:
 
     def error(self) -> SleyError | None:
         """The call's error; None while it is in progress and after success."""
-        if self.is_done():
+        if self.is_completed():
             self._finish()
         return self._error
 

@@ -50,7 +50,7 @@ class Communicator(Closing):
 
     Arrays are contiguous. Reductions take the types of `sley.engine.DATA_TYPES`, with
     dtype="bfloat16" for uint16 arrays of its bits; other calls take any type. Every rank calls with
-    arrays of the same sizes and type. With is_async=True a call returns at once, and its arrays
+    arrays of the same sizes and type. With async_op=True a call returns at once, and its arrays
     must be left alone until `Work.wait`; otherwise it has ended on return. Output and input may be
     the same memory where the collective allows it. Errors: N620 to N633.
 
@@ -88,40 +88,40 @@ class Communicator(Closing):
     def all_reduce(
         self,
         data: Array,
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         *,
         out: Array | None = None,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Replaces `data`, or fills `out`, with the reduction of all ranks' data."""
-        return self._call("all_reduce", data, data if out is None else out, dtype, op, 0, is_async)
+        return self._call("all_reduce", data, data if out is None else out, dtype, op, 0, async_op)
 
     def all_gather(
-        self, data: Array, out: Array, *, dtype: str | None = None, is_async: bool = False
+        self, data: Array, out: Array, *, dtype: str | None = None, async_op: bool = False
     ) -> Work:
         """Puts all ranks' data into `out`, by rank; `data` may be the rank's part of `out`."""
-        return self._call("all_gather", data, out, dtype, ReduceOp.SUM, 0, is_async)
+        return self._call("all_gather", data, out, dtype, ReduceOp.SUM, 0, async_op)
 
     def reduce_scatter(
         self,
         data: Array,
         out: Array,
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         *,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Puts the rank's part of the reduction of all ranks' data into `out`, which may be that
         part of `data`."""
-        return self._call("reduce_scatter", data, out, dtype, op, 0, is_async)
+        return self._call("reduce_scatter", data, out, dtype, op, 0, async_op)
 
     def all_to_all(
-        self, data: Array, out: Array, *, dtype: str | None = None, is_async: bool = False
+        self, data: Array, out: Array, *, dtype: str | None = None, async_op: bool = False
     ) -> Work:
         """Sends part r of `data` to rank r, and puts what rank r sends into part r of `out`, which
         may be `data`."""
-        return self._call("all_to_all", data, out, dtype, ReduceOp.SUM, 0, is_async)
+        return self._call("all_to_all", data, out, dtype, ReduceOp.SUM, 0, async_op)
 
     def all_to_all_v(
         self,
@@ -129,13 +129,13 @@ class Communicator(Closing):
         out: Sequence[Array],
         *,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Sends `data[r]` to rank r, and puts what rank r sends into `out[r]`: arrays of any sizes,
         also empty ones. Errors: N634, too, if what rank r sends has another size."""
         data = check_parts("all_to_all_v", self.ranks, data, "data")
         out = check_parts("all_to_all_v", self.ranks, out, "out")
-        return self._call_parts("all_to_all_v", data, out, dtype, is_async)
+        return self._call_parts("all_to_all_v", data, out, dtype, async_op)
 
     def all_gather_v(
         self,
@@ -143,30 +143,30 @@ class Communicator(Closing):
         out: Sequence[Array],
         *,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Puts the data of rank r, of any size, into `out[r]`. Errors: N634, too, if the two have
         different sizes."""
         out = check_parts("all_gather_v", self.ranks, out, "out")
-        return self._call_parts("all_gather_v", (data,), out, dtype, is_async)
+        return self._call_parts("all_gather_v", (data,), out, dtype, async_op)
 
     def broadcast(
-        self, data: Array, root: int = 0, *, dtype: str | None = None, is_async: bool = False
+        self, data: Array, root: int = 0, *, dtype: str | None = None, async_op: bool = False
     ) -> Work:
         """Replaces `data` with the root's."""
-        return self._call("broadcast", data, data, dtype, ReduceOp.SUM, root, is_async)
+        return self._call("broadcast", data, data, dtype, ReduceOp.SUM, root, async_op)
 
     def reduce(
         self,
         data: Array,
         root: int = 0,
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         *,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Replaces the root's `data` with the reduction of all ranks' data."""
-        return self._call("reduce", data, data, dtype, op, root, is_async)
+        return self._call("reduce", data, data, dtype, op, root, async_op)
 
     def gather(
         self,
@@ -175,11 +175,11 @@ class Communicator(Closing):
         root: int = 0,
         *,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Puts all ranks' data into the root's `out`, by rank; other ranks' `out` is ignored."""
         out = _of_root("gather", out) if self.rank == check_root(root, self.ranks) else None
-        return self._call("gather", data, out, dtype, ReduceOp.SUM, root, is_async)
+        return self._call("gather", data, out, dtype, ReduceOp.SUM, root, async_op)
 
     def scatter(
         self,
@@ -188,22 +188,22 @@ class Communicator(Closing):
         root: int = 0,
         *,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Puts part r of the root's `data` into rank r's `out`; other ranks' `data` is ignored."""
         data = _of_root("scatter", data) if self.rank == check_root(root, self.ranks) else None
-        return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, is_async)
+        return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, async_op)
 
     def run(
         self,
         plan: Plan,
         data: Array | Sequence[Array],
         out: Array | Sequence[Array] | None = None,
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         *,
         count: int | None = None,
         dtype: str | None = None,
-        is_async: bool = False,
+        async_op: bool = False,
     ) -> Work:
         """Runs a plan of the caller's (`sley.compile`), of any collective. Its first run proves it.
 
@@ -217,7 +217,7 @@ class Communicator(Closing):
             if count is not None:
                 expected = f"no count, as those of {plan.collective} vary"
                 raise N627.error(expected=expected, found=f"count={count!r}")
-            return self._run_parts(plan, data, out, dtype, is_async)
+            return self._run_parts(plan, data, out, dtype, async_op)
         given: tuple[Any, ...] = (data,) if out is None else (data, out)
         element = type_of("run", given, dtype, reduces=plan.reduces)
         for array in given if plan.input_writes.size else given[-1:]:
@@ -226,36 +226,36 @@ class Communicator(Closing):
         count = own_count_of(plan, self.rank, [array.size for array in given], count)
         count *= words_of(given[0], element)
         call = Call(OWN, *spans[0], *spans[-1], count, element, reduction(op), plan=plan)
-        return self.endpoint.submit(call, is_async=is_async, owners=given)
+        return self.endpoint.submit(call, async_op=async_op, owners=given)
 
-    def send(self, data: Array, dst: int, tag: int = 0, *, is_async: bool = False) -> Work:
+    def send(self, data: Array, dst: int, tag: int = 0, *, async_op: bool = False) -> Work:
         """Sends an array to a rank, which receives one of the same size with the same tag."""
         check_arrays("send", (data,))
         check_tag(tag)
-        return self.endpoint.send_memory(*span(data), dst, tag, is_async=is_async, owners=(data,))
+        return self.endpoint.send_memory(*span(data), dst, tag, async_op=async_op, owners=(data,))
 
     def recv(
-        self, out: Array, src: int | None = None, tag: int = 0, *, is_async: bool = False
+        self, out: Array, src: int | None = None, tag: int = 0, *, async_op: bool = False
     ) -> Work:
         """Receives an array from a rank, or from any (src=None): `Work.source` names the sender."""
         check_arrays("recv", (out,))
         check_writable("recv", out)
         check_tag(tag)
-        return self.endpoint.recv_memory(*span(out), src, tag, is_async=is_async, owners=(out,))
+        return self.endpoint.recv_memory(*span(out), src, tag, async_op=async_op, owners=(out,))
 
-    def barrier(self, *, is_async: bool = False) -> Work:
+    def barrier(self, *, async_op: bool = False) -> Work:
         """Ends when all ranks have called it."""
         byte = np.zeros(1, np.int8)
-        return self._call("barrier", byte, byte, None, ReduceOp.SUM, 0, is_async)
+        return self._call("barrier", byte, byte, None, ReduceOp.SUM, 0, async_op)
 
     def _run_parts(
-        self, plan: Plan, data: Any, out: Any, dtype: str | None, is_async: bool
+        self, plan: Plan, data: Any, out: Any, dtype: str | None, async_op: bool
     ) -> Work:
         """`run` of a plan whose counts vary."""
         c = plan.collective
         data = check_parts("run", blocks_of(c, c.input_chunks), data, "data")
         out = check_parts("run", blocks_of(c, c.output_chunks), out, "out")
-        return self._call_parts(OWN, data, out, dtype, is_async, plan)
+        return self._call_parts(OWN, data, out, dtype, async_op, plan)
 
     def _call_parts(
         self,
@@ -263,7 +263,7 @@ class Communicator(Closing):
         data: tuple[Array, ...],
         out: tuple[Array, ...],
         dtype: str | None,
-        is_async: bool,
+        async_op: bool,
         plan: Plan | None = None,
     ) -> Work:
         """A call of varying counts."""
@@ -273,7 +273,7 @@ class Communicator(Closing):
         check_apart(kind, data, out)
         parts = Parts.of(places_of(data, element), places_of(out, element))
         call = Call(kind, 0, 0, 0, 0, 0, element, plan=plan, parts=parts)
-        return self.endpoint.submit(call, is_async=is_async, owners=(*data, *out))
+        return self.endpoint.submit(call, async_op=async_op, owners=(*data, *out))
 
     def _call(
         self,
@@ -281,9 +281,9 @@ class Communicator(Closing):
         data: Array | None,
         out: Array | None,
         dtype: str | None,
-        op: ReduceOp,
+        op: ReduceOp | str,
         root: int,
-        is_async: bool,
+        async_op: bool,
     ) -> Work:
         root = check_root(root, self.ranks)
         given = tuple(array for array in (data, out) if array is not None)
@@ -307,7 +307,7 @@ class Communicator(Closing):
             input_is_read_only=input_is_read_only,
             output_is_read_only=input_is_read_only and out is data,
         )
-        return self.endpoint.submit(call, is_async=is_async, owners=given)
+        return self.endpoint.submit(call, async_op=async_op, owners=given)
 
 
 def _of_root(kind: str, array: Array | None) -> Array:

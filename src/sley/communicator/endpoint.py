@@ -165,17 +165,17 @@ class Endpoint:
             logger.info("%s: the policy %s, for %s", self.name, *found)
 
     def submit(
-        self, call: Call, *, is_async: bool = False, owners: tuple[object, ...] = ()
+        self, call: Call, *, async_op: bool = False, owners: tuple[object, ...] = ()
     ) -> Work:
         """Makes a call. All ranks make the same calls in the same order.
 
-        is_async: the communicator's thread runs it; otherwise it has ended on return. owners: of
+        async_op: the communicator's thread runs it; otherwise it has ended on return. owners: of
         the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
         those of an asynchronous call."""
         core = self._open_core()
         recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
         either, arguments = self._arguments(core, call)
-        if is_async:
+        if async_op:
             work = Work(
                 _submit(core.calls, arguments),
                 lambda report: self._error(core, either, call, report),
@@ -209,13 +209,13 @@ class Endpoint:
         dst: int,
         tag: int = 0,
         *,
-        is_async: bool = False,
+        async_op: bool = False,
         owners: tuple[object, ...] = (),
     ) -> Work:
         """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
         core = self._open_core()
         self._check_peer(dst)
-        return core.messages.send(address, size_bytes, dst, tag, is_async, owners)
+        return core.messages.send(address, size_bytes, dst, tag, async_op, owners)
 
     def recv_memory(
         self,
@@ -224,7 +224,7 @@ class Endpoint:
         src: int | None,
         tag: int = 0,
         *,
-        is_async: bool = False,
+        async_op: bool = False,
         owners: tuple[object, ...] = (),
     ) -> Work:
         """Receives into memory, from a rank or (None) from any; `Work.source` names the sender.
@@ -234,7 +234,7 @@ class Endpoint:
             src = ANY
         else:
             self._check_peer(src)
-        return core.messages.recv(address, size_bytes, src, tag, is_async, owners)
+        return core.messages.recv(address, size_bytes, src, tag, async_op, owners)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Sets `Settings.timeout_s` for all later calls."""

@@ -54,12 +54,12 @@ class Messages:
         size_bytes: int,
         dst: int,
         tag: int,
-        is_async: bool,
+        async_op: bool,
         owners: tuple[object, ...],
     ) -> Work:
         """Sends memory. Errors: N62x."""
         explain = self._explainer(_send_message, size_bytes, dst, tag)
-        if is_async:
+        if async_op:
             ticket = self._native.send(address, size_bytes, dst, tag, self.timeout_s)
             return MessageWork(self._native, ticket, explain, owners)
         report = self._native.send_now(address, size_bytes, dst, tag, self.timeout_s)
@@ -72,12 +72,12 @@ class Messages:
         size_bytes: int,
         src: int,
         tag: int,
-        is_async: bool,
+        async_op: bool,
         owners: tuple[object, ...],
     ) -> Work:
         """Receives into memory, from a rank or from `ANY`. Errors: N62x."""
         explain = self._explainer(_recv_message, size_bytes, src, tag)
-        if is_async:
+        if async_op:
             ticket = self._native.recv(address, size_bytes, src, tag, self.timeout_s)
             return MessageWork(self._native, ticket, explain, owners)
         report, source = self._native.recv_now(address, size_bytes, src, tag, self.timeout_s)

@@ -82,9 +82,9 @@ class Recorder:
                     steps.wait(numbers.pop(id(event.call)))
             elif (group := groups[event.member]) is not None and event.collective:
                 number = steps.call(
-                    event.collective, event.size_bytes, group=group, overlaps=event.is_async
+                    event.collective, event.size_bytes, group=group, overlaps=event.async_op
                 )
-                if event.is_async:
+                if event.async_op:
                     numbers[id(event)] = number
         return steps.workload(name, self._world.ranks if events else 1)
 
@@ -147,14 +147,14 @@ class Called:
     """A recorded call.
 
     compute_us: the computation before it. collective: its name; "" for a call that the workload
-    leaves out. is_async: whether the caller continued while it ran.
+    leaves out. async_op: whether the caller continued while it ran.
     """
 
     compute_us: float
     member: Member
     collective: str
     size_bytes: int
-    is_async: bool = field(default=False)
+    async_op: bool = field(default=False)
 
 
 @dataclass(eq=False)
@@ -182,7 +182,7 @@ class Recorded:
     def overlap(self) -> Recorded:
         """The call runs on while its caller continues."""
         for _, call in self._entries:
-            call.is_async = True
+            call.async_op = True
         self.end()
         return self
 

@@ -153,7 +153,7 @@ class Executor:
         for site, program in zip(self._sites, programs, strict=True):
             for group in site.groups:
                 call = self._call(site, group, arguments, remote.get(site.device, {}), cut)
-                kernels = KERNELS if op is ReduceOp.AVERAGE and group.divisions else KERNELS[:1]
+                kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
                 launches = tuple(
                     Launch(
                         name,

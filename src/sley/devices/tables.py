@@ -156,7 +156,7 @@ def conditions(kernels: Kernels) -> Rows:
 
 
 def divisions(loaded: Loaded, ranks: list[int]) -> Rows:
-    """DIVISION rows: the output chunks of `ranks` that AVERAGE divides."""
+    """DIVISION rows: the output chunks of `ranks` that AVG divides."""
     c = loaded.plan.collective
     memory = Buffer.INPUT if c.in_place else Buffer.OUTPUT
     parts = [np.zeros(0, DIVISION)]

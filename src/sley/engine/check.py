@@ -49,7 +49,7 @@ class Pattern:
     def make(cls, dtype: DataType, op: ReduceOp, width: int) -> Pattern:
         noise = _splitmix(PERIOD).astype(np.int64)
         exact = _EXACT.get(dtype.name, _EXACT_DEFAULT)
-        if op in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        if op in (ReduceOp.SUM, ReduceOp.AVG):
             many = (noise % width < exact // 2).astype(np.int64)  # expected sum: half of `exact`
             values = noise % (exact // width + 1) if width <= exact else many
         elif op is ReduceOp.PRODUCT:
@@ -90,7 +90,7 @@ class Pattern:
             result = np.maximum.reduce(operands, axis=0)
         else:
             result = np.add.reduce(operands, axis=0, dtype=operands.dtype)
-        if self.op is ReduceOp.AVERAGE and len(ranks) > 1:
+        if self.op is ReduceOp.AVG and len(ranks) > 1:
             result = _quotient(result, len(ranks))
         return self.bits(result)
 

@@ -21,7 +21,7 @@ REDUCE_OPS = {
     "prod": ReduceOp.PRODUCT,
     "min": ReduceOp.MIN,
     "max": ReduceOp.MAX,
-    "avg": ReduceOp.AVERAGE,
+    "avg": ReduceOp.AVG,
 }
 """The reductions by their names in nccl-tests."""
 

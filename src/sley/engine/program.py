@@ -80,7 +80,7 @@ class RankProgram:
     pullable: int32 (rows,), 1 for sends whose message the receiver may read in the sender's memory.
     hold_offset, hold_target: CSR, instruction -> sends whose messages must have been read before.
     block_offset: int64 (blocks + 1,), the first instruction of each block.
-    divisor: int32 (output chunks,), the divisor of each under AVERAGE.
+    divisor: int32 (output chunks,), the divisor of each under AVG.
     chunks: chunks of a block of the collective. sizes: input, output and scratch, in chunks.
     bases: positions of input and output, in place. max_count: longest message of the whole plan.
     in_place, tile_major: the plan's. all_pullable, reduces, needs_all: of all ranks together.

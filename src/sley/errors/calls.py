@@ -132,7 +132,7 @@ N632 = Rule(
     why="`Work.on_done` calls its function in the communicator's own thread, which runs the calls. "
     "While this thread waits, no call can end.",
     example="work.on_done(lambda: comm.all_reduce(x))",
-    instead="In a callback, make calls with is_async=True and don't wait for them, or make them in "
+    instead="In a callback, make calls with async_op=True and don't wait for them, or make them in "
     "your own thread.",
 )
 N633 = Rule(
@@ -141,7 +141,7 @@ N633 = Rule(
     what="Memory of a call was freed, or became inaccessible, during the call.",
     why="The kernel copies large messages directly between processes. It refuses if the memory at "
     "either end has been freed or protected, or if the sender no longer permits it.",
-    example="work = comm.all_gather(x, out, is_async=True)\nlibc.munmap(address, length)  # of x",
+    example="work = comm.all_gather(x, out, async_op=True)\nlibc.munmap(address, length)  # of x",
     instead="Don't free or protect the memory of a call until the call has ended. With SLEY_CMA=0 "
     "the kernel copies nothing.",
 )

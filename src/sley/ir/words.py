@@ -178,10 +178,11 @@ class Allocation(Enum):
 
 
 class ReduceOp(IntEnum):
-    """How two operands combine. AVERAGE sums, and divides the final result once."""
+    """How two operands combine; functions also take the names in lower case. AVG sums, and
+    divides the final result once."""
 
     SUM = 0
     PRODUCT = 1
     MIN = 2
     MAX = 3
-    AVERAGE = 4
+    AVG = 4

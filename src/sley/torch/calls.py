@@ -137,7 +137,7 @@ class CallRunner:
                     if memory.unpack is not None:
                         memory.unpack()
                 return _finished_work(outputs)
-            work = self.endpoint.submit(call, is_async=True)
+            work = self.endpoint.submit(call, async_op=True)
         except SleyError as error:
             raise collective_error(error) from error
         pending = self.pending(

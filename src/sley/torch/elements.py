@@ -59,9 +59,9 @@ _REDUCTIONS = {
     dist.ReduceOp(dist.ReduceOp.PRODUCT): ReduceOp.PRODUCT,
     dist.ReduceOp(dist.ReduceOp.MIN): ReduceOp.MIN,
     dist.ReduceOp(dist.ReduceOp.MAX): ReduceOp.MAX,
-    dist.ReduceOp(dist.ReduceOp.AVG): ReduceOp.AVERAGE,
+    dist.ReduceOp(dist.ReduceOp.AVG): ReduceOp.AVG,
 }
-_OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVERAGE)
+_OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVG)
 
 
 def element_of(tensor: Tensor) -> Element | None:

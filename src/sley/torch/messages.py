@@ -63,6 +63,6 @@ def _start(
     if not 0 <= tag < 2**63:
         raise unfit(name, "a tag from 0 to 2**63 - 1", f"tag {tag}")
     try:
-        return start(*memory.place, peer, tag, is_async=True)
+        return start(*memory.place, peer, tag, async_op=True)
     except SleyError as error:
         raise collective_error(error) from error

@@ -41,7 +41,7 @@ class Part(Protocol):
     """A call in progress: the communicator's work objects."""
 
     def wait(self, timeout_s: float | None = None) -> bool: ...
-    def is_done(self) -> bool: ...
+    def is_completed(self) -> bool: ...
     def check(self) -> None: ...
     def on_done(self, callback: Callable[[], None]) -> None: ...
 
@@ -156,7 +156,7 @@ class Pending(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        if not self._has_ended and all(part.is_done() for part in self._parts):
+        if not self._has_ended and all(part.is_completed() for part in self._parts):
             self._finish()
         return self._has_ended
 

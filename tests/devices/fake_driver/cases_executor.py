@@ -76,14 +76,14 @@ def test_ranks_on_several_devices_and_streams_are_right(fake: FakeDriver) -> Non
     fake.set(devices=2)
     devices = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
     plan = ring()
-    stand_in(fake, plan, Engine.GENERATED, sley.ReduceOp.AVERAGE)
+    stand_in(fake, plan, Engine.GENERATED, sley.ReduceOp.AVG)
     for launching, launches in ((Launching.TOGETHER, 2), (Launching.BY_RANK, RANKS)):
         executor = Executor(plan, devices, Settings(launching=launching))
         data = arrays(devices, [np.full(100, rank) for rank in range(RANKS)])
         streams = [devices[k % 2].stream() for k in range(launches)]
         if launching is Launching.BY_RANK:
             streams = [devices[rank].stream() for rank in (0, 2, 1, 3)]
-        executor(data, reduce_op=sley.ReduceOp.AVERAGE, streams=streams)
+        executor(data, reduce_op=sley.ReduceOp.AVG, streams=streams)
         for device in set(devices):
             device.synchronize(None)
         executor.synchronize()

@@ -58,7 +58,7 @@ SLEY_INLINE void divide_elements(char* first, i64 length, i32 divisor) {
 
 }  // namespace sley
 
-// The division of AVERAGE, after every rank has its sums. Blocks share the chunks.
+// The division of AVG, after every rank has its sums. Blocks share the chunks.
 SLEY_KERNEL(sley_divide) {
     using namespace sley;
     if (thread() == 0) state.setup = call.setup;

@@ -75,7 +75,7 @@ struct Condition {
     u32 held : 1;
 };
 
-// An output chunk that AVERAGE divides.
+// An output chunk that AVG divides.
 struct Division {
     i32 rank;
     Place chunk;
