@@ -35,13 +35,26 @@ def examples() -> dict[str, Any]:
     bound = bounds.at(2**20)
     choices = sley.choose([program], "1K", topology, instances=[1])
     direct = sley.compile(program, protocol="direct")
+    choice, proof = choices.ranges[0], sley.verify(plan)
+    with pytest.raises(sley.SleyError) as caught:
+        sley.verify(plan, slots=0)
+    pair = sley.compile(sley.algorithms.ring_allreduce(2))
     found = [
+        *(choice.begin, choice.runner_up, proof.conditions[0], topology.model.launch_us),
+        *(caught.value.diagnostics[0], sley.FileProof(None, (proof,), ())),
+        *(sley.ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
         *(topology, topology.model, program, plan, plan.layout, plan.estimate, simulation),
         *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),
         *(choices.ranges[0].options, sley.Costs(), dependencies(program), pulls(direct), EXECUTOR),
         *(plan.collective, plan.instructions, plan.waits, plan.sources, program.transfers),
     ]
     return {type(value).__name__: value for value in found}
+
+
+def test_every_public_class_of_values_has_an_example() -> None:
+    public = [getattr(sley, name) for name in sley.__all__]
+    classes = [one for one in public if isinstance(one, type) and dataclasses.is_dataclass(one)]
+    assert {cls.__name__ for cls in classes} <= set(examples())
 
 
 def value_classes(base: type[Value] = Value) -> Iterator[type[Value]]:
