@@ -55,6 +55,23 @@ def test_two_parts_share_no_block_of_the_switch() -> None:
     assert not set(plan.block[others].tolist()) & set(blocks.tolist())
 
 
+def test_a_requested_channel_after_a_multicast_leaves_its_group_together() -> None:
+    """The rank that passes on what it got may use another channel than the group."""
+
+    def body(p: ChunkProgram) -> None:
+        p.chunk(0, "in", 0).multicast([1, 2, 3], "out", 0)
+        for rank in (2, 3):
+            p.chunk(rank, "out", 0).multicast([0, 1], "out", rank - 1, channel=1)
+
+    wanted = {(1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (0, 2), (1, 2)}
+    collective = sley.Custom(
+        "passed on", 4, 1, 3, lambda rank, k: [(0, 0)] if (rank, k) in wanted else None, chunks=1
+    )
+    plan = sley.compile(sley.trace(collective, body))
+    sent = plan.instructions.send_peer >= 4
+    assert sent.sum() == 3, "three multicasts"
+
+
 @examples(60)
 @given(
     random_programs(groups=True),

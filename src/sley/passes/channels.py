@@ -78,20 +78,22 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
 
 
 def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[list[int]]:
-    """The fused chains, each cut (in `forward` too) where two requested channels meet; and the
-    groups that are in none."""
+    """The fused chains, each cut (in `forward` too) where two requested channels meet, or one and
+    that of the group which the chain begins in; and the groups that are in none."""
     follows = np.zeros(len(forward), bool)
     follows[forward[forward != NONE]] = True
-    leads = (t.leader == np.arange(len(t))) & (t.group != NONE)
+    grouped = t.group != NONE
+    leads = (t.leader == np.arange(len(t))) & grouped
+    joins = grouped & ~leads
     chains = []
     for head in np.flatnonzero(((forward != NONE) | leads) & ~follows).tolist():
-        chain, channel = [head], int(requested[head])
+        chain, channel, joined = [head], int(requested[head]), bool(joins[head])
         while (after := int(forward[chain[-1]])) != NONE:
             other = int(requested[after])
-            if NONE not in (channel, other) and channel != other:
+            if other not in (NONE, channel) and (joined or channel != NONE):
                 forward[chain[-1]] = NONE
                 chains.append(chain)
-                chain, channel = [after], other
+                chain, channel, joined = [after], other, False
             else:
                 chain.append(after)
                 channel = max(channel, other)
