@@ -56,7 +56,8 @@ def run(
 ) -> list[Measurement]:
     """Proves a plan and runs it for several sizes; measures and checks each.
 
-    sizes: a size as nccl-tests counts it, a number of bytes or a text such as "64K", or several.
+    sizes: a size as nccl-tests counts it, a number of bytes (0, too) or a text such as "64K", or
+        several.
     dtype, reduction(reduce_op), iterations, warmup, check: the fields of
         `sley.engine.measure.Sweep`.
     devices: the names of devices ("threads", "cuda", "cuda:0,1"), with `ranks_per_device` ranks on
@@ -68,7 +69,9 @@ def run(
     Errors: C307, S702, V2xx, R5xx, K5xx.
     """
     _prove(plan, devices)
-    sweep = Sweep(checked_sizes(sizes), dtype, reduction(reduce_op), iterations, warmup, check)
+    sweep = Sweep(
+        checked_sizes(sizes, zero=True), dtype, reduction(reduce_op), iterations, warmup, check
+    )
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
         return jobs.run(plan, sweep, place, progress=progress)

@@ -45,13 +45,17 @@ def is_one_size(sizes: object) -> bool:
     return isinstance(sizes, str) or not isinstance(sizes, Iterable)
 
 
-def checked_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
-    """`checked_size` of one size, or of each of several, in their order. Errors: S702, also for an
-    empty sequence."""
+def checked_sizes(sizes: int | str | Sequence[int | str], *, zero: bool = False) -> list[int]:
+    """`checked_size` of one size, or of each of several, in their order.
+
+    zero: whether 0 bytes are a size. Errors: S702, also for an empty sequence.
+    """
     several = [sizes] if is_one_size(sizes) else list(sizes)  # type: ignore[arg-type]
     if not several:
         raise S702.error(expected="at least one size", found="none")
-    return [checked_size(size) for size in several]
+    return [
+        0 if zero and is_integer(size) and size == 0 else checked_size(size) for size in several
+    ]
 
 
 def size_text(size_bytes: int) -> str:
