@@ -89,6 +89,27 @@ def test_a_fused_instruction_is_taken_apart_into_its_pieces(case: str) -> None:
     assert (apart.instructions.count == step.count).all()
 
 
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Step(Op.COPY, (I, 0), (S, 0)), "s cpy cpy"),
+        (Step(Op.COPY, (O, 1), (S, 0)), "cpy s cpy"),
+        (Step(Op.COPY, (I, 0), (O, 1)), "cpy s cpy"),
+        (Step(Op.COPY, (S, 0), (I, 2)), "cpy s cpy"),
+        (Step(Op.COPY, (I, 2), (S, 0)), "s cpy cpy"),
+    ],
+)
+def test_a_copy_comes_before_its_message_if_others_touch_what_it_does(
+    other: Step, words: str
+) -> None:
+    """The message may be all that orders them."""
+    sent = Step(Op.COPY_SEND, (I, 1), (O, 0), 2, send=1, chan=0)
+    plan = plan_of(sley.AllReduce(2, 3), [[[sent], [other]], []], scratch=[1, 0])
+    apart = unfuse(plan, RCCL.operations)
+    spelt = {op: word for word, op in msccl_xml.words.OPERATIONS.items()}
+    assert " ".join(spelt[Op(op)] for op in apart.instructions.op) == words
+
+
 def test_in_place_aliases_count_as_the_same_place() -> None:
     step = Step(Op.RECV_REDUCE_COPY, (I, 1), (O, 1), recv=1, chan=0)
     for in_place, spare in ((True, 1), (False, 0)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -229,10 +229,7 @@ def test_a_random_plan_with_groups_is_written_wrongly(random: RandomProgram, zer
             plan = sley.compile(random.program)
             text = FORM.write(plan, TARGET, zero_copy=zero_copy)
         except SleyError as error:
-            assert error.code in ("F438", "F481", "F482", "V202")
+            assert error.code in ("F438", "F481", "F482")
             return
-    t = plan.instructions
-    copied = np.setdiff1d(np.flatnonzero(t.op == Op.COPY_SEND), plan.grouped)
-    assume(not len(copied))  # these are split, and then their messages order less
     for way in FORM.executions(text, TARGET, collective=plan.collective).executions:
         sley.verify(way.plan)

@@ -158,7 +158,7 @@ def _pieces(op: Op, overlap: _Overlap) -> tuple[_Piece, ...]:
     """The pieces of a fused instruction, in order."""
     match op:
         case Op.COPY_SEND:
-            return (_SEND_SRC, _COPY)
+            return (_COPY, _SEND_SRC)
         case Op.RECV_COPY_SEND:
             return (_RECV_DST, _SEND_DST)
         case Op.RECV_REDUCE_SEND:
@@ -199,6 +199,8 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
         (fused & (t.op == op) & (overlap == lap), _pieces(Op(op), _Overlap(lap)))
         for op, lap in kinds
     ]
+    own = fused & (t.op == Op.COPY_SEND) & ~_ordered(plan)
+    recipes = [*((mask & ~own, pieces) for mask, pieces in recipes), (own, (_SEND_SRC, _COPY))]
     parts = np.ones(len(t), np.int64)
     needs_spare = np.zeros(len(t), np.bool_)
     for mask, pieces in recipes:
@@ -230,6 +232,29 @@ def _overlaps(plan: Plan, fused: NDArray[np.bool_]) -> NDArray[np.int8]:
     overlap[both[np.abs(src - dst) < t.count[both]]] = _Overlap.PARTLY
     overlap[both[src == dst]] = _Overlap.SAME
     return overlap
+
+
+def _ordered(plan: Plan) -> NDArray[np.bool_]:
+    """bool (rows,): the instructions whose accesses others may come before or after: another one
+    accesses what they write, or writes what they read. A message that leaves after the copy may
+    be all that orders these; a copy that nobody else sees can come after the message."""
+    t, found = plan.instructions, np.zeros(len(plan.instructions), np.bool_)
+    rows = [np.flatnonzero(t.src_buffer != NONE), np.flatnonzero(WRITES_DESTINATION[t.op])]
+    first = [plan.source_cells(rows[0]), plan.destination_cells(rows[1])]
+    read, written = (
+        np.cumsum(
+            np.bincount(cells, minlength=plan.layout.cells + 1)
+            - np.bincount(cells + t.count[one], minlength=plan.layout.cells + 1)
+        )
+        for one, cells in zip(rows, first, strict=True)
+    )
+    sums = [offsets_of(read + written), offsets_of(written)]
+    own = np.flatnonzero(t.op == Op.COPY_SEND)
+    source, target = plan.source_cells(own), plan.destination_cells(own)
+    accesses = sums[0][target + t.count[own]] - sums[0][target]
+    writes = sums[1][source + t.count[own]] - sums[1][source]
+    found[own] = (accesses > t.count[own]) | (writes > 0)
+    return found
 
 
 def _spare_chunks(plan: Plan, needs: NDArray[np.bool_]) -> tuple[_Longs, _Longs]:
