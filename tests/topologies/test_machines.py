@@ -97,6 +97,7 @@ def test_every_function_of_a_machine_has_its_file() -> None:
         "mesh",
         "save",
         "torus",
+        "topology_of",
     }
     assert set(topologies.__all__) - others == {name.replace("-", "_") for name in NAMES}
 
