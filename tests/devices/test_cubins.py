@@ -32,8 +32,8 @@ def _nvrtc() -> None:
 
 
 def cases() -> list[Any]:
-    """Every protocol with every one of TYPES, with the architectures in turn; interpreted once for
-    each of both, since the interpreter takes longer. The rest is slow."""
+    """Every protocol and every one of TYPES, with the architectures in turn, and the interpreter
+    once, which takes longer. The rest is slow."""
     found = []
     for protocol, dtype, engine, architecture in product(
         PROTOCOLS, DATA_TYPES, Engine, ARCHITECTURES
@@ -41,8 +41,9 @@ def cases() -> list[Any]:
         marks = [pytest.mark.slow]
         if dtype in TYPES:
             k, t = PROTOCOLS.index(protocol), TYPES.index(dtype)
-            turn = Engine.INTERPRETED if k == t else Engine.GENERATED
-            if (engine, architecture) == (turn, ARCHITECTURES[(k + t) % len(ARCHITECTURES)]):
+            turn = Engine.INTERPRETED if k == t == 0 else Engine.GENERATED
+            is_next = t == (k + 1) % len(TYPES) or k == t == 0
+            if is_next and (engine, architecture) == (turn, ARCHITECTURES[k % len(ARCHITECTURES)]):
                 marks = []
         found.append(pytest.param(protocol, dtype, engine, architecture, marks=marks))
     return found

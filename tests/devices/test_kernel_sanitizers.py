@@ -16,7 +16,6 @@ import sley
 from support.sanitized import START
 
 SUPPORT = Path(__file__).parent.parent / "support"
-THREADS = "simple:tasks,ll:tasks,ll128:tasks,direct:holds,direct:tiles"
 ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted"
 EVERYTHING = [
     f"{protocol.name.lower()}:{plans}"
@@ -29,6 +28,8 @@ BROKEN = [
     "direct:holds:generated",
     "ll:tasks:interpreted",
 ]
+THREADS = ",".join([*BROKEN, "simple:tasks:interpreted", "direct:tiles:interpreted"])
+"""Every protocol, both engines and every kind of plan, with few texts to compile."""
 FLAGS = {
     "tsan": ("-fsanitize=thread", "-DSLEY_RELEASE_MAY_BREAK"),
     "asan": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),

@@ -99,19 +99,19 @@ def check(plan: sley.Plan, engine: Engine, data: st.DataObject) -> None:
         assert wrong_shifted(on, count, shifts) == 0
 
 
-@examples(30)
+@examples(12)
 @given(compiled_plans(), st.data())
 def test_random_programs_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data)
 
 
-@examples(20)
+@examples(10)
 @given(plans_by_hand(), st.data())
 def test_random_plans_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data)
 
 
-@examples(4)
+@examples(3)
 @given(compiled_plans(), st.data())
 def test_random_programs_are_right_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.GENERATED, data)

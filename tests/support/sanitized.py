@@ -6,6 +6,7 @@ sanitizer's library must be loaded first.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -48,6 +49,7 @@ def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, .
 
 
 def main(cases: str, *flags: str) -> None:
+    os.environ.pop("LD_PRELOAD", None)  # the compiler needs no sanitizer
     device = ThreadsDevice(flags=flags)
     for case in cases.split(","):
         protocol, name, *only = case.split(":")

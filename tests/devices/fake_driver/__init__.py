@@ -28,7 +28,7 @@ TESTS = HERE.parent.parent
 TEXT = 'extern "C" __global__ void twice(unsigned long long address) {}'
 """A text with one kernel."""
 
-_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-pthread")
+_FLAGS = ("-std=c++17", "-O0", "-shared", "-fPIC", "-pthread")
 
 
 def compile_library(source: Path, library: Path, *flags: str) -> None:
