@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from sley.ir.words import Op, TransferKind
 from sley.passes.copies import forward_copies
 from sley.passes.dependencies import dependencies
 from sley.passes.parallelize import parallelize
+from support.contents import meaning
 from support.examples import examples
-from support.random_programs import RandomProgram, random_programs, run
+from support.random_programs import SCHEDULES, RandomProgram, random_programs, run
 from support.stages import Stages
 from support.written_programs import program_of
 
@@ -131,24 +131,6 @@ def test_a_copy_that_was_never_read_stays_as_the_program_has_it() -> None:
     )
 
 
-def meaning(found: Forwarded) -> dict[int, Counter[int]]:
-    """The contents of each promised cell after the transfers one by one: how often it has each
-    input cell."""
-    program, t = found.program, found.program.transfers
-    memory: dict[int, Counter[int]] = {}
-    c, layout = program.collective, program.layout
-    for cell in c.input_cells(layout)[np.flatnonzero(c.initial)].tolist():
-        memory[cell] = Counter({cell: 1})
-    cells = (program.source_cells, program.destination_cells, found.operands.cells(program))
-    for row, (source, target, own) in enumerate(zip(*(x.tolist() for x in cells), strict=True)):
-        values = [memory[source + k] for k in range(t.count[row])]
-        if t.kind[row] == TransferKind.REDUCE:
-            values = [value + memory[own + k] for k, value in enumerate(values)]
-        memory |= {target + k: value for k, value in enumerate(values)}
-    promised = np.flatnonzero(c.promised_cells(layout)).tolist()
-    return {cell: memory[cell] for cell in promised}
-
-
 def unchanged(program: Program) -> Forwarded:
     return Forwarded(program, dependencies(program).operands)
 
@@ -207,7 +189,9 @@ def test_no_copy_is_left_of_staged_sums(case: tuple[Program, dict[str, Any]]) ->
 
 
 @examples(30)
-@given(random_programs(max_operations=24), st.sampled_from([1, 2]))
-def test_copies_that_are_sent_run_right(random: RandomProgram, slots: int) -> None:
-    plan = sley.compile(random.program, slots=slots)
+@given(random_programs(max_operations=24), st.sampled_from([1, 2]), st.sampled_from(SCHEDULES))
+def test_copies_that_are_sent_run_right(
+    random: RandomProgram, slots: int, schedule: sley.Schedule
+) -> None:
+    plan = sley.compile(random.program, slots=slots, schedule=schedule)
     run(random, plan, 5)

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley.algorithms import hm_allgather, hm_allreduce
+from sley.algorithms import (
+    hm_allgather,
+    hm_allreduce,
+    multi_ring_allgather,
+    two_level_allgather,
+)
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.program import Program
 from sley.ir.tables import NONE
@@ -18,14 +23,17 @@ from sley.ir.words import Schedule
 from sley.lang import ChunkProgram
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
+from sley.passes.fuse import fuse_copies
 from sley.passes.links import used_links
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import chunk_groups, pipelines
 from support import naive_passes
 from support.examples import examples
+from support.invariants import order_faults
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 from support.stages import Stages
+from support.written_programs import lower
 
 WHOLE = [Schedule.HPDS, Schedule.ROUND_ROBIN]
 LITERAL = {Schedule.HPDS: naive_passes.hpds, Schedule.ROUND_ROBIN: naive_passes.round_robin}
@@ -158,6 +166,62 @@ def test_in_the_transfer_language_a_chunk_is_the_chunk() -> None:
     apart = sley.compile(hm_allgather(2, 2), schedule="hpds")
     together = sley.compile(hm_allgather(2, 2, in_place=True), schedule="hpds")
     assert apart.pipelines == together.pipelines
+
+
+def sent_with_copies(text: str) -> tuple[InstructionDag, Order]:
+    """A program lowered with copies that are to be sent, and its order by HPDS."""
+    low = fuse_copies(lower(text))
+    return low, pipelines(low, used_links(low.chunks.program, None), Schedule.HPDS)
+
+
+def test_a_copy_runs_with_its_send() -> None:
+    _, order = sent_with_copies("""
+        1 in[1] -> 0 out[4]
+        0 in[0] -> 0 out[4]
+        0 out[4] -> 2 out[4]
+        0 in[0] -> 1 out[5]
+    """)
+    assert [(row.receive, row.send) for row in order] == [
+        (NONE, 0),
+        (0, NONE),
+        (1, 3),
+        (3, NONE),
+        (NONE, 2),
+        (2, NONE),
+    ]
+
+
+def test_a_copy_runs_alone_where_its_send_comes_later() -> None:
+    """The receiver of the message waits for a transfer that sends the copy."""
+    low, order = sent_with_copies("""
+        0 in[0] -> 0 out[4]
+        0 out[4:6] -> 1 out[4]
+        1 out[4] -> 2 out[4]
+        0 in[0] -> 1 out[4]
+    """)
+    assert low.sent.tolist() == [True, False, False, False]
+    assert (0, NONE) in [(row.receive, row.send) for row in order]
+    assert not order_faults(low, order, 1)
+    assert not low.as_ordered(order).sent.any()
+
+
+@pytest.mark.parametrize("schedule", WHOLE)
+@pytest.mark.parametrize("build", [hm_allgather, two_level_allgather, multi_ring_allgather])
+def test_out_of_place_transfers_are_in_the_order_of_those_in_place(
+    build: Callable[..., Program], schedule: Schedule
+) -> None:
+    """A copy that is sent is no transfer of its own, and takes no turn from others."""
+
+    def said(in_place: bool) -> list[tuple[int, ...]]:
+        stages = Stages.of(build(2, 4, in_place=in_place), schedule=schedule)
+        assert not stages.faults()
+        t, order = stages.dag.program.transfers, stages.order
+        row = order.send[order.send != NONE]
+        number = order.pipeline[order.send != NONE]
+        columns = (t.src[row], t.dst[row], t.dst_index[row], number)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    assert said(False) == said(True)
 
 
 def test_a_program_without_transfers_has_no_sub_pipelines() -> None:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.program import Program
+from sley.ir.tables import NONE
 from sley.ir.words import Schedule
 from sley.lang import ChunkProgram
 from sley.passes.blocks import assign_blocks, number_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
-from sley.passes.fuse import fuse
+from sley.passes.fuse import fuse, fuse_copies
 from sley.passes.links import used_links
 from sley.passes.order import order as depth_order
 from sley.passes.parallelize import parallelize
@@ -27,6 +28,7 @@ from support import naive_passes
 from support.examples import examples
 from support.random_programs import SCHEDULES, RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
+from support.written_programs import lower
 
 ROUND = Costs(
     intra_latency_us=1.0,
@@ -66,7 +68,7 @@ def spans(
 
     low, order = lowered(sley.trace(collective, body), topology, schedule)
     links = used_links(low.chunks.program, topology)
-    found = Estimator.of(low.chunks, links, ROUND).timeline(order, assign_blocks(low, order))
+    found = Estimator.of(low, links, ROUND).timeline(order, assign_blocks(low, order))
     t = low.chunks.program.transfers
     row = {(t.src[k], t.dst[k], t.step[k], t.dst_index[k]): k for k in range(len(t))}
     assert found.time_us == max(found.end_us)
@@ -112,6 +114,42 @@ def test_a_fused_send_starts_with_its_receive_under_way() -> None:
     assert spans(relay, schedule=Schedule.MSCCL) == [(0.0, 7.0), (3.0, 10.0)]
 
 
+@pytest.mark.parametrize("schedule", [Schedule.MSCCL, Schedule.HPDS])
+def test_a_copy_that_is_sent_takes_no_time_of_its_own(schedule: Schedule) -> None:
+    low = fuse_copies(
+        lower("""
+            0 in[0] -> 0 out[4]
+            0 in[0] -> 1 out[5]
+            1 out[5] -> 0 out[4]
+        """)
+    )
+    links = used_links(low.chunks.program, None)
+    order = depth_order(low, 2) if schedule is Schedule.MSCCL else pipelines(low, links, schedule)
+    assert low.as_ordered(order).copied.tolist() == [-1, 0, -1]
+    estimator = Estimator.of(low, links, ROUND)
+    found = estimator.timeline(order, assign_blocks(low, order))
+    # The last transfer overwrites the copy.
+    assert found.start_us.tolist() == [0.0, 0.0, 3.0]
+    assert found.end_us.tolist() == [7.0, 7.0, 10.0]
+    if order.whole:
+        assert estimator.greedy(order, assign_blocks(low, order)).tolist() == [0, 1, 2]
+
+
+def test_a_send_with_a_copy_waits_for_its_block() -> None:
+    low = fuse_copies(
+        lower("""
+            0 in[1] -> 2 out[1]
+            0 in[0] -> 0 out[4]
+            0 in[0] -> 1 out[5]
+        """)
+    )
+    links = used_links(low.chunks.program, None)
+    order = pipelines(low, links, Schedule.HPDS)
+    rank = np.where(order.send != NONE, 0, np.arange(1, len(order) + 1))
+    blocks = Blocks(*columns(*np.unique(rank, return_inverse=True)))
+    assert Estimator.of(low, links, ROUND).timeline(order, blocks).end_us.tolist() == [7, 14, 14]
+
+
 def test_a_block_does_one_thing_at_a_time() -> None:
     collective = sley.Custom("some", 3, 2, 2, lambda rank, index: None, in_place=True)
 
@@ -120,7 +158,7 @@ def test_a_block_does_one_thing_at_a_time() -> None:
         p.transfer(0, 2, 0, 1, "recv")
 
     low, order = lowered(sley.trace(collective, body), None, Schedule.HPDS)
-    estimator = Estimator.of(low.chunks, used_links(low.chunks.program, None), ROUND)
+    estimator = Estimator.of(low, used_links(low.chunks.program, None), ROUND)
     apart = estimator.timeline(order, Blocks(*columns([0, 0, 1, 2], [0, 2, 1, 3])))
     assert apart.end_us.tolist() == [7.0, 7.0]
     shared = estimator.timeline(order, Blocks(*columns([0, 1, 2], [0, 1, 0, 2])))
@@ -191,7 +229,7 @@ def test_any_timeline_follows_the_rules(
 ) -> None:
     low, order, blocks, topology, costs = case
     program = low.chunks.program
-    estimator = Estimator.of(low.chunks, used_links(program, topology), costs)
+    estimator = Estimator.of(low, used_links(program, topology), costs)
     found = estimator.timeline(order, blocks)
     times = naive_passes.Times(naive_passes.Graph(program, topology), costs)
     clock = naive_passes.timeline(times, order, blocks)
@@ -215,6 +253,6 @@ def test_the_greedy_order_takes_what_can_start_first(
     program = low.chunks.program
     if order.fused.any():
         return  # whole transfers only
-    estimator = Estimator.of(low.chunks, used_links(program, topology), costs)
+    estimator = Estimator.of(low, used_links(program, topology), costs)
     times = naive_passes.Times(naive_passes.Graph(program, topology), costs)
     assert estimator.greedy(order, blocks).tolist() == naive_passes.greedy(times, order, blocks)

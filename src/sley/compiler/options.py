@@ -39,7 +39,8 @@ class Options:
     channels: the number of channels for transfers that request none (default 1); fused chains that
         fit on none of them get further ones.
     instances: the number of parallel parts of the whole program (default 1).
-    fusion: whether a receive and a send may become one instruction (default: only with msccl).
+    fusion: whether a receive and a send (only with msccl), or a copy within a rank and a send, may
+        become one instruction (default: wherever they can).
     loop_order: tile or instruction. The default is instruction for hpds and round-robin, which is
         ResCCL's task level, and tile for msccl, which supports no other.
     max_blocks: the most thread blocks of a rank (default: no limit). If a rank would have more,
@@ -65,7 +66,9 @@ class Options:
     )
     channels: int | None = _option("Number of channels. [1]")
     instances: int | None = _option("Number of parallel parts. [1]")
-    fusion: bool | None = _option("Fuse receives with sends. [only with --schedule msccl]")
+    fusion: bool | None = _option(
+        "Fuse receives and copies with sends. [yes; receives only with --schedule msccl]"
+    )
     loop_order: LoopOrder | None = _option(
         "Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]"
     )

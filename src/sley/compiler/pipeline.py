@@ -11,6 +11,7 @@ import numpy as np
 
 from sley.compiler.options import Options
 from sley.errors.compiler import C307, C309, C314
+from sley.ir.dag import Forwarded
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
@@ -20,6 +21,7 @@ from sley.passes.allocate import allocate
 from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.copies import forward_copies
+from sley.passes.cuts import cut_copies
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse, fuse_copies
@@ -75,7 +77,8 @@ def build(
     """
     if options.switches is False:
         program = without_groups(program)
-    whole, loop_order, fusion = _derive_ways(options)
+    whole, loop_order = _derive_ways(options)
+    fusion = options.fusion is not False
     merges = options.allocate is Allocation.STATE or options.max_blocks is not None
     if merges and program.transfers.by_hand.any():
         raise C309.error(
@@ -90,14 +93,21 @@ def build(
     if (program.transfers.group != NONE).any():
         _check_groups(program, options, protocol, topology)
     slots, per_chunk = options.slots or protocol.slots, bool(options.per_chunk)
+    widest = slots if per_chunk else None
     parts = phase("parallelize", lambda: parallelize(program, options.instances or 1))
-    forwarded = phase("copies", lambda: forward_copies(parts))
+
+    def without_copies() -> Forwarded:
+        forwarded = forward_copies(parts)
+        return cut_copies(forwarded, widest) if fusion else forwarded
+
+    forwarded = phase("copies", without_copies)
     dag = phase("dependencies", lambda: dependencies(forwarded.program, forwarded.operands))
     links = phase("links", lambda: used_links(forwarded.program, topology))
-    forward = phase("fuse", lambda: fuse(dag, slots if per_chunk else None)) if fusion else None
+    forwards = fusion and whole is None
+    forward = phase("fuse", lambda: fuse(dag, widest)) if forwards else None
     lowered = phase("channels", lambda: assign_channels(dag, forward, options.channels or 1))
     if fusion:
-        unfused, widest = lowered, slots if per_chunk else None
+        unfused = lowered
         lowered = phase("copy sends", lambda: fuse_copies(unfused, widest))
     if whole is None:
         ordered = phase("order", lambda: order(lowered, slots, per_chunk=per_chunk))
@@ -124,9 +134,9 @@ def build(
     return plan
 
 
-def _derive_ways(options: Options) -> tuple[Schedule | None, LoopOrder, bool]:
-    """The schedule of whole transfers (None: by depth), the loop order, and whether to fuse: the
-    options' or their defaults. Errors: C309."""
+def _derive_ways(options: Options) -> tuple[Schedule | None, LoopOrder]:
+    """The schedule of whole transfers (None: by depth) and the loop order: the options' or their
+    defaults. Errors: C309."""
     schedule = options.schedule or Schedule.MSCCL
     depth = schedule is Schedule.MSCCL
     loop_order = options.loop_order or (LoopOrder.TILE if depth else LoopOrder.INSTRUCTION)
@@ -134,8 +144,7 @@ def _derive_ways(options: Options) -> tuple[Schedule | None, LoopOrder, bool]:
         raise C309.error(expected="hpds or round-robin for instruction order", found="msccl")
     if options.fusion and not depth:
         raise C309.error(expected="whole transfers", found=f"{schedule.value} with fusion")
-    fusion = depth if options.fusion is None else options.fusion
-    return None if depth else schedule, loop_order, fusion
+    return None if depth else schedule, loop_order
 
 
 def without_groups(program: Program) -> Program:

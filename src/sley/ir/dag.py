@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,7 +49,7 @@ class Operands(Table):
 class Forwarded(Value):
     """A program whose reads of copies are reads of the chunks that were copied.
 
-    program: the program; the copies that this made needless are left out.
+    program: the program; the copies that this made needless are left out, others may be cut.
     operands: where its reductions read their operands.
     """
 
@@ -137,6 +137,30 @@ class InstructionDag(Value):
     def remote(self) -> BoolArray:
         """bool (transfers,): whether source and destination are different ranks."""
         return self.chunks.program.transfers.remote
+
+    @cached_property
+    def sent(self) -> BoolArray:
+        """bool (transfers,): whether it is a copy that is one instruction with a send."""
+        sent = np.zeros(len(self.copied), bool)
+        sent[self.copied[self.copied != NONE]] = True
+        return frozen_array(sent, np.bool_)
+
+    @property
+    def dependencies(self) -> tuple[IntArray, IntArray]:
+        """(before, after), the transfers of each dependency on memory; a copy that is one
+        instruction with a send counts as that send."""
+        stands_for = np.arange(len(self.copied), dtype=np.int32)
+        sends = np.flatnonzero(self.copied != NONE)
+        stands_for[self.copied[sends]] = sends
+        d = self.chunks.dependencies
+        return stands_for[d.before], stands_for[d.after]
+
+    def as_ordered(self, order: Order) -> InstructionDag:
+        """The same without those of `copied` that the order undid."""
+        copied = np.full(len(self.copied), NONE, np.int32)
+        rows = np.flatnonzero(order.fused & ~self.remote[order.receive])
+        copied[order.send[rows]] = order.receive[rows]
+        return replace(self, copied=copied)
 
     def receives(self, order: Order) -> LongArray:
         """The rows of an order that receive from another rank."""

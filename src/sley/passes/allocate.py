@@ -89,7 +89,8 @@ def allocate(
     estimated time: where receives come long after their sends, as in the msccl schedule, the
     timeline, which doesn't separate the two, can be wrong about when a block is active.
     """
-    estimator = Estimator.of(dag.chunks, links, costs)
+    dag = dag.as_ordered(order)
+    estimator = Estimator.of(dag, links, costs)
     unmerged = draft = _Draft.of(estimator, order, blocks)
     exceeds = max_blocks is not None and _most(blocks) > max_blocks
     if order.whole and (allocation is Allocation.STATE or exceeds):

@@ -10,12 +10,14 @@ each transfer moves one chunk between equal places, as in ResCCL's language, tha
 its copies and sums on all ranks.
 
 The result is an order of whole transfers, in which every receive follows its send. Blocks that list
-their (unfused) instructions in it never hang, in either loop order, with any number of slots: the
-transfers could run one after another, and the network is determinate.
+their instructions in it never hang, in either loop order, with any number of slots: the transfers
+could run one after another, and the network is determinate. No receive is fused with a send. A copy
+within a rank that is one instruction with a send belongs to that transfer.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.dag import InstructionDag, Order
+from sley.ir.graph import levels
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, inverse, offsets_of, spans
 from sley.ir.words import Schedule
@@ -32,40 +35,62 @@ from sley.passes.loops import Arcs, Loop
 
 def pipelines(dag: InstructionDag, links: Links, schedule: Schedule) -> Order:
     """The order of sub-pipelines; HPDS or ROUND_ROBIN."""
-    program, d = dag.chunks.program, dag.chunks.dependencies
-    transfers = len(program.transfers)
-    later = Edges.from_pairs(transfers, d.before, d.after)
+    program = dag.chunks.program
+    dag = _without_cycles(dag)
     group = chunk_groups(program)
     groups = int(group.max(initial=NONE)) + 1
-    sequence, pipeline = np.empty((2, transfers), np.int32)
+    # Copies that are sent are no transfers of their own here: the plan in place has none.
+    own = np.flatnonzero(~dag.sent)
+    number = np.full(len(program.transfers), NONE)
+    number[own] = np.arange(len(own))
+    before, after = (number[rows] for rows in dag.dependencies)
+    later = Edges.from_pairs(len(own), before, after)
+    sequence, pipeline = np.empty((2, len(own)), np.int32)
     # Each sub-pipeline queues all groups, and there is one for each transfer on the busiest link.
     busiest = int(np.bincount(links.first[links.first != NONE]).max(initial=1))
     _schedule(
-        max(transfers, busiest * groups // 4),
+        max(len(own), busiest * groups // 4),
         schedule is Schedule.ROUND_ROBIN,
         Arcs.of(later),
-        np.bincount(later.target, minlength=transfers).astype(np.int32),
-        _Groups.empty(group, groups),
-        _Links(links.first, links.second, np.zeros(links.number, np.int32)),
+        np.bincount(later.target, minlength=len(own)).astype(np.int32),
+        _Groups.empty(group[own], groups),
+        _Links(links.first[own], links.second[own], np.zeros(links.number, np.int32)),
         sequence,
         pipeline,
     )
-    return whole_transfers(dag, sequence, pipeline)
+    of_transfer = np.full(len(program.transfers), NONE, np.int32)
+    of_transfer[own] = pipeline
+    return whole_transfers(dag, own[sequence], of_transfer)
 
 
 def whole_transfers(dag: InstructionDag, sequence: NDArray[Any], pipeline: NDArray[Any]) -> Order:
     """The order in which the transfers run one after another, each receive after its send.
 
-    sequence: (transfers,), the transfers in that order. pipeline: (transfers,), the sub-pipeline
-    of each transfer.
+    sequence: the transfers in that order; the copies that are sent may be in it at any place.
+    pipeline: (transfers,), the sub-pipeline of each transfer.
     """
+    sequence = sequence[~dag.sent[sequence]]
     remote = dag.remote[sequence]
     first = offsets_of(np.where(remote, 2, 1))[:-1]
     receive, send, number = np.full((3, int(len(sequence) + remote.sum())), NONE, np.int32)
+    receive[first] = dag.copied[sequence]
     receive[first + remote] = sequence
     send[first[remote]] = sequence[remote]
     number[first] = number[first + remote] = pipeline[sequence]
     return Order(receive, send, number)
+
+
+def _without_cycles(dag: InstructionDag) -> InstructionDag:
+    """The instruction DAG without those of `copied` that, as parts of the transfers with which
+    they are sent, would wait for themselves."""
+    while dag.sent.any():
+        later = Edges.from_pairs(len(dag.copied), *dag.dependencies)
+        # On a cycle or between two.
+        cyclic = (levels(later) == NONE) & (levels(later.reversed()) == NONE)
+        if not cyclic.any():
+            break
+        dag = replace(dag, copied=np.where(cyclic, NONE, dag.copied))
+    return dag
 
 
 def chunk_groups(program: Program) -> IntArray:

@@ -4,7 +4,8 @@ A transfer moves its tiles one after another over its links, which carry one tra
 the order of the plan. It starts after the first tile of the transfers that it depends on, and ends
 at least one tile after the last tile of these. This is equation (5) of ResCCL for each transfer;
 the time to fill the pipeline and the bubbles follow from it. The estimate ignores slots, contention
-between links, and the instructions' own time.
+between links, and the instructions' own time. A copy that is one instruction with a send is active
+with it and takes no time of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sley.errors.compiler import C304
-from sley.ir.dag import Blocks, ChunkDag, Order
+from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray, inverse
 from sley.ir.words import is_integer, is_real
 from sley.passes.links import Links
@@ -74,26 +75,31 @@ class Timeline:
 class Estimator:
     """The transfers with their dependencies, links and costs; estimates timelines from them.
 
-    later: the transfers that depend on each one. latency_us, tile_us: float64 (transfers,), the
-    latency of a hop and the time to move one tile.
+    copied: `InstructionDag.copied`, as in the orders. later: the transfers that depend on each
+    one, or on the copy that it sends too. latency_us, tile_us: float64 (transfers,), the latency of
+    a hop and the time to move one tile; 0 for copies that are sent.
     """
 
     links: Links
     tiles: int
+    copied: IntArray
     later: Edges
     latency_us: FloatArray
     tile_us: FloatArray
 
     @classmethod
-    def of(cls, dag: ChunkDag, links: Links, costs: Costs) -> Estimator:
-        t, d = dag.program.transfers, dag.dependencies
+    def of(cls, dag: InstructionDag, links: Links, costs: Costs) -> Estimator:
+        """dag: as ordered (`InstructionDag.as_ordered`)."""
+        t = dag.chunks.program.transfers
+        latency = np.where(links.crosses, costs.inter_latency_us, costs.intra_latency_us)
         rate = np.where(links.crosses, costs.inter_GBps, costs.intra_GBps) * 1e3  # bytes a us
         return cls(
             links=links,
             tiles=costs.tiles,
-            later=Edges.from_pairs(len(t), d.before, d.after),
-            latency_us=np.where(links.crosses, costs.inter_latency_us, costs.intra_latency_us),
-            tile_us=t.count * (costs.tile_bytes / rate),
+            copied=dag.copied,
+            later=Edges.from_pairs(len(t), *dag.dependencies),
+            latency_us=np.where(dag.sent, 0, latency),
+            tile_us=np.where(dag.sent, 0, t.count * (costs.tile_bytes / rate)),
         )
 
     def timeline(self, order: Order, blocks: Blocks) -> Timeline:
@@ -121,19 +127,25 @@ class Estimator:
             _Times(start, end),
             sequence,
         )
+        sends = np.flatnonzero(self.copied != NONE)
+        for times in (start, end):
+            times[self.copied[sends]] = times[sends]
         return Timeline(start, end), sequence
 
     def _needs(self, order: Order, blocks: Blocks) -> tuple[_Needs, FloatArray]:
         """The needs of the transfers, and when links and blocks are free at first. A local transfer
-        has a block at its destination alone."""
+        has a block at its destination alone, a copy that is sent none."""
         none = self.links.number + len(blocks.rank)
         block = self.links.number + blocks.instruction_block
         at_src, at_dst = np.full((2, len(self.tile_us)), none, np.int32)
         sends, receives = order.send != NONE, order.receive != NONE
         at_dst[order.receive[receives]] = block[receives]
         at_src[order.send[sends]] = block[sends]
+        sent = order.send[order.fused]
+        with_copies = self.copied[sent] != NONE
+        at_dst[self.copied[sent[with_copies]]] = none
         waits_for = at_src.copy()
-        waits_for[order.send[order.fused]] = none
+        waits_for[sent[~with_copies]] = none
         needs = _Needs(
             self.latency_us,
             self.tile_us,
