@@ -43,7 +43,10 @@ class Stages:
             values[name] = made = work()
             return made
 
-        plan = compile_in_phases(program, sley.Options(**options), phase, verify=False)
+        topology = options.pop("topology", None)
+        plan = compile_in_phases(
+            program, sley.Options(**options), phase, topology=topology, verify=False
+        )
         last = values.get("allocate")
         order = (
             values["order" if "order" in values else "pipelines"] if last is None else last.order
