@@ -171,7 +171,7 @@ def test_options_below_one_are_refused(option: str) -> None:
     [
         lambda: sley.compile(sley.compile(sley.algorithms.ring_allreduce(2))),  # type: ignore
         lambda: sley.compile(relay),  # type: ignore[arg-type]
-        lambda: sley.compile(sley.algorithms.ring_allreduce(2), topology="dgx1"),  # type: ignore
+        lambda: sley.compile(sley.algorithms.ring_allreduce(2), topology=8),  # type: ignore
         lambda: sley.verify(sley.algorithms.ring_allreduce(2)),  # type: ignore[arg-type]
         lambda: sley.run(sley.algorithms.ring_allreduce(2), [1024]),  # type: ignore[arg-type]
     ],

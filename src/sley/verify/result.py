@@ -23,6 +23,7 @@ from sley.ir.words import (
     WRITES_DESTINATION,
     Op,
 )
+from sley.verify.reach import unheard
 from sley.verify.values import Values
 
 
@@ -49,7 +50,7 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
     bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
     for k in range(len(bounds) - 1):
         replay.step(order[bounds[k] : bounds[k + 1]])
-    found = _compare(plan, replay, order)
+    found = _compare(plan, messages, replay, order)
     if plan.collective.varies:
         found = (
             found
@@ -158,7 +159,9 @@ def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray, np.nda
         yield at, messages.target[first[at] + k]
 
 
-def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]:
+def _compare(
+    plan: Plan, messages: Messages, replay: _Replay, order: np.ndarray
+) -> list[Diagnostic]:
     c = plan.collective
     wanted = replay.inputs.promised(c)
     places = np.flatnonzero(c.expected != NONE)
@@ -186,6 +189,7 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
             found=differences[0][1],
             notes=[
                 f"{int(wrong.sum())} of {len(places)} promised chunks are wrong",
+                *unheard(plan, messages, order, int(wrong.sum())),
                 *(f"{promise}: {difference}" for promise, difference in differences[1:]),
             ],
         )
@@ -303,6 +307,8 @@ def spell(c: Collective, value: Counter[int]) -> str:
 def difference(c: Collective, promised: Counter[int], got: Counter[int] | None) -> str:
     if got is None:
         return "nothing was written there"
+    if promised.total() == got.total() == 1 and promised != got:
+        return f"{spell(c, got)} instead"
     parts = []
     if missing := promised - got:
         parts.append(f"missing {spell(c, missing)}")

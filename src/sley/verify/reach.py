@@ -1,0 +1,73 @@
+"""Reach: which ranks' data can have come to which ranks, over all messages of a plan."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+
+from sley.ir.connections import Messages
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE
+
+_MOST_NOTES = 4
+
+
+def unheard(plan: Plan, messages: Messages, order: np.ndarray, wrong: int) -> list[str]:
+    """Sentences about ranks to which nothing comes of ranks whose data they are promised, directly
+    or by way of others: "ranks 3-5 never hear from ranks 0-2". At most four; none where they are
+    as many as the wrong chunks, which say the same.
+
+    order: the instructions in an order in which they can run. wrong: the number of wrong chunks.
+    """
+    c, ranks = plan.collective, plan.collective.ranks
+    wanted = [0] * ranks  # sets of ranks, as bits
+    places = np.flatnonzero(c.expected != NONE)
+    owner = np.searchsorted(c.output_offset, places, side="right") - 1
+    for rank, value in zip(owner.tolist(), c.expected[places].tolist(), strict=True):
+        chunks = c.values[value]
+        for source in set((np.searchsorted(c.input_offset, chunks, side="right") - 1).tolist()):
+            wanted[rank] |= 1 << source
+    heard = _heard(plan, messages, order)
+    missing = [w & ~h for w, h in zip(wanted, heard, strict=True)]
+    deaf = sorted((m, rank) for rank, m in enumerate(missing) if m)
+    groups = [(m, [rank for _, rank in some]) for m, some in groupby(deaf, key=lambda one: one[0])]
+    groups.sort(key=lambda one: one[1])
+    found = [
+        f"{spell_ranks(some)} never {'hears' if len(some) == 1 else 'hear'} from "
+        + spell_ranks([rank for rank in range(ranks) if m >> rank & 1])
+        for m, some in groups
+    ]
+    return found[:_MOST_NOTES] if len(found) < wrong else []
+
+
+def _heard(plan: Plan, messages: Messages, order: np.ndarray) -> list[int]:
+    """For each rank the set of ranks, as bits, that it has heard from at the end, if each message
+    carries all that its sender has heard."""
+    heard = [1 << rank for rank in range(plan.collective.ranks)]
+    carried = [0] * len(messages.send)
+    events: dict[int, list[tuple[bool, int]]] = {}
+    for sends, rows in ((False, messages.receive), (True, messages.send)):
+        for message, row in enumerate(rows.tolist()):
+            events.setdefault(row, []).append((sends, message))
+    rank = plan.rank.tolist()
+    for row in order.tolist():
+        for sends, message in events.get(row, ()):
+            if sends:
+                carried[message] = heard[rank[row]]
+            else:
+                heard[rank[row]] |= carried[message]
+    return heard
+
+
+def spell_ranks(ranks: list[int]) -> str:
+    """Ranks in words: "rank 3", "ranks 0-2, 5". ranks: ascending."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+    shown = ", ".join(texts[:6]) + (f" and {len(texts) - 6} more" if len(texts) > 6 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
