@@ -138,7 +138,7 @@ def test_a_plan_that_is_fast_only_by_accident_is_not_chosen() -> None:
     for lucky_us, expected in ((105.0, 1), (101.5, 0)):
         made = [candidate(100.0, lucky_us), candidate(102.0, 101.5)]
         row = _Row(2**20, {k: one.time_us for k, one in enumerate(made)})
-        assert _Search(made)._chosen([row]) == expected  # type: ignore[arg-type]
+        assert _Search(made)._choose_row([row]) == expected  # type: ignore[arg-type]
 
 
 def test_a_slower_network_changes_the_choice() -> None:

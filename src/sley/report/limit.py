@@ -9,7 +9,7 @@ import numpy as np
 
 from sley.errors import counted
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
-from sley.simulate.inputs import Inputs, Tiling
+from sley.simulate.inputs import Inputs
 from sley.simulate.result import Cause, Simulation
 
 AT_BOUND = 0.9
@@ -142,8 +142,7 @@ def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:
     """float64 (critical executions,): how long each moves data if nothing shares its links."""
     path, row = s.critical, s.critical.instruction
     model, protocol = s.model, s.plan.protocol
-    cut = Tiling.of(s.plan, model, s.size_bytes)
-    tile_bytes = np.where(path.tile == cut.tiles - 1, cut.last_bytes, cut.tile_bytes)
+    tile_bytes = np.where(path.tile == s.tiles - 1, s.last_tile_bytes, s.tile_bytes)
     message = tile_bytes / model.wire_efficiency[protocol] * inputs.chunks[row]
     remote = (inputs.send[row] != NONE) | (inputs.receive[row] != NONE)
     most = np.where(remote, inputs.slices, 1)

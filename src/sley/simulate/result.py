@@ -135,6 +135,12 @@ class Simulation(Value, SimulationMethods):
         return self.algbw_GBps * bus_factor(self.plan.collective)
 
     @property
+    def last_tile_bytes(self) -> float:
+        """The size of a chunk's last tile."""
+        chunk_bytes = self.size_bytes / self.plan.collective.blocks / self.plan.collective.chunks
+        return chunk_bytes - (self.tiles - 1) * self.tile_bytes
+
+    @property
     def of_bound(self) -> float:
         """The fraction of the bound's bandwidth that is reached, 0 to 1."""
         return self.bound.time_us / self.time_us if self.time_us else 1.0
