@@ -5,6 +5,7 @@ Numba compiles each function once on a machine and caches the result on disk.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley.algorithms import hm_allreduce
-from sley.passes import loops, merging, pipelines, timeline, waits
+from sley.algorithms import all_pairs_broadcast, hm_allreduce
+from sley.passes import cuts, loops, merging, pipelines, timeline, waits
 from sley.passes.loops import Loop
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers
 
 ALL = {
     f"{module.__name__.rpartition('.')[2]}.{name}": value
-    for module in (merging, pipelines, timeline, waits)
+    for module in (cuts, merging, pipelines, timeline, waits)
     for name, value in vars(module).items()
     if isinstance(value, Loop)
 }
@@ -62,6 +63,7 @@ def check_both(program: sley.Program, **way: Any) -> None:
 
 def test_every_loop_of_the_passes_is_known_here() -> None:
     assert sorted(ALL) == [
+        "cuts._keep_apart",
         "merging._colour",
         "merging._measure_overlaps",
         "merging._merge_least",
@@ -98,6 +100,7 @@ def test_each_loop_fills_the_same_columns_in_both_speeds(
         sley.compile(program)
         for schedule in ("hpds", "round-robin"):
             sley.compile(program, schedule=schedule, allocate="state", max_blocks=2)
+            sley.compile(all_pairs_broadcast(4), schedule=schedule)
     assert calls >= 4
 
 
@@ -183,3 +186,20 @@ def test_a_hierarchical_mesh_becomes_the_same_plan_in_both_speeds(schedule: str)
     for max_blocks in (None, 3):
         check_both(program, schedule=schedule, allocate="state", max_blocks=max_blocks)
     check_both(program, schedule=schedule, instances=2)
+
+
+def test_without_numba_large_loops_run_plainly_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(loops, "LARGE", 0)
+    loops._has_numba.cache_clear()
+    program = hm_allreduce(2, 4)
+    with pytest.warns(UserWarning, match=r'pip install "sley\[large\]"') as warned:
+        found = sley.compile(program, schedule="hpds", allocate="state")
+    assert len(warned) == 1
+    loops._has_numba.cache_clear()
+    monkeypatch.undo()
+    assert (
+        found.instructions == sley.compile(program, schedule="hpds", allocate="state").instructions
+    )

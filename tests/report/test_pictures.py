@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -414,3 +415,11 @@ def test_the_pictures_of_the_documentation_are_current(
         Golden(folder, update)(name, now)
     assert content((folder / name).read_bytes()) == content(now)
     assert len(content(now)) > 20
+
+
+def test_without_matplotlib_a_picture_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    picture = block_picture(sley.compile(sley.algorithms.ring_allreduce(2)))
+    with pytest.raises(sley.SleyError, match=r'pip install "sley\[pictures\]"') as error:
+        picture.save("ring.svg")
+    assert error.value.code == "P805"

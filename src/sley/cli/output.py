@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,12 +46,20 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+def _show_warning(message: Warning | str, *_place: object, **_source: object) -> None:
+    """Prints a warning of the library as a remark."""
+    print_note(str(message))
+
+
 class Command(click.Command):
-    """A command in which a SleyError becomes diagnostics and exit code 1."""
+    """A command in which a SleyError becomes diagnostics and exit code 1, and a warning a
+    remark."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except SleyError as error:
             report_error(error, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)

@@ -74,6 +74,15 @@ P804 = Rule(
     example="block_picture(plan)  # whose instruction 3 has operation 99",
     instead="Correct the tables of the plan; sley.verify(plan) names the same places.",
 )
+P805 = Rule(
+    "P805",
+    "pictures-not-installed",
+    what="The package that draws pictures is not installed.",
+    why="matplotlib draws pictures and plots. The rest of sley doesn't need it, so it is the extra "
+    "`pictures`.",
+    example="pip install sley; sley draw ring-allreduce --ranks 4 -o ring.svg",
+    instead='Install the extra: pip install "sley[pictures]".',
+)
 P814 = Rule(
     "P814",
     "no-such-rank",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -15,8 +16,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LARGE = 100_000
-"""Iterations from which on a loop is compiled. Compiling takes a second or two the first time on a
-machine; Numba keeps the result on disk."""
+"""Iterations from which on a loop is compiled, if Numba is installed. Compiling takes a second or
+two the first time on a machine; Numba keeps the result on disk."""
+
+_MISSING = (
+    "Numba is not installed, so large plans take about 7 times as long to compile: "
+    'pip install "sley[large]"'
+)
 
 
 class Loop(Generic[P, R]):
@@ -24,10 +30,10 @@ class Loop(Generic[P, R]):
 
     The function takes one-dimensional arrays, numbers, and named tuples of these. It indexes the
     arrays element by element, and writes its results into those that are writeable. On small inputs
-    it runs unchanged, on lists, which Python indexes faster than arrays; for large inputs Numba
-    compiles it and the functions of its module that it calls. So it may use only what Numba
-    supports. It should read the fields of a named tuple before a loop, not in each iteration, since
-    plain Python pays for each access.
+    it runs unchanged, on lists, which Python indexes faster than arrays; for large inputs Numba,
+    if it is installed, compiles it and the functions of its module that it calls. So it may use
+    only what Numba supports. It should read the fields of a named tuple before a loop, not in each
+    iteration, since plain Python pays for each access.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -41,7 +47,7 @@ class Loop(Generic[P, R]):
 
     def __call__(self, work: int, /, *arguments: P.args, **none: P.kwargs) -> R:
         """Runs the function, compiled if `work`, its approximate iterations, reaches `LARGE`."""
-        if work >= LARGE:
+        if work >= LARGE and _has_numba():
             return self.compiled(*arguments, **none)
         lists: list[Any] = [_to_lists(argument) for argument in arguments]
         result = self.plain(*lists)  # type: ignore[call-arg]
@@ -59,6 +65,17 @@ class Arcs(NamedTuple):
     @classmethod
     def of(cls, edges: Edges) -> Arcs:
         return cls(edges.offset, edges.target)
+
+
+@cache
+def _has_numba() -> bool:
+    """Whether Numba is installed; if not, the first call warns."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        warnings.warn(_MISSING, stacklevel=3)
+        return False
+    return True
 
 
 def _compile(function: FunctionType) -> Callable[..., Any]:

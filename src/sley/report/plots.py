@@ -13,7 +13,7 @@ from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
-from sley.report.pictures.canvas import check_suffix
+from sley.report.pictures.canvas import check_suffix, require_matplotlib
 from sley.report.simulation import (
     PART_WORDS,
     bytes_text,
@@ -64,13 +64,13 @@ def plot(
 
     path: the file; its suffix, .png or .svg, selects the format.
     names: one for each simulation, by default the plans' names.
-    Errors: P810, P813, P802 for another suffix.
+    Errors: P805, P810, P813, P802 for another suffix.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     require_simulations(simulations)
     suffix = check_suffix(path)
+    mpl = require_matplotlib()
+    from matplotlib.figure import Figure
+
     labels = simulation_names(simulations, names)
     panels = 2 if len(simulations) > 1 else 1
     with mpl.rc_context():

@@ -11,7 +11,7 @@ import numpy as np
 from sley.errors.tuning import D923
 from sley.ir.sizes import size_text
 from sley.policy import Decision, Policy, Range
-from sley.report.pictures.canvas import check_suffix
+from sley.report.pictures.canvas import check_suffix, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +129,7 @@ def _colour(decision: Decision, algorithms: Sequence[str]) -> tuple[str, str]:
 
 
 def _figure(width: float, height: float) -> Figure:
-    import matplotlib as mpl
+    mpl = require_matplotlib()
     from matplotlib.figure import Figure
 
     mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": 8.0})

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sley.errors import Place
 from sley.errors.formats import F461
-from sley.errors.report import P801, P802
+from sley.errors.report import P801, P802, P805
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -202,7 +203,6 @@ class Picture:
         return stream.getvalue()
 
     def _figure(self) -> Figure:
-        # matplotlib takes a second to import, and most commands draw nothing.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -221,6 +221,16 @@ class Picture:
         for text in self.texts:
             _draw_text(axes, text)
         return figure
+
+
+def require_matplotlib() -> ModuleType:
+    """The module matplotlib, which takes a second to import; most commands draw nothing. Errors:
+    P805."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise P805.error(expected="matplotlib", found=str(error)) from error
+    return matplotlib
 
 
 def check_suffix(path: str | Path) -> str:
@@ -285,8 +295,7 @@ def heading(
 @contextmanager
 def _settings() -> Iterator[None]:
     """matplotlib's defaults with the settings for pictures; restores the user's settings after."""
-    import matplotlib
-
+    matplotlib = require_matplotlib()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
