@@ -10,13 +10,13 @@ import pytest
 import sley
 from sley.algorithms import CATALOG
 from sley.ir.words import WRITES_DESTINATION, Buffer
-from support.algorithm_cases import in_turn, label, program
+from support.algorithm_cases import few, in_turn, label, program
 
 SLOTS = (1, 2, 8)
 WAYS = [(fusion, instances) for fusion in (True, False) for instances in (1, 2)]
 
 
-@pytest.mark.parametrize(("name", "parameters", "turn"), in_turn(range(len(WAYS))), ids=label)
+@pytest.mark.parametrize(("name", "parameters", "turn"), few(in_turn(range(len(WAYS)))), ids=label)
 def test_every_algorithm_compiles_to_a_correct_plan(
     name: str, parameters: dict[str, Any], turn: int
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import sley
 from sley.ir.words import ReduceOp
 from sley.jobs import Settings
-from support.algorithm_cases import cases_in_a_place, label, program
+from support.algorithm_cases import cases_in_a_place, few, label, program
 from support.rank_threads import execute
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -72,7 +72,7 @@ def promised(collective: sley.Collective, rank: int) -> bool:
     return collective.name not in ("reduce", "gather") or rank == collective.root
 
 
-@pytest.mark.parametrize(("name", "parameters"), cases_in_a_place(), ids=label)
+@pytest.mark.parametrize(("name", "parameters"), few(cases_in_a_place()), ids=label)
 def test_an_algorithm_gives_the_result_of_its_collective(
     name: str, parameters: dict[str, Any]
 ) -> None:

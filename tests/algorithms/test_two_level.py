@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import TwoLevel
 from sley.errors import SleyError
+from support.examples import examples
 from support.rank_threads import execute
 
 METHODS = ("allreduce", "one_step_allreduce", "allgather", "reducescatter", "broadcast", "reduce")
@@ -28,7 +29,7 @@ def divisions(draw: st.DrawFn) -> list[list[int]]:
 
 @pytest.mark.parametrize("method", METHODS)
 @given(hosts=divisions(), in_place=st.booleans(), root=st.integers(0, 8))
-@settings(deadline=None, max_examples=30)
+@examples(12)
 def test_two_level_algorithms_are_correct_for_any_hosts(
     method: str, hosts: list[list[int]], in_place: bool, root: int
 ) -> None:
@@ -40,7 +41,7 @@ def test_two_level_algorithms_are_correct_for_any_hosts(
 
 
 @given(hosts=divisions())
-@settings(deadline=None, max_examples=20)
+@examples(8)
 def test_two_level_algorithms_send_the_least_data_over_the_network(hosts: list[list[int]]) -> None:
     """AllReduce: every host sends 2 (N - 1) / N of the data; AllGather: each chunk comes to each
     other host once."""

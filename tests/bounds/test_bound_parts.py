@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.bounds import Bounds
@@ -31,9 +31,10 @@ from sley.ir.collectives import (
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder, Topology
 from support.bound_graphs import cut_GBps, simple_ways, topologies, vertex_sets
+from support.examples import examples
 
 
-@settings(max_examples=60)
+@examples(24)
 @given(topologies(), st.integers(0, 2**32), st.booleans())
 def test_min_cut_is_the_narrowest_of_all_cuts(topology: Topology, seed: int, into: bool) -> None:
     draw = np.random.default_rng(seed)
@@ -79,7 +80,7 @@ def test_needs_count_the_chunks_of_each_rank() -> None:
     assert scatter.chunks.tolist() == [4, 4]
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(st.data())
 def test_entering_chunks_is_a_lower_bound_of_the_matrix_rank(data: st.DataObject) -> None:
     """The bound is at most the rank of the matrix of all parts needed from outside."""
@@ -157,7 +158,7 @@ def test_a_mark_or_a_slower_link_makes_a_node_represent_itself() -> None:
     assert representatives(topology, rates, mark).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
 
 
-@settings(max_examples=12)
+@examples(5)
 @given(st.integers(2, 3), st.integers(1, 3), st.integers(0, 2**32))
 def test_bounds_from_representatives_equal_bounds_from_all_gpus(
     nodes: int, gpus: int, seed: int
@@ -191,7 +192,7 @@ def test_describe_gpus_names_nodes_and_ranges() -> None:
         assert describe_gpus(np.array(gpus), cluster) == words
 
 
-@settings(max_examples=60)
+@examples(24)
 @given(topologies(), st.booleans(), st.integers(0, 2**32))
 def test_latency_is_the_longest_of_the_shortest_paths(
     topology: Topology, own: bool, seed: int

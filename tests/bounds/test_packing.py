@@ -42,14 +42,14 @@ def rate_by_all_cuts(topology: Topology) -> float:
     return float(-solved.fun)
 
 
-@examples(20)
+@examples(9)
 @given(topologies(most_gpus=5, most_switches=0))
 def test_trees_are_as_fast_as_all_cuts_allow(topology: Topology) -> None:
     found = packed_GBps(network_of(topology), topology.ranks)
     assert found == pytest.approx(rate_by_all_cuts(topology), rel=1e-6)
 
 
-@examples(20)
+@examples(9)
 @given(topologies())
 def test_no_trees_are_faster_than_the_bound(topology: Topology) -> None:
     bounds = Bounds.of(AllReduce(topology.ranks), topology)

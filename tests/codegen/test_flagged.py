@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -16,6 +16,7 @@ from sley.codegen.flagged import needed_waits
 from sley.ir.connections import Messages
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
 from sley.verify.hangs import run_of
+from support.examples import examples
 from support.plan_edits import wait_pairs, with_waits
 from support.random_plans import random_plan
 from support.random_programs import random_programs
@@ -76,7 +77,7 @@ def unordered(plan: sley.Plan, pairs: list[Pair]) -> set[Pair]:
     return found
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(plans())
 def test_all_that_conflicts_is_ordered_and_nothing_hangs(plan: sley.Plan) -> None:
     waits = needed_waits(plan)
@@ -88,7 +89,7 @@ def test_all_that_conflicts_is_ordered_and_nothing_hangs(plan: sley.Plan) -> Non
         sley.verify(more, slots)
 
 
-@settings(max_examples=40)
+@examples(16)
 @given(plans())
 def test_no_wait_is_added_without_need(plan: sley.Plan) -> None:
     """Each added wait is of a pair that nothing orders that comes before it."""

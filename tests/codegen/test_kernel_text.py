@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import sley
 from sley.algorithms import build
 from sley.codegen import Engine, Kernels, Platform, Variant
 from sley.ir.tables import NONE
+from support.examples import examples
 from support.golden import Golden
 from support.random_programs import RandomProgram, random_programs
 
@@ -77,7 +78,7 @@ def test_all_pairs_shares_code_among_ranks() -> None:
     assert len(set(counts.values())) == 1
 
 
-@settings(max_examples=60)
+@examples(24)
 @given(random_programs(max_operations=24))
 def test_every_block_has_code(random: RandomProgram) -> None:
     plan = sley.compile(random.program)

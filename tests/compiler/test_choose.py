@@ -166,7 +166,7 @@ def test_a_slower_network_changes_the_choice() -> None:
     ),
     size=st.sampled_from(["4K", "1M"]),
 )
-@examples(6)
+@examples(4)
 def test_auto_keeps_what_is_given(fixed: dict[str, Any], size: str) -> None:
     program = sley.algorithms.ring_allreduce(4)
     plan = sley.compile(program, topology=NDV4, schedule="auto", size=size, **fixed)

@@ -72,7 +72,7 @@ def test_a_requested_channel_after_a_multicast_leaves_its_group_together() -> No
     assert sent.sum() == 3, "three multicasts"
 
 
-@examples(60)
+@examples(27)
 @given(
     random_programs(groups=True),
     st.sampled_from([1, 1, 2, 8]),
@@ -106,7 +106,7 @@ def test_random_groups_run_right(
     run(random, plan, count)
 
 
-@examples(40)
+@examples(18)
 @given(random_programs(groups=True), st.sampled_from([1, 2]))
 def test_without_switches_random_groups_are_ordinary_transfers(
     random: RandomProgram, slots: int
@@ -117,7 +117,7 @@ def test_without_switches_random_groups_are_ordinary_transfers(
     run(random, plan, 3)
 
 
-@examples(30)
+@examples(14)
 @given(random_programs(groups=True))
 def test_transfers_of_a_group_are_one_instruction_where_they_meet(random: RandomProgram) -> None:
     plan = sley.compile(random.program)

@@ -80,7 +80,7 @@ def matches(head: Head, call: Call) -> bool:
 
 
 @pytest.mark.parametrize("runtime", ["msccl-executor-nccl", "rccl"])
-@examples(25)
+@examples(12)
 @given(heads=st.lists(HEADS, min_size=1, max_size=4), calls=st.lists(CALLS, min_size=4, max_size=4))
 def test_the_first_match_of_random_files_runs(runtime, heads, calls):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -96,7 +96,7 @@ def test_the_first_match_of_random_files_runs(runtime, heads, calls):
             assert set(decision.why_not) == {f"{k}.xml" for k in range(len(heads))} - {*right[:1]}
 
 
-@examples(20)
+@examples(9)
 @given(
     ends=st.lists(st.tuples(SIZES, SIZES, st.sampled_from([8, 16])), min_size=1, max_size=4),
     sizes=st.lists(st.sampled_from([16, 256, 1024, 4096, 8192]), min_size=2, max_size=2),
@@ -134,7 +134,7 @@ def right(tmp_path_factory):
     return xml(folder / "a.xml", ranks=2), (folder / "a.json").read_text()
 
 
-@examples(20)
+@examples(9)
 @given(damage=st.lists(DAMAGE, min_size=1, max_size=3), whole=st.one_of(st.none(), st.text()))
 def test_damaged_heads_are_read_or_refused(right, damage, whole):
     with tempfile.TemporaryDirectory() as folder:

@@ -71,7 +71,7 @@ def without_hold(found: Pulls, k: int) -> Pulls:
     return replace(found, holds=Edges.from_pairs(nodes, source, target))
 
 
-@examples(50)
+@examples(23)
 @given(st.integers(0, 2**32), st.sampled_from(LoopOrder), st.sampled_from([None, 1, 2]))
 def test_random_plans_run_right_and_need_every_hold(
     seed: int, order: LoopOrder, slots: int | None
@@ -82,7 +82,7 @@ def test_random_plans_run_right_and_need_every_hold(
 
 
 @given(random_programs(), st.sampled_from(SCHEDULES), st.booleans(), st.integers(0, 99))
-@examples(25)
+@examples(12)
 def test_random_programs_run_right_and_need_every_hold(
     random: RandomProgram, schedule: sley.Schedule, per_chunk: bool, seed: int
 ) -> None:
@@ -93,7 +93,7 @@ def test_random_programs_run_right_and_need_every_hold(
 
 
 @given(random_transfers(), st.sampled_from(sley.Allocation), st.integers(0, 99))
-@examples(25)
+@examples(12)
 def test_random_transfers_run_right_and_need_every_hold(
     random: RandomTransfers, allocate: sley.Allocation, seed: int
 ) -> None:

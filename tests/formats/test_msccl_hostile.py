@@ -285,7 +285,7 @@ def test_mutations_raise_nothing_but_coded_diagnostics(text: str) -> None:
     assert all(d.code.startswith("F4") and str(d) for d in said)
 
 
-@examples(30)
+@examples(14)
 @given(st.data(), st.integers(0, 1 << 32))
 def test_mutants_for_a_target_raise_nothing_but_coded_diagnostics(
     data: st.DataObject, seed: int

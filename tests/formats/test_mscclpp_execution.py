@@ -122,7 +122,7 @@ def judge(seed: int) -> str:
 
 
 @given(seed=st.integers(0, 2**48))
-@examples(20, deadline=None)
+@examples(9, deadline=None)
 def test_no_plan_with_changed_operations_is_proven_and_wrong(seed: int) -> None:
     assert judge(seed) not in ("wrong", "hangs")
 

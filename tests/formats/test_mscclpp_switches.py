@@ -219,7 +219,7 @@ def test_a_proof_lacks_the_conditions_of_switches(tmp_path):
     assert "the input in memory of cuMemMap, such as MSCCL++'s GpuBuffer" in about
 
 
-@examples(25)
+@examples(12)
 @given(random_programs(groups=True), st.booleans())
 def test_a_random_plan_with_groups_is_written_wrongly(random: RandomProgram, zero_copy: bool):
     with pytest.MonkeyPatch.context() as patched:

@@ -15,7 +15,7 @@ from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.ir.plan import Plan
 from support import rank_threads
-from support.algorithm_cases import SIZED, cases_in_a_place, in_turn, label, program
+from support.algorithm_cases import SIZED, cases_in_a_place, few, in_turn, label, program
 from support.files_of_others import OTHERS
 
 NAMELESS = {"executor": {"alltonext"}, "rccl": {"alltonext"}}
@@ -41,7 +41,7 @@ def promised(plan: Plan, outputs: list[np.ndarray[Any, Any]], count: int) -> lis
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "target"), in_turn(list(TARGETS), cases_in_a_place(SIZED)), ids=label
+    ("name", "size", "target"), few(in_turn(list(TARGETS), cases_in_a_place(SIZED))), ids=label
 )
 def test_every_algorithm_runs_the_same_through_xml(
     name: str, size: dict[str, Any], target: str

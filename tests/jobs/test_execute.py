@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.engine.program import buffer_sizes
@@ -19,6 +19,7 @@ from sley.ir.words import LoopOrder, Op, ReduceOp
 from sley.jobs import Settings, execute
 from support import rank_threads, small_plans
 from support.bfloat16 import bfloat16_values
+from support.examples import examples
 
 BINARY = {
     ReduceOp.SUM: np.add,
@@ -149,7 +150,7 @@ def test_allgather_leaves_its_inputs_as_they_are(count: int, in_place: bool) -> 
         np.testing.assert_array_equal(array, old)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(24)
 @given(
     ranks=st.integers(2, 5),
     count=st.integers(0, 300),

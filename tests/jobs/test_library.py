@@ -16,6 +16,7 @@ from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.jobs import Settings, run
 from support.rank_threads import execute
+from support.sampling import each_value
 
 
 def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_bytes: int) -> int:
@@ -52,8 +53,7 @@ def compiled(name: str, in_place: bool) -> Plan:
         raise
 
 
-@pytest.mark.parametrize("in_place", [False, True], ids=["out-of-place", "in-place"])
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize(("name", "in_place"), each_value(CATALOG, [False, True]))
 def test_an_algorithm_keeps_its_promise(name: str, in_place: bool) -> None:
     plan = compiled(name, in_place)
     longest = int(plan.instructions.count.max())

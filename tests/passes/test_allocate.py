@@ -260,7 +260,7 @@ def works(order: Order, blocks: Blocks) -> dict[tuple[int, int], int]:
     return {(t, 0): b for t, b in at_src.items()} | {(t, 1): b for t, b in at_dst.items()}
 
 
-@examples(50)
+@examples(23)
 @given(cases())
 def test_blocks_that_share_are_never_at_work_at_the_same_time(case: Case) -> None:
     _, order, blocks, _, _ = case
@@ -279,7 +279,7 @@ def test_blocks_that_share_are_never_at_work_at_the_same_time(case: Case) -> Non
             assert clock.end[early] <= clock.start[late]
 
 
-@examples(50)
+@examples(23)
 @given(cases())
 def test_blocks_that_never_work_at_the_same_time_could_not_be_fewer_one_by_one(case: Case) -> None:
     """No two blocks of a rank are left that a merge could have joined without a wait."""
@@ -296,7 +296,7 @@ def test_blocks_that_never_work_at_the_same_time_could_not_be_fewer_one_by_one(c
             assert any(a[0] < b[1] and b[0] < a[1] for a in spans[one] for b in spans[two])
 
 
-@examples(50)
+@examples(23)
 @given(cases(), st.sampled_from([None, 1, 2, 3]))
 def test_what_is_expected_is_what_the_timeline_says(case: Case, max_blocks: int | None) -> None:
     low, order, blocks, _, _ = case
@@ -340,7 +340,7 @@ def ranks_of(low: InstructionDag, order: Order) -> list[int]:
     return [int(t.dst[row.receive] if row.receive != NONE else t.src[row.send]) for row in order]
 
 
-@examples(50)
+@examples(23)
 @given(cases(), st.integers(1, 2))
 def test_merged_blocks_list_whole_transfers_in_one_order(case: Case, max_blocks: int) -> None:
     """In which each receive follows its send, and everything what it depends on."""

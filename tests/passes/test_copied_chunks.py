@@ -135,7 +135,7 @@ def unchanged(program: Program) -> Forwarded:
     return Forwarded(program, dependencies(program).operands)
 
 
-@examples(60)
+@examples(27)
 @given(random_programs(), st.integers(1, 2))
 def test_random_programs_keep_their_meaning(random: RandomProgram, instances: int) -> None:
     program = parallelize(random.program, instances)
@@ -178,7 +178,7 @@ def staged_programs(draw: st.DrawFn) -> tuple[Program, dict[str, Any]]:
     return staged, options
 
 
-@examples(30)
+@examples(14)
 @given(staged_programs())
 def test_no_copy_is_left_of_staged_sums(case: tuple[Program, dict[str, Any]]) -> None:
     program, options = case
@@ -188,7 +188,7 @@ def test_no_copy_is_left_of_staged_sums(case: tuple[Program, dict[str, Any]]) ->
     assert not np.isin(stages.plan.instructions.op, [Op.COPY, Op.COPY_SEND]).any()
 
 
-@examples(30)
+@examples(14)
 @given(random_programs(max_operations=24), st.sampled_from([1, 2]), st.sampled_from(SCHEDULES))
 def test_copies_that_are_sent_run_right(
     random: RandomProgram, slots: int, schedule: sley.Schedule

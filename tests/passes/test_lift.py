@@ -21,7 +21,7 @@ from sley.passes.copies import forward_copies
 from sley.passes.cuts import cut_copies
 from sley.passes.lift import lift
 from sley.passes.parallelize import parallelize
-from support.algorithm_cases import cases_in_a_place, in_turn, label, program
+from support.algorithm_cases import cases_in_a_place, few, in_turn, label, program
 from support.examples import examples
 from support.files_of_others import OTHERS
 from support.plan_edits import with_columns, with_waits
@@ -104,7 +104,7 @@ def lifted(plan: Plan) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "options"), in_turn(OPTIONS, cases_in_a_place()), ids=label
+    ("name", "size", "options"), few(in_turn(OPTIONS, cases_in_a_place())), ids=label
 )
 def test_a_compiled_algorithm_becomes_itself_again(
     name: str, size: dict[str, Any], options: dict[str, Any]
@@ -147,7 +147,7 @@ def test_files_of_others_lift_to_a_transfer_for_each_message_and_local_operation
     assert (found.transfers.source != NONE).all()
 
 
-@examples(50)
+@examples(23)
 @given(random_programs(), st.sampled_from(OPTIONS))
 def test_lifted_random_programs_run_the_same(
     random: RandomProgram, options: dict[str, Any]
@@ -158,7 +158,7 @@ def test_lifted_random_programs_run_the_same(
     run(random, sley.compile(found, verify=False), 11)
 
 
-@examples(50)
+@examples(23)
 @given(st.integers(0, 2**32))
 def test_plans_that_send_early_and_receive_late_lift_to_right_programs(seed: int) -> None:
     lifted(random_plan(seed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.ir.dag import InstructionDag
@@ -10,6 +10,7 @@ from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse
 from sley.passes.order import order
+from support.examples import examples
 from support.invariants import order_faults
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers, random_trees
@@ -206,7 +207,7 @@ def test_a_message_wider_than_the_slots_goes_alone_and_is_received_at_once() -> 
     assert steps(low, 2) == "s0 s1 r0 s2 r1 r2"
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(
     st.one_of(random_transfers(max_transfers=24), random_trees(), random_programs()),
     st.sampled_from([1, 2, 3]),

@@ -222,7 +222,7 @@ def cases(
     return low, order, blocks, topology, costs
 
 
-@examples(50)
+@examples(23)
 @given(cases())
 def test_any_timeline_follows_the_rules(
     case: tuple[InstructionDag, Order, Blocks, sley.Topology | None, Costs],
@@ -244,7 +244,7 @@ def test_any_timeline_follows_the_rules(
     )
 
 
-@examples(50)
+@examples(23)
 @given(cases())
 def test_the_greedy_order_takes_what_can_start_first(
     case: tuple[InstructionDag, Order, Blocks, sley.Topology | None, Costs],

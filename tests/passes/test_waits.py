@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
 from sley.passes import waits
+from support.examples import examples
 from support.plan_edits import wait_pairs, with_waits
 from support.random_programs import RandomProgram, random_programs
 from support.written_programs import program_of
@@ -128,7 +129,7 @@ def test_no_wait_is_redundant_and_none_is_missing() -> None:
                 sley.verify(with_waits(plan, pairs[:k] + pairs[k + 1 :]))
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(random_programs(), st.sampled_from([1, 2, 8]), st.booleans())
 def test_no_race_is_left(random: RandomProgram, slots: int, fusion: bool) -> None:
     sley.compile(random.program, slots=slots, fusion=fusion)

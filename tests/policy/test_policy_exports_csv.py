@@ -113,7 +113,7 @@ def wanted(policy, collective, size_bytes):
     return one and expected_choice(one.decision, policy.machine.gpus)
 
 
-@examples(25)
+@examples(12)
 @given(policies)
 def test_the_csv_of_nccl_decides_as_the_policy(policy):
     text = nccl_csv(policy).text
@@ -129,7 +129,7 @@ def test_the_csv_of_nccl_decides_as_the_policy(policy):
             assert answer[2] == 0, f"{call} doesn't have NCCL's number of channels"
 
 
-@examples(25)
+@examples(12)
 @given(policies)
 def test_other_communicators_keep_their_channels_with_the_csv_of_nccl(policy):
     text = nccl_csv(policy).text
@@ -152,7 +152,7 @@ def test_calls_whose_algorithm_nccl_excludes_keep_their_channels():
                 assert answer[0] is not None, call
 
 
-@examples(25)
+@examples(12)
 @given(policies)
 def test_the_csv_of_nccl_has_no_word_that_its_reader_misunderstands(policy):
     for text in (nccl_csv(policy).text, rccl_csv(policy).text):
@@ -168,7 +168,7 @@ def test_the_csv_of_nccl_has_no_word_that_its_reader_misunderstands(policy):
                 assert int(words[5]) >= 0, "channels of -1 are one channel"
 
 
-@examples(25)
+@examples(12)
 @given(policies)
 def test_the_csv_of_rccl_decides_as_the_policy_and_leaves_other_calls_alone(policy):
     text = rccl_csv(policy).text
@@ -178,7 +178,7 @@ def test_the_csv_of_rccl_decides_as_the_policy_and_leaves_other_calls_alone(poli
         assert answer[2] >= 0
 
 
-@examples(25)
+@examples(12)
 @given(policies)
 def test_the_csv_of_ncclx_decides_as_the_policy_for_multiples_of_the_ranks(policy):
     """NCCLX divides the size by the ranks, rounded down: other sizes have the decision of the

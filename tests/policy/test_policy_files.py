@@ -75,7 +75,7 @@ policies = st.builds(
 )
 
 
-@examples(20)
+@examples(9)
 @given(policies)
 def test_a_policy_is_read_back_as_it_was_written(tmp_path_factory, policy):
     path = tmp_path_factory.mktemp("policy") / "policy.zip"
@@ -86,7 +86,7 @@ def test_a_policy_is_read_back_as_it_was_written(tmp_path_factory, policy):
     assert path.read_bytes() == first, "equal policies give different files"
 
 
-@examples(20)
+@examples(9)
 @given(policies, st.sampled_from(COLLECTIVES), st.integers(0, 1 << 41))
 def test_find_gives_the_rule_whose_range_has_the_size(policy, collective, size_bytes):
     covering = [

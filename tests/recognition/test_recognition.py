@@ -182,7 +182,7 @@ def test_any_content_has_a_kind(parts: list[bytes]) -> None:
     assert kind_of_content(b"".join(parts)).text
 
 
-@examples(30)
+@examples(14)
 @given(st.sampled_from(sorted(SMALL)), st.integers(0, 60))
 def test_a_cut_file_has_a_kind(case: str, length: int) -> None:
     assert kind_of_content(_bytes(SMALL[case][0])[:length]).text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.errors import Place, SleyError
@@ -18,6 +18,7 @@ from sley.rendezvous import gather
 from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
 from sley.rendezvous.hosts import Process
 from sley.rendezvous.stores import FolderStore, LocalStore, Store
+from support.examples import examples
 from support.meeting import (
     SHORT_S,
     TIMEOUT_S,
@@ -45,7 +46,7 @@ def gathered(store: Store, who: list[int], ranks: int, timeout_s: float = TIMEOU
     )
 
 
-@settings(max_examples=40)
+@examples(16)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6))
 def test_everybody_gets_what_all_say(values: list[bytes]) -> None:
     store = LocalStore()

@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import sley
 from sley.ir.fabric import LinkKind, VertexKind
@@ -27,6 +27,7 @@ from sley.report.pictures import (
 from sley.report.pictures.canvas import Box, Picture, text_width
 from sley.report.pictures.words import LOCAL
 from support.algorithm_cases import program
+from support.examples import examples
 from support.golden import Golden
 from support.plan_edits import wait_pairs, with_columns, with_waits
 from support.random_programs import RandomProgram, random_programs
@@ -207,7 +208,7 @@ def test_arrows_of_waits_cross_no_box(case: tuple[sley.Program, sley.Plan]) -> N
                 assert beside or high <= box.y or low >= box.y + box.height, (line, box)
 
 
-@settings(max_examples=40)
+@examples(16)
 @given(random_programs())
 def test_pictures_of_random_programs_are_complete_and_readable(random: RandomProgram) -> None:
     plan = sley.compile(random.program)

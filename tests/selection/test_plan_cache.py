@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -22,6 +22,7 @@ from sley.selection.kinds import Request
 from sley.selection.plans import Plans
 from sley.selection.rules import Selection, ladder
 from support.call_cases import hosts_of, requests
+from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 
 
@@ -44,7 +45,7 @@ def same(one: Any, two: Any) -> bool:
     random=random_programs(directives=False),
     options=st.sampled_from([{}, {"schedule": "hpds", "allocate": "state"}]),
 )
-@settings(deadline=None, max_examples=40)
+@examples(16)
 def test_a_plan_comes_back_from_its_bytes(random: RandomProgram, options: dict[str, Any]) -> None:
     plan = sley.compile(random.program, **options, verify=False)
     again = decode(encode(plan))
@@ -174,7 +175,7 @@ def test_a_sound_file_that_holds_no_plan_is_not_used(monkeypatch: pytest.MonkeyP
 
 
 @given(request=requests(6))
-@settings(deadline=None, max_examples=25)
+@examples(10)
 def test_plans_from_disk_are_those_that_were_compiled(request: Request) -> None:
     call = (request.kind, request.size_bytes)
     where = {"in_place": request.in_place, "root": request.root}

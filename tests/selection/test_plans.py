@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -20,6 +20,7 @@ from sley.selection.kinds import Request
 from sley.selection.plans import Plans, ReadyPlan
 from support import rank_threads
 from support.call_cases import hosts_of
+from support.examples import examples
 from support.policies import policy_of
 
 HOSTS = hosts_of(4)
@@ -138,7 +139,7 @@ def test_the_latest_user_plan_wins() -> None:
     ranges=st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 60_000)), max_size=4),
     sizes=st.lists(st.integers(0, 70_000), min_size=1, max_size=5),
 )
-@settings(deadline=None, max_examples=40)
+@examples(16)
 def test_every_size_gets_the_first_user_plan_that_is_for_it(
     ranges: list[tuple[int, int]], sizes: list[int]
 ) -> None:

@@ -24,6 +24,7 @@ from sley.selection.kinds import (
 from sley.selection.plans import Plans
 from sley.selection.rules import Limits, ladder
 from support.call_cases import hosts_of, inputs, outputs, requests, some_hosts
+from support.examples import examples
 from support.rank_threads import execute
 
 CHANNELS = 3
@@ -31,7 +32,7 @@ CHANNELS = 3
 
 
 @given(request=requests(), elements=st.integers(0, 40))
-@settings(deadline=None, max_examples=60)
+@examples(24)
 def test_every_call_has_a_plan_that_does_what_it_asks(request: Request, elements: int) -> None:
     where = {"in_place": request.in_place, "root": request.root}
     ready = Plans(request.hosts, cache=False).find(request.kind, request.size_bytes, **where)

@@ -66,7 +66,11 @@ QUICK = [(name, 1) for name in machine_names() if name not in LARGE_NODES]
 QUICK += [("resccl-4gpu", 2)]
 
 
-@pytest.mark.parametrize("turn", range(len(QUICK)), ids=lambda n: "-".join(map(str, QUICK[n])))
+@pytest.mark.parametrize(
+    "turn",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n % 5 > 0)) for n in range(len(QUICK))],
+    ids=lambda n: "-".join(map(str, QUICK[n])),
+)
 def test_no_simulation_is_faster_than_the_bound(turn: int) -> None:
     """The ways in turn, on neighbouring machines the other way round; the sizes, too."""
     sizes = ([size] for size in islice(cycle(SIZES), turn % len(SIZES), None))

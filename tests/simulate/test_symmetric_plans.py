@@ -51,7 +51,7 @@ def spread(name: str, nodes: int, gpus: int, size: str, **options: object) -> fl
     return float((end.max() - end.min()) / end.max())
 
 
-@examples(40)
+@examples(18)
 @given(
     st.sampled_from(EVERYWHERE),
     st.integers(1, 4),
@@ -66,7 +66,7 @@ def test_ranks_of_symmetric_programs_end_together(
     assert spread(name, nodes, gpus, size, instances=instances, slots=slots) <= NEAR
 
 
-@examples(20)
+@examples(9)
 @given(
     st.sampled_from(WITHIN_A_NODE),
     st.integers(2, 8),

@@ -3,13 +3,14 @@ counts only out of place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
 import sley
 from sley.algorithms import CATALOG, build
 from sley.ir import collectives
+from support.sampling import sampled
 
 T = TypeVar("T")
 Case = tuple[str, dict[str, Any]]
@@ -90,6 +91,17 @@ def one_of_each(
         size = own[(3 * number + number // len(options)) % len(own)]
         found.append((name, size, options[number % len(options)]))
     return found
+
+
+def few(cases: Iterable[Sequence[Any]]) -> list[Any]:
+    """The cases as parameters, slow but for every algorithm in every place, and every option with
+    every size. Cases: (name, arguments of `build`), with an option or without."""
+
+    def shows(name: str, arguments: dict[str, Any], option: object = None) -> Iterable[Hashable]:
+        size = {key: value for key, value in arguments.items() if key != "in_place"}
+        return (name, arguments.get("in_place")), (repr(size), repr(option))
+
+    return sampled(cases, shows)
 
 
 def label(case: object) -> str:

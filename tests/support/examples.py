@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-USUAL = 60
+USUAL = 25
 """The number of examples in `make test`."""
 
 SLOW = 5000
 """The number of examples in `make slow`."""
 
-_TIMES = 32
+_TIMES = 64
 """The factor of `make slow` for tests that give their number of examples."""
 
 

@@ -78,7 +78,7 @@ def test_without_rings_along_links_there_are_none(name: str) -> None:
     assert rings.GBps == 0
 
 
-@examples(20)
+@examples(9)
 @given(
     ranks=st.integers(2, 6),
     data=st.data(),

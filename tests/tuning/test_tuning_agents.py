@@ -45,7 +45,7 @@ def test_context_predicts_sizes_that_were_never_measured():
     assert regret(backend, training.agent)[[3, 7, 11]].max() < 0.1
 
 
-@examples(30)
+@examples(14)
 @given(st.sampled_from(sorted(AGENTS)), st.integers(0, 10**6), st.floats(0.0, 0.3), st.data())
 def test_no_choice_behind_the_gate_is_slower_than_the_default(name, seed, sigma, data):
     count = len(Known().decisions)

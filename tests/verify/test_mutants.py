@@ -233,7 +233,7 @@ def test_a_plan_with_too_few_slots_is_refused_as_hanging() -> None:
     assert any("waits for a free slot" in note for note in caught.value.diagnostics[0].notes)
 
 
-@examples(50)
+@examples(23)
 @given(random_programs(max_operations=20), st.sampled_from([k for k, _ in KINDS]), st.data())
 def test_accepted_mutants_run_right(
     random: RandomProgram, kind: Mutator, data: st.DataObject
