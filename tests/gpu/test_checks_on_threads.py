@@ -29,7 +29,7 @@ def device() -> ThreadsDevice:
 def test_the_check_of_the_library_passes_on_threads(
     name: str, engine: Engine, device: ThreadsDevice
 ) -> None:
-    for case in [c for c in cases() if c[0] == name][:4]:
+    for case in [c for c in cases() if c[0] == name][1:3]:
         plan = compiled(case, sley.Protocol.SIMPLE)
         on = executor(plan, device, engine=engine)
         assert [wrong(on, device, count) for count in counts(plan)] == [0, 0, 0]

@@ -29,15 +29,14 @@ def wrong(plan: sley.Plan) -> list[int]:
 
 
 def task_level() -> list[Any]:
-    """Every collective on every cluster (on large ones the last), with the schedules and the
-    numbers of slots in turn, so that each meets both and all three; all other combinations are
-    slow."""
+    """Every collective on a cluster (the last on two), with the schedules and the numbers of slots
+    in turn; all other combinations are slow."""
     found = []
     for n, name in enumerate(COLLECTIVES):
         for c, cluster in enumerate(CLUSTERS):
             turn = SCHEDULES[(n + c) % len(SCHEDULES)], SLOTS[(n + c) % len(SLOTS)]
             for way in product(SCHEDULES, SLOTS):
-                is_usual = way == turn and (cluster in CLUSTERS[:2] or name == COLLECTIVES[-1])
+                is_usual = way == turn and min(c, len(COLLECTIVES) - 1) == n
                 marks = [] if is_usual else [pytest.mark.slow]
                 found.append(pytest.param(name, *cluster, *way, marks=marks))
     return found

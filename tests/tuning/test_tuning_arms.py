@@ -71,12 +71,11 @@ def test_masked_arms_have_the_time_of_a_simpler_one(arms):
         assert any(mask[i] and time_at(arms, i, size) == pytest.approx(time_us) for i in same)
 
 
-def test_the_oracle_is_the_fastest_of_all_simulated_arms(arms, swept):
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_oracle_is_the_fastest_of_all_simulated_arms(arms, swept, every):
     for place, size in enumerate(swept.sizes.tolist()):
-        times = [
-            arms.simulator(index)(size).time_us
-            for index in np.flatnonzero(swept.mask[place]).tolist()
-        ]
+        others = np.flatnonzero(swept.mask[place])[place::every].tolist()
+        times = [arms.simulator(index)(size).time_us for index in {*others, swept.best[place]}]
         assert swept.best_us[place] == pytest.approx(min(times))
         default = int(swept.default[place])
         assert swept.default_us[place] == arms.simulator(default)(size).time_us

@@ -15,6 +15,7 @@ from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import Edges
 from sley.ir.words import Buffer, Op, Protocol
 from support.plan_edits import swapped
+from support.sampling import each_value
 from support.small_plans import Hand
 
 IN, OUT = Buffer.INPUT, Buffer.OUTPUT
@@ -95,8 +96,9 @@ def test_a_plan_without_its_groups_is_proven(name: str) -> None:
     assert len(Connections.of(plan)) == len(Connections.of(PLANS[name]))
 
 
-@pytest.mark.parametrize("protocol", [Protocol.SIMPLE, Protocol.DIRECT])
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    ("name", "protocol"), each_value(PLANS, [Protocol.SIMPLE, Protocol.DIRECT])
+)
 def test_a_plan_with_groups_runs_on_cpus(name: str, protocol: Protocol) -> None:
     plan = replace(PLANS[name], protocol=protocol)
     count = 10
