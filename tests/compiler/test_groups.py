@@ -47,6 +47,26 @@ def test_an_allreduce_in_the_switch_is_one_instruction_a_rank(ranks: int, in_pla
     assert plan.blocks_per_rank == 6, "for each part a block that sends, one for the switch, ..."
 
 
+def test_receives_of_groups_that_wait_for_slots_are_split_once() -> None:
+    """Each of their messages makes them a candidate."""
+
+    def body(p: ChunkProgram) -> None:
+        def group(head: int, others: list[int], chunk: int) -> None:
+            total = p.chunk(head, "in", chunk).load_reduce(p.chunk(others, "in", chunk), channel=0)
+            total.multicast(others, "in", chunk, channel=0)
+
+        group(2, [0, 1], 0)
+        passed = p.chunk(0, "in", 6).copy(1, "scratch", 0, channel=0)
+        passed.copy(2, "scratch", 1, channel=0)
+        group(2, [0, 1], 2)
+        group(1, [0, 2], 3)
+        group(2, [0, 1], 4)
+
+    collective = sley.Custom("any", 3, 8, 8, lambda rank, k: None, in_place=True)
+    plan = sley.compile(sley.trace(collective, body), slots=2)
+    assert len(plan.grouped) > 0
+
+
 def test_two_parts_share_no_block_of_the_switch() -> None:
     plan = sley.compile(nvls(4, unit=2))
     blocks = plan.block[plan.grouped]

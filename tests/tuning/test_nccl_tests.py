@@ -153,9 +153,24 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     for text, words, code in (
         (output(TIMES), ("--fit", "8K"), "S713"),
         (output(TIMES, test="broadcast"), (), "S713"),
+        (output(TIMES), ("--collective", "alltoall"), "--collective allreduce, which the table"),
         (output(TIMES).replace("#   Rank  7", "#"), (), "S713"),
         (output(TIMES, test="no").replace("1.75", "1"), ("--fit", "x"), "S702"),
     ):
         assert code in calibrated(tmp_path, text, *words)[1]
     lone = CliRunner().invoke(main, ["calibrate", "--from", "x", "-o", str(tmp_path / "y.toml")])
     assert "--from and --topology belong together" in lone.output
+
+
+def test_a_factor_at_the_limit_of_the_search_is_named(tmp_path: Path) -> None:
+    """No machine like the base has such a table: all sizes take as long as the largest."""
+    base = str(tmp_path / "three.toml")
+    topologies.save(BASE, base)
+    times = {p.size_bytes: p.time_us for p in measured(Changes(latencies=4000.0))}
+    code, text = calibrated(tmp_path, output(times, gpus=3), topology=base)
+    assert code == 0, text
+    assert "note: latencies end at the limit of the search" in text
+    times = {p.size_bytes: p.time_us for p in measured(Changes(latencies=1.5))}
+    assert (
+        "limit of the search" not in calibrated(tmp_path, output(times, gpus=3), topology=base)[1]
+    )

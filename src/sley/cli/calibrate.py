@@ -12,7 +12,7 @@ import click
 from sley import topologies
 from sley.calibrating import MAX_PROCESSES, calibrate
 from sley.cli.options import FILE, common_options, gather_options, output_option
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import Command, Phases, print_json, print_note
 from sley.errors import Place
 from sley.errors.simulation import S713
 from sley.formats import check_folder
@@ -115,7 +115,7 @@ from_options = gather_options(
 def calibrate_command(
     ranks: int, repeats: int, given: Given, output: Path, as_json: bool, verbose: bool
 ) -> None:
-    """Measure the CPU runtime on this machine, and write a topology for `sley simulate`.
+    """Measure this machine's CPUs, or fit GPUs to nccl-tests' output, and write a topology.
 
     Simulate plans with the same number of ranks, because ranks share the machine's cores.
     With --from, fit a GPU machine's topology to the output of nccl-tests instead.
@@ -165,13 +165,17 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
         ]
         stated = {"before": found.stated(before=True), "after": found.stated()}
         values = {name: changes[name] for name in found.told}
-        print_json(
-            {"ok": True, **values, "points": rows, "held_out": stated, "output": str(output)}
-        )
+        result = {"ok": True, **values, "at_limit": found.at_limit, "points": rows}
+        print_json({**result, "held_out": stated, "output": str(output)})
         return
     for name, (word, meaning) in _MEANINGS.items():
         value = f"{changes[name]:.3f} {meaning}" if name in found.told else "not told by the sizes"
         click.echo(f"{word:<12}{value}")
+        if name in found.at_limit:
+            print_note(
+                f"{word} end at the limit of the search: the table has another shape than NCCL's "
+                f"plans on {found.base.name}. Is this the machine?"
+            )
     for name, reason in UNTOLD.items():
         click.echo(f"not fitted  {name}: {reason}")
     head = ("collective", "size", "measured us", "before", "after", "")

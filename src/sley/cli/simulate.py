@@ -80,6 +80,8 @@ def simulate_command(  # as many parameters as options; click passes each by nam
         print_json({"ok": True, "simulations": rows, **more, "seconds": phases.seconds})
         return
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
+    if target is not None:
+        click.echo(f"{'target':<23}{target}, whose file is simulated as it executes it")
     click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
     print_written(reports.html, reports.plot, trace_file)
     phases.report()

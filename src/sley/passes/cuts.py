@@ -17,10 +17,10 @@ from sley.passes.loops import Loop
 def cut_copies(forwarded: Forwarded, widest: int | None = None) -> Forwarded:
     """The program with its copies cut where sends read parts of what they copy.
 
-    A copy stays whole if a send reads all of its chunks, and where sends read chunks that were
-    written before: their receive may be one instruction with the send instead. Of sends that share
-    chunks the one that begins first counts, of these the widest. So there are no more parts than
-    twice the sends, and at most one more than sends.
+    A copy stays whole if a send reads all of its chunks. It also stays whole where the chunks that
+    sends read were received before: then the send may be one instruction with that receive. Of
+    sends that share chunks, the one with the lowest first chunk counts, of these the widest. So a
+    copy has at most twice as many parts as there are sends, and one more.
 
     widest: the most chunks of a send that may be fused; None for any number.
     """

@@ -248,9 +248,11 @@ class _Run:
         first = NONE
         while candidates and (not found or self.alike[candidates[0]] == first):
             priority = heappop(candidates)
-            if not self.done[self.half_of[priority]]:
+            half = self.half_of[priority]
+            # A group's receive is a candidate once for each of its messages.
+            if not self.done[half] and half not in found[-1:]:
                 first = self.alike[priority]
-                found.append(self.half_of[priority])
+                found.append(half)
         return found
 
     def _finish(self, receive: int, send: int) -> None:

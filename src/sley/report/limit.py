@@ -165,7 +165,7 @@ def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path) -> str:
         crossed = crossed[crossed < inputs.links]
         used = s.utilisation[crossed]
         link = int(crossed[used.argmax()])
-        return f"the link {s.topology.link_label(link)}, busy {used.max():.0%} of the time"
+        return f"the link {s.topology.link_label(link)} ({used.max():.0%} used)"
     if factor is Factor.MEMORY:
         return f"memory, {s.model.memory_GBps:g} GB/s"
     if factor is Factor.SLOTS:
@@ -182,7 +182,7 @@ def _remedy(factor: Factor, s: Simulation) -> str:
 _REMEDIES = {
     Factor.LAUNCH: "larger calls, or one call for several small ones",
     Factor.BLOCK: "more blocks that share the work: more instances",
-    Factor.LINK: "an algorithm that sends less over it",
+    Factor.LINK: "an algorithm that sends less over it; where it idles, another protocol",
     Factor.MEMORY: "an algorithm with fewer copies and reductions",
     Factor.SLOTS: "more slots, or more instances",
     Factor.LATENCY: "fewer steps, or a protocol with shorter hops",

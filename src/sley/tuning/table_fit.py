@@ -116,6 +116,13 @@ class Fit:
         """The machine as fitted."""
         return self.changes.topology(self.base)
 
+    @property
+    def at_limit(self) -> tuple[str, ...]:
+        """The fitted factors that end at the search's limit: the table has another shape than the
+        plans, and the topology is not to be trusted beyond its sizes."""
+        factors = {name: getattr(self.changes, name) for name in _MOST if name in self.told}
+        return tuple(n for n, f in factors.items() if abs(math.log(f)) > 0.999 * math.log(_MOST[n]))
+
     def errors(self, *, before: bool = False) -> FloatArray:
         """float64: relative errors of the points' times, in their order."""
         measured = np.array([point.time_us for point in (*self.fitted, *self.held_out)])
@@ -141,7 +148,15 @@ def measured_of(
                 expected=f"{table.ranks} ranks, those of the table",
                 found=f"{base.name} with {base.ranks}",
             )
-        name = table.test or collective or _inferred(table.rows, base.ranks)
+        told = table.test or _inferred(table.rows, base.ranks)
+        name = told or collective
+        if collective not in (None, name):
+            raise S713.error(
+                at=at,
+                expected=f"--collective {told}, which the table shows",
+                found=f"--collective {collective}",
+                remedy="Leave --collective out.",
+            )
         if name not in _KNOWN:
             raise S713.error(
                 at=at,

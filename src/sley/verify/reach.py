@@ -15,8 +15,8 @@ _MOST_NOTES = 4
 
 def unheard(plan: Plan, messages: Messages, order: np.ndarray, wrong: int) -> list[str]:
     """Sentences about ranks to which nothing comes of ranks whose data they are promised, directly
-    or by way of others: "ranks 3-5 never hear from ranks 0-2". At most four; none where they are
-    as many as the wrong chunks, which say the same.
+    or by way of others: "ranks 3-5 never hear from ranks 0-2". At most four, and
+    the number of the others; none where they are as many as the wrong chunks, which say the same.
 
     order: the instructions in an order in which they can run. wrong: the number of wrong chunks.
     """
@@ -24,10 +24,14 @@ def unheard(plan: Plan, messages: Messages, order: np.ndarray, wrong: int) -> li
     wanted = [0] * ranks  # sets of ranks, as bits
     places = np.flatnonzero(c.expected != NONE)
     owner = np.searchsorted(c.output_offset, places, side="right") - 1
-    for rank, value in zip(owner.tolist(), c.expected[places].tolist(), strict=True):
-        chunks = c.values[value]
-        for source in set((np.searchsorted(c.input_offset, chunks, side="right") - 1).tolist()):
-            wanted[rank] |= 1 << source
+    values, of = np.unique(c.expected[places], return_inverse=True)
+    source = np.searchsorted(c.input_offset, c.values.target, side="right") - 1
+    sources = []
+    for value in values.tolist():
+        rows = source[c.values.offset[value] : c.values.offset[value + 1]]
+        sources.append(sum(1 << rank for rank in np.unique(rows).tolist()))
+    for rank, value in set(zip(owner.tolist(), of.tolist(), strict=True)):
+        wanted[rank] |= sources[value]
     heard = _heard(plan, messages, order)
     missing = [w & ~h for w, h in zip(wanted, heard, strict=True)]
     deaf = sorted((m, rank) for rank, m in enumerate(missing) if m)
@@ -38,7 +42,10 @@ def unheard(plan: Plan, messages: Messages, order: np.ndarray, wrong: int) -> li
         + spell_ranks([rank for rank in range(ranks) if m >> rank & 1])
         for m, some in groups
     ]
-    return found[:_MOST_NOTES] if len(found) < wrong else []
+    if len(found) >= wrong:
+        return []
+    more = [f"{len(found) - _MOST_NOTES} more such groups of ranks"][: len(found) > _MOST_NOTES]
+    return [*found[:_MOST_NOTES], *more]
 
 
 def _heard(plan: Plan, messages: Messages, order: np.ndarray) -> list[int]:

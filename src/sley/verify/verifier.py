@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 from sley.errors import Diagnostic, Place, SleyError, counted, without_inner_frames
 from sley.errors.verifier import V207, V210
@@ -83,8 +84,8 @@ def verify(
     check_kind(plan)
     slots = plan.slots if slots is None else slots
     per_chunk = plan.per_chunk if per_chunk is None else per_chunk
-    if slots < 1:
-        raise V207.error(at=Place(detail=plan.name), expected="1 slot or more", found=str(slots))
+    if not isinstance(slots, Integral) or slots < 1:
+        raise V207.error(at=Place(detail=plan.name), expected="1 slot or more", found=repr(slots))
     found = check_rows(plan)
     if not found:
         messages, found = match_messages(plan)
