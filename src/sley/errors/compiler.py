@@ -69,8 +69,8 @@ C309 = Rule(
     "options-dont-fit",
     what="Options exclude one another, or the format of the file does not support them.",
     why="Instruction order needs whole transfers in one order, which only hpds and round-robin "
-    "produce; receives that are fused with sends have no such order; and the compiler can't merge blocks that a "
-    "program requests.",
+    "produce; receives that are fused with sends have no such order; and the compiler can't merge "
+    "blocks that a program requests.",
     example='sley.compile(program, schedule="msccl", loop_order="instruction")',
     instead="Omit one of the options, or use the schedule that supports it.",
 )
