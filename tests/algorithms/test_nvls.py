@@ -11,6 +11,7 @@ import sley
 from sley.ir.groups import without_groups
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer
 from support.algorithm_cases import GROUPED, cases, label, program
+from support.sampling import sampled
 
 WAYS = (
     {"slots": 1, "instances": 2},
@@ -33,15 +34,18 @@ def test_every_algorithm_with_switches_is_right(name: str, parameters: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("nvls-allreduce", {"ranks": 3}),
-        ("nvls-tree-allreduce", {"nodes": 3, "gpus": 2}),
-        ("nvls-allgather", {"nodes": 2, "gpus": 2}),
-        ("nvls-reducescatter", {"nodes": 2, "gpus": 2}),
-    ],
+    ("name", "sizes", "in_place"),
+    sampled(
+        (name, sizes, in_place)
+        for name, sizes in (
+            ("nvls-allreduce", {"ranks": 3}),
+            ("nvls-tree-allreduce", {"nodes": 3, "gpus": 2}),
+            ("nvls-allgather", {"nodes": 2, "gpus": 2}),
+            ("nvls-reducescatter", {"nodes": 2, "gpus": 2}),
+        )
+        for in_place in (False, True)
+    ),
 )
-@pytest.mark.parametrize("in_place", [False, True])
 def test_an_algorithm_with_switches_runs_on_cpus(
     name: str, sizes: dict[str, int], in_place: bool
 ) -> None:

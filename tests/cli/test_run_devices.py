@@ -146,7 +146,7 @@ def test_too_few_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code_of(lambda: open_devices("cuda", 2)) == "K510"
 
 
-@examples(6)
+@examples(3)
 @given(
     in_place=st.booleans(),
     count=st.integers(0, 70),

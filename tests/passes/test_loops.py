@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import all_pairs_broadcast, hm_allreduce
 from sley.passes import cuts, loops, merging, pipelines, timeline, waits
 from sley.passes.loops import Loop
+from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers
 
@@ -27,7 +28,7 @@ ALL = {
     if isinstance(value, Loop)
 }
 
-FEW = settings(max_examples=25)
+FEW = examples(10)
 
 
 @st.composite
