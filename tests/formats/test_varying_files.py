@@ -128,7 +128,7 @@ def test_a_command_refuses_late(
     command: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if code == "F437":
-        monkeypatch.setattr("sley.cli.sources.compile", fail)
+        monkeypatch.setattr("sley.cli.sources.compile_in_phases", fail)
     monkeypatch.setattr("sley.cli.measuring.open_devices", fail)
     monkeypatch.chdir(tmp_path)
     Path("a.py").write_text(PROGRAM)
