@@ -141,7 +141,8 @@ def test_random_programs_keep_their_meaning(random: RandomProgram, instances: in
     program = parallelize(random.program, instances)
     found = forward_copies(program)
     assert meaning(found) == meaning(unchanged(program))
-    assert forward_copies(found.program).program == found.program
+    if found.operands == unchanged(found.program).operands:
+        assert forward_copies(found.program) == found
 
 
 @st.composite

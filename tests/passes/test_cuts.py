@@ -45,6 +45,14 @@ def test_of_sends_that_share_chunks_the_first_and_widest_counts() -> None:
     assert pieces(f"0 in[0:4] -> 0 out[0]\n {SENDS}\n {wide}") == [(0, 0, 1), (1, 1, 2), (3, 3, 1)]
 
 
+def test_of_copies_of_the_same_chunks_one_is_cut_for_a_send() -> None:
+    copies = "\n ".join(f"0 in[0:4] -> 0 out[{4 * k}]" for k in range(3))
+    whole = [(0, 4, 4), (0, 8, 4)]
+    assert pieces(f"{copies}\n {SENDS}") == [(0, 0, 1), (1, 1, 1), (2, 2, 2), *whole]
+    twice = [(0, 4, 1), (1, 5, 1), (2, 6, 2), (0, 8, 4)]
+    assert pieces(f"{copies}\n {SENDS}\n 0 in[1] -> 3 out[0]")[3:] == twice
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -64,7 +64,7 @@ def check_both(program: sley.Program, **way: Any) -> None:
 
 def test_every_loop_of_the_passes_is_known_here() -> None:
     assert sorted(ALL) == [
-        "cuts._keep_apart",
+        "cuts._pair",
         "merging._colour",
         "merging._measure_overlaps",
         "merging._merge_least",

@@ -23,15 +23,31 @@ def forward_copies(program: Program) -> Forwarded:
     overwrites these after the copy; without the copies that only such reads needed.
 
     So a read depends on no more than the copy did, and no transfer has to wait for more. The
-    operand of a local reduction remains its destination.
+    operand of a local reduction remains its destination. A copy that is left out overwrites
+    nothing, so further reads may follow: the result is that of the pass applied until nothing
+    changes.
     """
     t = program.transfers
+    found = Forwarded(program, Operands(t.dst_buffer, t.dst_index))
     copies = ~t.remote & (t.kind == TransferKind.COPY)
-    operands = Operands(t.dst_buffer, t.dst_index)
     if not copies.any():
-        return Forwarded(program, operands)
+        return found
     writes = _Writes.of(program, copies)
-    removable = copies & _needed(program, operands, writes, np.ones(len(t), bool))
+    removable = copies & _needed(found, writes, np.ones(len(t), bool))
+    while True:
+        found = _read_at_sources(found, writes)
+        present = _present(found, writes, removable)
+        if present.all():
+            return found
+        found, removable = _rows(found, present), removable[present]
+        t = found.program.transfers
+        writes = _Writes.of(found.program, ~t.remote & (t.kind == TransferKind.COPY))
+
+
+def _read_at_sources(found: Forwarded, writes: _Writes) -> Forwarded:
+    """The program in which reads of copies are reads of what was copied, where they can be."""
+    program, operands = found.program, found.operands
+    t = program.transfers
     combining = t.remote & (t.kind == TransferKind.REDUCE)
     while True:
         reads = _Reads(program.source_cells, t.src_buffer, t.src_index)
@@ -39,10 +55,9 @@ def forward_copies(program: Program) -> Forwarded:
         reads = _Reads(operands.cells(program), operands.buffer, operands.index)
         own, moved_own = _forward(program, writes, reads, combining)
         if not moved and not moved_own:
-            break
+            return Forwarded(program, operands)
         t = replace(t, src_buffer=sources.buffer, src_index=sources.index)
         program, operands = replace(program, transfers=t), Operands(own.buffer, own.index)
-    return _without_unneeded(program, operands, writes, removable)
 
 
 @dataclass(frozen=True)
@@ -123,9 +138,10 @@ def _forward(
     return _Reads(cells, buffer, index), bool(len(moved))
 
 
-def _needed(program: Program, operands: Operands, writes: _Writes, present: BoolArray) -> BoolArray:
+def _needed(found: Forwarded, writes: _Writes, present: BoolArray) -> BoolArray:
     """bool (transfers,): whether what a transfer copied within its rank is read by a transfer that
     is `present`, or part of the result; for other transfers undefined."""
+    program, operands = found.program, found.operands
     t = program.transfers
     needed = np.zeros(len(t), bool)
     combines = t.kind == TransferKind.REDUCE
@@ -139,16 +155,18 @@ def _needed(program: Program, operands: Operands, writes: _Writes, present: Bool
     return needed
 
 
-def _without_unneeded(
-    program: Program, operands: Operands, writes: _Writes, removable: BoolArray
-) -> Forwarded:
-    """Without those of the `removable` copies that nothing needs, one after the other."""
+def _present(found: Forwarded, writes: _Writes, removable: BoolArray) -> BoolArray:
+    """bool (transfers,): all but those of the `removable` copies that nothing needs, one after the
+    other."""
     present = np.ones(len(removable), bool)
-    while (unneeded := removable & present & ~_needed(program, operands, writes, present)).any():
+    while (unneeded := removable & present & ~_needed(found, writes, present)).any():
         present &= ~unneeded
-    if present.all():
-        return Forwarded(program, operands)
-    t = program.transfers
+    return present
+
+
+def _rows(found: Forwarded, present: BoolArray) -> Forwarded:
+    """The program with some of its transfers alone."""
+    t, operands = found.program.transfers, found.operands
     kept = Transfers(**{name: getattr(t, name)[present] for name in t.column_names()})
     own = Operands(operands.buffer[present], operands.index[present])
-    return Forwarded(replace(program, transfers=kept), own)
+    return Forwarded(replace(found.program, transfers=kept), own)

@@ -19,8 +19,8 @@ def cut_copies(forwarded: Forwarded, widest: int | None = None) -> Forwarded:
 
     A copy stays whole if a send reads all of its chunks. It also stays whole where the chunks that
     sends read were received before: then the send may be one instruction with that receive. Of
-    sends that share chunks, the one with the lowest first chunk counts, of these the widest. So a
-    copy has at most twice as many parts as there are sends, and one more.
+    sends that share chunks, the one with the lowest first chunk counts, of these the widest; of
+    copies of the same chunks, the first. So there are at most two parts more for each send.
 
     widest: the most chunks of a send that may be fused; None for any number.
     """
@@ -32,8 +32,8 @@ def cut_copies(forwarded: Forwarded, widest: int | None = None) -> Forwarded:
     order = np.lexsort((-t.count[send], source[send], copy))
     copy, send = copy[order], send[order]
     begin, end = source[send], source[send] + t.count[send]
-    kept = np.zeros(len(copy), np.int32)
-    _keep_apart(len(copy), copy, begin, end, kept)
+    taken, kept = np.zeros(len(t), np.int32), np.zeros(len(copy), np.int32)
+    _pair(len(copy), copy, send, begin, end, taken, kept)
     chosen = kept == 1
     return Forwarded(*_cut(program, operands, copy[chosen], begin[chosen], end[chosen]))
 
@@ -75,13 +75,23 @@ def _first_writes(program: Program, rows: LongArray) -> LongArray:
 
 
 @Loop
-def _keep_apart(copy: LongArray, begin: LongArray, end: LongArray, kept: IntArray) -> None:
-    """Sets `kept`, 0 at first, to 1 for the ranges of each copy that overlap with none before; they
-    ascend."""
+def _pair(
+    copy: LongArray,
+    send: LongArray,
+    begin: LongArray,
+    end: LongArray,
+    taken: IntArray,
+    kept: IntArray,
+) -> None:
+    """Sets `kept`, 0 at first, to 1 for pairs of which no two share a send, and no two of a copy
+    overlap. The pairs are in the order of the copies, and of the `begin` of the sends' ranges.
+
+    taken: int32 (transfers,), 0 at first.
+    """
     last, free = NONE, 0
     for k in range(len(copy)):
-        if copy[k] != last or begin[k] >= free:
-            kept[k] = 1
+        if taken[send[k]] == 0 and (copy[k] != last or begin[k] >= free):
+            kept[k], taken[send[k]] = 1, 1
             last, free = copy[k], end[k]
 
 
