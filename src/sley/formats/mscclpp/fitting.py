@@ -6,10 +6,10 @@ everything fits or nothing more can be done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from sley.errors.formats import F443, F451, F456
 from sley.errors.mscclpp import F475, F481, F482
 from sley.formats.format import refuse_varying_counts
 from sley.formats.mscclpp.emission import Step, Steps, emit
-from sley.formats.mscclpp.placing import Conflicts, Placing, place
+from sley.formats.mscclpp.placing import Placing, Range, place
 from sley.formats.mscclpp.switching import Switching
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
 from sley.formats.mscclpp.threadblocks import (
@@ -28,13 +28,14 @@ from sley.formats.mscclpp.threadblocks import (
     arrange,
     merge_blocks,
 )
+from sley.formats.mscclpp.traffic import Traffic
 from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT, PROTOCOLS, SWITCH
 from sley.formats.problems import Problems
 from sley.formats.rewriting import unfuse
 from sley.ir.collectives import standard
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, IntArray
+from sley.ir.tables import NONE, IntArray
 from sley.ir.words import Op, Protocol, is_integer
 
 _BARRIERS = 2
@@ -47,6 +48,18 @@ and may need signals and semaphores for other parts."""
 
 OPERATIONS = frozenset(Op) - {Op.COPY_SEND}
 """The operations that files can express: a put reads its source, but stores it only on the peer."""
+
+
+class SwitchChannel(NamedTuple):
+    """A switch channel: its ranks, and the file's word for the buffer that it accesses."""
+
+    ranks: tuple[int, ...]
+    buffer: str
+
+    @classmethod
+    def of(cls, item: Range) -> SwitchChannel:
+        """The channel that accesses a range of several ranks' memory."""
+        return cls(item.switch, BUFFER_WORDS[item.buffer])
 
 
 @dataclass(frozen=True)
@@ -76,11 +89,9 @@ def fit(
     messages = Messages.of(plan)
     switching = Switching.of(plan, messages, nodes, problems)
     problems.raise_any()
-    rank = plan.rank
-    ports = np.zeros(len(plan.instructions), bool)
-    ports[messages.send] = nodes[rank[messages.send]] != nodes[rank[messages.receive]]
-    if plan.protocol is Protocol.LL and ports.any():
-        row = int(np.argmax(ports))
+    traffic = Traffic.of(plan, messages, switching, nodes)
+    if plan.protocol is Protocol.LL and traffic.ports.any():
+        row = int(np.argmax(traffic.ports))
         problems.add(
             F456,
             plan.place(row),
@@ -88,10 +99,8 @@ def fit(
             found="a message of LL to another host",
         )
         problems.raise_any()
-    conflicts = Conflicts.of(plan, messages)
-    placing = place(plan, messages, conflicts, switching, ports, zero_copy=zero_copy)
-    routing = _Routing(plan, messages, conflicts, switching, placing, ports)
-    blocks, steps = _blocks(routing, target, problems)
+    placing = place(traffic, zero_copy=zero_copy)
+    blocks, steps = _blocks(traffic, placing, target, problems)
     parts = Parts(plan, placing, blocks, steps)
     _check_tables(parts, target, problems)
     problems.raise_any()
@@ -139,48 +148,30 @@ def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
     return np.arange(ranks, dtype=np.int32) // np.int32(ranks_per_node)
 
 
-@dataclass(frozen=True)
-class _Routing:
-    """A plan, and the ways of its messages. ports: bool (instructions,), the sends through
-    ports."""
-
-    plan: Plan
-    messages: Messages
-    conflicts: Conflicts
-    switching: Switching
-    placing: Placing
-    ports: BoolArray
-
-    def arrange(self, blocks: Sequence[BlockPart]) -> ThreadBlocks:
-        return arrange(self.plan, self.messages, self.conflicts, self.switching, blocks, self.ports)
-
-    def emit(self, blocks: ThreadBlocks, target: PlanTarget) -> Iterator[Steps]:
-        return emit(self.plan, self.switching, self.placing, blocks, target)
-
-
 def _blocks(
-    routing: _Routing, target: PlanTarget, problems: Problems
+    traffic: Traffic, placing: Placing, target: PlanTarget, problems: Problems
 ) -> tuple[ThreadBlocks, list[Steps]]:
     """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
     and blocks with too many operations cut. Raises the problems of blocks and GPUs for which that
     is not enough."""
-    plan, conflicts = routing.plan, routing.conflicts
+    plan, switching = traffic.plan, traffic.switching
     limits = [target.semaphores] * plan.collective.ranks
     while True:
-        whole = merge_blocks(plan, conflicts, limits)
-        blocks = routing.arrange(whole)
-        steps = _steps_of_whole(routing.emit(blocks, target), blocks, target)
+        whole = merge_blocks(traffic, limits)
+        blocks = arrange(traffic, whole)
+        emitted = emit(plan, switching, placing, blocks, target)
+        steps = _steps_of_whole(emitted, blocks, target)
         long = list(zip(whole, steps, strict=True))
         for reserved in _RESERVED:
             if all(len(of.steps) <= target.operations for of in steps):
                 break
             parts = [part for block in long for part in _cut(*block, target, reserved)]
-            blocks = routing.arrange(parts)
+            blocks = arrange(traffic, parts)
             # More parts need no fewer semaphores and barriers, but fewer channels.
             if _lacks_numbers(blocks, target):
                 break
             if not _lacks_channels(blocks, target):
-                steps = list(routing.emit(blocks, target))
+                steps = list(emit(plan, switching, placing, blocks, target))
         # Parts of two blocks may need more than one semaphore.
         excess = [number - target.semaphores for number in blocks.semaphores]
         if not any(more > 0 < limits[rank] for rank, more in enumerate(excess)):
@@ -313,11 +304,11 @@ def remote_buffers(steps: list[Step], rank: int, *, port: bool) -> list[tuple[in
     return list(found)
 
 
-def switch_channels(steps: Iterable[Step]) -> list[tuple[tuple[int, ...], str]]:
-    """The switch channels of steps, as ranks and a buffer, ascending: so any two ranks have those
-    that they share in one order, in which the executor connects them."""
+def switch_channels(steps: Iterable[Step]) -> list[SwitchChannel]:
+    """The switch channels of steps, ascending: so any two ranks have those that they share in one
+    order, in which the executor connects them."""
     ranges = (item for step in steps for item in (*step.sources, *step.destinations))
-    return sorted({(item.switch, BUFFER_WORDS[item.buffer]) for item in ranges if item.switch})
+    return sorted({SwitchChannel.of(item) for item in ranges if item.switch})
 
 
 def is_port(step: Step) -> bool:

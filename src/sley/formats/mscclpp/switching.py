@@ -61,7 +61,8 @@ class Switching:
 
 
 def _groups(plan: Plan, row: int) -> tuple[list[int], list[int]]:
-    """The ranks from which an instruction receives, and those to which it sends."""
+    """The ranks from which an instruction receives, and those to which it sends: a group's members,
+    or the only peer."""
     t, op = plan.instructions, int(plan.instructions.op[row])
     sources = plan.peers(int(t.recv_peer[row])) if RECEIVES[op] else []
     return sources, plan.peers(int(t.send_peer[row])) if SENDS[op] else []

@@ -12,7 +12,14 @@ from sley.errors import Place
 from sley.errors.formats import F451
 from sley.formats.format import Target, target_among
 from sley.formats.mscclpp.emission import Step
-from sley.formats.mscclpp.fitting import Parts, fit, is_port, remote_buffers, switch_channels
+from sley.formats.mscclpp.fitting import (
+    Parts,
+    SwitchChannel,
+    fit,
+    is_port,
+    remote_buffers,
+    switch_channels,
+)
 from sley.formats.mscclpp.placing import Range
 from sley.formats.mscclpp.targets import TARGETS, PlanTarget
 from sley.formats.mscclpp.threadblocks import (
@@ -169,7 +176,7 @@ def _gpu(parts: Parts, rank: int) -> dict[str, Any]:
     remote = sorted(access)
     # All ranks of a switch channel make it together, with those that only have its memory.
     steps = (step for of in parts.steps for step in of.steps)
-    switches = [key for key in switch_channels(steps) if rank in key[0]]
+    switches = [channel for channel in switch_channels(steps) if rank in channel.ranks]
     numbers = {
         port: {channel: k for k, channel in enumerate(c for c in channels if c.port is port)}
         for port in (False, True)
@@ -215,7 +222,7 @@ class _Tables:
 
     channels: dict[bool, dict[Channel, int]]
     remote: list[tuple[int, str]]
-    switches: list[tuple[tuple[int, ...], str]]
+    switches: list[SwitchChannel]
 
 
 def _threadblock(parts: Parts, block: int, number: int, tables: _Tables) -> dict[str, Any]:
@@ -259,7 +266,7 @@ def _operation(
     rank: int,
     channels: list[Channel],
     remote: list[tuple[int, str]],
-    switches: list[tuple[tuple[int, ...], str]],
+    switches: list[SwitchChannel],
 ) -> dict[str, Any]:
     """An operation. channels, remote: those of the block, of the operation's type. switches: the
     block's switch channels."""
@@ -267,7 +274,7 @@ def _operation(
     def operand(item: Range) -> dict[str, Any]:
         word = BUFFER_WORDS[item.buffer]
         if item.switch:
-            where: dict[str, Any] = {"switch_channel_id": switches.index((item.switch, word))}
+            where: dict[str, Any] = {"switch_channel_id": switches.index(SwitchChannel.of(item))}
         elif item.rank == rank:
             where = {"type": word}
         else:
