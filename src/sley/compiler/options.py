@@ -67,7 +67,8 @@ class Options:
     channels: int | None = _option("Number of channels. [1]")
     instances: int | None = _option("Number of parallel parts. [1]")
     fusion: bool | None = _option(
-        "Fuse receives and copies with sends. [yes; receives only with --schedule msccl]"
+        "Fuse receives and copies with sends. [yes; hpds and round-robin fuse no receives, and "
+        "refuse --fusion]"
     )
     loop_order: LoopOrder | None = _option(
         "Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 from typing import TypeVar
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from sley.compiler.options import Options
 from sley.errors.compiler import C307, C309, C314
-from sley.ir.dag import Forwarded
-from sley.ir.plan import Plan
+from sley.ir.dag import Blocks, Forwarded, InstructionDag, Order
+from sley.ir.plan import Estimate, Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
@@ -25,7 +25,7 @@ from sley.passes.cuts import cut_copies
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse, fuse_copies
-from sley.passes.links import check_links, check_switches, used_links
+from sley.passes.links import Links, check_links, check_switches, used_links
 from sley.passes.order import order
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import pipelines
@@ -77,100 +77,145 @@ def build(
     """
     if options.switches is False:
         program = without_groups(program)
-    whole, loop_order = _derive_ways(options)
-    fusion = options.fusion is not False
-    merges = options.allocate is Allocation.STATE or options.max_blocks is not None
-    if merges and program.transfers.by_hand.any():
-        raise C309.error(
-            at=program.sources.whole,
-            expected="thread blocks left to the compiler",
-            found="a program that requests thread blocks",
-        )
     topology = topology or program.topology
-    protocol = options.protocol or program.protocol or Protocol.SIMPLE
-    if topology is not None:
-        check_links(program, topology)
-    if (program.transfers.group != NONE).any():
-        _check_groups(program, options, protocol, topology)
-    slots, per_chunk = options.slots or protocol.slots, bool(options.per_chunk)
-    widest = slots if per_chunk else None
+    ways = _Ways.of(program, options)
+    _check(program, options, ways, topology)
+    fusion, widest = ways.fusion, ways.widest
     parts = phase("parallelize", lambda: parallelize(program, options.instances or 1))
-
-    def without_copies() -> Forwarded:
-        forwarded = forward_copies(parts)
-        return cut_copies(forwarded, widest) if fusion else forwarded
-
-    forwarded = phase("copies", without_copies)
+    forwarded = phase("copies", lambda: _forward_copies(parts, ways))
     dag = phase("dependencies", lambda: dependencies(forwarded.program, forwarded.operands))
     links = phase("links", lambda: used_links(forwarded.program, topology))
-    forwards = fusion and whole is None
+    forwards = fusion and ways.whole is None
     forward = phase("fuse", lambda: fuse(dag, widest)) if forwards else None
     lowered = phase("channels", lambda: assign_channels(dag, forward, options.channels or 1))
     if fusion:
         unfused = lowered
         lowered = phase("copy sends", lambda: fuse_copies(unfused, widest))
-    if whole is None:
-        ordered = phase("order", lambda: order(lowered, slots, per_chunk=per_chunk))
-    else:
-        ordered = phase("pipelines", lambda: pipelines(lowered, links, whole))
+    ordered = _order(lowered, links, ways, phase)
     blocks = phase("blocks", lambda: assign_blocks(lowered, ordered))
     estimate = None
-    if whole is not None or merges:
-        costs = _costs(options, loop_order)
+    if ways.whole is not None or ways.merges:
+        costs = _costs(options, ways.loop_order)
         way = options.allocate or Allocation.CONNECTION
         allocated = phase(
             "allocate",
             lambda: allocate(lowered, ordered, blocks, links, costs, way, options.max_blocks),
         )
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
-
-    def emitted() -> Plan:
-        plan = emit(lowered, ordered, blocks, protocol, slots, loop_order, per_chunk=per_chunk)
-        return replace(plan, estimate=estimate, topology=topology)
-
-    plan = phase("emit", emitted)
+    plan = phase("emit", lambda: _emit(lowered, ordered, blocks, ways, estimate, topology))
     if verify:
         phase("verification", lambda: verify_plan(plan))
     return plan
 
 
-def _derive_ways(options: Options) -> tuple[Schedule | None, LoopOrder]:
-    """The schedule of whole transfers (None: by depth) and the loop order: the options' or their
-    defaults. Errors: C309."""
-    schedule = options.schedule or Schedule.MSCCL
-    depth = schedule is Schedule.MSCCL
-    loop_order = options.loop_order or (LoopOrder.TILE if depth else LoopOrder.INSTRUCTION)
-    if depth and loop_order is LoopOrder.INSTRUCTION:
-        raise C309.error(expected="hpds or round-robin for instruction order", found="msccl")
-    if options.fusion and not depth:
-        raise C309.error(expected="whole transfers", found=f"{schedule.value} with fusion")
-    return None if depth else schedule, loop_order
+@dataclass(frozen=True)
+class _Ways:
+    """What the options and their defaults decide.
+
+    whole: the schedule of whole transfers; None: by depth. per_chunk: a slot for each chunk.
+    merges: whether thread blocks are merged.
+    """
+
+    whole: Schedule | None
+    loop_order: LoopOrder
+    protocol: Protocol
+    slots: int
+    per_chunk: bool
+    fusion: bool
+    merges: bool
+
+    @classmethod
+    def of(cls, program: Program, options: Options) -> _Ways:
+        """Errors: C309."""
+        schedule = options.schedule or Schedule.MSCCL
+        depth = schedule is Schedule.MSCCL
+        loop_order = options.loop_order or (LoopOrder.TILE if depth else LoopOrder.INSTRUCTION)
+        if depth and loop_order is LoopOrder.INSTRUCTION:
+            raise C309.error(expected="hpds or round-robin for instruction order", found="msccl")
+        if options.fusion and not depth:
+            raise C309.error(expected="whole transfers", found=f"{schedule.value} with fusion")
+        protocol = options.protocol or program.protocol or Protocol.SIMPLE
+        return cls(
+            whole=None if depth else schedule,
+            loop_order=loop_order,
+            protocol=protocol,
+            slots=options.slots or protocol.slots,
+            per_chunk=bool(options.per_chunk),
+            fusion=options.fusion is not False,
+            merges=options.allocate is Allocation.STATE or options.max_blocks is not None,
+        )
+
+    @property
+    def widest(self) -> int | None:
+        """The most chunks of a message that may be fused; None for any number."""
+        return self.slots if self.per_chunk else None
 
 
-def without_groups(program: Program) -> Program:
-    """The program whose transfers all have messages of their own."""
-    none = np.full(len(program.transfers), NONE)
-    return replace(program, transfers=replace(program.transfers, group=none))
+def _check(program: Program, options: Options, ways: _Ways, topology: Topology | None) -> None:
+    """Refuses programs that the options or the topology don't allow. Errors: C3xx."""
+    if ways.merges and program.transfers.by_hand.any():
+        raise C309.error(
+            at=program.sources.whole,
+            expected="thread blocks left to the compiler",
+            found="a program that requests thread blocks",
+        )
+    if topology is not None:
+        check_links(program, topology)
+    if (program.transfers.group != NONE).any():
+        _check_groups(program, options, ways, topology)
 
 
 def _check_groups(
-    program: Program, options: Options, protocol: Protocol, topology: Topology | None
+    program: Program, options: Options, ways: _Ways, topology: Topology | None
 ) -> None:
     """Refuses groups of transfers where options or the topology don't allow them. Errors: C314,
     C315."""
-    schedule = options.schedule or Schedule.MSCCL
     refused = {
-        f"schedule {schedule.value}": schedule is not Schedule.MSCCL,
-        f"protocol {protocol.value}": protocol not in GROUP_PROTOCOLS,
+        f"schedule {(ways.whole or Schedule.MSCCL).value}": ways.whole is not None,
+        f"protocol {ways.protocol.value}": ways.protocol not in GROUP_PROTOCOLS,
         "allocate state": options.allocate is Allocation.STATE,
         "max_blocks": options.max_blocks is not None,
-        "a slot for each chunk": bool(options.per_chunk),
+        "a slot for each chunk": ways.per_chunk,
     }
     if found := [word for word, wrong in refused.items() if wrong]:
         expected = "schedule msccl, allocate connection, Simple or Direct"
         raise C314.error(at=program.sources.whole, expected=expected, found=", ".join(found))
     if topology is not None:
         check_switches(program, topology)
+
+
+def _forward_copies(program: Program, ways: _Ways) -> Forwarded:
+    """Reads of copies as reads of what was copied; the other copies cut for their sends."""
+    forwarded = forward_copies(program)
+    return cut_copies(forwarded, ways.widest) if ways.fusion else forwarded
+
+
+def _order(dag: InstructionDag, links: Links, ways: _Ways, phase: Phase) -> Order:
+    """The instructions in order: by depth, or the transfers of pipelines."""
+    whole = ways.whole
+    if whole is None:
+        return phase("order", lambda: order(dag, ways.slots, per_chunk=ways.per_chunk))
+    return phase("pipelines", lambda: pipelines(dag, links, whole))
+
+
+def _emit(
+    dag: InstructionDag,
+    ordered: Order,
+    blocks: Blocks,
+    ways: _Ways,
+    estimate: Estimate | None,
+    topology: Topology | None,
+) -> Plan:
+    plan = emit(
+        dag, ordered, blocks, ways.protocol, ways.slots, ways.loop_order, per_chunk=ways.per_chunk
+    )
+    return replace(plan, estimate=estimate, topology=topology)
+
+
+def without_groups(program: Program) -> Program:
+    """The program whose transfers all have messages of their own."""
+    none = np.full(len(program.transfers), NONE)
+    return replace(program, transfers=replace(program.transfers, group=none))
 
 
 def _costs(options: Options, loop_order: LoopOrder) -> Costs:
