@@ -12,6 +12,7 @@ from typing import Literal
 
 from sley.compiler import choose as choose_options
 from sley.compiler import compile as compile_program
+from sley.errors.report import P815
 from sley.files import save as save_plan
 from sley.formats import write_file
 from sley.ir import methods
@@ -55,9 +56,11 @@ def draw_plan(
     plan: Plan, of: Literal["blocks", "instructions"] = "blocks", rank: int | None = None
 ) -> Picture:
     """A picture of the thread blocks, or of the graph of instructions; of one rank, or of all.
-    Errors: P801 for plans that are too large, P804, P814."""
-    make = instruction_picture if of == "instructions" else block_picture
-    return make(plan, None if rank is None else [rank])
+    Errors: P801 for plans that are too large, P804, P814, P815."""
+    pictures = {"blocks": block_picture, "instructions": instruction_picture}
+    if of not in pictures:
+        raise P815.error(expected=" or ".join(pictures), found=repr(of)[:60])
+    return pictures[of](plan, None if rank is None else [rank])
 
 
 def show_program(program: Program) -> Text:

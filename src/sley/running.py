@@ -58,8 +58,7 @@ def run(
 
     sizes: a size as nccl-tests counts it, a number of bytes (0, too) or a text such as "64K", or
         several.
-    dtype, reduction(reduce_op), iterations, warmup, check: the fields of
-        `sley.engine.measure.Sweep`.
+    dtype, reduce_op, iterations, warmup, check: the fields of `sley.engine.measure.Sweep`.
     devices: the names of devices ("threads", "cuda", "cuda:0,1"), with `ranks_per_device` ranks on
         each (`sley.devices.open_devices`); or the device of each rank; or None for processes of
         this machine.
@@ -131,7 +130,7 @@ def _place(
     """The settings for processes, or the device of each rank and the settings for devices. Errors:
     R514 for settings that only devices have, or that don't exist."""
     given: dict[str, Any] = {**settings}
-    for name in given.keys() - RunSettings.__annotations__.keys():
+    for name in sorted(given.keys() - RunSettings.__annotations__.keys()):
         raise R514.error(
             expected=f"settings among {', '.join(_NAMES)}",
             found=f"{name}={given[name]!r}",
@@ -147,7 +146,7 @@ def _place(
         )
     if devices is not None:
         return devices, on_devices.Settings(**given)
-    for name in given.keys() & {"engine", "threads", "launching"}:
+    for name in sorted(given.keys() & {"engine", "threads", "launching"}):
         raise R514.error(
             expected=f"devices, for {name}, which processes do not have",
             found=f"{name}={given[name]!r}",

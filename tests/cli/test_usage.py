@@ -21,6 +21,8 @@ def sley(*arguments: object) -> Result:
         ("sim", "there is no command 'sim'. Did you mean simulate?"),
         ("verfiy", "Did you mean verify"),
         ("frobnicate", "sley --help lists them"),
+        ("topology shw", "there is no command 'shw'. Did you mean show?"),
+        ("policy nothing", "sley policy --help lists them"),
         ("explain V999", "there is no code 'V999'. Did you mean V2"),
         ("explain wrong-resul", "Did you mean wrong-result"),
         ("explain too-few-slots", "too-few-slots is the name of V207 and R505"),

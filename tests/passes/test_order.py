@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sley
 from sley.ir.dag import InstructionDag
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
@@ -215,9 +218,45 @@ def test_a_message_wider_than_the_slots_goes_alone_and_is_received_at_once() -> 
     st.booleans(),
 )
 def test_every_order_runs_to_its_end_within_the_slots(
-    random: RandomProgram | RandomTransfers, slots: int, channels: int, per_chunk: bool
+    found: RandomProgram | RandomTransfers, slots: int, channels: int, per_chunk: bool
 ) -> None:
-    dag = dependencies(random.program)
+    dag = dependencies(found.program)
     low = assign_channels(dag, fuse(dag, slots if per_chunk else None), channels)
     made = order(low, slots, per_chunk=per_chunk)
     assert not order_faults(low, made, slots, per_chunk=per_chunk)
+
+
+def switch_program(seed: int) -> sley.Program:
+    """Reductions of a switch whose totals go to groups or to a rank, all on one channel, between
+    chains of copies: many fused instructions that can't run and have to be split."""
+    chance = random.Random(seed)
+    ranks, chunks = chance.choice([3, 4]), chance.choice([4, 8, 12])
+    collective = sley.Custom("any", ranks, chunks, chunks, lambda rank, i: None, in_place=True)
+
+    def others(rank: int) -> list[int]:
+        group = [other for other in range(ranks) if other != rank]
+        return sorted(chance.sample(group, chance.choice([2, len(group)])))
+
+    def say(p: sley.lang.ChunkProgram) -> None:
+        for chunk in range(chunks):
+            rank = chance.randrange(ranks)
+            total = p.chunk(rank, "in", chunk).load_reduce(
+                p.chunk(others(rank), "in", chunk), channel=0
+            )
+            if chance.random() < 0.8:
+                total.multicast(others(rank), "in", chunk, channel=0)
+            else:
+                total.copy(others(rank)[0], "in", chunk, channel=0)
+            if chance.random() < 0.4:
+                first = chance.randrange(ranks)
+                moved = p.chunk(first, "in", chance.randrange(chunks))
+                for hop in (1, 2):
+                    moved = moved.copy((first + hop) % ranks, "scratch", hop - 1, channel=0)
+
+    return sley.trace(collective, say, name="switches")
+
+
+@examples(40)
+@given(st.integers(0, 1 << 32), st.integers(1, 3))
+def test_groups_on_one_channel_never_wait_in_a_circle(seed: int, slots: int) -> None:
+    assert len(sley.compile(switch_program(seed), slots=slots).instructions)

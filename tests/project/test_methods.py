@@ -74,6 +74,11 @@ def test_pictures_and_texts_of_ranks_that_do_not_exist_are_refused() -> None:
                 call(rank)  # type: ignore[operator]
 
 
+def test_pictures_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(sley.SleyError, match=r"P815(?s:.*)blocks or instructions(?s:.*)'block'"):
+        PLAN.draw("block")  # type: ignore[arg-type]
+
+
 def test_pictures_are_those_of_the_command_line() -> None:
     assert PLAN.draw().title == "ring-allreduce: thread blocks"
     assert PLAN.draw("instructions").title == "ring-allreduce: instruction DAG"

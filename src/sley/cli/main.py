@@ -21,6 +21,7 @@ from sley.cli.draw import draw_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
 from sley.cli.msccl import msccl_command
+from sley.cli.output import Group
 from sley.cli.package import package_command
 from sley.cli.policy import policy_command
 from sley.cli.run import run_command
@@ -29,7 +30,6 @@ from sley.cli.sweep import sweep_command
 from sley.cli.topology import topology_command
 from sley.cli.tune import tune_command
 from sley.cli.verify import verify_command
-from sley.errors import did_you_mean
 
 SECTIONS = (
     ("Programs and plans", ("compile", "verify", "import", "lift", "msccl", "draw", "list")),
@@ -48,19 +48,8 @@ _EXAMPLES = (
 )
 
 
-class _Commands(click.Group):
-    """The commands, in sections; one that doesn't exist gets the most similar names."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            longer = [own for own in self.commands if own.startswith(name)]
-            hint = f"Did you mean {' or '.join(longer)}?" if longer else ""
-            hint = hint or did_you_mean(name, self.commands) or "sley --help lists them."
-            raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
-        return super().resolve_command(ctx, args)
+class _Commands(Group):
+    """The commands, in sections."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS:

@@ -23,7 +23,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sley.errors import Diagnostic, SleyError
+from sley.errors import Diagnostic, SleyError, did_you_mean
 from sley.errors.compiler import C306
 from sley.report.stages import stage_table
 
@@ -75,6 +75,22 @@ class Command(click.Command):
         except OSError as error:
             click.echo(f"error: {error}", err=True)
             sys.exit(1)
+
+
+class Group(click.Group):
+    """Commands; for one that doesn't exist the most similar names are told."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            longer = [own for own in self.commands if own.startswith(name)]
+            hint = f"Did you mean {' or '.join(longer)}?" if longer else ""
+            hint = hint or did_you_mean(name, self.commands)
+            hint = hint or f"{ctx.command_path} --help lists them."
+            raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def diagnostics_json(error: SleyError) -> list[dict[str, object]]:

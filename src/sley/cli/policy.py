@@ -9,7 +9,7 @@ import click
 
 from sley import policy as policies
 from sley.cli.options import FILE, json_option
-from sley.cli.output import Command, print_json, print_note, print_written
+from sley.cli.output import Command, Group, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
 from sley.ir.sizes import size_text
@@ -31,7 +31,7 @@ _TEXTS: Mapping[str, Callable[[Policy], Export]] = {
 _PLANS = "plans"
 
 
-@click.group("policy")
+@click.group("policy", cls=Group)
 def policy_command() -> None:
     """Show and export what a tuner has learned."""
 

@@ -272,10 +272,10 @@ def _check_parameters(selection: Selection) -> None:
     L120, click's usage error."""
     algorithm = find(selection.what)
     given = {w for w in (*_PARAMETERS, "root") if getattr(selection, w) is not None}
-    takes, grid = set(algorithm.parameters), {"nodes", "gpus"}
-    if "ranks" in takes and given & {"ranks", *grid} == grid:
+    parameters, grid = set(algorithm.parameters), {"nodes", "gpus"}
+    if "ranks" in parameters and given & {"ranks", *grid} == grid:
         given = given - grid | {"ranks"}
-    if extra := sorted(given - takes):
+    if extra := sorted(given - parameters):
         raise click.UsageError(
             f"{algorithm.name} takes no {' and no '.join(map(flag, extra))}. It takes "
             + ", ".join(map(flag, algorithm.parameters))

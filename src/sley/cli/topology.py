@@ -9,7 +9,7 @@ import numpy as np
 
 from sley import topologies
 from sley.cli.options import POSITIVE, NameOrFile, json_option
-from sley.cli.output import Command, print_json, report_notes
+from sley.cli.output import Command, Group, print_json, report_notes
 from sley.errors import counted
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
@@ -21,7 +21,7 @@ _MATRIX_GPUS = 16
 """The largest number of GPUs whose matrix fits on a screen."""
 
 
-@click.group("topology")
+@click.group("topology", cls=Group)
 def topology_command() -> None:
     """List, show and import topologies.
 

@@ -91,3 +91,11 @@ P814 = Rule(
     example="sley.compile(sley.algorithms.ring_allreduce(4)).show(rank=4)",
     instead="Give a rank from 0 to ranks - 1, or none for all.",
 )
+P815 = Rule(
+    "P815",
+    "no-such-picture",
+    what="A plan has no picture of this name.",
+    why="A plan is drawn as its thread blocks, or as the graph of its instructions.",
+    example='sley.compile(sley.algorithms.ring_allreduce(4)).draw(of="block")',
+    instead='Give of="blocks" or of="instructions".',
+)

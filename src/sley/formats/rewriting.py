@@ -199,7 +199,7 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
         (fused & (t.op == op) & (overlap == lap), _pieces(Op(op), _Overlap(lap)))
         for op, lap in kinds
     ]
-    own = fused & (t.op == Op.COPY_SEND) & ~_ordered(plan)
+    own = fused & (t.op == Op.COPY_SEND) & ~_shared_copies(plan)
     recipes = [*((mask & ~own, pieces) for mask, pieces in recipes), (own, (_SEND_SRC, _COPY))]
     parts = np.ones(len(t), np.int64)
     needs_spare = np.zeros(len(t), np.bool_)
@@ -234,10 +234,10 @@ def _overlaps(plan: Plan, fused: NDArray[np.bool_]) -> NDArray[np.int8]:
     return overlap
 
 
-def _ordered(plan: Plan) -> NDArray[np.bool_]:
-    """bool (rows,): the instructions whose accesses others may come before or after: another one
-    accesses what they write, or writes what they read. A message that leaves after the copy may
-    be all that orders these; a copy that nobody else sees can come after the message."""
+def _shared_copies(plan: Plan) -> NDArray[np.bool_]:
+    """bool (rows,): the copy_sends of which another instruction accesses what they write, or writes
+    what they read. Their message, which leaves after the copy, may be all that orders these
+    accesses; a copy that nobody else sees can come after the message."""
     t, found = plan.instructions, np.zeros(len(plan.instructions), np.bool_)
     rows = [np.flatnonzero(t.src_buffer != NONE), np.flatnonzero(WRITES_DESTINATION[t.op])]
     first = [plan.source_cells(rows[0]), plan.destination_cells(rows[1])]

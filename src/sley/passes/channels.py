@@ -54,7 +54,7 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     forward = forward.copy()
     chains = _chains(forward, requested, t)
     binding = _Binding(dag, channels)
-    grouped = t.group != NONE
+    follows = _follows_leader(t)
     beside = _beside(t, chains)
     kinds = _kinds(dag, chains, requested)
     ordered = _in_order(chains, kinds, requested, t)
@@ -65,7 +65,7 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
         beyond = len(alike) > 1 and shared and not free
         for chain in alike:
             fixed = int(requested[chain].max())
-            if grouped[chain[0]] and t.leader[chain[0]] != chain[0]:
+            if follows[chain[0]]:
                 fixed = int(logical[chain[0]])
             start = int(logical[chain[0]]) if fixed == NONE else fixed
             chosen, fitting = binding.place(chain, start, fixed=fixed != NONE, beyond=beyond)
@@ -82,9 +82,8 @@ def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[li
     that of the group which the chain begins in; and the groups that are in none."""
     follows = np.zeros(len(forward), bool)
     follows[forward[forward != NONE]] = True
-    grouped = t.group != NONE
-    leads = (t.leader == np.arange(len(t))) & grouped
-    joins = grouped & ~leads
+    joins = _follows_leader(t)
+    leads = (t.group != NONE) & ~joins
     chains = []
     for head in np.flatnonzero(((forward != NONE) | leads) & ~follows).tolist():
         chain, channel, joined = [head], int(requested[head]), bool(joins[head])
@@ -99,6 +98,11 @@ def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[li
                 channel = max(channel, other)
         chains.append(chain)
     return chains
+
+
+def _follows_leader(t: Transfers) -> BoolArray:
+    """bool (transfers,): the transfers of groups but their leaders."""
+    return np.asarray((t.group != NONE) & (t.leader != np.arange(len(t))))
 
 
 def _beside(t: Transfers, chains: list[list[int]]) -> BoolArray:
@@ -241,7 +245,7 @@ class _Binding:
         return self._rows.get(transfer, [transfer])
 
     def fit(self, chains: list[tuple[list[int], int]]) -> bool:
-        """Whether chains can all be on the channels given with them."""
+        """Whether chains can all stay fused on the channels given with them."""
         together: defaultdict[int, _Bound] = defaultdict(_Bound)
         for chain, channel in chains:
             for unit in map(self._unit, chain, chain[1:]):

@@ -48,8 +48,8 @@ def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
 
 
 def _priorities(dag: InstructionDag, halves: Edges) -> tuple[IntArray, IntArray]:
-    """int32 (2 * transfers,) each: each half's rank by depth, reverse depth, program order; and of
-    each rank, the first one with the same depth and reverse depth."""
+    """int32 (2 * transfers,) each: each half's priority by depth, reverse depth, program order; and
+    for each priority, the first one with the same depth and reverse depth."""
     t, remote = dag.chunks.program.transfers, dag.remote
     sends, receives = 2 * t.sender[remote], 2 * t.receiver[remote] + 1
     fused = np.flatnonzero(dag.forward != NONE)
@@ -59,11 +59,11 @@ def _priorities(dag: InstructionDag, halves: Edges) -> tuple[IntArray, IntArray]
         np.concatenate([halves.target, receives, 2 * dag.forward[fused].astype(np.int64)]),
     )
     depth, reverse = levels(graph), levels(graph.reversed())
-    by_rank = np.lexsort((-reverse, depth))
-    keys = np.stack([depth, reverse])[:, by_rank]
-    starts = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(by_rank)]
-    first = np.maximum.accumulate(np.where(starts, np.arange(len(by_rank)), 0))
-    return inverse(by_rank).astype(np.int32), first.astype(np.int32)
+    ordered = np.lexsort((-reverse, depth))
+    keys = np.stack([depth, reverse])[:, ordered]
+    starts = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(ordered)]
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(ordered)), 0))
+    return inverse(ordered).astype(np.int32), first.astype(np.int32)
 
 
 class _Run:
@@ -84,7 +84,7 @@ class _Run:
         self.remote = dag.remote.tolist()
         priorities, first = _priorities(dag, halves)
         self.priority, self.half_of = priorities.tolist(), np.argsort(priorities).tolist()
-        self.alike = first.tolist()
+        self.first_alike = first.tolist()
         self.offset, self.successor = halves.offset.tolist(), halves.target.tolist()
         self.waiting = np.bincount(halves.target, minlength=2 * len(t)).tolist()
         self.connection = dag.connection.tolist()
@@ -230,28 +230,28 @@ class _Run:
     def _split(self) -> bool:
         """Splits the fused instructions of one depth whose copies may run, or whose messages have
         arrived; False if there are none."""
-        if kept_back := self._alike(self.kept_back):
+        if kept_back := self._take_alike(self.kept_back):
             for half in kept_back:
                 self.sent_with[half // 2] = NONE
                 self._offer_send(half // 2)
             return True
-        heads = self._alike(self.heads)
+        heads = self._take_alike(self.heads)
         for half in heads:
             self.fused_with[self.forward[half // 2]] = NONE
             self._finish(half // 2, NONE)
         return bool(heads)
 
-    def _alike(self, candidates: list[int]) -> list[int]:
+    def _take_alike(self, candidates: list[int]) -> list[int]:
         """Takes the first candidate that is not done, and all with its depth and reverse depth: if
         the program is the same for all ranks, so is the plan."""
         found: list[int] = []
         first = NONE
-        while candidates and (not found or self.alike[candidates[0]] == first):
+        while candidates and (not found or self.first_alike[candidates[0]] == first):
             priority = heappop(candidates)
             half = self.half_of[priority]
             # A group's receive is a candidate once for each of its messages.
             if not self.done[half] and half not in found[-1:]:
-                first = self.alike[priority]
+                first = self.first_alike[priority]
                 found.append(half)
         return found
 
