@@ -5,7 +5,7 @@
 The steps are build, device, tests, sanitizer and measure. The script needs no network. It builds
 sley in build/gpu with the machine's software: Python 3.11 or newer, a C++17 compiler,
 scikit-build-core, nanobind, CMake and Ninja for the build; sley's own requirements (numpy, numba,
-scipy, click, rich, matplotlib); cuda-core, cuda-bindings and NVRTC for the GPU; pytest and
+click, rich, matplotlib); cuda-core, cuda-bindings and NVRTC for the GPU; pytest and
 hypothesis for the tests. It uses PyTorch, CuPy, pytest-xdist and compute-sanitizer if they are
 installed. Arguments after `--` are passed to benchmarks/kernels.py, such as --nccl libnccl.so.2.
 DIR, by default benchmarks/results, gets a log of each step, which includes the tables, and the
@@ -29,7 +29,6 @@ BUILD_NEEDS = {"scikit_build_core": "scikit-build-core", "nanobind": "nanobind"}
 NEEDS = {
     "numpy": "numpy",
     "numba": "numba",
-    "scipy": "scipy",
     "click": "click",
     "rich": "rich",
     "matplotlib": "matplotlib",

@@ -45,6 +45,8 @@ MODULES: dict[str, str | None] = {
     "connections": "Connections and messages",
     "conditions": "Condition",
     "choices": None,
+    "extension": None,
+    "paths": None,
     "collectives": None,
     "graph": None,
     "methods": None,
@@ -208,7 +210,8 @@ def members_of(cls: type[Enum]) -> Iterator[str]:
 
 
 def data_model() -> str:
-    found = {module.name for module in pkgutil.iter_modules(sley.ir.__path__)}
+    modules = (module.name for module in pkgutil.iter_modules(sley.ir.__path__))
+    found = {name for name in modules if not name.startswith("_")}
     if found != set(MODULES):
         raise UndescribedError(f"MODULES and sley.ir differ in: {sorted(found ^ set(MODULES))}")
     lines = [DATA_MODEL_HEAD]

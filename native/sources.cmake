@@ -35,3 +35,7 @@ set(ENGINE_MODULE  # sley.engine._native, over the first four
   bindings/network.cpp)
 set(SIMULATOR_MODULE  # sley.simulate._event_loop
   bindings/event_loop.cpp)
+set(GRAPHS
+  graphs/graph.cpp)
+set(GRAPHS_MODULE  # sley.ir._graphs
+  bindings/graphs.cpp)

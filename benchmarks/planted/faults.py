@@ -863,10 +863,22 @@ FAULTS: tuple[Fault, ...] = (
         "Limit((2 * parts - 1) * chunks, total, where)",
     ),
     _fault(
-        "bounds: the slowest of parallel links counts",
-        "bounds",
-        "order = np.lexsort((weight, row * self._size + column))",
-        "order = np.lexsort((-weight, row * self._size + column))",
+        "graphs: the first path to a vertex counts, not the shortest",
+        "ir",
+        "if (through < far[graph.target[e]]) {",
+        "if (far[graph.target[e]] == std::numeric_limits<double>::infinity()) {",
+    ),
+    _fault(
+        "graphs: a flow can't be taken back",
+        "ir",
+        "left_[e ^ 1] += most;",
+        "left_[e ^ 1] += 0;",
+    ),
+    _fault(
+        "graphs: an edge into a finished component joins it",
+        "ir",
+        "if (component[w] == none) low[v] = std::min(low[v], low[w]);",
+        "low[v] = std::min(low[v], low[w]);",
     ),
     _fault(
         "bounds: chunks that all ranks but one need count as needed by all",

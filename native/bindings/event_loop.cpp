@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.hpp"
 #include "bindings/columns.hpp"
 #include "bindings/python_lock.hpp"
 #include "simulator/simulator.hpp"
@@ -44,18 +45,6 @@ SimulatorSettings make_settings(const Inputs& inputs) {
     s.decode_us = attribute<double>(inputs, "decode_us");
     s.links = attribute<std::int32_t>(inputs, "links");
     return s;
-}
-
-template <class T>
-using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-// An array with its own owner: it outlives the object that the column belonged to.
-template <class T>
-Array<T> array(std::vector<T>&& values) {
-    auto* owned = new std::vector<T>(std::move(values));
-    const auto destroy = [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); };
-    const nb::capsule owner(owned, destroy);
-    return Array<T>(owned->data(), {owned->size()}, owner);
 }
 
 // `SimulatorResult` as arrays.

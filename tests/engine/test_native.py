@@ -12,13 +12,22 @@ from sley.algorithms import build
 from sley.engine import native
 from sley.errors import SleyError
 
-COMPILED = ("sley.engine._native", "sley.simulate._event_loop")
+COMPILED = ("sley.engine._native", "sley.ir._graphs", "sley.simulate._event_loop")
 
 
 def test_sley_is_imported_without_its_compiled_parts() -> None:
     missing = "; ".join(f"sys.modules[{name!r}] = None" for name in COMPILED)
     packages = "sley, sley.communicator, sley.jobs, sley.simulate, sley.devices, sley.cli"
     code = f"import sys; {missing}; import {packages}"
+    run = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_extras_are_not_needed_for_a_proof_a_time_and_its_bound() -> None:
+    extras = ("matplotlib", "numba", "scipy", "sklearn", "torch")
+    missing = "; ".join(f"sys.modules[{name!r}] = None" for name in extras)
+    plan = "sley.compile(sley.algorithms.ring_allreduce(8), topology='ndv4')"
+    code = f"import sys; {missing}; import sley; print({plan}.simulate('1M').bound.time_us)"
     run = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     assert run.returncode == 0, run.stderr
 

@@ -28,7 +28,9 @@ def stub_of(name: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", ["sley.engine._native", "sley.simulate._event_loop"])
+@pytest.mark.parametrize(
+    "name", ["sley.engine._native", "sley.ir._graphs", "sley.simulate._event_loop"]
+)
 def test_the_stub_is_up_to_date(name: str, request: pytest.FixtureRequest) -> None:
     """--update-golden writes it."""
     *folders, module = name.split(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,16 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert code in calibrated(tmp_path, text, *words)[1]
     lone = CliRunner().invoke(main, ["calibrate", "--from", "x", "-o", str(tmp_path / "y.toml")])
     assert "--from and --topology belong together" in lone.output
+
+
+def test_without_scipy_a_fit_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    code, text = calibrated(tmp_path, output(TIMES))
+    assert code == 1
+    assert "S714" in text
+    assert 'pip install "sley[fit]"' in text
 
 
 def test_a_factor_at_the_limit_of_the_search_is_named(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from sley.bounds.cuts import NOTHING, Cuts, Limit, sides, tightest
+from sley.bounds.linear import LinearProgram
 from sley.bounds.needs import Exchange
 from sley.bounds.network import Network
+from sley.ir.paths import distances
 from sley.ir.tables import FloatArray, LongArray
 
 MOST_FLOWS = 10_000
@@ -81,35 +83,37 @@ def _load_of_shortest_paths(network: Network, origins: LongArray, demand: FloatA
 
     demand: float64 (origins, vertices), chunks from each origin to each vertex.
     """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
-    links, n = np.arange(len(network.src)), network.vertices
-    ones = np.ones(len(links))
-    graph = csr_array((ones, (network.src, network.dst)), shape=(n, n))
-    far = dijkstra(graph, indices=origins, unweighted=True)
-    to_src = csr_array((ones, (links, network.src)), shape=(len(links), n))
-    to_dst = csr_array((ones, (links, network.dst)), shape=(len(links), n))
+    n, links = network.vertices, len(network.src)
+    far = distances(n, network.src, network.dst, np.ones(links), origins)
     used = (far[:, network.src] + 1 == far[:, network.dst]) * network.GBps
-    share = used / np.maximum((used @ to_dst)[:, network.dst], np.finfo(np.float64).tiny)
-    arriving, load = demand.copy(), np.zeros(len(links))
+    into = _sum_by(used, network.dst, n)[:, network.dst]
+    share = used / np.maximum(into, np.finfo(np.float64).tiny)
+    arriving, load = demand.copy(), np.zeros(links)
     for step in range(int(far[np.isfinite(far)].max()), 0, -1):
         carried = share * np.where(far == step, arriving, 0)[:, network.dst]
-        arriving += carried @ to_src
+        arriving += _sum_by(carried, network.src, n)
         load += carried.sum(axis=0)
     return load
+
+
+def _sum_by(values: FloatArray, vertex: LongArray, vertices: int) -> FloatArray:
+    """float64 (rows, vertices): the sums of the columns of each vertex.
+
+    values: float64 (rows, links). vertex: int64 (links,).
+    """
+    order = np.argsort(vertex, kind="stable")
+    present, first = np.unique(vertex[order], return_index=True)
+    sums = np.zeros((len(values), vertices))
+    sums[:, present] = np.add.reduceat(values[:, order], first, axis=1)
+    return sums
 
 
 def _by_lengths(
     network: Network, origins: LongArray, demand: FloatArray, length: FloatArray
 ) -> Limit:
     """The bound by lengths of the links: chunks * distance over capacity * length."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
-    n, longest = network.vertices, length.max()
-    graph = csr_array((length / longest, (network.src, network.dst)), shape=(n, n))
-    far = dijkstra(graph, indices=origins)
+    longest = length.max()
+    far = distances(network.vertices, network.src, network.dst, length / longest, origins)
     used = demand > 0
     links = int((length > 1e-6 * longest).sum())
     return Limit(
@@ -122,25 +126,19 @@ def _by_lengths(
 def _dual(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray | None:
     """float64 (links,): the lengths with the tightest bound, None if HiGHS finds none. Solves the
     linear program of `exchange`."""
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array, eye_array, hstack, kron
-
     k, n, m = len(origins), network.vertices, len(network.src)
-    links, ones = np.arange(m), np.ones(m)
-    into = csr_array((ones, (network.dst, links)), shape=(n, m))
-    out = csr_array((ones, (network.src, links)), shape=(n, m))
+    flows, most = np.arange(k * m), k * m
+    commodity, link = np.divmod(flows, m)
     left = demand / demand.max()
     left[np.arange(k), origins] -= left.sum(axis=1)
-    capacity = csr_array(-network.GBps[:, None] / network.GBps.max())
-    solved = linprog(
-        np.append(np.zeros(k * m), 1.0),
-        A_ub=hstack([kron(np.ones((1, k)), eye_array(m)), capacity]),
-        b_ub=np.zeros(m),
-        A_eq=hstack([kron(eye_array(k), into - out), csr_array((k * n, 1))]),
-        b_eq=left.ravel(),
-        method="highs",
-    )
-    if not solved.success:
-        return None
-    length: FloatArray = np.maximum(-solved.ineqlin.marginals, 0)
-    return length
+    program = LinearProgram(np.append(np.zeros(most), 1.0))
+    capacity = network.GBps / network.GBps.max()
+    time = np.full(m, most)
+    program.limit([(link, flows, 1.0), (np.arange(m), time, -capacity)], np.zeros(m))
+    kept = [
+        (commodity * n + network.dst[link], flows, 1.0),
+        (commodity * n + network.src[link], flows, -1.0),
+    ]
+    program.limit(kept, left.ravel(), equal=True)
+    solved = program.solve()
+    return None if solved is None else np.maximum(-solved.dual[:m], 0)

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from sley.bounds.cuts import Cuts
 from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Spread
 from sley.ir.fabric import LinkKind
-from sley.ir.tables import FloatArray, LongArray, distinct
+from sley.ir.paths import distances
+from sley.ir.tables import FloatArray, LongArray, distinct, spans
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 
@@ -60,14 +61,11 @@ def _all(src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[LongArray, Lon
 
 
 def _mixed_pairs(ranks: int, needs: Mixed) -> tuple[LongArray, LongArray]:
-    from scipy.sparse import csr_array
-
-    values = len(needs.start) - 1
-    value = np.repeat(np.arange(values), np.diff(needs.start))
-    has = csr_array((np.ones(len(value)), (needs.owner, value)), shape=(ranks, values))
-    wants = csr_array((np.ones(len(needs.value)), (needs.value, needs.rank)), shape=(values, ranks))
-    src, dst = (has @ wants).nonzero()
-    src, dst = src.astype(np.int64), dst.astype(np.int64)
+    """All owners of a value with all ranks that need it."""
+    owners = np.diff(needs.start)[needs.value]
+    need, at = spans(needs.start[needs.value], owners)
+    key = distinct(needs.owner[at].astype(np.int64) * ranks + needs.rank[need])
+    src, dst = key // ranks, key % ranks
     return src[src != dst], dst[src != dst]
 
 
@@ -80,8 +78,6 @@ class Hops:
     """
 
     def __init__(self, topology: Topology) -> None:
-        from scipy.sparse import csr_array
-
         links, ranks = topology.links, topology.ranks
         n = len(topology.vertices)
         given = links.latency_us >= 0
@@ -101,28 +97,19 @@ class Hops:
             weights.append(np.where(src < ranks, start[used], later[used]))
         self._size = len(layers) * n
         self._ranks = ranks
-        row, column = np.concatenate(rows), np.concatenate(columns)
-        weight = np.concatenate(weights)
-        # Only the fastest of parallel links stays, because a sparse matrix would add them.
-        order = np.lexsort((weight, row * self._size + column))
-        key = (row * self._size + column)[order]
-        fastest = order[np.append(True, key[1:] != key[:-1])]
-        self._graph = csr_array(
-            (weight[fastest], (row[fastest], column[fastest])), shape=(self._size,) * 2
-        )
+        self._src, self._dst = np.concatenate(rows), np.concatenate(columns)
+        self._latency_us = np.concatenate(weights)
 
     def farthest(
         self, src: LongArray, dst: LongArray, *, backwards: bool = False
     ) -> tuple[float, int]:
         """The longest (us) of the shortest paths from src to dst of each pair, and that pair's
         index; with `backwards`, of the paths from dst to src."""
-        from scipy.sparse.csgraph import dijkstra
-
-        graph = self._graph.T.tocsr() if backwards else self._graph
+        edges = (self._dst, self._src) if backwards else (self._src, self._dst)
         longest, pair = -1.0, 0
         origins = distinct(src)
         for batch in np.split(origins, range(_BATCH, len(origins), _BATCH)):
-            far = dijkstra(graph, indices=batch)[:, : self._ranks]
+            far = distances(self._size, *edges, self._latency_us, batch)[:, : self._ranks]
             rows = np.flatnonzero(np.isin(src, batch))
             times = far[np.searchsorted(batch, src[rows]), dst[rows]]
             k = int(np.argmax(times))

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.ir.paths import maximum_flow
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 
-_WHOLE = 2**29
-"""The integer that represents the largest possible flow. SciPy's maximum flow computes in int32,
-and the residual of a link adds the flow in the other direction to its capacity."""
-
-_UNLIMITED = 2**30
+_WHOLE = 2**40
+"""The integer that represents the largest possible flow."""
 
 
 class Network:
@@ -47,14 +45,13 @@ class Network:
 
     def min_cut(self, sources: LongArray, sinks: LongArray) -> BoolArray:
         """bool (vertices,): the set with all sources and no sink whose outward capacity is
-        smallest. Rates are rounded to 2^-29 of the largest possible flow."""
+        smallest. Rates are rounded to 2^-40 of the largest possible flow."""
         out = np.bincount(self.src, self.GBps, self.vertices)[sources].sum()
         into = np.bincount(self.dst, self.GBps, self.vertices)[sinks].sum()
         most = float(min(out, into))
-        rows, columns = self._residual(sources, np.full(len(sources), np.inf), sinks, most)
-        # Sources stay reachable even if the flow saturates the edges to them.
-        start = np.full(len(sources), self.vertices)
-        return self._reachable(np.append(rows, start), np.append(columns, sources))
+        found = self._smallest_side(sources, np.full(len(sources), np.inf), sinks, most)
+        found[sources] = True  # even if the flow saturates the edges to them
+        return found
 
     def supplied_cut(self, supply_GBps: FloatArray, sink: int) -> BoolArray:  # noqa: N803
         """bool (vertices,): a set without the sink whose supply exceeds its outward capacity most;
@@ -64,41 +61,21 @@ class Network:
         """
         sources = np.flatnonzero(supply_GBps)
         supply = supply_GBps[sources]
-        return self._reachable(
-            *self._residual(sources, supply, np.array([sink]), float(supply.sum()))
-        )
+        return self._smallest_side(sources, supply, np.array([sink]), float(supply.sum()))
 
-    def _residual(
+    def _smallest_side(
         self,
         sources: LongArray,
         supply_GBps: FloatArray,  # noqa: N803 - a unit
         sinks: LongArray,
         most_GBps: float,  # noqa: N803 - a unit
-    ) -> tuple[LongArray, LongArray]:
-        """The edges with residual capacity after a maximum flow from a vertex before all sources
-        (number `vertices`) to a vertex behind all sinks; the flow is at most most_GBps."""
-        from scipy.sparse import csr_array  # late: importing it takes longer than most bounds
-        from scipy.sparse.csgraph import maximum_flow
-
+    ) -> BoolArray:
+        """bool (vertices,): what a vertex before all sources still reaches after a maximum flow to
+        a vertex behind all sinks; the flow is at most most_GBps."""
         start, end = self.vertices, self.vertices + 1
-        rate = np.concatenate([self.GBps, supply_GBps])
+        rate = np.concatenate([self.GBps, supply_GBps, np.full(len(sinks), np.inf)])
         # Twice the largest flow is as good as unlimited, and leaves room for rounding errors.
-        capacity = np.minimum(np.rint(rate * (_WHOLE / most_GBps)), _UNLIMITED)
-        rows = np.concatenate([self.src, np.full(len(sources), start), sinks])
-        columns = np.concatenate([self.dst, sources, np.full(len(sinks), end)])
-        data = np.concatenate([capacity, np.full(len(sinks), _UNLIMITED)]).astype(np.int32)
-        graph = csr_array((data, (rows, columns)), shape=(end + 1, end + 1))
-        free = (graph - maximum_flow(graph, start, end).flow).tocoo()
-        left = free.data > 0
-        return free.row[left].astype(np.int64), free.col[left].astype(np.int64)
-
-    def _reachable(self, rows: LongArray, columns: LongArray) -> BoolArray:
-        """bool (vertices,): the vertices that edges connect to the vertex before all sources."""
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import breadth_first_order
-
-        n = self.vertices
-        residual = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(n + 2, n + 2))
-        reached = np.zeros(n + 2, bool)
-        reached[breadth_first_order(residual, n, return_predecessors=False)] = True
-        return reached[:n]
+        capacity = np.minimum(np.rint(rate * (_WHOLE / most_GBps)), 2 * _WHOLE).astype(np.int64)
+        src = np.concatenate([self.src, np.full(len(sources), start), sinks])
+        dst = np.concatenate([self.dst, sources, np.full(len(sinks), end)])
+        return maximum_flow(self.vertices + 2, src, dst, capacity, (start, end))[1][:start]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sley.bounds.linear import LinearProgram
 from sley.bounds.network import Network
 
 MOST_FLOWS = 4_000
@@ -23,36 +24,38 @@ def packed_GBps(network: Network, ranks: int) -> float:  # noqa: N802 - a unit
 
     ranks: the number of ranks, on the first vertices.
     """
-    from scipy.optimize import linprog  # late: importing it takes longer than most bounds
-    from scipy.sparse import block_array, csr_array, eye_array, kron
-
     n, m = network.vertices, len(network.src)
     if ranks * m > MOST_FLOWS:
         return 0.0
-    at = (np.concatenate([network.src, network.dst]), np.tile(np.arange(m), 2))
-    leaving = csr_array((np.repeat([1.0, -1.0], m), at), shape=(n, m))
-    # The variables of a direction: each link's capacity, and each link's flow to each rank.
-    part, flow = eye_array(m), eye_array(ranks * m)
-    for_each = np.ones((ranks, 1))
-    inside = block_array([[-kron(for_each, part), flow]])
-    # What leaves a vertex, except the rank that the flow is for, is the rate of its own root.
-    flows = np.arange(ranks * n)
-    others = flows[flows // n != flows % n]
-    leaves = kron(eye_array(ranks), leaving, format="csr")[others]
-    forwarded = leaving[ranks:]
-    balance = block_array([[None, leaves], [forwarded, csr_array((n - ranks, ranks * m))]])
-    roots = kron(for_each, eye_array(n, ranks), format="csr")[others]
-    roots = block_array([[-roots], [csr_array((n - ranks, ranks))]])
-    whole = block_array([[part, csr_array((m, ranks * m))]])
+    # The variables: of each direction a part of each link's capacity, and each link's flow to each
+    # rank; then the rate of each root.
+    link, root = np.arange(m), np.arange(ranks)
+    rank, link_of = np.divmod(np.arange(ranks * m), m)
+    parts = link, (1 + ranks) * m + link
+    flows = m + np.arange(ranks * m), (2 + ranks) * m + np.arange(ranks * m)
+    rates = 2 * (1 + ranks) * m + root
+    program = LinearProgram(np.append(np.zeros(rates[0]), -np.ones(ranks)))
     top = network.GBps.max()
-    solved = linprog(
-        np.concatenate([np.zeros(2 * m * (1 + ranks)), -np.ones(ranks)]),
-        A_ub=block_array(
-            [[whole, whole, csr_array((m, ranks))], [inside, None, None], [None, inside, None]]
-        ),
-        b_ub=np.concatenate([network.GBps / top, np.zeros(2 * ranks * m)]),
-        A_eq=block_array([[balance, None, roots], [None, -balance, roots]]),
-        b_eq=np.zeros(2 * balance.shape[0]),
-        method="highs-ipm",
-    )
-    return float(-solved.fun * top) if solved.success else 0.0
+    program.limit([(link, part, 1.0) for part in parts], network.GBps / top)
+    for sign, part, flow in zip((1.0, -1.0), parts, flows, strict=True):
+        within = np.arange(ranks * m)
+        program.limit([(within, flow, 1.0), (within, part[link_of], -1.0)], np.zeros(ranks * m))
+        # What leaves a vertex, except the rank that the flow is for, is the rate of its own root.
+        row = root[:, None] * (n - 1) + np.arange(n) - (np.arange(n) > root[:, None])
+        ends = (network.src, sign), (network.dst, -sign)
+        terms = [
+            (row[rank[own], vertex[link_of[own]]], flow[own], factor)
+            for vertex, factor in ends
+            for own in (np.flatnonzero(vertex[link_of] != rank),)
+        ]
+        of, other = np.nonzero(root[:, None] != root)
+        terms.append((row[of, other], rates[other], -1.0))
+        program.limit(terms, np.zeros(ranks * (n - 1)), equal=True)
+        inner = [
+            (vertex[own] - ranks, part[own], factor)
+            for vertex, factor in ends
+            for own in (np.flatnonzero(vertex >= ranks),)
+        ]
+        program.limit(inner, np.zeros(n - ranks), equal=True)
+    solved = program.solve("ipm")
+    return 0.0 if solved is None else float(-solved.value * top)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from sley.errors.runtime import R512
+from sley.ir.extension import load
 
 LARGEST = 1 << 62
 """The largest number passed to the engine: the sum of two still fits 64 bits."""
@@ -19,7 +18,4 @@ else:
         module = "sley.engine._native"
         if name.startswith("_"):  # `import` looks up some of those
             raise AttributeError(name, name=name, obj=module)
-        try:
-            return getattr(importlib.import_module(module), name)
-        except ImportError as error:
-            raise R512.error(expected=f"the module {module}", found=str(error)) from error
+        return getattr(load(module), name)

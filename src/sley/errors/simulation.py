@@ -90,3 +90,11 @@ S713 = Rule(
     instead="Name the right topology with --topology, and the collective with --collective if the "
     "output does not name it.",
 )
+S714 = Rule(
+    "S714",
+    "fit-not-installed",
+    what="The package that fits a topology to measured times is not installed.",
+    why="SciPy fits. The rest of sley doesn't need it, so it is the extra `fit`.",
+    example="pip install sley; sley calibrate --from nccl-tests.txt --topology ndv4 -o here.toml",
+    instead='Install the extra: pip install "sley[fit]".',
+)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
+from sley.ir.paths import strong_components
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
 
 
@@ -72,15 +73,10 @@ def _groups(
 ) -> tuple[LongArray, BoolArray]:
     """The group of each inner vertex, whose vertices reach one another, or NONE; and whether one
     group reaches another."""
-    from scipy.sparse import csr_array  # late: importing it takes longer than most compilations
-    from scipy.sparse.csgraph import connected_components
-
     used = inner[src] & inner[dst]
-    ones = np.ones(int(used.sum()), np.int8)
-    graph = csr_array((ones, (src[used], dst[used])), shape=(n, n))
-    count, group = connected_components(graph, directed=True, connection="strong")
+    group = strong_components(n, src[used], dst[used])
     numbers = np.unique(group[inner])  # each GPU is a group of its own, without a number
-    names = np.full(count, NONE)
+    names = np.full(n, NONE)
     names[numbers] = np.arange(len(numbers))
     group = np.where(inner, names[group], NONE)
     reach = np.eye(max(len(numbers), 1), dtype=bool)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from sley.bounds import Bounds
 from sley.errors import Place, counted, without_inner_frames
 from sley.errors.compiler import C307
-from sley.errors.runtime import R512
 from sley.errors.simulation import S703, S704, S705
 from sley.ir.cost_model import CostModel
+from sley.ir.extension import load
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.sizes import checked_size, checked_sizes, is_one_size
@@ -285,10 +285,8 @@ def _loads(found: Result, links: int) -> LinkLoad:
 def _run(
     inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
 ) -> Result:
-    """Runs the event loop; R512 if it can't be loaded."""
-    try:
-        from sley.simulate._event_loop import simulate
-    except ImportError as error:
-        expected = "the module sley.simulate._event_loop"
-        raise R512.error(expected=expected, found=str(error)) from error
-    return simulate(inputs, tiles, tile_bytes, last_tile_bytes, slots)
+    """Runs the event loop. Errors: R512."""
+    found: Result = load("sley.simulate._event_loop").simulate(
+        inputs, tiles, tile_bytes, last_tile_bytes, slots
+    )
+    return found

@@ -19,6 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from sley.ir.paths import maximum_flow
 from sley.ir.tables import LongArray, frozen_array
 from sley.ir.topology import Topology
 
@@ -80,13 +81,10 @@ def _rings_along(rates_bytes: bytes, ranks: int) -> LinkRings:
 
 def _most_rings(room: LongArray) -> int:
     """An upper bound of the number of rings: each has a way from GPU 0 to every other, and back."""
-    from scipy.sparse import csr_array  # late: half a second that `import sley` need not take
-    from scipy.sparse.csgraph import maximum_flow
-
-    graph = csr_array(room.astype(np.int32))
+    src, dst = np.nonzero(room)
+    graph = len(room), src, dst, room[src, dst]
     others = range(1, len(room))
-    flows = [maximum_flow(graph, *ends).flow_value for i in others for ends in ((0, i), (i, 0))]
-    return int(min(flows))
+    return min(maximum_flow(*graph, ends)[0] for i in others for ends in ((0, i), (i, 0)))
 
 
 def _search(room: LongArray, number: int) -> list[_Ring]:

@@ -20,7 +20,7 @@ import numpy as np
 from sley.bounds import Bounds
 from sley.compiler import compile
 from sley.errors import Place, SleyError
-from sley.errors.simulation import S713
+from sley.errors.simulation import S713, S714
 from sley.ir.cost_model import ByProtocol
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
@@ -238,10 +238,12 @@ def fit(
     """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
 
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
-    Errors: S713.
+    Errors: S713, S714.
     """
-    from scipy.optimize import least_squares
-
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise S714.error(expected="SciPy", found=str(error)) from error
     sizes = sorted(point.size_bytes for point in used)
     told = [
         name

@@ -1,0 +1,20 @@
+"""Flows, shortest paths and strong components of directed graphs."""
+
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def maximum_flow(vertices: int, src: NDArray[numpy.int64], dst: NDArray[numpy.int64], capacity: NDArray[numpy.int64], source: int, sink: int) -> tuple[int, NDArray[numpy.uint8]]:
+    """
+    The value of a maximum flow, and (vertices,) whether each vertex can be reached from the source over edges with capacity left. capacity: of each edge, from 0.
+    """
+
+def distances(vertices: int, src: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], origins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float64], dict(shape=(None, None))]:
+    """
+    (origins, vertices), the length of the shortest path from each origin to each vertex; infinity where there is none. length: of each edge, from 0.
+    """
+
+def strong_components(vertices: int, src: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """(vertices,), the number of each vertex's strong component, from 0."""
