@@ -25,85 +25,40 @@ Calls between processes: Communicator, empty, stats; with PyTorch, the backend "
 Errors: SleyError, whose codes `sley explain CODE` explains.
 """
 
-from importlib.metadata import version
+from __future__ import annotations
 
-import sley.methods
-from sley import algorithms, topologies
-from sley.communicator import Communicator
-from sley.communicator.heap import empty
-from sley.communicator.stats import stats
-from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
-from sley.errors import Diagnostic, SleyError
-from sley.files import FileProof, load, save, verify_file
-from sley.ir import collectives
-from sley.ir.collective import Collective
-from sley.ir.collectives import *
-from sley.ir.conditions import Condition
-from sley.ir.cost_model import ByProtocol, CostModel
-from sley.ir.plan import Estimate, Plan
-from sley.ir.program import Program
-from sley.ir.topology import Topology
-from sley.ir.words import Allocation, LoopOrder, Op, Protocol, ReduceOp, Schedule
-from sley.lang import program, rescclang, trace
-from sley.lang.msccl import ScriptProgram
-from sley.passes.lift import lift
-from sley.passes.timeline import Costs
-from sley.running import execute, run
-from sley.scripts import load_msccl
-from sley.simulate import Simulation, Simulator, simulate
-from sley.verify import Proof, verify
+import importlib
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-sley.methods.attach()
+if TYPE_CHECKING:
+    from sley.front_door import *
 
-__version__ = version("sley")
+_FUNCTIONS = ("simulate", "verify")
+"""Names of packages that are functions here."""
 
-__all__ = [
-    "Allocation",
-    "ByProtocol",
-    "Choice",
-    "Choices",
-    "Collective",
-    "Communicator",
-    "Condition",
-    "CostModel",
-    "Costs",
-    "Diagnostic",
-    "Estimate",
-    "FileProof",
-    "LoopOrder",
-    "Op",
-    "Options",
-    "Plan",
-    "Prediction",
-    "Program",
-    "Proof",
-    "Protocol",
-    "ReduceOp",
-    "RunnerUp",
-    "Schedule",
-    "ScriptProgram",
-    "Simulation",
-    "Simulator",
-    "SleyError",
-    "Topology",
-    "__version__",
-    "algorithms",
-    "choose",
-    "compile",
-    "empty",
-    "execute",
-    "lift",
-    "load",
-    "load_msccl",
-    "program",
-    "rescclang",
-    "run",
-    "save",
-    "simulate",
-    "stats",
-    "topologies",
-    "trace",
-    "verify",
-    "verify_file",
-]
-__all__ += collectives.__all__
+
+class _FrontDoor(ModuleType):
+    """`sley`: it loads what it offers at the first use of a name. The workers of a job use none."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _FUNCTIONS and not name.startswith("_") and find_spec(f"sley.{name}"):
+            return importlib.import_module(f"sley.{name}")
+        if not name.startswith("_") or name in ("__all__", "__version__"):
+            door = importlib.import_module("sley.front_door")
+            if name == "__all__" or name in door.__all__:
+                vars(self).update({own: getattr(door, own) for own in ("__all__", *door.__all__)})
+                return getattr(door, name)
+        raise AttributeError(f"module 'sley' has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _FUNCTIONS or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*vars(self), *self.__all__})
+
+
+sys.modules[__name__].__class__ = _FrontDoor

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from types import ModuleType
@@ -62,3 +64,32 @@ def test_every_name_on_a_page_exists(page: Path) -> None:
             found(name)
         except (AttributeError, ImportError) as error:
             pytest.fail(f"{page.name} names {name}: {error}")
+
+
+def in_a_new_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def test_packages_hide_no_function_and_workers_load_no_compiler() -> None:
+    assert in_a_new_process(
+        "import sys, sley.jobs.worker, sley.verify, sley.simulate\n"
+        "print([n for n in ('compiler', 'lang', 'front_door') if f'sley.{n}' in sys.modules])\n"
+        "print(sley.verify.__name__, sley.simulate.__name__, sley.topologies.__name__)\n"
+        "print(hasattr(sley, 'no_such_name'), 'compile' in dir(sley))"
+    ).splitlines() == ["[]", "verify simulate sley.topologies", "False True"]
+
+
+def test_a_value_has_its_methods_without_the_front_door() -> None:
+    assert (
+        in_a_new_process(
+            "import copy, sys\n"
+            "from sley.algorithms import build\n"
+            "program = copy.deepcopy(build('ring-allreduce', ranks=2))\n"
+            "before = 'sley.methods' in sys.modules\n"
+            "print(before, program.compile().ranks, 'draw' in dir(program), hasattr(program, 'no'))"
+        )
+        == "False 2 True False"
+    )

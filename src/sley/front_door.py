@@ -1,0 +1,84 @@
+"""The front door: what `sley` offers. It loads this module at the first use of one of the names
+(docs/decisions/0029-methods-of-values.md)."""
+
+from importlib.metadata import version
+
+from sley import algorithms, methods, topologies
+from sley.communicator import Communicator
+from sley.communicator.heap import empty
+from sley.communicator.stats import stats
+from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
+from sley.errors import Diagnostic, SleyError
+from sley.files import FileProof, load, save, verify_file
+from sley.ir import collectives
+from sley.ir.collective import Collective
+from sley.ir.collectives import *
+from sley.ir.conditions import Condition
+from sley.ir.cost_model import ByProtocol, CostModel
+from sley.ir.plan import Estimate, Plan
+from sley.ir.program import Program
+from sley.ir.topology import Topology
+from sley.ir.words import Allocation, LoopOrder, Op, Protocol, ReduceOp, Schedule
+from sley.lang import program, rescclang, trace
+from sley.lang.msccl import ScriptProgram
+from sley.passes.lift import lift
+from sley.passes.timeline import Costs
+from sley.running import execute, run
+from sley.scripts import load_msccl
+from sley.simulate import Simulation, Simulator, simulate
+from sley.verify import Proof, verify
+
+methods.attach()
+
+__version__ = version("sley")
+
+__all__ = [
+    "Allocation",
+    "ByProtocol",
+    "Choice",
+    "Choices",
+    "Collective",
+    "Communicator",
+    "Condition",
+    "CostModel",
+    "Costs",
+    "Diagnostic",
+    "Estimate",
+    "FileProof",
+    "LoopOrder",
+    "Op",
+    "Options",
+    "Plan",
+    "Prediction",
+    "Program",
+    "Proof",
+    "Protocol",
+    "ReduceOp",
+    "RunnerUp",
+    "Schedule",
+    "ScriptProgram",
+    "Simulation",
+    "Simulator",
+    "SleyError",
+    "Topology",
+    "__version__",
+    "algorithms",
+    "choose",
+    "compile",
+    "empty",
+    "execute",
+    "lift",
+    "load",
+    "load_msccl",
+    "program",
+    "rescclang",
+    "run",
+    "save",
+    "simulate",
+    "stats",
+    "topologies",
+    "trace",
+    "verify",
+    "verify_file",
+]
+__all__ += collectives.__all__
