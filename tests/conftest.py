@@ -40,8 +40,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Deletes the cache when years of changes have filled it."""
     if "PYTEST_XDIST_WORKER" in os.environ or not CACHE.is_dir():
         return
-    if sum(path.stat().st_size for path in CACHE.rglob("*")) > MOST_CACHE_BYTES:
+    if sum(map(_size, CACHE.rglob("*"))) > MOST_CACHE_BYTES:
         shutil.rmtree(CACHE)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # another run has just removed it
+        return 0
 
 
 def pytest_collection() -> None:

@@ -45,14 +45,6 @@ def generated() -> list[Any]:
     ]
 
 
-def everything() -> list[Any]:
-    return [
-        pytest.param(name, case, protocol, id=named(name, case, protocol))
-        for name, case in cases(SIZED)
-        for protocol in PROTOCOLS
-    ]
-
-
 def named(name: str, case: dict[str, Any], protocol: sley.Protocol) -> str:
     return f"{name}-{label(case)}-{protocol.name.lower()}"
 
@@ -84,12 +76,11 @@ def test_every_algorithm_is_right_as_generated_text(
 
 
 @pytest.mark.slow
-@ENGINES
-@pytest.mark.parametrize(("name", "case", "protocol"), everything())
-def test_every_size_is_right_in_both_engines(
-    name: str, case: dict[str, Any], protocol: sley.Protocol, engine: Engine
-) -> None:
-    check(sley.compile(program(name, case), protocol=protocol), engine)
+@pytest.mark.parametrize(("name", "case"), cases(SIZED), ids=label)
+def test_every_size_is_right_in_both_engines(name: str, case: dict[str, Any]) -> None:
+    for protocol in PROTOCOLS:
+        for engine in Engine:
+            check(sley.compile(program(name, case), protocol=protocol), engine)
 
 
 @ENGINES

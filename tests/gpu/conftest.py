@@ -1,4 +1,4 @@
-"""The GPU of these tests; without one they are skipped with the reason."""
+"""The GPU of these tests, and their cache of kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sley.errors import SleyError
+from support.gpu_needed import first_gpu
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -23,20 +23,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def opened() -> Any:
-    """The first GPU, or the diagnostic that says why there is none."""
-    from sley.devices.cuda import CudaDevice
-
-    try:
-        return CudaDevice.open(0)
-    except SleyError as error:
-        return error.diagnostics[0]
-
-
 @pytest.fixture
-def gpu(opened: Any) -> Any:
+def gpu() -> Any:
     """The first GPU that the process sees."""
-    if hasattr(opened, "rule"):
-        pytest.skip(f"no GPU: {opened.rule.code}, {opened.found}")
-    return opened
+    return first_gpu()

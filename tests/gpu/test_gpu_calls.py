@@ -10,9 +10,10 @@ import pytest
 import sley
 from sley.devices import Engine, Launching
 from support.gpu_checks import OnDevice, Sums, executor
+from support.gpu_needed import needs_gpu
 from support.gpu_plans import ring
 
-pytestmark = pytest.mark.gpu
+pytestmark = needs_gpu()
 
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())

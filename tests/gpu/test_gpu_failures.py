@@ -11,9 +11,10 @@ import pytest
 from sley.devices import Engine
 from sley.errors import SleyError
 from support.gpu_checks import Sums, executor, wrong
+from support.gpu_needed import needs_gpu
 from support.gpu_plans import hanging, ring
 
-pytestmark = pytest.mark.gpu
+pytestmark = needs_gpu()
 
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
 TIMEOUT_S = 1.0

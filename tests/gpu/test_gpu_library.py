@@ -11,9 +11,10 @@ from sley.algorithms import build
 from sley.devices import Engine, Launching
 from sley.engine.types import DATA_TYPES
 from support.gpu_checks import executor, wrong
+from support.gpu_needed import needs_gpu
 from support.gpu_plans import cases, compiled, counts, named, ring
 
-pytestmark = pytest.mark.gpu
+pytestmark = needs_gpu()
 
 THREADS = 256
 """Of a block: a multiprocessor holds two such blocks, so 112 blocks fit every GPU of some size."""

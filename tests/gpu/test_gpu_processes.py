@@ -9,9 +9,10 @@ import pytest
 
 import sley
 from sley.devices import Engine
+from support.gpu_needed import needs_gpu
 from support.gpu_processes import Ranks
 
-pytestmark = pytest.mark.gpu
+pytestmark = needs_gpu()
 
 CALLS = 10
 TIMEOUT_S = 3.0

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+from support.gpu_needed import needs_gpu
+
+pytestmark = needs_gpu()
 
 SUPPORT = Path(__file__).parent.parent / "support"
 TIMEOUT_S = 280

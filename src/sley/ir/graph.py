@@ -13,22 +13,29 @@ from sley.ir.tables import NONE, Edges, IntArray, spans
 NARROW = 16
 """Nodes; a level of fewer nodes is faster node by node than as arrays."""
 
+FEW = 1024
+"""Nodes; a graph of fewer nodes is faster node by node than as arrays."""
+
 PATIENCE = 64
 """Consecutive narrow levels after which `levels` continues node by node."""
 
 
-def levels(successors: Edges, patience: int = PATIENCE) -> IntArray:
+def levels(successors: Edges, patience: int = PATIENCE, few: int = FEW) -> IntArray:
     """int32 (nodes,): the longest path from a root to each node, in edges; NONE for nodes on a
     cycle or behind one.
 
     Kahn's algorithm, a whole level at a time: linear in the edges, up to a sort of each level.
-    After `patience` consecutive narrow levels, as in long chains, it continues node by node.
+    After `patience` consecutive narrow levels, as in long chains, it continues node by node; a graph
+    of fewer nodes than `few` it treats so from the beginning.
     """
     nodes = len(successors.offset) - 1
     waiting = np.bincount(successors.target, minlength=nodes)
     degree = np.diff(successors.offset)
     level = np.full(nodes, NONE, np.int32)
     frontier: NDArray[Any] = np.flatnonzero(waiting == 0)
+    if nodes < few:
+        level[frontier] = 0
+        return _one_by_one(successors, waiting, level, frontier)
     depth = narrow = 0
     while len(frontier):
         level[frontier] = depth

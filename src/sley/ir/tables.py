@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -34,9 +34,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def column_types(cls: type[Value]) -> dict[str, np.dtype[Any]]:
+@cache  # every value asks for them
+def column_types(cls: type[Any]) -> Mapping[str, np.dtype[Any]]:
     """The fields of a class that are annotated as arrays, with their types."""
-    return {f.name: _DTYPES[str(f.type)] for f in fields(cls) if str(f.type) in _DTYPES}
+    found = {f.name: _DTYPES[str(f.type)] for f in fields(cls) if str(f.type) in _DTYPES}
+    return MappingProxyType(found)
 
 
 def frozen_array(values: Any, dtype: DTypeLike) -> NDArray[Any]:
@@ -149,7 +151,7 @@ class Table(Value):
         return list(column_types(cls))
 
     def __len__(self) -> int:
-        return len(getattr(self, self.column_names()[0]))
+        return len(getattr(self, next(iter(column_types(type(self))))))
 
     def __getitem__(self, row: int) -> SimpleNamespace:
         if not -len(self) <= row < len(self):
