@@ -133,17 +133,19 @@ def test_a_bad_file_does_not_disable_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "code", "words"),
     [
-        ("SystemExit(3)", "SystemExit: 3"),
-        ("type('Own', (BaseException,), {})('why')", "Own: why"),
-        ("type('Mute', (Exception,), {'__str__': lambda error: 1 / 0})()", "Mute"),
+        ("SystemExit(3)", "L131", "sys.exit(3)"),
+        ("type('Own', (BaseException,), {})('why')", "L114", "Own: why"),
+        ("type('Mute', (Exception,), {'__str__': lambda error: 1 / 0})()", "L114", "Mute"),
     ],
 )
-def test_whatever_a_file_raises_is_reported(tmp_path: Path, error: str, words: str) -> None:
+def test_whatever_a_file_raises_is_reported(
+    tmp_path: Path, error: str, code: str, words: str
+) -> None:
     (tmp_path / "a.py").write_text(f"raise {error}")
     (problem,) = plans(tmp_path).problems
-    assert (problem.code, problem.found) == ("L114", words)
+    assert (problem.code, problem.found) == (code, words)
     assert problem.places[0].line == 1
 
 

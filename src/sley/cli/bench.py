@@ -16,8 +16,15 @@ from sley.cli.measuring import (
     timing_json,
     without_none,
 )
-from sley.cli.options import POSITIVE, Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.options import (
+    POSITIVE,
+    PlanCommand,
+    Selection,
+    common_options,
+    plan_options,
+    size_options,
+)
+from sley.cli.output import Phases, print_json, progress_bar
 from sley.cli.sources import plan_of, prefer_in_place
 from sley.devices import Engine, Settings, compare
 from sley.engine.measure import Comparison
@@ -32,7 +39,7 @@ from sley.report.tables import (
 )
 
 
-@click.command("bench", cls=Command)
+@click.command("bench", cls=PlanCommand)
 @plan_options
 @device_options()
 @size_options("1K", "1M")

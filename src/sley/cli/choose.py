@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,24 @@ import click
 from sley import formats
 from sley.cli.options import (
     COMPILER_OPTIONS,
+    PlanCommand,
     Selection,
+    argument_option,
     common_options,
     compiler_options,
     executor_of,
     jobs_option,
+    script_arguments,
     size_options,
 )
-from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.output import Phases, print_json, progress_bar
 from sley.cli.simulating import Simulating, simulation_options
-from sley.cli.sources import prefer_in_place, program_or_lifted, topology_of
+from sley.cli.sources import is_python, prefer_in_place, program_or_lifted, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.formats import check_folder
 
 
-@click.command("choose", cls=Command)
+@click.command("choose", cls=PlanCommand)
 @click.argument("what", nargs=-1, required=True)
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @size_options("1K", "1G")
@@ -34,6 +38,7 @@ from sley.formats import check_folder
 )
 @compiler_options(several=True)
 @simulation_options
+@argument_option
 @jobs_option
 @click.option(
     "--target",
@@ -53,6 +58,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     sizes: list[int],
     in_place: bool | None,
     simulating: Simulating,
+    arguments: dict[str, object],
     jobs: int,
     target: str | None,
     output: Path | None,
@@ -64,7 +70,8 @@ def choose_command(  # as many parameters as options; click passes each by name
 
     Each WHAT must be for the same collective. Options of the compiler take several values,
     separated by commas, and each is tried. By default, suitable values of protocol, schedule,
-    allocation, channels and instances are tried.
+    allocation, channels and instances are tried. The words after -- and --arg are for each Python
+    file.
     """
     runtime = target or "executor"
     if output is not None:
@@ -73,7 +80,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     # The ranges include the last size, even if the factor steps over it.
     last = click.get_current_context().params["end"]
     cluster = topology_of(topology)
-    selections = [prefer_in_place(Selection(one, in_place=in_place)) for one in what]
+    selections = _selections(what, in_place, arguments)
     programs = [program_or_lifted(one, cluster, phases) for one in selections]
     with (
         executor_of(jobs) as executor,
@@ -103,6 +110,22 @@ def choose_command(  # as many parameters as options; click passes each by name
     for path in paths:
         click.echo(f"{'written':<23}{path} for {runtime}")
     phases.report()
+
+
+def _selections(
+    what: tuple[str, ...], in_place: bool | None, arguments: dict[str, object]
+) -> list[Selection]:
+    """The selections; Python files get the arguments, and without one every WHAT, which refuses
+    them."""
+    plain = [Selection(one, in_place=in_place) for one in what]
+    takers = [one.what for one in plain if is_python(one)] or what
+    script = script_arguments()
+    return [
+        prefer_in_place(
+            replace(one, arguments=arguments, script=script) if one.what in takers else one
+        )
+        for one in plain
+    ]
 
 
 def _json(choices: Choices, paths: list[Path]) -> dict[str, Any]:

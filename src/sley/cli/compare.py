@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from sley.cli.options import Selection, common_options, plan_options, size_options
+from sley.cli.options import PlanCommand, Selection, common_options, plan_options, size_options
 from sley.cli.output import (
     Command,
     Phases,
@@ -24,7 +24,7 @@ from sley.report.simulation import comparison_table
 from sley.simulate import Simulation
 
 
-@click.command("selection", add_help_option=False)
+@click.command("selection", cls=PlanCommand, add_help_option=False)
 @plan_options
 def _selection(selection: Selection) -> Selection:
     return selection
@@ -93,8 +93,9 @@ def _parse(text: str, topology: str | None) -> Selection:
         words = shlex.split(text)
     except ValueError as error:
         raise click.UsageError(f"{text!r}: {error}") from error
-    if topology is not None and not any(word.startswith("--topology") for word in words):
-        words += ["--topology", topology]
+    own = words[: words.index("--")] if "--" in words else words
+    if topology is not None and not any(word.startswith("--topology") for word in own):
+        words = ["--topology", topology, *words]
     selection = _selection.main(words, prog_name=f"compare {text!r}", standalone_mode=False)
     if not isinstance(selection, Selection):
         raise click.UsageError(f"{text!r} does not name anything to simulate")

@@ -13,6 +13,7 @@ from sley import files
 from sley.cli.options import (
     BlockThreads,
     DType,
+    PlanCommand,
     Selection,
     SizeType,
     common_options,
@@ -20,7 +21,7 @@ from sley.cli.options import (
     output_option,
     plan_options,
 )
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import Phases, print_json
 from sley.cli.sources import plan_and_file, refuse_foreign
 from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
@@ -35,7 +36,7 @@ from sley.report.tables import estimate_lines, pipeline_table, plan_summary, pla
 _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())
 
 
-@click.command("compile", cls=Command)
+@click.command("compile", cls=PlanCommand)
 @plan_options
 @output_option(f"Write the plan here: {_SUFFIXES}.")
 @click.option(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import Selection, common_options, output_option, plan_options
-from sley.cli.output import Command, Phases, print_json, print_written
+from sley.cli.options import PlanCommand, Selection, common_options, output_option, plan_options
+from sley.cli.output import Phases, print_json, print_written
 from sley.cli.sources import is_plan, plan_of, program_of, topology_of
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -22,7 +22,7 @@ from sley.report.pictures import (
 from sley.report.pictures.canvas import check_suffix
 
 
-@click.command("draw", cls=Command)
+@click.command("draw", cls=PlanCommand)
 @plan_options
 @click.option(
     "--of",

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import Selection, common_options, output_option, plan_options
-from sley.cli.output import Command, Phases, print_json, print_written
+from sley.cli.options import PlanCommand, Selection, common_options, output_option, plan_options
+from sley.cli.output import Phases, print_json, print_written
 from sley.cli.sources import plan_of, program_facts
 from sley.compiler import compile
 from sley.formats import program_source, write_file
 from sley.passes.lift import lift
 
 
-@click.command("lift", cls=Command)
+@click.command("lift", cls=PlanCommand)
 @plan_options
 @output_option("Write the program here. [standard output]")
 @common_options

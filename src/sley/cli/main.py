@@ -70,9 +70,9 @@ def main() -> None:
     """Compile, prove and run collective communication.
 
     WHAT is an algorithm's name (sley list), a Python file with a program (FILE.py or
-    FILE.py:NAME), a text in ResCCLang (FILE.resccl), a plan in MSCCL XML (FILE.xml), a
-    synthesiser's schedule (sley import) or, for sley verify, an execution plan of MSCCL++
-    (FILE.json).
+    FILE.py:NAME) or with a function that returns one (FILE.py:NAME --arg NAME=VALUE), a text in
+    ResCCLang (FILE.resccl), a plan in MSCCL XML (FILE.xml), a synthesiser's schedule (sley import)
+    or, for sley verify, an execution plan of MSCCL++ (FILE.json).
     """
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -16,11 +17,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
+from sley.cli.output import Command
 from sley.compiler import Options
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
+from sley.lang.files import PythonFile
 from sley.recognition import Kind
 
 E = TypeVar("E", bound=Enum)
@@ -42,7 +45,9 @@ COMPILER_OPTIONS: dict[str, str] = {
 class Selection:
     """The plan to make: the values of `plan_options`.
 
-    recognised: the kinds of the files that were recognised so far, by their paths.
+    arguments: those of WHAT's function, by name. script: those of WHAT's file, in `sys.argv`.
+    recognised: the kinds of the files that were recognised so far, by their paths. loaded: the
+    Python files that ran so far.
     """
 
     what: str
@@ -60,6 +65,9 @@ class Selection:
     topology: str | None = None
     collective: str | None = None
     options: Options = field(default_factory=Options)
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    script: tuple[str, ...] = ()
+    loaded: dict[str, PythonFile] = field(default_factory=dict, compare=False, repr=False)
     recognised: dict[str, Kind] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -186,6 +194,71 @@ class SizeType(click.ParamType[int]):
         return size
 
 
+_SCRIPT = "sley.script"
+"""The key of a context's `meta` for the words after ``--``."""
+
+
+class PlanCommand(Command):
+    """A command that takes WHAT; the words after ``--`` are for a Python file."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[_SCRIPT] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+def script_arguments() -> tuple[str, ...]:
+    """The words after ``--`` of the current `PlanCommand`."""
+    found: tuple[str, ...] = click.get_current_context().meta[_SCRIPT]
+    return found
+
+
+def named_values(texts: Iterable[str], option: str) -> dict[str, str]:
+    """The values of texts NAME=VALUE, by name. option: the one that they were given to. Errors:
+    click's for a text without a value, and for a name that is given twice."""
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        if name in values:
+            raise click.BadParameter(f"{name} is given twice", param_hint=option)
+        values[name] = value
+    return values
+
+
+def _literals(
+    ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, object]:
+    """The arguments NAME=VALUE, by name, with their values as Python's literals or as texts."""
+    return {name: _literal(text) for name, text in named_values(texts, ARG).items()}
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+ARG = "--arg"
+"""The option for an argument of a function in a Python file."""
+
+argument_option = click.option(
+    ARG,
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_literals,
+    help="An argument of the function that FILE.py:NAME names: a Python literal, or else a text. "
+    "(--set is for the cost model.)",
+)
+"""Adds --arg; the command gets the values by name."""
+
+
 def flag(word: str) -> str:
     """An option of the compiler as the command line spells it."""
     return f"--{word.replace('_', '-')}"
@@ -218,8 +291,8 @@ def compiler_options(*, several: bool = False) -> Callable[[F], F]:
 
 
 def plan_options(command: F) -> F:
-    """Adds the argument WHAT and the options that make a plan of it; the command gets them as one
-    `Selection`, its first argument."""
+    """Adds the argument WHAT and the options that make a plan of it, to a `PlanCommand`; it gets
+    them as one `Selection`, its first argument."""
 
     @click.argument("what", type=NameOrFile("what", lambda: CATALOG))
     @click.option("--ranks", type=POSITIVE, help="Number of ranks.")
@@ -253,6 +326,7 @@ def plan_options(command: F) -> F:
         help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file: which ranks are "
         "linked, and which share a card.",
     )
+    @argument_option
     @click.option(
         "--collective",
         metavar="FILE.py",
@@ -261,9 +335,10 @@ def plan_options(command: F) -> F:
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
         options = Options(**{word: values.pop(word) for word in COMPILER_OPTIONS})
-        words = [f.name for f in fields(Selection) if f.name not in ("options", "recognised")]
-        chosen = {word: values.pop(word) for word in words}
-        return ctx.invoke(command, Selection(**chosen, options=options), **values)
+        own = [f.name for f in fields(Selection) if f.name in values]
+        chosen = {word: values.pop(word) for word in own}
+        selection = Selection(**chosen, options=options, script=script_arguments())
+        return ctx.invoke(command, selection, **values)
 
     return standing_for(command, compiler_options()(wrapper))
 

@@ -75,6 +75,7 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
             gpus=row.gpus,
             nics=row.nics,
             root=row.root,
+            arguments=row.arguments,
             options=row.options,
         )
         ways = [row.in_place]

@@ -21,9 +21,16 @@ from sley.cli.measuring import (
     timing_json,
     without_none,
 )
-from sley.cli.options import Member, Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, print_json, print_note, progress_bar
-from sley.cli.sources import plan_of, supports_both_places, takes
+from sley.cli.options import (
+    Member,
+    PlanCommand,
+    Selection,
+    common_options,
+    plan_options,
+    size_options,
+)
+from sley.cli.output import Phases, print_json, print_note, progress_bar
+from sley.cli.sources import has_sizes, plan_of, supports_both_places, takes
 from sley.devices import Engine
 from sley.engine.measure import Measurement, Sweep
 from sley.errors import counted
@@ -31,7 +38,7 @@ from sley.ir.plan import Plan
 from sley.report.tables import RUN_HEADER, Row, run_footer, run_head, run_row
 
 
-@click.command("run", cls=Command)
+@click.command("run", cls=PlanCommand)
 @plan_options
 @device_options(PROCESSES)
 @click.option(
@@ -92,10 +99,9 @@ def _refuse_on_processes(where: Where, engine: Engine | None) -> None:
 
 
 def _with_ranks(selection: Selection) -> Selection:
-    """The selection; an algorithm of the library without sizes gets as many ranks as this process
-    has cores, at least 2."""
-    sizes = (selection.ranks, selection.nodes, selection.gpus, selection.topology)
-    if not takes(selection.what, "ranks") or any(size is not None for size in sizes):
+    """The selection; an algorithm on N ranks without sizes gets as many as this process has cores,
+    at least 2."""
+    if has_sizes(selection) or selection.topology is not None or not takes(selection, "ranks"):
         return selection
     ranks = max(2, len(os.sched_getaffinity(0)))
     print_note(f"{ranks} ranks, since --ranks is not given")

@@ -9,8 +9,15 @@ from typing import Any
 
 import click
 
-from sley.cli.options import FILE, Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, print_json, print_written, progress_bar
+from sley.cli.options import (
+    FILE,
+    PlanCommand,
+    Selection,
+    common_options,
+    plan_options,
+    size_options,
+)
+from sley.cli.output import Phases, print_json, print_written, progress_bar
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import MESSAGE_TARGETS, plan_of, plan_of_target, prefer_in_place
 from sley.formats import check_folder, write_file
@@ -22,7 +29,7 @@ from sley.report.trace import trace
 from sley.simulate import Simulation, Simulator, estimate
 
 
-@click.command("simulate", cls=Command)
+@click.command("simulate", cls=PlanCommand)
 @plan_options
 @size_options("64M")
 @simulation_options

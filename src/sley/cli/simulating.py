@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sley.cli.options import FILE, gather_options
+from sley.cli.options import FILE, gather_options, named_values
 from sley.errors import did_you_mean
 from sley.formats import check_folder, write_file
 from sley.ir.cost_model import ByProtocol, CostModel
@@ -114,10 +114,7 @@ report_options = gather_options(
 def _change_model(model: CostModel, values: tuple[str, ...]) -> CostModel:
     names = [f.name for f in fields(CostModel)]
     changes: dict[str, Any] = {}
-    for value in values:
-        name, _, text = value.partition("=")
-        if name in changes:
-            raise click.BadParameter(f"{name} is given twice", param_hint="--set")
+    for name, text in named_values(values, "--set").items():
         if name not in names:
             hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
             raise click.BadParameter(f"{name!r} is not a parameter. {hint}", param_hint="--set")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 
 from sley import recognition, schedules
 from sley.algorithms import CATALOG, build, find
+from sley.cli import python_files
 from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile_in_phases
@@ -23,24 +22,13 @@ from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varyin
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.lang import files, rescclang
+from sley.lang import rescclang
+from sley.lang.files import ProgramFunction
 from sley.passes.lift import lift
 from sley.recognition import Kind
 from sley.simulate.routes import Routes
 from sley.topologies import link_rings, look_up
 from sley.verify import verify as prove
-
-_PARAMETERS = (
-    "ranks",
-    "nodes",
-    "gpus",
-    "nics",
-    "stage_channels",
-    "rings",
-    "orders",
-    "node_instances",
-)
-"""Parameters of the library's algorithms; in a file, their values are fixed."""
 
 
 def plan_of(
@@ -118,7 +106,7 @@ def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
     """The options of the compiler: without --channels if the algorithm takes it as a parameter, and
     with the format's needs for options that are not given."""
     options = selection.options
-    if options.channels is not None and takes(selection.what, "channels"):
+    if options.channels is not None and takes(selection, "channels"):
         options = Options.of(options, {"channels": 1})
     return options.filled(needs)
 
@@ -132,7 +120,7 @@ def _kind(selection: Selection) -> Kind | None:
     what = selection.what
     if what in CATALOG:
         return None
-    file = _file_and_name(what)[0]
+    file = python_files.file_and_name(what)[0]
     if file not in selection.recognised:
         selection.recognised[file] = recognition.kind_of(file)
     kind = selection.recognised[file]
@@ -166,6 +154,11 @@ def is_plan(selection: Selection) -> bool:
     return _kind(selection) in recognition.PLANS
 
 
+def is_python(selection: Selection) -> bool:
+    """Whether WHAT is a Python file. Errors: those of `_kind`."""
+    return _kind(selection) is recognition.PYTHON
+
+
 def is_execution_plan(selection: Selection) -> bool:
     """Whether WHAT is a file with an execution plan of MSCCL++. Errors: those of `_kind`."""
     return _kind(selection) is recognition.MSCCLPP
@@ -180,19 +173,30 @@ def prefer_in_place(selection: Selection) -> Selection:
 
 
 def supports_both_places(selection: Selection) -> bool:
-    """Whether WHAT compiles both in and out of place: most algorithms of the library, and
-    texts."""
+    """Whether WHAT compiles both in and out of place: most algorithms of the library, texts, and
+    functions with the parameter in_place."""
     kind = _kind(selection)
     if kind is None:
         return find(selection.what).has_both_places
+    if kind is recognition.PYTHON:
+        return takes(selection, "in_place") and "in_place" not in selection.arguments
     return kind is recognition.RESCCLANG or (
         kind in recognition.SCHEDULES and schedules.read(selection.what).collective != "alltoall"
     )
 
 
-def takes(what: str, parameter: str) -> bool:
-    """Whether WHAT is an algorithm of the library with this parameter."""
-    return what in CATALOG and parameter in CATALOG[what].parameters
+def takes(selection: Selection, parameter: str) -> bool:
+    """Whether WHAT is an algorithm of the library, or a function, with this parameter."""
+    if is_python(selection):
+        found = python_files.find(selection)
+        return isinstance(found, ProgramFunction) and parameter in found.parameters
+    return selection.what in CATALOG and parameter in CATALOG[selection.what].parameters
+
+
+def has_sizes(selection: Selection) -> bool:
+    """Whether the user gives a number of ranks, nodes or GPUs."""
+    words = ("ranks", "nodes", "gpus")
+    return any(getattr(selection, w) is not None or w in selection.arguments for w in words)
 
 
 def topology_of(name: str | None) -> Topology | None:
@@ -222,15 +226,16 @@ def program_of(selection: Selection, topology: Topology | None, phases: Phases) 
 
 
 def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
-    """The selection; an algorithm of the library without sizes gets the topology's, and if it has
-    several rings, those along the topology's links."""
-    sizes = (selection.ranks, selection.nodes, selection.gpus)
-    if topology is None or selection.what not in CATALOG or any(s is not None for s in sizes):
+    """The selection; an algorithm of the library or a function without sizes gets the topology's,
+    and if it has several rings, those along the topology's links."""
+    if topology is None or has_sizes(selection):
         return selection
-    if takes(selection.what, "ranks"):
+    if takes(selection, "ranks"):
         return replace(selection, ranks=topology.ranks)
+    if not (takes(selection, "nodes") and takes(selection, "gpus")):
+        return selection
     fitting = replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
-    if not takes(selection.what, "orders") or (selection.rings or selection.orders) is not None:
+    if not takes(selection, "orders") or (selection.rings or selection.orders) is not None:
         return fitting
     along = link_rings(topology).orders.tolist()
     return replace(fitting, orders=tuple(map(tuple, along)) or None)
@@ -242,13 +247,13 @@ def _trace(selection: Selection) -> Program:
         raise click.UsageError(f"--collective is for XML files; {what} has its own")
     kind = _kind(selection)
     if kind is recognition.PYTHON:
-        _refuse_sizes(selection, (*_PARAMETERS, "root", "in_place"))
-        return _program_of_file(what)
+        return python_files.program(selection)
+    python_files.refuse_arguments(selection)
     if kind is recognition.RESCCLANG:
         _refuse_sizes(selection, ("root", "stage_channels", "rings", "orders", "node_instances"))
         return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
     if kind in recognition.SCHEDULES:
-        _refuse_sizes(selection, (*_PARAMETERS, "root"))
+        _refuse_sizes(selection, (*python_files.PARAMETERS, "root"))
         return schedules.load(what, in_place=bool(selection.in_place))
     _check_parameters(selection)
     return build(
@@ -259,7 +264,7 @@ def _trace(selection: Selection) -> Program:
         nics=selection.nics,
         root=selection.root,
         in_place=bool(selection.in_place),
-        channels=channels if takes(what, "channels") and (channels or 1) > 1 else None,
+        channels=channels if takes(selection, "channels") and (channels or 1) > 1 else None,
         node_instances=selection.node_instances,
         stage_channels=selection.stage_channels,
         rings=selection.rings,
@@ -271,7 +276,7 @@ def _check_parameters(selection: Selection) -> None:
     """Refuses options that an algorithm of the library doesn't take, and missing ones. Errors:
     L120, click's usage error."""
     algorithm = find(selection.what)
-    given = {w for w in (*_PARAMETERS, "root") if getattr(selection, w) is not None}
+    given = {w for w in (*python_files.PARAMETERS, "root") if getattr(selection, w) is not None}
     parameters, grid = set(algorithm.parameters), {"nodes", "gpus"}
     if "ranks" in parameters and given & {"ranks", *grid} == grid:
         given = given - grid | {"ranks"}
@@ -312,23 +317,10 @@ def refuse_foreign(form: Format, known: Collection[str], given: Mapping[str, obj
             raise click.UsageError(f"{flag(word)} is not for this format: {form.name}")
 
 
-def _program_of_file(what: str) -> Program:
-    """The program of FILE.py or FILE.py:NAME. Errors: those of `lang.files`."""
-    # Standard output is for the command's own output, so the file's goes to standard error.
-    with redirect_stdout(sys.stderr):
-        return files.program_of_file(*_file_and_name(what))
-
-
-def _file_and_name(what: str) -> tuple[str, str]:
-    """The file of FILE.py:NAME and the program's name in it, "" without one."""
-    file, _, name = what.partition(".py:")
-    return (f"{file}.py", name) if name else (what, "")
-
-
 def file_settings(selection: Selection) -> dict[str, Any]:
     """What the user says about the plan in a file, for the reader; refuses options that have no
     meaning for it."""
-    _refuse_sizes(selection, _PARAMETERS)
+    _refuse_sizes(selection, python_files.PARAMETERS)
     if selection.options.schedule is None:
         given = [word for word in selection.options.given() if word != "slots"]
         if selection.size is not None:
@@ -343,7 +335,15 @@ def file_settings(selection: Selection) -> dict[str, Any]:
         kind = recognition.kind_of(selection.collective)
         if kind is recognition.MSCCL_TOOLS:
             raise recognition.refuse_kind(selection.collective, kind, "a program of sley")
-        collective = _program_of_file(selection.collective).collective
+        of_file = Selection(
+            selection.collective,
+            arguments=selection.arguments,
+            script=selection.script,
+            loaded=selection.loaded,
+        )
+        collective = python_files.program(of_file).collective
+    else:
+        python_files.refuse_arguments(selection)
     return {
         "collective": collective,
         "in_place": selection.in_place,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import click
 
 from sley import formats
-from sley.cli.options import Selection, SizeType, common_options, flag, plan_options
-from sley.cli.output import Command, Phases, print_json, report_notes
+from sley.cli.options import PlanCommand, Selection, SizeType, common_options, flag, plan_options
+from sley.cli.output import Phases, print_json, report_notes
 from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refuse_foreign
 from sley.compiler import Options
 from sley.errors import Diagnostic
@@ -18,7 +18,7 @@ from sley.ir.plan import Plan
 from sley.verify import Proof, verify
 
 
-@click.command("verify", cls=Command)
+@click.command("verify", cls=PlanCommand)
 @plan_options
 @click.option(
     "--target",

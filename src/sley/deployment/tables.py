@@ -36,7 +36,8 @@ class TableRow:
     what: an algorithm of the library, or the path of a file. min_bytes, max_bytes: the sizes of its
     calls, both included; None for those of a file with a plan, and otherwise for all. in_place:
     None for what the file says, or for both.
-    ranks, nodes, gpus, nics, root: as on the command line. options: how a program is compiled.
+    ranks, nodes, gpus, nics, root: as on the command line. arguments: those of a function in a
+    Python file, by name. options: how a program is compiled.
     entry: the row's place in the table.
     """
 
@@ -49,6 +50,7 @@ class TableRow:
     gpus: int | None = None
     nics: int | None = None
     root: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     entry: Place = Place()
 
@@ -76,7 +78,7 @@ def read_table(path: Path) -> tuple[TableRow, ...]:
 
 def _row(row: Any, path: Path, number: int) -> TableRow:
     at = Place(str(path), detail=f"plan {number}")
-    words = ("what", "min_bytes", "max_bytes", "in_place", *_NUMBERS, "options")
+    words = ("what", "min_bytes", "max_bytes", "in_place", *_NUMBERS, "arguments", "options")
     _refuse_options(row, at)
     row = checked_words(row, words, at, F528)
     what = row.get("what")
@@ -89,6 +91,9 @@ def _row(row: Any, path: Path, number: int) -> TableRow:
             raise F528.error(at=at, expected=f"{word}: a number", found=repr(row[word]))
     if not isinstance(row.get("in_place", True), bool):
         raise F528.error(at=at, expected="in_place: true or false", found=repr(row["in_place"]))
+    if not isinstance(row.get("arguments", {}), dict):
+        found = repr(row["arguments"])
+        raise F528.error(at=at, expected="arguments: a table of values by name", found=found)
     least, most = _size(row, "min_bytes", at), _size(row, "max_bytes", at)
     if most is not None and most < max(least or 0, 1):
         found = f"min_bytes = {least or 0}, max_bytes = {most}"
@@ -99,6 +104,7 @@ def _row(row: Any, path: Path, number: int) -> TableRow:
         max_bytes=most,
         in_place=row.get("in_place"),
         **{word: row.get(word) for word in _NUMBERS},
+        arguments=row.get("arguments", {}),
         options=_options(checked_words(row.get("options", {}), _OPTIONS, at, F528), at),
         entry=at,
     )

@@ -293,12 +293,12 @@ L130 = Rule(
 L131 = Rule(
     "L131",
     "script-exited",
-    what="A script for msccl-tools ends by sys.exit with another code than 0.",
+    what="A Python file ends by sys.exit; a script for msccl-tools may, with code 0.",
     why="Its programs may be incomplete. argparse ends a script in this way if an argument is "
     "wrong or missing.",
-    example="sley msccl ring.py eight  # where the script takes a number",
-    instead="Give the arguments that the script takes, after its name; options of `sley msccl`, "
-    "such as -o, come before it.",
+    example="sley verify ring.py -- --gpus eight  # where the file takes a number",
+    instead="Give the arguments that the file takes: after -- for a file with a program, after "
+    "the script's name for `sley msccl`, whose own options come before it.",
 )
 L132 = Rule(
     "L132",

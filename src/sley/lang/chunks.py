@@ -52,6 +52,7 @@ from sley.ir.words import (
     is_integer,
 )
 from sley.lang.arguments import broadcast, check_span, refuse
+from sley.lang.deferred import traced
 from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, Memory
 from sley.lang.recorder import Recorder, caller_place
 from sley.lang.transfers import StepRecorder
@@ -76,7 +77,9 @@ def program(
     compiler.
     """
     _check_collective(collective)
-    return lambda function: trace(collective, function, name=name, protocol=protocol)
+    return lambda function: traced(
+        lambda: trace(collective, function, name=name, protocol=protocol)
+    )
 
 
 def _check_collective(collective: object) -> None:

@@ -115,11 +115,10 @@ def run(
         under_way(session),
         chdir(Path.cwd()),
         _stand_ins(),
-        _arguments([str(path), *arguments]),
         _own_modules(path),
     ):
         values = run_file(
-            path, run_name="__main__", remedy="Correct the named line.", may_exit=True
+            path, arguments, run_name="__main__", remedy="Correct the named line.", may_exit=True
         )
     only_exits = values is None and not session.begun
     if not session.programs and not (may_be_empty and only_exits):
@@ -168,17 +167,6 @@ def _join_modules() -> None:
 def _msccl_modules() -> list[str]:
     """The names of all msccl's modules that are loaded."""
     return [name for name in sys.modules if name.split(".")[0] == "msccl"]
-
-
-@contextmanager
-def _arguments(arguments: list[str]) -> Iterator[None]:
-    """These arguments as `sys.argv`."""
-    others = sys.argv
-    sys.argv = arguments
-    try:
-        yield
-    finally:
-        sys.argv = others
 
 
 @contextmanager
