@@ -102,8 +102,10 @@ def test_ucx_closes_without_unfinished_sends(tmp_path: Path) -> None:
     ranks[0].communicate(timeout=60)
 
 
-def calling(comm: Communicator) -> None:
+def calling(comm: Communicator, folder: Path) -> None:
     data = np.ones(50_000, np.float32)
+    comm.all_reduce(data)
+    (folder / str(comm.rank)).touch()
     while True:
         comm.all_reduce(data)
 
@@ -112,12 +114,19 @@ def calling(comm: Communicator) -> None:
 @pytest.mark.parametrize(
     "network", [Network.TCP, pytest.param(Network.AUTO, marks=pytest.mark.slow)]
 )
-def test_a_cable_that_is_cut_ends_the_call_on_both_sides(network: Network) -> None:
+def test_a_cable_that_is_cut_ends_the_call_on_both_sides(network: Network, tmp_path: Path) -> None:
     with networks.cable() as cable:
         started = rank_processes.start(
-            2, calling, settings=settings(network), environ=cable.environ, enter=cable.enter
+            2,
+            calling,
+            tmp_path,
+            settings=settings(network),
+            environ=cable.environ,
+            enter=cable.enter,
         )
-        time.sleep(1.0)
+        end = time.monotonic() + rank_processes.GIVEN_UP_S
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
         cable.cut()
         begin = time.monotonic()
         ends = started.ends()

@@ -12,7 +12,7 @@ from sley.communicator import Communicator, Network, Settings
 from support import rank_processes
 
 LATE_S = 0.6
-MOST = 0.05
+MOST = 0.1
 """The part of the time for which a waiting rank may be at work. A thread that yields all the time
 takes all of it, one that naps for 50 microseconds a sixth."""
 

@@ -72,7 +72,7 @@ def alone(plan: sley.Plan, count: int, **options: Any) -> str:
     on, call = of_rank_0(plan, count, **options)
     start = time.monotonic()
     found = refused("K508", call)
-    assert SHORT_S <= time.monotonic() - start < SHORT_S + 10
+    assert SHORT_S <= time.monotonic() - start < SHORT_S + 60
     refused("K511", call)
     refused("K511", on.synchronize)
     on.close()  # without waiting for rank 1, which does not come

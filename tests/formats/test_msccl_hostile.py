@@ -166,9 +166,9 @@ def test_nested_entities_never_expand() -> None:
         f'<!ENTITY l{k} "{f"&l{k - 1};" * 10}">' if k else '<!ENTITY l0 "ha">' for k in range(10)
     )
     text = f'<!DOCTYPE algo [{entities}]><algo name="&l9;"/>'
-    start = time.perf_counter()
+    start = time.process_time()
     assert refused(text).code == "F402"
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_an_external_entity_is_not_fetched(tmp_path) -> None:
@@ -232,9 +232,9 @@ def test_wrong_files_take_no_longer_than_right_ones() -> None:
         )
         + f'{steps}</tb>{blocks}</gpu><gpu id="1" i_chunks="2" o_chunks="2" s_chunks="2"/></algo>'
     )
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(msccl_xml.read(text).plan.block_rank) == 20_000
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_wrong_files_take_no_longer_for_a_target() -> None:
@@ -247,12 +247,12 @@ def test_wrong_files_take_no_longer_for_a_target() -> None:
     text = text.replace("</tb>", f"</tb>{'<copy/>' * 5_000}", 1)
     gpu = '<gpu id="0" i_chunks="2" o_chunks="2" s_chunks="2"><tb id="0" send="-1" recv="-1" '
     one = f'{VALID.splitlines()[0]}{gpu}chan="0">{steps}</tb></gpu></algo>'
-    start = time.perf_counter()
+    start = time.process_time()
     for hostile in (text, one.replace('ngpus="2"', 'ngpus="1"')):
         for target in TARGETS:
             with contextlib.suppress(SleyError):
                 msccl_xml.executions(hostile, target)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 TOKENS = st.sampled_from(

@@ -322,9 +322,9 @@ def test_the_wait_of_a_last_nop_is_not_one_of_the_next_block() -> None:
 
 def test_six_thousand_steps_take_well_under_a_second() -> None:
     text = blocks(*[[step(s, "cpy") for s in range(60)] for _ in range(100)])
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(msccl_xml.read(text).plan.instructions) == 6000
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_slots_of_the_caller_win() -> None:

@@ -147,7 +147,7 @@ def test_arithmetic_is_pythons_with_floor_division() -> None:
 @pytest.mark.parametrize("name", BAD)
 def test_refusals_name_line_and_column(name: str) -> None:
     text, code, line, column = BAD[name]
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(SleyError) as caught:
         parse(text, file="bad.resccl")
     diagnostic = caught.value.diagnostics[0]
@@ -155,7 +155,7 @@ def test_refusals_name_line_and_column(name: str) -> None:
     assert (diagnostic.code, place.line, place.column) == (code, line, column)
     assert place.file == "bad.resccl"
     assert len(str(diagnostic)) < 2000
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_every_rule_is_tested() -> None:
@@ -282,10 +282,10 @@ def test_values_carried_within_independent_loops_are_those_of_plain_execution() 
 
 
 def test_a_thousand_gpus_take_no_minutes() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     program = parse(ANY_SIZE, in_place=True, nRanks=1024)
     assert len(program.transfers) == 2 * 1024 * (127 + 128 * 7)
-    assert time.perf_counter() - start < 10  # some 1.5 s; machines of testers differ
+    assert time.process_time() - start < 10  # some 1.5 s; machines of testers differ
 
 
 def refuses_or_reads(text: str) -> None:

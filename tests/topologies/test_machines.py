@@ -192,9 +192,9 @@ def test_machines_that_reduce_in_switches_differ_only_in_the_flag() -> None:
 
 def test_a_thousand_gpus_are_built_in_well_under_a_second() -> None:
     topologies.find_machine("ndv4")
-    start = time.perf_counter()
+    start = time.process_time()
     topology = topologies.ndv4(128)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert topology.ranks == 1024
 
 

@@ -25,8 +25,8 @@ def levels(successors: Edges, patience: int = PATIENCE, few: int = FEW) -> IntAr
     cycle or behind one.
 
     Kahn's algorithm, a whole level at a time: linear in the edges, up to a sort of each level.
-    After `patience` consecutive narrow levels, as in long chains, it continues node by node; a graph
-    of fewer nodes than `few` it treats so from the beginning.
+    After `patience` consecutive narrow levels, as in long chains, it continues node by node; graphs
+    of fewer than `few` nodes it treats so from the beginning.
     """
     nodes = len(successors.offset) - 1
     waiting = np.bincount(successors.target, minlength=nodes)
