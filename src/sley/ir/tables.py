@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache, cached_property
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -34,9 +34,13 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-@cache  # every value asks for them
 def column_types(cls: type[Any]) -> Mapping[str, np.dtype[Any]]:
     """The fields of a class that are annotated as arrays, with their types."""
+    return _column_types(cast(Any, cls))  # mypy finds classes of values not hashable
+
+
+@cache  # every value asks for them
+def _column_types(cls: type[Any]) -> Mapping[str, np.dtype[Any]]:
     found = {f.name: _DTYPES[str(f.type)] for f in fields(cls) if str(f.type) in _DTYPES}
     return MappingProxyType(found)
 
