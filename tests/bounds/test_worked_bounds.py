@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sley import topologies
 from sley.bounds import Bounds
 from sley.ir.collectives import AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
 from sley.ir.topology import Topology
@@ -99,3 +100,9 @@ def test_the_bound_of_a_thousand_gpus_is_exact() -> None:
     # All but one node: 127/128 of the size over 8 cards of 24 GB/s.
     assert bounds.algbw_GBps == pytest.approx(192 * 128 / 127)
     assert bounds.exact
+
+
+def test_linear_programs_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    Bounds.of(AllToAll(4), topologies.find("mesh:4")).at(1000)
+    Bounds.of(AllReduce(4), topologies.find("mesh:4")).at(1000)
+    assert capfd.readouterr() == ("", "")

@@ -65,7 +65,8 @@ class LinearProgram:
         matrix.format_ = highspy.MatrixFormat.kColwise
         matrix.start_ = np.searchsorted(variable[order], np.arange(len(self.cost) + 1))
         matrix.index_, matrix.value_ = row[order], factor[order]
-        highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        # highspy.Highs() prints a line on standard output before it has options.
+        highs = highspy._core._Highs()
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("solver", solver)
         highs.passModel(program)
