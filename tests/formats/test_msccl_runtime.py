@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sley
-from sley.errors import SleyError
+from sley.errors import Diagnostic, SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
@@ -333,6 +333,27 @@ def test_messages_take_one_slot_while_the_sizes_keep_them_small() -> None:
     assert about(proof, "slot sizes") == ["slots of 2M bytes or more, for messages of 8 chunks"]
     assert codes(deep(maxBytes=(4 << 20) + 1), "rccl") == ["V203"]
     assert codes(deep(maxBytes=0), "rccl") == ["V203"]
+
+
+def test_a_hang_of_large_calls_alone_names_the_size_and_the_slots(tmp_path: Path) -> None:
+    def refusal(**header: object) -> Diagnostic:
+        file = tmp_path / "deep.xml"
+        file.write_text(deep(**header), "utf-8")
+        with pytest.raises(SleyError) as caught:
+            sley.verify_file(file, "rccl")
+        (found,) = caught.value.diagnostics
+        return found
+
+    found = refusal(maxBytes=0)
+    assert found.notes[-3:] == (
+        "the plan ends with 8 slots or more",
+        "it ends with 2 slots if every message takes one, as long as all of its chunks fit into a "
+        "slot together",
+        "up to 4M a call, where every message takes one slot, the file is right",
+    )
+    assert "--max-bytes 4M" in found.remedy
+    assert codes(deep(maxBytes=0), "rccl", max_bytes=4 << 20) == []
+    assert "a call" not in refusal(minBytes=8 << 20, maxBytes=0).notes[-1]
 
 
 def test_the_user_can_name_the_sizes_of_calls_and_slots() -> None:

@@ -21,6 +21,7 @@ from sley.lang import ChunkProgram
 from support.examples import examples
 from support.plan_edits import as_nop, moved_to_block, swapped, wait_pairs, with_columns, with_waits
 from support.random_programs import RandomProgram, random_programs, run
+from support.xml_plans import I, O, Step, plan_of
 
 Mutator = Callable[[Plan], Iterator[Plan]]
 
@@ -230,7 +231,41 @@ def test_every_mutant_of_the_kind_is_refused(kind: Mutator, plans: list[Plan]) -
 def test_a_plan_with_too_few_slots_is_refused_as_hanging() -> None:
     with pytest.raises(sley.SleyError, match="V203") as caught:
         sley.verify(PLANS["fused ring"], slots=1)
-    assert any("waits for a free slot" in note for note in caught.value.diagnostics[0].notes)
+    notes = caught.value.diagnostics[0].notes
+    assert any("waits for a free slot" in note for note in notes)
+    assert notes[-1] == "the plan ends with 2 slots or more"
+
+
+def test_a_hang_that_no_slots_end_says_so() -> None:
+    ranks = [
+        [
+            [
+                Step(Op.RECV, dst=(O, 0), recv=1 - own, chan=0),
+                Step(Op.SEND, (I, 0), send=1 - own, chan=0),
+            ]
+        ]
+        for own in range(2)
+    ]
+    nothing = sley.Custom("nothing", 2, 1, 1, lambda rank, index: None)
+    with pytest.raises(sley.SleyError, match="V203") as caught:
+        sley.verify(plan_of(nothing, ranks))
+    assert caught.value.diagnostics[0].notes[-1] == "the plan hangs with any number of slots"
+
+
+@examples(20)
+@given(random_programs(max_operations=20), st.sampled_from(["msccl", "hpds"]), st.booleans())
+def test_a_hang_names_the_least_number_of_slots_that_ends_it(
+    random: RandomProgram, schedule: str, per_chunk: bool
+) -> None:
+    plan = sley.compile(random.program, slots=8, schedule=schedule)
+    try:
+        sley.verify(plan, slots=1, per_chunk=per_chunk)
+    except sley.SleyError as error:
+        note = next(note for note in error.diagnostics[0].notes if "the plan ends with" in note)
+        enough = int(note.split()[4])
+        sley.verify(plan, slots=enough, per_chunk=per_chunk)
+        with pytest.raises(sley.SleyError, match="V203"):
+            sley.verify(plan, slots=enough - 1, per_chunk=per_chunk)
 
 
 @examples(23)

@@ -86,12 +86,15 @@ class Execution:
     slots: the number of slots of its connections. per_chunk: whether every chunk of a message takes
         a slot, or every message one slot. None for a one-sided plan.
     conditions: when the runtime executes the file in this way, beyond what the plan itself says.
+    one_slot_bytes: if every chunk takes a slot, the largest call in which every message would take
+        only one.
     """
 
     plan: Plan | OneSidedPlan
     slots: int | None = None
     per_chunk: bool | None = None
     conditions: tuple[Condition, ...] = ()
+    one_slot_bytes: int | None = None
 
     @property
     def message_plan(self) -> Plan:

@@ -43,11 +43,7 @@ def run_abstractly(
         everything that the send needs, including its receive.
     """
     events = Events.of(plan, per_chunk)
-    pairs = [wait_pairs(plan, messages, slots, events)]
-    if holds is not None:
-        pairs.append(hold_pairs(messages, holds, events))
-    before, behind = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    graph = Edges.from_pairs(events.total, before, behind)
+    graph = _waiting(plan, messages, slots, events, holds)
     level = levels(graph)
     found = []
     if (level == NONE).any():
@@ -55,6 +51,17 @@ def run_abstractly(
     elif plan.loop_order is LoopOrder.INSTRUCTION:
         found = check_meetings(plan, messages)
     return Run(level[events.offset[:-1]], found)
+
+
+def _waiting(
+    plan: Plan, messages: Messages, slots: int, events: Events, holds: Edges | None
+) -> Edges:
+    """The graph of waiting: each event, and those that must come after it."""
+    pairs = [wait_pairs(plan, messages, slots, events)]
+    if holds is not None:
+        pairs.append(hold_pairs(messages, holds, events))
+    before, behind = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return Edges.from_pairs(events.total, before, behind)
 
 
 def run_of(plan: Plan, messages: Messages) -> Run:
@@ -150,8 +157,35 @@ def _describe(
         found=f"{len(rows)} instructions that wait for one another"
         + (", where every chunk of a message takes a slot" if by_chunk else ""),
         remedy=_PER_CHUNK if by_chunk else "",
-        notes=shortened(notes),
+        notes=[*shortened(notes), *_ways_out(plan, messages, slots, by_chunk, holds)],
     )
+
+
+def _ways_out(
+    plan: Plan, messages: Messages, slots: int, by_chunk: bool, holds: Edges | None
+) -> list[str]:
+    """With how many slots a plan that hangs with `slots` ends, and whether it ends if every message
+    takes only one of them."""
+
+    def ends(slots: int, per_chunk: bool) -> bool:
+        graph = _waiting(plan, messages, slots, Events.of(plan, per_chunk), holds)
+        return bool((levels(graph) != NONE).all())
+
+    sizes = Events.of(plan, by_chunk).parts[messages.send]
+    most = int(np.bincount(messages.connection, sizes).max(initial=1))
+    if not ends(most, by_chunk):  # no send waits for a slot
+        return ["the plan hangs with any number of slots"]
+    hangs, enough = slots, most  # more slots never make a plan hang
+    while enough - hangs > 1:
+        middle = (hangs + enough) // 2
+        hangs, enough = (hangs, middle) if ends(middle, by_chunk) else (middle, enough)
+    found = [f"the plan ends with {counted(enough, 'slot')} or more"]
+    if by_chunk and ends(slots, False):
+        found.append(
+            f"it ends with {counted(slots, 'slot')} if every message takes one, as long as all of "
+            "its chunks fit into a slot together"
+        )
+    return found
 
 
 _PER_CHUNK = (

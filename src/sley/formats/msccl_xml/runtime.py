@@ -422,14 +422,17 @@ def _execution(
         conditions.append(Condition("calls", "sum, prod, min or max"))
     conditions += root_conditions(plan.collective, target)
     longest = int(plan.instructions.count[SENDS[plan.instructions.op]].max(initial=1))
+    slot_bytes = slot_bytes or _slot_bytes(header, target)
     per_chunk = True
     if longest > 1 and calls.most is not None:
         needed = longest * -(-calls.most // header.nchunksperloop)
-        per_chunk = needed > (slot_bytes or _slot_bytes(header, target))
+        per_chunk = needed > slot_bytes
         if not per_chunk:
             text = f"slots of {size_text(needed)} bytes or more, for messages of {longest} chunks"
             conditions.append(Condition("slot sizes", text))
-    return Execution(plan, plan.slots, per_chunk, tuple(conditions))
+    small = slot_bytes // longest * header.nchunksperloop
+    one_slot_bytes = small if per_chunk and small >= calls.least else None
+    return Execution(plan, plan.slots, per_chunk, tuple(conditions), one_slot_bytes)
 
 
 def _slot_bytes(header: Header, target: XmlTarget) -> int:
