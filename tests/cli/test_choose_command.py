@@ -29,7 +29,7 @@ def chosen(*arguments: object) -> dict[str, Any]:
 
 
 def test_the_table_covers_the_sizes() -> None:
-    sizes = ("-b", "3K", "-e", "1M", "-f", 4)
+    sizes = ("-b", "3K", "-e", "1M", "-f", 4, "--schedule", "msccl")
     table = chosen("ring-allreduce", "all-pairs-allreduce", *FEW, *sizes)
     ranges = table["ranges"]
     assert ranges[0]["begin"]["size_bytes"] == 3 * 2**10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -81,18 +82,19 @@ def asserted() -> list[str]:
     return lines
 
 
-def test_every_field_lies_where_the_kernels_have_it() -> None:
-    lines = asserted()
-    assert len(lines) > 100
-    assert compiles(*lines)
+def test_every_field_lies_where_the_kernels_have_it_and_every_name_has_their_number() -> None:
+    fields = asserted()
+    assert len(fields) > 100
+    assert compiles(*fields, *numbered())
 
 
 def test_a_field_elsewhere_is_noticed() -> None:
     assert not compiles(same("offsetof(Block, steps)", tables.BLOCK.fields["steps"][1] + 4))
 
 
-def test_memories_reasons_and_states_have_the_kernels_numbers() -> None:
-    lines = [
+def numbered() -> list[str]:
+    assert (Status.DONE, Status.STALLED, Status.ABORTED) == (0, 1, 2)
+    return [
         same("kData", Buffer.INPUT),
         same("kOutput", Buffer.OUTPUT),
         same("kScratch", Buffer.SCRATCH),
@@ -102,21 +104,15 @@ def test_memories_reasons_and_states_have_the_kernels_numbers() -> None:
         same("kSlot", Reason.SLOT),
         same("kReading", Reason.READING),
     ]
-    assert (Status.DONE, Status.STALLED, Status.ABORTED) == (0, 1, 2)
-    assert compiles(*lines)
 
 
-@pytest.mark.parametrize("protocol", Protocol, ids=lambda p: p.name.lower())
-def test_protocols_have_the_kernels_numbers(protocol: Protocol) -> None:
-    word = {"SIMPLE": "kSimple", "LL": "kLL", "LL128": "kLL128", "DIRECT": "kDirect"}
-    assert compiles(
-        f'static_assert(kProtocol == {word[protocol.name]}, "");', protocol=protocol.value
-    )
-
-
-@pytest.mark.parametrize("name", DATA_TYPES)
-def test_types_have_the_kernels_numbers_and_sizes(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "protocol"), list(zip(DATA_TYPES, cycle(Protocol), strict=False)), ids=str
+)
+def test_types_and_protocols_have_the_kernels_numbers(name: str, protocol: Protocol) -> None:
+    """The protocols in turn."""
     kind = DATA_TYPES[name]
+    number = {"SIMPLE": "kSimple", "LL": "kLL", "LL128": "kLL128", "DIRECT": "kDirect"}
     bits = 8 * kind.size_bytes
     word = {
         "float16": "Float16",
@@ -129,4 +125,5 @@ def test_types_have_the_kernels_numbers_and_sizes(name: str) -> None:
         lines.append(same("std::is_signed_v<Element> && std::is_integral_v<Element>", 1))
     else:
         lines.append(same(f"std::is_same_v<Element, {word}>", 1))
-    assert compiles(*lines, dtype=kind.number)
+    lines.append(f'static_assert(kProtocol == {number[protocol.name]}, "");')
+    assert compiles(*lines, dtype=kind.number, protocol=protocol.value)
