@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import struct
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 
 import matplotlib
@@ -60,14 +62,12 @@ def transfer_pairs(made: sley.Program) -> set[tuple[int, int]]:
     return set(zip(d.before.tolist(), d.after.tolist(), strict=True))
 
 
-def crosses(one: Box, other: Box) -> bool:
-    """Whether the insides of two boxes overlap."""
-    return (
-        one.x < other.x + other.width
-        and other.x < one.x + one.width
-        and one.y < other.y + other.height
-        and other.y < one.y + one.height
-    )
+def crossing(boxes: Sequence[Box]) -> list[tuple[Box, Box]]:
+    """The pairs of boxes whose insides overlap."""
+    x, y, width, height = np.array([(b.x, b.y, b.width, b.height) for b in boxes]).T
+    beside = (x[:, None] < x + width) & (x < (x + width)[:, None])
+    above = (y[:, None] < y + height) & (y < (y + height)[:, None])
+    return [(boxes[k], boxes[n]) for k, n in np.argwhere(np.triu(beside & above, 1)).tolist()]
 
 
 def check_readable(picture: Picture) -> None:
@@ -78,8 +78,7 @@ def check_readable(picture: Picture) -> None:
         width, size = text_width(text.text, text.size_pt), text.size_pt / 72
         left = {"left": text.x, "center": text.x - width / 2, "right": text.x - width}[text.align]
         texts.append(Box("", left, text.y - size / 2, width, size, LOCAL))
-    for one, other in combinations([*picture.boxes, *texts], 2):
-        assert not crosses(one, other), (one, other)
+    assert not crossing([*picture.boxes, *texts])
     for box in picture.boxes:
         assert all(text_width(line, box.size_pt) <= box.width for line in box.text), box
     for box in [*picture.boxes, *picture.grounds, *texts]:
@@ -111,10 +110,11 @@ def check_no_line_hides_another(picture: Picture) -> None:
         for (x0, y0), (x1, y1) in pairwise(line.points)
         if line.id and y0 == y1
     ]
-    for (y, left, right, one), (height, start, end, other) in combinations(parts, 2):
-        if y == height and left + 1e-6 < end and start + 1e-6 < right:
-            assert one[0] == other[0], (one, other)
-            assert one[1] == other[1] or one[2] == other[2], (one, other)
+    for _, level in groupby(sorted(parts), key=itemgetter(0)):
+        for (_, left, right, one), (_, start, end, other) in combinations(level, 2):
+            if left + 1e-6 < end and start + 1e-6 < right:
+                assert one[0] == other[0], (one, other)
+                assert one[1] == other[1] or one[2] == other[2], (one, other)
 
 
 def test_every_transfer_and_dependency_is_drawn(case: tuple[sley.Program, sley.Plan]) -> None:

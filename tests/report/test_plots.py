@@ -45,7 +45,7 @@ def test_a_plot_has_curves_operations_or_sums_of_time(tmp_path):
             {"recv reduce send"},
         ),
         "mesh": ([large], {"recv reduce copy", "7 . 7"}, {"algbw, GB/s"}),
-        "bins": ([mesh_simulation(4, 8)], {"share of the time in which data moves"}, {"recv"}),
+        "bins": ([mesh_simulation(4, 6)], {"share of the time in which data moves"}, {"recv"}),
     }
     for name, (simulations, inside, outside) in cases.items():
         plot(simulations, tmp_path / f"{name}.svg")
