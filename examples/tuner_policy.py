@@ -1,0 +1,56 @@
+"""A policy for a tuner: what the simulator finds fastest on a cluster, for NCCL and for sley.
+
+`sley tune` learns a policy by measuring. This one is made from `sley.choose`, which only
+simulates: for each range of sizes, an algorithm and its options. Written as a file, it steers
+sley's communicators (SLEY_TUNER=policy.zip); exported, it steers NCCL, which takes those decisions
+that it has words for.
+
+    python examples/tuner_policy.py
+
+prints:
+
+    65536 bytes: two-level-allreduce, LL
+    33554432 bytes: multi-ring-allreduce, Simple
+    allreduce,524288,2097151,ring,ll,16,2,8
+    allreduce,5242880,67108864,ring,simple,16,2,8
+    5 remarks on what NCCL can't do
+"""
+
+import tempfile
+from pathlib import Path
+
+import sley
+from sley import policy
+from sley.policy import Decision, Machine, Policy, Range, exports
+
+TOPOLOGY = "2x4"
+
+if __name__ == "__main__":
+    choices = sley.choose(
+        [
+            sley.algorithms.multi_ring_allreduce(2, 4, in_place=True),
+            sley.algorithms.two_level_allreduce(2, 4, in_place=True),
+        ],
+        ["16K", "64M"],
+        TOPOLOGY,
+        protocol=["LL", "Simple"],
+        schedule="msccl",
+        allocate="connection",
+        channels=1,
+        instances=4,
+    )
+    ranges = tuple(
+        Range(choice.begin_bytes, choice.end_bytes, Decision(choice.algorithm, choice.options))
+        for choice in choices.ranges
+    )
+    machine = Machine("simulator", TOPOLOGY, fingerprint="", nodes=2, gpus=4)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "policy.zip")
+        policy.write(Policy(machine, {"allreduce": ranges}), path)
+        learned = policy.read(path)
+    for size in (64 << 10, 32 << 20):
+        decision = learned.find("allreduce", size).decision
+        print(f"{size} bytes: {decision.algorithm}, {decision.options.protocol.value}")
+    nccl = exports.nccl_csv(learned)
+    print(*[line for line in nccl.text.splitlines() if line.endswith(",2,8")], sep="\n")
+    print(f"{len(nccl.remarks)} remarks on what NCCL can't do")
