@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -69,3 +70,10 @@ def test_a_run_of_more_ranks_than_cores_says_that_they_share_them() -> None:
     cores = len(os.sched_getaffinity(0))
     result = sley("run", "ring-allreduce", "--ranks", cores + 1, "-n", 1, "-w", 0)
     assert f"note: {cores + 1} ranks share" in result.stderr
+
+
+def test_a_file_without_switches_says_what_becomes_of_groups(tmp_path: Path) -> None:
+    line = ("compile", "nvls-allreduce", "--ranks", 4, "-o", tmp_path / "x.xml")
+    said = "note: MSCCL XML has no switches: groups get a message for each rank\n"
+    assert sley(*line).stderr == said
+    assert sley(*line, "--no-switches").stderr == ""

@@ -14,13 +14,14 @@ from sley import recognition, schedules
 from sley.algorithms import CATALOG, build, find
 from sley.cli import python_files
 from sley.cli.options import Selection, flag
-from sley.cli.output import Phases, report_notes
+from sley.cli.output import Phases, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
 from sley.errors import Place, did_you_mean
 from sley.errors.formats import F404
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.lang import rescclang
 from sley.lang.files import ProgramFunction
@@ -50,11 +51,15 @@ def plan_and_file(
         imported = _read_plan(selection, phases, verify=verify)
         return _on(topology, imported.message_plan), imported
     program = program_or_lifted(selection, topology, phases)
+    options = _options(selection, {} if form is None else form.needs)
     if form is not None:
         refuse_varying_counts(program.collective)
+        without = options.switches is False and selection.options.switches is None
+        if without and (program.transfers.group != NONE).any():
+            print_note(f"{form.name} has no switches: groups get a message for each rank")
     plan = compile_in_phases(
         program,
-        _options(selection, {} if form is None else form.needs),
+        options,
         phases.run,
         topology=topology,
         size=selection.size,
