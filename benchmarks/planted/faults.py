@@ -533,8 +533,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "runtime: messages may be longer than a slot",
         "formats",
-        "per_chunk = needed > (",
-        "per_chunk = needed > 2 * (",
+        "per_chunk = needed > slot_bytes",
+        "per_chunk = needed > 2 * slot_bytes",
     ),
     _fault(
         "digest: plans with different waits have the same digest",
