@@ -51,6 +51,13 @@ def test_a_maximum_flow_is_as_large_as_the_cut_that_it_names(graph: Graph) -> No
     assert flow == graph.value[side[graph.src] & ~side[graph.dst]].sum()
 
 
+def test_a_flow_over_the_shortest_path_is_taken_back_where_two_longer_ones_carry_more() -> None:
+    """The only path of three edges, 0-1-2-3, keeps both of the others from their end."""
+    edges = [(0, 1), (1, 2), (2, 3), (0, 4), (4, 5), (5, 2), (1, 6), (6, 7), (7, 3)]
+    src, dst = np.array(edges, np.int64).T.copy()
+    assert maximum_flow(8, src, dst, np.ones(len(edges), np.int64), (0, 3))[0] == 2
+
+
 @examples(60)
 @given(graphs())
 def test_distances_are_those_of_shortest_paths(graph: Graph) -> None:
