@@ -1,5 +1,5 @@
-"""The front door: what `sley` offers. It loads this module at the first use of one of the names
-(docs/decisions/0029-methods-of-values.md)."""
+"""The front door: the names that `sley` offers. The package loads this module when one of them is
+used for the first time (docs/decisions/0029-methods-of-values.md)."""
 
 from importlib.metadata import version
 

@@ -254,3 +254,13 @@ def test_a_table_of_a_package_gives_arguments(file: Path, tmp_path: Path) -> Non
         result = CliRunner().invoke(main, words)
         assert result.exit_code == code, result.output
         assert folder.exists() == (code == 0)
+
+
+def test_wrong_usage_in_a_table_of_a_package_names_the_row(tmp_path: Path) -> None:
+    table = tmp_path / "table.toml"
+    rows = "[[plans]]\nwhat = 'ring-allreduce'\nranks = 4\n[[plans]]\nwhat = 'ring-allreduce'\n"
+    table.write_text(rows)
+    words = ["package", str(tmp_path / "plans"), "--table", str(table), "--runtime", "rccl"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert f"{table}, plan 2: ring-allreduce needs --ranks" in result.stderr

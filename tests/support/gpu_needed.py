@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sley.errors import SleyError
+from sley.errors import Diagnostic, SleyError
 
 
 @cache
@@ -25,6 +25,6 @@ def needs_gpu() -> pytest.MarkDecorator:
     """The mark of a module of tests that need a GPU. Skips the module with the reason if there is
     none: its thousand tests would take seconds to be skipped one by one."""
     found = first_gpu()
-    if hasattr(found, "rule"):
+    if isinstance(found, Diagnostic):
         pytest.skip(f"no GPU: {found.rule.code}, {found.found}", allow_module_level=True)
     return pytest.mark.gpu

@@ -65,8 +65,10 @@ class LinearProgram:
         matrix.format_ = highspy.MatrixFormat.kColwise
         matrix.start_ = np.searchsorted(variable[order], np.arange(len(self.cost) + 1))
         matrix.index_, matrix.value_ = row[order], factor[order]
-        # highspy.Highs() prints a line on standard output before it has options.
-        highs = highspy._core._Highs()
+        # The bindings' own class: highspy.Highs() enables callbacks, too, which prints a banner on
+        # standard output before there is an option against it.
+        (bindings,) = highspy.Highs.__bases__
+        highs = bindings()
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("solver", solver)
         highs.passModel(program)

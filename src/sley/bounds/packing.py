@@ -42,20 +42,15 @@ def packed_GBps(network: Network, ranks: int) -> float:  # noqa: N802 - a unit
         program.limit([(within, flow, 1.0), (within, part[link_of], -1.0)], np.zeros(ranks * m))
         # What leaves a vertex, except the rank that the flow is for, is the rate of its own root.
         row = root[:, None] * (n - 1) + np.arange(n) - (np.arange(n) > root[:, None])
-        ends = (network.src, sign), (network.dst, -sign)
-        terms = [
-            (row[rank[own], vertex[link_of[own]]], flow[own], factor)
-            for vertex, factor in ends
-            for own in (np.flatnonzero(vertex[link_of] != rank),)
-        ]
+        leaving, inner = [], []
+        for vertex, factor in ((network.src, sign), (network.dst, -sign)):
+            own = np.flatnonzero(vertex[link_of] != rank)
+            leaving.append((row[rank[own], vertex[link_of[own]]], flow[own], factor))
+            own = np.flatnonzero(vertex >= ranks)
+            inner.append((vertex[own] - ranks, part[own], factor))
         of, other = np.nonzero(root[:, None] != root)
-        terms.append((row[of, other], rates[other], -1.0))
-        program.limit(terms, np.zeros(ranks * (n - 1)), equal=True)
-        inner = [
-            (vertex[own] - ranks, part[own], factor)
-            for vertex, factor in ends
-            for own in (np.flatnonzero(vertex >= ranks),)
-        ]
+        leaving.append((row[of, other], rates[other], -1.0))
+        program.limit(leaving, np.zeros(ranks * (n - 1)), equal=True)
         program.limit(inner, np.zeros(n - ranks), equal=True)
     solved = program.solve("ipm")
     return 0.0 if solved is None else float(-solved.value * top)

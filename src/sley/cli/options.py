@@ -244,6 +244,19 @@ def _literal(text: str) -> object:
         return text
 
 
+PARAMETERS = (
+    "ranks",
+    "nodes",
+    "gpus",
+    "nics",
+    "stage_channels",
+    "rings",
+    "orders",
+    "node_instances",
+)
+"""Parameters of the library's algorithms that have options; in a program, their values are
+fixed."""
+
 ARG = "--arg"
 """The option for an argument of a function in a Python file."""
 

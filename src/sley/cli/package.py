@@ -92,7 +92,7 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
             part = plan_part(
                 f"{number:02}-{row.stem}{end}",
                 str(row),
-                partial(_plan, replace(selection, in_place=in_place), runtime, phases),
+                partial(_plan, row, replace(selection, in_place=in_place), runtime, phases),
                 runtime,
                 (row.min_bytes, row.max_bytes),
                 0 if row.nodes is None else row.gpus or 0,
@@ -101,9 +101,13 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
 
 
 def _plan(
-    selection: Selection, runtime: Runtime, phases: Phases
+    row: TableRow, selection: Selection, runtime: Runtime, phases: Phases
 ) -> tuple[Plan, tuple[int, int | None]]:
-    """A plan, and the sizes of the file that it is from, or all."""
+    """A plan, and the sizes of the file that it is from, or all. Errors: those of `plan_and_file`;
+    wrong usage names the row."""
     form = FORMATS[runtime.suffix]
-    plan, imported = plan_and_file(selection, phases, verify=False, form=form)
+    try:
+        plan, imported = plan_and_file(selection, phases, verify=False, form=form)
+    except click.UsageError as error:
+        raise click.UsageError(f"{row.entry}: {error.message}", error.ctx) from error
     return plan, (0, None) if imported is None else imported.sizes(TARGETS[runtime.target])

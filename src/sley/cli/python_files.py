@@ -9,24 +9,11 @@ from typing import Any
 
 import click
 
-from sley.cli.options import ARG, Selection, flag
+from sley.cli.options import ARG, PARAMETERS, Selection, flag
 from sley.errors import did_you_mean
 from sley.ir.program import Program
 from sley.lang import files
 from sley.lang.files import ProgramFunction
-
-PARAMETERS = (
-    "ranks",
-    "nodes",
-    "gpus",
-    "nics",
-    "stage_channels",
-    "rings",
-    "orders",
-    "node_instances",
-)
-"""Parameters of the library's algorithms that have options; in a program, their values are
-fixed."""
 
 _WITH_OPTION = (*PARAMETERS, "root", "in_place", "channels")
 """The parameters that have an option with their name."""

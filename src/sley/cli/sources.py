@@ -13,7 +13,7 @@ import numpy as np
 from sley import recognition, schedules
 from sley.algorithms import CATALOG, build, find
 from sley.cli import python_files
-from sley.cli.options import Selection, flag
+from sley.cli.options import PARAMETERS, Selection, flag
 from sley.cli.output import Phases, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
 from sley.errors import Place, did_you_mean
@@ -258,7 +258,7 @@ def _trace(selection: Selection) -> Program:
         _refuse_sizes(selection, ("root", "stage_channels", "rings", "orders", "node_instances"))
         return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
     if kind in recognition.SCHEDULES:
-        _refuse_sizes(selection, (*python_files.PARAMETERS, "root"))
+        _refuse_sizes(selection, (*PARAMETERS, "root"))
         return schedules.load(what, in_place=bool(selection.in_place))
     _check_parameters(selection)
     return build(
@@ -281,7 +281,7 @@ def _check_parameters(selection: Selection) -> None:
     """Refuses options that an algorithm of the library doesn't take, and missing ones. Errors:
     L120, click's usage error."""
     algorithm = find(selection.what)
-    given = {w for w in (*python_files.PARAMETERS, "root") if getattr(selection, w) is not None}
+    given = {w for w in (*PARAMETERS, "root") if getattr(selection, w) is not None}
     parameters, grid = set(algorithm.parameters), {"nodes", "gpus"}
     if "ranks" in parameters and given & {"ranks", *grid} == grid:
         given = given - grid | {"ranks"}
@@ -325,7 +325,7 @@ def refuse_foreign(form: Format, known: Collection[str], given: Mapping[str, obj
 def file_settings(selection: Selection) -> dict[str, Any]:
     """What the user says about the plan in a file, for the reader; refuses options that have no
     meaning for it."""
-    _refuse_sizes(selection, python_files.PARAMETERS)
+    _refuse_sizes(selection, PARAMETERS)
     if selection.options.schedule is None:
         given = [word for word in selection.options.given() if word != "slots"]
         if selection.size is not None:

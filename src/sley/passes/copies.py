@@ -39,7 +39,7 @@ def forward_copies(program: Program) -> Forwarded:
         present = _present(found, writes, removable)
         if present.all():
             return found
-        found, removable = _rows(found, present), removable[present]
+        found, removable = _without(found, ~present), removable[present]
         t = found.program.transfers
         writes = _Writes.of(found.program, ~t.remote & (t.kind == TransferKind.COPY))
 
@@ -164,9 +164,9 @@ def _present(found: Forwarded, writes: _Writes, removable: BoolArray) -> BoolArr
     return present
 
 
-def _rows(found: Forwarded, present: BoolArray) -> Forwarded:
-    """The program with some of its transfers alone."""
-    t, operands = found.program.transfers, found.operands
+def _without(found: Forwarded, removed: BoolArray) -> Forwarded:
+    """The program without some of its transfers."""
+    t, operands, present = found.program.transfers, found.operands, ~removed
     kept = Transfers(**{name: getattr(t, name)[present] for name in t.column_names()})
     own = Operands(operands.buffer[present], operands.index[present])
     return Forwarded(replace(found.program, transfers=kept), own)

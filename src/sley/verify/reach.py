@@ -15,8 +15,8 @@ _MOST_NOTES = 4
 
 def unheard(plan: Plan, messages: Messages, order: np.ndarray, wrong: int) -> list[str]:
     """Sentences about ranks to which nothing comes of ranks whose data they are promised, directly
-    or by way of others: "ranks 3-5 never hear from ranks 0-2". At most four, and
-    the number of the others; none where they are as many as the wrong chunks, which say the same.
+    or by way of others: "ranks 3-5 never hear from ranks 0-2". At most four, and the number of the
+    others; none where they are as many as the wrong chunks, which say the same.
 
     order: the instructions in an order in which they can run. wrong: the number of wrong chunks.
     """

@@ -20,7 +20,7 @@ from typing import Any
 from sley.errors import Place
 from sley.errors.language import L113
 from sley.ir.program import Program
-from sley.lang.files import run_file
+from sley.lang.interpreter import run_file
 from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
 from sley.lang.msccl.session import ScriptProgram, Session, Write, under_way
 
