@@ -154,7 +154,7 @@ def in_place(blocks: list[list[Exchange]]) -> Plan:
         block_offset=np.cumsum([0, *map(len, blocks)]),
         waits=Edges.empty(len(rows)),
         scratch_chunks=np.zeros(ranks, np.int32),
-        sources=Sources([], [], [], ()),
+        sources=Sources.of_file("", []),
     )
 
 

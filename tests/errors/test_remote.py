@@ -12,7 +12,10 @@ from sley.errors.remote import diagnostic_from_json, telling
 from sley.errors.runtime import R503, R507
 
 FULL = R503.diagnostic(
-    at=[Place("a.py", 3, 4, "rank 0"), Place(detail="rank 1")],
+    at=[
+        Place("a.py", 3, 4, "rank 0", Place("b.py", 5, caller=Place("c.py", 6))),
+        Place(detail="rank 1"),
+    ],
     expected="é",
     found="{}",
     remedy="none",

@@ -91,7 +91,7 @@ def by_hand(
         block_offset=offsets_of(np.array([len(rank) for rank in ranks])),
         waits=Edges.empty(len(steps)),
         scratch_chunks=np.full(len(ranks), scratch, np.int32),
-        sources=Sources([], [], [], ()),
+        sources=Sources.of_file("", []),
     )
 
 

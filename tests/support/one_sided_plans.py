@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sley.errors import Place
 from sley.ir.collective import Collective
 from sley.ir.one_sided import Action, Counters, OneSidedPlan, Operations, Ranges
 from sley.ir.sources import Sources
@@ -123,5 +122,5 @@ def plan_of(
         scratch_chunks=np.full(collective.ranks, scratch, np.int32),
         scratch_copies=copies,
         words=tuple(action.name.lower() for action in Action),
-        sources=Sources(*(np.zeros(0, np.int32),) * 3, whole=Place()),
+        sources=Sources.of_file("", []),
     )

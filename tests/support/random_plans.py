@@ -201,7 +201,7 @@ class PlanMaker:
             block_offset=offset,
             waits=Edges.from_pairs(len(steps), source, target),
             scratch_chunks=np.full(self.ranks, SCRATCH, np.int32),
-            sources=Sources([], [], [], ()),
+            sources=Sources.of_file("", []),
         )
 
     def _collective(self) -> sley.Collective:

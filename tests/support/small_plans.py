@@ -98,12 +98,7 @@ class Hand:
                 np.array([t for ts in targets for t in ts], np.int32),
             ),
             scratch_chunks=np.full(collective.ranks, scratch, np.int32),
-            sources=Sources(
-                np.zeros(self.lines),
-                np.arange(1, self.lines + 1),
-                np.zeros(self.lines),
-                files=(FILE,),
-            ),
+            sources=Sources.of_file(FILE, np.arange(1, self.lines + 1)),
         )
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 import sley
-from sley.errors import Place
 from sley.ir.dag import InstructionDag
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
@@ -60,13 +59,7 @@ def program_of(text: str, *, chunks: int = 8, in_place: bool = False, result: st
         ),
         scratch_chunks=scratch,
         protocol=None,
-        sources=Sources(
-            file=np.zeros(len(rows)),
-            line=np.arange(1, len(rows) + 1),
-            position=np.zeros(len(rows)),
-            files=("written",),
-            whole=Place("written"),
-        ),
+        sources=Sources.of_file("written", np.arange(1, len(rows) + 1)),
     )
 
 

@@ -77,7 +77,7 @@ def plan_of(
         block_offset=offset,
         waits=Edges.from_pairs(len(steps), source, target),
         scratch_chunks=np.array(scratch or [0] * len(ranks), np.int32),
-        sources=Sources([], [], [], ()),
+        sources=Sources.of_file("", []),
     )
 
 

@@ -75,6 +75,21 @@ def test_nothing_that_reaches_a_promised_chunk_is_refused_where_it_is_read(op: O
     assert found.found == "rank 0 scratch[0] holds none when it is read"
 
 
+def test_a_read_before_the_only_write_names_the_write() -> None:
+    hand = Hand()
+    for cell in (1, 2):
+        hand.add(0, 0, Op.COPY, (SCRATCH, cell - 1), (OUT, cell - 1))
+    hand.add(0, 0, Op.COPY, (IN, 0), (SCRATCH, 0))
+    keep = sley.Custom("keep", 1, 1, 2, lambda rank, index: [(0, 0)])
+    with pytest.raises(sley.SleyError) as caught:
+        sley.verify(hand.plan(keep, scratch=2))
+    early, never = caught.value.diagnostics
+    assert early.places[1].detail == "written only here, rank 0, block 0, step 2 (copy)"
+    assert early.remedy == "Let the write come before the read."
+    assert len(never.places) == 1
+    assert never.remedy == never.rule.instead
+
+
 def test_a_promised_chunk_that_nobody_writes_is_a_wrong_result() -> None:
     hand = Hand()
     hand.add(0, 0, Op.COPY, (IN, 0), (SCRATCH, 0))

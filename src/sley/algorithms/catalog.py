@@ -115,7 +115,7 @@ def find(name: str) -> Algorithm:
     if name in CATALOG:
         return CATALOG[name]
     raise L120.error(
-        expected="one of " + ", ".join(CATALOG),
+        expected="an algorithm that `sley list` prints",
         found=repr(name),
         remedy=did_you_mean(str(name), CATALOG),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import Any
 
 
 def counted(number: int, word: str) -> str:
@@ -40,13 +41,14 @@ class Place:
     """A place: a line of a file, a row of a plan, or both.
 
     ``file`` and ``line`` name text that a person can open; ``detail`` names a part without its own
-    line ("rank 0, block 1, step 3").
+    line ("rank 0, block 1, step 3"); ``caller`` is the line that called the function of this one.
     """
 
     file: str = ""
     line: int = 0
     column: int = 0
     detail: str = ""
+    caller: Place | None = None
 
     def __str__(self) -> str:
         text = self.file
@@ -55,6 +57,30 @@ class Place:
         if self.column:
             text += f":{self.column}"
         return ", ".join(part for part in (text, self.detail) if part)
+
+    @property
+    def callers(self) -> Iterator[Place]:
+        """The lines that called the function of this one, the innermost first."""
+        if self.caller is not None:
+            yield self.caller
+            yield from self.caller.callers
+
+    def labelled(self, label: str) -> Place:
+        """The place with a label before its detail: what a second place of a diagnostic is."""
+        return replace(self, detail=", ".join(filter(None, (label, self.detail))))
+
+    def to_json(self) -> dict[str, object]:
+        """The place as plain values; `called_from` has the callers."""
+        own = {"file": self.file, "line": self.line, "column": self.column, "detail": self.detail}
+        return {**own, "called_from": [{"file": c.file, "line": c.line} for c in self.callers]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Place:
+        """The place that `to_json` wrote. Errors: KeyError or TypeError for another value."""
+        caller = None
+        for outer in reversed(value["called_from"]):
+            caller = cls(outer["file"], outer["line"], caller=caller)
+        return cls(value["file"], value["line"], value["column"], value["detail"], caller)
 
     @property
     def short(self) -> str:
@@ -120,7 +146,10 @@ class Diagnostic:
         lines = [f"{self.code} {self.rule.name}"]
         if self.places and str(self.places[0]):
             lines[0] = f"{self.places[0]}: {lines[0]}"
-        lines += [f"  also: {place}" for place in self.places[1:] if str(place)]
+            lines += [f"  called from: {caller}" for caller in self.places[0].callers]
+        for place in self.places[1:]:
+            calls = "".join(f", called from {caller}" for caller in place.callers)
+            lines += [f"  also: {place}{calls}"] * bool(str(place))
         lines.append(f"  expected: {self.expected}")
         lines.append(f"  found:    {self.found}")
         lines += [f"  note:     {note}" for note in self.notes]
@@ -133,10 +162,7 @@ class Diagnostic:
         return {
             "code": self.code,
             "name": self.rule.name,
-            "places": [
-                {"file": p.file, "line": p.line, "column": p.column, "detail": p.detail}
-                for p in self.places
-            ],
+            "places": [place.to_json() for place in self.places],
             "expected": self.expected,
             "found": self.found,
             "notes": list(self.notes),

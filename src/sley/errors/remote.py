@@ -21,7 +21,7 @@ def diagnostic_from_json(value: Any) -> Diagnostic:
         rule = all_rules().get(code) or Rule(code, name, what="", why="", example="", instead="")
         return Diagnostic(
             rule,
-            tuple(Place(**place) for place in value["places"]),
+            tuple(Place.from_json(place) for place in value["places"]),
             str(value["expected"]),
             str(value["found"]),
             str(value["remedy"]),

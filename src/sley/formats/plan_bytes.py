@@ -22,7 +22,7 @@ from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Edges, column_types
 from sley.ir.words import LoopOrder, Protocol
 
-FORMAT = 1
+FORMAT = 2
 """The number of this layout."""
 
 _MAGIC = b"sleyplan"

@@ -381,7 +381,7 @@ class ChunkProgram:
             writer = int(np.atleast_2d(versions)[tuple(where)])
             place = self._recorder.place(writer)
             raise L106.error(
-                at=[caller_place(), place],
+                at=[caller_place(), place.labelled("overwritten here")],
                 expected="the latest reference to a place",
                 found=f"{ref.name(element)}, which was overwritten at {place}",
             )

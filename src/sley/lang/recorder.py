@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,23 +17,55 @@ from numpy.typing import NDArray
 
 from sley.errors import Place, without_inner_frames
 from sley.ir.sources import Sources
-from sley.ir.tables import Table
+from sley.ir.tables import NONE, Table
 
 _HERE = (str(Path(__file__).parent), str(Path(without_inner_frames.__code__.co_filename).parent))
 """The folders of the languages, and of the decorator that runs their functions."""
 
 
-def caller() -> tuple[str, int]:
-    """File and line of the innermost frame outside the languages: the user's line."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+@cache  # every operation asks for some
+def _is_own(file: str) -> bool:
+    """Whether a file is one of the languages', and not the user's."""
+    return file.startswith(_HERE)
+
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Names of frames that are parts of a function, without a call that anybody wrote."""
+
+_MOST_LINES = 8
+"""The most lines of a stack: a recursive function has long ones."""
+
+
+def call_stack() -> tuple[tuple[str, int], ...]:
+    """File and line of the user's frames, the innermost first: from the one that called a language
+    to the program's function, or to the module that calls the languages itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    stack: list[tuple[str, int]] = []
+    while frame is not None and len(stack) < _MOST_LINES:
+        code = frame.f_code
+        if _is_own(code.co_filename):
+            break
+        stack.append((code.co_filename, frame.f_lineno))
+        if code.co_name == "<module>":
+            break
+        if code.co_name in _COMPREHENSIONS and frame.f_back is not None:
+            frame = frame.f_back
+        frame = frame.f_back
+    return tuple(stack)
 
 
 def caller_place() -> Place:
-    """The user's line as a place for a diagnostic."""
-    return Place(*caller())
+    """The user's line as a place for a diagnostic, with those that called it."""
+    return _place(call_stack())
+
+
+def _place(stack: Sequence[tuple[str, int]]) -> Place:
+    place: Place | None = None
+    for file, line in reversed(stack):
+        place = Place(file, line, caller=place)
+    return place or Place()
 
 
 @dataclass
@@ -38,18 +73,26 @@ class Recorder:
     """Rows of a table, in the order of their calls.
 
     table: the type of the table, whose last column is `source`. rows: (number of rows, values in
-    the order of the columns); a value is a scalar or an array. lines: (file, line) -> row of the
-    program's `sources`. length: the number of all rows.
+    the order of the columns); a value is a scalar or an array. stacks: the user's lines, see
+    `call_stack` -> row of the program's `sources`, after the row of their callers. length: the
+    number of all rows.
     """
 
     table: type[Table]
     rows: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
-    lines: dict[tuple[str, int], int] = field(default_factory=dict)
+    stacks: dict[tuple[tuple[str, int], ...], int] = field(default_factory=dict)
     length: int = 0
 
     def source(self) -> int:
         """The source row of the user's current line."""
-        return self.lines.setdefault(caller(), len(self.lines))
+        stack = call_stack()
+        row = self.stacks.get(stack)
+        return self._add_stack(stack) if row is None else row
+
+    def _add_stack(self, stack: tuple[tuple[str, int], ...]) -> int:
+        if len(stack) > 1 and stack[1:] not in self.stacks:
+            self._add_stack(stack[1:])
+        return self.stacks.setdefault(stack, len(self.stacks))
 
     def __post_init__(self) -> None:
         self._in_order = itemgetter(*self.table.column_names())
@@ -79,12 +122,15 @@ class Recorder:
 
     def sources(self, whole: Place) -> Sources:
         """The source lines of the rows, of a program that begins at `whole`."""
-        files = list(dict.fromkeys(file for file, _ in self.lines))
+        lines = [stack[0] for stack in self.stacks]
+        files = list(dict.fromkeys(file for file, _ in lines))
         number = {file: i for i, file in enumerate(files)}
+        callers = [self.stacks[stack[1:]] if stack[1:] else NONE for stack in self.stacks]
         return Sources(
-            file=np.array([number[file] for file, _ in self.lines], np.int32),
-            line=np.array([line for _, line in self.lines], np.int32),
-            position=np.zeros(len(self.lines), np.int32),
+            file=np.array([number[file] for file, _ in lines], np.int32),
+            line=np.array([line for _, line in lines], np.int32),
+            position=np.zeros(len(lines), np.int32),
+            caller=np.array(callers, np.int32),
             files=tuple(files),
             whole=whole,
         )
@@ -94,7 +140,6 @@ class Recorder:
         for size, values in self.rows:
             if row < size:
                 source = int(np.broadcast_to(values[-1], size)[row])
-                file, line = list(self.lines)[source]
-                return Place(file, line)
+                return _place(list(self.stacks)[source])
             row -= size
         return Place()

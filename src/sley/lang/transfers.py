@@ -226,7 +226,10 @@ def _check_conflicts(t: Steps, reads: LongArray, writes: LongArray, sources: Sou
 def _refuse(t: Steps, writer: int, other: int, sources: Sources) -> None:
     writes_too = t.dst[other] == t.dst[writer] and t.chunk[other] == t.chunk[writer]
     raise L122.error(
-        at=[sources.place(int(t.source[row])) for row in (other, writer)],
+        at=[
+            sources.place(int(t.source[other])),
+            sources.place(int(t.source[writer])).labelled("the write"),
+        ],
         expected="transfers of one step that access different chunks",
         found=f"{_spell(t, writer)} writes what {_spell(t, other)} "
         f"{'writes' if writes_too else 'reads'}, chunk {t.chunk[writer]} of rank "

@@ -132,7 +132,10 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
             if hand[g] not in (_NO_HAND, number):
                 sources = dag.chunks.program.sources
                 raise C303.error(
-                    at=[sources.place(int(t.source[k])) for k in (row, row_of[g])],
+                    at=[
+                        sources.place(int(t.source[row])),
+                        sources.place(int(t.source[row_of[g]])).labelled("the other block"),
+                    ],
                     expected="one block for a connection, or for two that are fused",
                     found=f"rank {rank[g]} is to use blocks {int(requested[row])} and "
                     f"{hand[g] // lanes} for one connection",
@@ -152,15 +155,15 @@ def _check_peers(
     if pair is None:
         return
     t, sources = dag.chunks.program.transfers, dag.chunks.program.sources
-    users, uses, requested = [], [], NONE
+    places, uses, requested = [], [], NONE
     for end in of[list(pair)]:
         rank, peer, number, sends = ends.columns[:, end].tolist()
         own = np.flatnonzero((ends.send_end if sends else ends.receive_end) == end)
-        users.append(int(own[0]))
+        places.append(sources.place(int(t.source[own[0]])))
         requested = max(requested, int((t.send_block if sends else t.recv_block)[own].max()))
         uses.append(f"{'sends to' if sends else 'receives from'} rank {peer} on channel {number}")
     raise C302.error(
-        at=[sources.place(int(t.source[row])) for row in users],
+        at=[places[0], places[1].labelled("the other user of the block")],
         expected="at most one send peer, one receive peer and one channel for a block",
         found=f"block {requested} of rank {rank}, as requested, {uses[0]} and {uses[1]}",
     )

@@ -100,11 +100,5 @@ class Builder:
             ),
             scratch_chunks=scratch,
             protocol=None,
-            sources=Sources(
-                file=np.zeros(len(lines), np.int32),
-                line=lines,
-                position=np.zeros(len(lines), np.int32),
-                files=(self.file,),
-                whole=Place(self.file),
-            ),
+            sources=Sources.of_file(self.file, lines),
         )

@@ -382,7 +382,10 @@ class Schedule:
             (chunk, source, src, epoch, switch), rows = copied[0]
             ends = ", ".join(shortened([f"GPU {f.dst[row]}" for row in rows]))
             raise F555.error(
-                at=[Place(self.file, int(f.line[row])) for row in rows[:2]],
+                at=[
+                    Place(self.file, int(f.line[rows[0]])),
+                    Place(self.file, int(f.line[rows[1]])).labelled("the other copy"),
+                ],
                 expected="switches that pass a chunk to one GPU",
                 found=f"switch {switch} copies chunk {chunk} of GPU {source}, sent by GPU {src} in "
                 f"epoch {epoch}, to {ends}" + _more(len(copied)),

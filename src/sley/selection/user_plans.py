@@ -247,7 +247,7 @@ def check_input(plan: Plan, origin: str) -> None:
     """Refuses a plan out of place that writes to its input. Errors: N657."""
     if plan.input_writes.size and not plan.collective.in_place:
         raise N657.error(
-            at=[Place(origin), plan.place(plan.input_writes[0])],
+            at=[Place(origin), plan.place(plan.input_writes[0]).labelled("the first write")],
             expected="a plan that leaves its input as it is",
             found=f"{counted(len(plan.input_writes), 'write')} to it",
         )

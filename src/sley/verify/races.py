@@ -36,7 +36,7 @@ def check_races(plan: Plan, messages: Messages, level: np.ndarray) -> list[Diagn
         only_messages = varies and order.reaches(a, b)
         found.append(
             V204.diagnostic(
-                at=[plan.place(b), plan.place(a)],
+                at=[plan.place(b), plan.place(a).labelled("the other access")],
                 expected=f"an order between two accesses to {layout.name(int(cell[k]))}",
                 found="only messages order them, and the counts vary: short chunks have none"
                 if only_messages

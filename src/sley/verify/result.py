@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, shortened
 from sley.errors.verifier import V205, V206, V219
 from sley.ir.collective import Collective
 from sley.ir.connections import Messages
@@ -55,7 +55,7 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
         found = (
             found
             or _misplaced(plan, replay)
-            or [_empty_read(plan, row, cell) for row, cell in replay.empty_reads]
+            or _refuse_empty_reads(plan, order, replay.empty_reads)
         )
     return Result(found, replay.empty_reads)
 
@@ -173,7 +173,7 @@ def _compare(
     some = np.flatnonzero(wrong)[:LIMIT]
     exact, empty_reads = _trace_back(plan, replay, order, cells[some])
     if empty_reads:
-        return [_empty_read(plan, row, cell) for cell, row in empty_reads.items()]
+        return _refuse_empty_reads(plan, order, [(row, c) for c, row in empty_reads.items()])
     differences = []
     for k, cell in zip(some.tolist(), cells[some].tolist(), strict=True):
         value = Counter(c.values[int(c.expected[places[k]])].tolist())
@@ -196,12 +196,34 @@ def _compare(
     ]
 
 
-def _empty_read(plan: Plan, row: int, cell: int) -> Diagnostic:
-    return V205.diagnostic(
-        at=plan.place(row),
-        expected="a chunk that holds data",
-        found=f"{plan.layout.name(cell)} holds none when it is read",
-    )
+def _refuse_empty_reads(
+    plan: Plan, order: np.ndarray, reads: list[tuple[int, int]]
+) -> list[Diagnostic]:
+    """V205 for reads of cells without data, as (instruction, cell), one for each source line, in
+    the order in which they run. A write of the cell that comes too late is the likely cause, so
+    that it is named."""
+    by_line: dict[int, list[tuple[int, int]]] = {}
+    position = np.argsort(order)
+    for row, cell in sorted(reads, key=lambda read: position[read[0]]):
+        source = int(plan.instructions.source[row])
+        by_line.setdefault(~row if source == NONE else source, []).append((row, cell))
+    # In the reversed order, the last writer of a cell is the first one.
+    writers = _last_writers(plan, order[::-1], np.array([cell for _, cell in reads]))
+    found = []
+    for same in by_line.values():
+        row, cell = same[0]
+        writer = writers.get(cell)
+        found.append(
+            V205.diagnostic(
+                at=[plan.place(row)]
+                + ([] if writer is None else [plan.place(writer).labelled("written only here")]),
+                expected="a chunk that holds data",
+                found=f"{plan.layout.name(cell)} holds none when it is read",
+                remedy="" if writer is None else "Let the write come before the read.",
+                notes=shortened([f"so does {plan.layout.name(other)}" for _, other in same[1:]]),
+            )
+        )
+    return found
 
 
 def _misplaced(plan: Plan, replay: _Replay) -> list[Diagnostic]:

@@ -308,12 +308,6 @@ def plan_of(
         block_offset=offsets_of(np.bincount(place[block], minlength=len(block_order))),
         waits=Edges.from_pairs(len(rows), new_row[waits[0]], new_row[waits[1]]),
         scratch_chunks=_int32(scratch_of(raw)),
-        sources=Sources(
-            file=np.zeros(len(lines), np.int32),
-            line=_int32(lines),
-            position=np.zeros(len(lines), np.int32),
-            files=(raw.file,),
-            whole=raw.algo_place(),
-        ),
+        sources=Sources.of_file(raw.file, lines, whole=raw.algo_place()),
         per_chunk=True,
     )

@@ -213,13 +213,7 @@ class _Rows:
             scratch_chunks=np.array(room, np.int32),
             scratch_copies=2 if raw.doubles else 1,
             words=tuple(self.words),
-            sources=Sources(
-                file=np.zeros(len(lines), np.int32),
-                line=np.array(lines, np.int32),
-                position=np.zeros(len(lines), np.int32),
-                files=(raw.file,),
-                whole=raw.whole,
-            ),
+            sources=Sources.of_file(raw.file, lines, whole=raw.whole),
         )
 
     def _initial(self, key: _Counter) -> int:

@@ -121,7 +121,7 @@ class _Parameters:
     def refuse(self, rule: Rule, name: str, expected: str, *others: str) -> NoReturn:
         """Raises a rule for a parameter, and the others that it contradicts."""
         raise rule.error(
-            at=[self.places[n] for n in (name, *others)],
+            at=[self.places[name], *(self.places[n].labelled(n) for n in others)],
             expected=expected,
             found=f"{name}={_escape(self.words[name])}",
         )

@@ -61,11 +61,10 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
     read = read_header(algorithm, header, in_place=in_place, file=name)
     steps = _steps(algorithm, read, name)
     default = Path(file).stem if file else "rescclang"
-    sources = Sources(
-        file=np.zeros(len(algorithm.transfers), np.int32),
-        line=np.array([t.line for t in algorithm.transfers], np.int32),
-        position=np.array([t.column for t in algorithm.transfers], np.int32),
-        files=(name,),
+    sources = Sources.of_file(
+        name,
+        [t.line for t in algorithm.transfers],
+        [t.column for t in algorithm.transfers],
         whole=Place(name, algorithm.line, algorithm.column),
     )
     return assemble(
