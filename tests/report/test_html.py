@@ -20,7 +20,8 @@ from support.browser import open_page
 from support.made_simulations import mesh_simulation, ring_simulation
 
 FIGURES = (
-    "cards", "timeline", "links", "idle", "heat", "critical", "lines", "parameters",
+    "cards", "limit", "classes", "timeline", "links", "idle", "heat", "critical", "lines",
+    "parameters",
 )  # fmt: skip
 
 NASTY = "</script><script>throw 1</script><!-- <b>&amp; ' \" @@data@@ \u2028"
@@ -46,8 +47,8 @@ def test_the_page_draws_all_figures(tmp_path):
     page = checked(html_report(simulations, title="ring"), tmp_path)
     assert 0 not in drawn(page, (*FIGURES, "curve", "all")).values()
     assert drawn(page, ("curve", "all")) == {"curve": 4, "all": 4}
-    # The page starts with the largest size: 56 executions, 8 links in 32 bins.
-    assert drawn(page)["timeline"] == len(simulations[2].executions)
+    # The page starts with the largest size, whose 4 ranks are alike: 56 executions, 14 of a rank.
+    assert drawn(page)["timeline"] == len(simulations[2].executions) / 4
     assert drawn(page)["critical"] == 4
     assert "<b>16.64 GB/s</b>" in page.dom
 
@@ -70,7 +71,7 @@ def test_the_page_states_that_a_simulation_has_no_executions(tmp_path):
 
 
 def test_too_many_executions_are_summed_in_bins(tmp_path, monkeypatch):
-    monkeypatch.setattr("sley.report.html.data.MOST_EXECUTIONS", 50)
+    monkeypatch.setattr("sley.report.html.data.MOST_EXECUTIONS", 13)
     page = checked(html_report([ring_simulation()], title="one"), tmp_path)
     assert 0 not in drawn(page).values()
     assert "56 executions are too many" in page.text("timeline-note")
@@ -83,15 +84,63 @@ def test_many_simulations_share_the_limits_of_the_page():
 
 
 def test_too_many_blocks_are_averaged_by_rank(tmp_path, monkeypatch):
-    monkeypatch.setattr("sley.report.html.data.MOST_BLOCKS", 8)
+    monkeypatch.setattr("sley.report.html.data.MOST_BLOCKS", 3)
     simulation = mesh_simulation(2, 2)
     page = checked(html_report([simulation], title="one"), tmp_path)
     assert 0 not in drawn(page).values()
     assert f"({len(simulation.blocks)} in all)" in page.text("timeline-note")
     blocks = simulation_data(simulation, "x")["blocks"]
-    assert blocks["label"] == [f"rank {r}" for r in range(4)]
+    assert blocks["rank"] == list(range(4))
     mean = simulation.blocks.moving_us[simulation.plan.block_rank == 1].mean()
     assert blocks["moving_us"][1] == pytest.approx(mean, abs=1e-3)
+
+
+def test_alike_ranks_have_the_rows_of_one_until_their_head_is_pressed(tmp_path):
+    """The blocks of the mesh's 4 ranks in 2 groups, by press of the first head."""
+    script = """
+    const marks = () => Number(byId("timeline").dataset.marks);
+    const box = timeline.canvas.getBoundingClientRect();
+    const press = () => ["pointerdown", "pointerup"].forEach((type) =>
+      timeline.canvas.dispatchEvent(new PointerEvent(type, { clientX: box.left + 200,
+        clientY: box.top + 28, bubbles: true, pointerId: 1 })));
+    timeline.canvas.setPointerCapture = () => {};
+    const heads = () => timeline.source.heads.filter(Boolean);
+    const seen = [heads(), marks()];
+    press(); seen.push(heads(), marks());
+    press(); seen.push(heads(), marks());
+    document.documentElement.dataset.seen = JSON.stringify(seen);
+    """
+    simulation = mesh_simulation(2, 2)
+    data = simulation_data(simulation, "x")["blocks"]
+    assert [sorted(group) for group in data["alike"]] == [[0, 1], [2, 3]]
+    page = checked(html_report([simulation], title="one"), tmp_path, "", script)
+    closed, few, opened, more, *again = json.loads(page.page("data-seen"))
+    assert len(closed) == 2
+    assert re.fullmatch(r"rank \d, and 1 alike: \d", closed[0])
+    assert len(opened) == 3
+    assert again == [closed, few]
+    assert more > few == len(simulation.executions) / 2
+
+
+def test_only_ranks_that_stand_for_others_are_on_the_page_if_all_are_too_many(monkeypatch):
+    simulation = mesh_simulation(2, 2)
+    whole = simulation_data(simulation, "x")
+    assert whole["blocks"]["detail"] == "blocks"
+    monkeypatch.setattr("sley.report.html.data.MOST_BLOCKS", 15)
+    part = simulation_data(simulation, "x")
+    heads = [group[0] for group in part["blocks"]["alike"]]
+    assert part["blocks"]["detail"] == "alike"
+    assert sorted(set(part["blocks"]["rank"])) == sorted(heads)
+    shown = np.isin(simulation.plan.rank[simulation.executions.instruction], heads)
+    for name in ("turn", "start", "end", "tile", "cause"):
+        values = [v for v, own in zip(whole["timeline"][name], shown, strict=True) if own]
+        assert part["timeline"][name] == values
+    # An execution names the one that it waited for, even of a rank that is not shown.
+    t, all_ = part["timeline"], whole["timeline"]
+    waits = [t["labels"][n] if n >= 0 else "" for n in t["after_instruction"]]
+    expected = [all_["labels"][n] if n >= 0 else "" for n in all_["after_instruction"]]
+    assert waits == [text for text, own in zip(expected, shown, strict=True) if own]
+    assert any(not text.startswith(tuple(f"rank {r} " for r in heads)) for text in waits if text)
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
@@ -116,7 +165,7 @@ def test_controls_change_what_the_page_draws(tmp_path):
     change("curve-of", "busbw");
     change("idle-order", "idle");
     change("rank", "2"); seen.rank = marks("timeline");
-    change("rank", "all");
+    change("rank", "all"); seen.all = marks("timeline");
     const canvas = document.querySelector("#timeline canvas");
     const box = canvas.getBoundingClientRect();
     const point = (type, x, y, more = {}) => canvas.dispatchEvent(new PointerEvent(type,
@@ -148,6 +197,7 @@ def test_controls_change_what_the_page_draws(tmp_path):
     assert "135.8 us" in seen["small"]
     assert seen["time"] == 2
     assert seen["rank"] == len(small.executions) / 4
+    assert seen["all"] == len(small.executions)
     assert seen["tip"].startswith("rank 0 block 0 step 0 (send, ring_program.py:11)")
     assert "last waited for launch" in seen["tip"]
     middle, quarter = small.time_us / 2, small.time_us / 4
@@ -210,8 +260,10 @@ def test_the_page_shows_only_the_busiest_of_many_links(monkeypatch):
     monkeypatch.setattr("sley.report.html.data.MOST_CELLS", 60)
     part = simulation_data(simulation, "x")["links"]
     assert (part["links"], part["used"]) == (whole["links"], whole["used"])
-    assert part["label"] == whole["label"][:5]
-    assert len(part["load"]) == 5 * part["bins"] <= 60
+    # Six classes, each with its mean and its busiest link.
+    assert part["label"][:6] == whole["label"][:6]
+    assert len(part["label"]) == 6 + 6
+    assert len(part["load"]) == 12 * part["bins"] <= 60
     # A merged bin has the average of its parts.
     together = round(part["bin"] / whole["bin"])
     average = np.mean(whole["load"][:together])

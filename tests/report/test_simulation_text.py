@@ -10,10 +10,10 @@ import sley
 from sley.errors import SleyError
 from sley.ir.tables import NONE, Edges
 from sley.report.critical import critical_steps, times_by_line
+from sley.report.link_classes import link_classes
 from sley.report.simulation import (
     bytes_text,
     comparison_table,
-    link_groups,
     parameters,
     simulation_lines,
     size_table,
@@ -128,13 +128,26 @@ def test_the_text_has_every_parameter():
 
 def test_links_are_grouped_by_ends_and_rate():
     simulation = mesh_simulation(2, 2)
-    groups = dict(link_groups(simulation))
-    assert set(groups) == {
+    classes = link_classes(simulation)
+    assert {c.ends for c in classes} == {
         "GPU -> switch", "switch -> GPU", "GPU -> NIC", "NIC -> GPU", "NIC -> network",
         "network -> NIC",
     }  # fmt: skip
-    rows = np.sort(np.concatenate(list(groups.values())))
+    rows = np.sort(np.concatenate([c.links for c in classes]))
     assert rows.tolist() == list(range(len(simulation.topology.links)))
+
+
+def test_a_class_of_links_has_its_median_and_its_busiest_link():
+    """Of a broadcast along a ring, in which the last card sends nothing."""
+    plan = sley.compile(sley.algorithms.ring_broadcast(4), topology=sley.Topology.cluster(4, 1))
+    simulation = sley.simulate(plan, "1M")
+    (c,) = (c for c in link_classes(simulation) if c.ends == "NIC -> network")
+    used = simulation.utilisation[c.links]
+    assert (len(c.links), c.used) == (4, 3)
+    assert (c.average, c.median, c.most) == (used.mean(), np.median(used), used.max())
+    assert c.average < c.median
+    assert simulation.utilisation[c.busiest] == c.most
+    assert simulation.topology.link_label(c.busiest) in "\n".join(simulation_lines(simulation))
 
 
 def test_a_plan_without_blocks_has_a_report():

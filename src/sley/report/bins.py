@@ -17,23 +17,24 @@ def block_bins(
 ) -> tuple[FloatArray, FloatArray, LongArray]:
     """The share of each bin that thread blocks spend moving data, and waiting.
 
-    row: integer (blocks,), the row of the picture for each thread block; a row of several blocks
-        shows their average.
+    row: integer (blocks,), the row of the picture for each thread block, negative for none; a row
+        of several blocks shows their average.
     bins: number of bins from the call to the end.
     Returns moving and waiting, float64 (rows, bins), and the cause of the longest waits, int64
     (rows, bins).
     """
     rows = int(row.max(initial=-1)) + 1
     of = row[s.plan.block[e.instruction]].astype(np.int64)
+    shown = of >= 0
     width = s.time_us / bins
-    moving = _spread(of, e.start_us, e.end_us, rows, bins, width)
+    moving = _spread(of[shown], e.start_us[shown], e.end_us[shown], rows, bins, width)
     waits = np.stack(
         [
             _spread(of[m], e.turn_us[m], e.start_us[m], rows, bins, width)
-            for m in (e.cause == c for c in Cause)
+            for m in (shown & (e.cause == c) for c in Cause)
         ]
     )
-    blocks = np.bincount(row, minlength=rows)[:, None] * width
+    blocks = np.bincount(row[row >= 0], minlength=rows)[:, None] * width
     part = np.maximum(blocks, 1e-12)
     return moving / part, waits.sum(axis=0) / part, waits.argmax(axis=0)
 

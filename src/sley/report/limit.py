@@ -38,18 +38,31 @@ class Factor(StrEnum):
     LATENCY = "latency"
 
 
+FACTOR_WORDS = {
+    Factor.LAUNCH: "launch",
+    Factor.BLOCK: "thread blocks' own rate",
+    Factor.LINK: "links that are shared",
+    Factor.MEMORY: "memory",
+    Factor.SLOTS: "slots",
+    Factor.LATENCY: "latency and waits",
+}
+"""The factors in words."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """The limiting factor of a simulation.
 
     factor: the one with the longest time on the critical path.
     time_us: this time.
+    parts_us: the time of every factor; together the whole time.
     detail: the factor in words, with its rate or place.
     remedy: what would shorten the time.
     """
 
     factor: Factor
     time_us: float
+    parts_us: dict[Factor, float]
     detail: str
     remedy: str
 
@@ -72,7 +85,7 @@ def limit_of(simulation: Simulation) -> Limit:
     }
     factor = max(times, key=lambda one: times[one])
     detail = _detail(factor, simulation, inputs, path)
-    return Limit(factor, times[factor], detail, _remedy(factor, simulation))
+    return Limit(factor, times[factor], times, detail, _remedy(factor, simulation))
 
 
 @dataclass(frozen=True)

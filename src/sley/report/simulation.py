@@ -8,9 +8,10 @@ import numpy as np
 
 from sley.errors import counted
 from sley.errors.report import P810, P811, P813
-from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
-from sley.ir.tables import FloatArray, LongArray
+from sley.ir.tables import FloatArray
+from sley.report.alike import alike_text, block_name
 from sley.report.critical import (
     CAUSE_WORDS,
     CriticalStep,
@@ -19,6 +20,7 @@ from sley.report.critical import (
     times_by_line,
 )
 from sley.report.limit import limit_of
+from sley.report.link_classes import link_classes
 from sley.simulate.equations import Estimates
 from sley.simulate.result import Simulation
 
@@ -98,18 +100,6 @@ def busiest_links(simulation: Simulation) -> list[int]:
     return [link for link in order.tolist() if simulation.links.moved_bytes[link] > 0]
 
 
-def link_groups(simulation: Simulation) -> list[tuple[str, LongArray]]:
-    """The links in groups with equal kinds of vertices and equal rates: ("GPU -> NIC", rows)."""
-    links, kind = simulation.topology.links, simulation.topology.vertices.kind
-    keys = np.column_stack((kind[links.src], kind[links.dst], links.GBps))
-    groups = []
-    for key in np.unique(keys, axis=0):
-        rows = np.flatnonzero((keys == key).all(axis=1))
-        ends = (VertexKind(int(end)).word for end in key[:2])
-        groups.append((" -> ".join(ends), rows))
-    return groups
-
-
 def estimate_lines(estimates: Estimates) -> list[str]:
     """ResCCL's equations (3) to (5), a line each, with the terms of the slowest link."""
     levels = (
@@ -132,15 +122,12 @@ def estimate_lines(estimates: Estimates) -> list[str]:
 
 def _link_lines(s: Simulation) -> list[str]:
     utilisation = s.utilisation
-    head = f"{'links':<{_WIDTH}} {'number':>8} {'average':>8} {'most':>8}  of capacity"
-    lines = ["", head]
-    for name, rows in link_groups(s):
-        used, capacity = utilisation[rows], f"{s.topology.links.GBps[rows[0]]:g} GB/s"
-        busiest = s.topology.link_label(int(rows[used.argmax()]))
-        lines.append(
-            f"{name:<{_WIDTH}} {len(rows):>8} {used.mean():>8.1%} {used.max():>8.1%}  {capacity}"
-            + (f", {busiest}" if used.max() > 0 else "")
-        )
+    head = f"{'links':<{_WIDTH}} {'number':>8} {'average':>8} {'median':>8} {'most':>8}"
+    lines = ["", f"{head}  of capacity"]
+    for c in link_classes(s):
+        shares = f"{c.average:>8.1%} {c.median:>8.1%} {c.most:>8.1%}"
+        busiest = f", {s.topology.link_label(c.busiest)}" if c.used else ""
+        lines.append(f"{c.ends:<{_WIDTH}} {len(c.links):>8} {shares}  {c.GBps:g} GB/s{busiest}")
     busy = utilisation[busiest_links(s)]
     if len(busy):
         lines.append(f"{'all used links':<{_WIDTH}} {len(busy):>8} {busy.mean():>8.1%}")
@@ -174,13 +161,15 @@ def _block_lines(s: Simulation) -> list[str]:
             f"{block_label(s, int(worst))}"
         )
     lines.append(_pair("blocks", f"{blocks}, at most {s.plan.blocks_per_rank} on a rank"))
+    lines.append(_pair("alike", alike_text(s)))
     return lines
 
 
 def block_label(simulation: Simulation, block: int) -> str:
-    """A thread block in words: "rank 0 block 1"."""
+    """A thread block in words: "rank 0 block 1, to 2 from 3"."""
     plan = simulation.plan
-    return f"rank {plan.block_rank[block]} block {plan.block_number[block]}"
+    number = f"rank {plan.block_rank[block]} block {plan.block_number[block]}"
+    return f"{number}, {block_name(plan, block)}"
 
 
 def _critical_lines(s: Simulation) -> list[str]:

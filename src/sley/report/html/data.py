@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.fabric import VertexKind
 from sley.ir.sizes import size_text
+from sley.ir.tables import LongArray
+from sley.report.alike import alike_ranks, block_name
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
-from sley.report.limit import limit_of
+from sley.report.limit import FACTOR_WORDS, limit_of
+from sley.report.link_classes import LinkClass, link_classes
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.simulate.result import Executions, Simulation
 
@@ -22,7 +26,7 @@ MOST_BLOCKS = 2_000
 """The most thread blocks with a row each; of more blocks, each rank has a row."""
 
 MOST_LINKS = 400
-"""The most links with a strip each; of more links, only the busiest are shown."""
+"""The most links with a strip each; of more links, only the busiest of each class are shown."""
 
 MOST_CELLS = 160_000
 """The most cells of a table of bins."""
@@ -44,6 +48,7 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
     together: number of simulations on the page.
     """
     part = min(1.0, PAGE / together)
+    rows = _Rows.of(s, part)
     return {
         "name": name,
         "size": size_text(s.size_bytes),
@@ -57,8 +62,9 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
         "limit": _limit(s),
         "bound": _bound(s),
         "plan": _plan(s),
-        "blocks": _blocks(s),
-        "timeline": _timeline(s, part),
+        "blocks": _blocks(s, rows),
+        "timeline": _timeline(s, rows, part),
+        "classes": _classes(s),
         "links": _links(s, part),
         "heat": _heat(s),
         "critical": _critical(s),
@@ -76,7 +82,12 @@ def round_values(values: ArrayLike, digits: int) -> list[Any]:
 def _limit(s: Simulation) -> Values:
     limit = limit_of(s)
     share = limit.time_us / s.time_us if s.time_us else 1.0
-    return {"share": share, "detail": limit.detail, "remedy": limit.remedy}
+    return {
+        "share": share,
+        "detail": limit.detail,
+        "remedy": limit.remedy,
+        "parts": [[FACTOR_WORDS[factor], us] for factor, us in limit.parts_us.items()],
+    }
 
 
 def _bound(s: Simulation) -> Values:
@@ -110,42 +121,80 @@ def _plan(s: Simulation) -> Values:
     }
 
 
-def _blocks(s: Simulation) -> Values:
-    """The parts of each thread block's time, or of an average block's of each rank."""
-    rank = s.plan.block_rank
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of the page's timeline of thread blocks.
+
+    detail: "blocks" for a row for each block, "alike" for the blocks of one rank of each group of
+        alike ranks, "ranks" for a row for each rank, the average of its blocks.
+    groups: the groups of alike ranks, each with its representative first.
+    row: int64 (blocks,), the row of each block, negative for none.
+    """
+
+    detail: str
+    groups: list[LongArray]
+    row: LongArray
+
+    @classmethod
+    def of(cls, s: Simulation, part: float) -> Self:
+        """Single executions of all blocks if they are few enough, else of those that stand for the
+        others; sums for more."""
+        groups, rank = alike_ranks(s), s.plan.block_rank
+        blocks, most = len(rank), MOST_EXECUTIONS * part
+        heads = np.isin(rank, [group[0] for group in groups])
+        total, own = (0, 0)
+        if s.executions is not None:
+            total = len(s.executions)
+            own = int(heads[s.plan.block[s.executions.instruction]].sum())
+        fits = blocks <= MOST_BLOCKS
+        if fits and (total <= most or own > most):
+            return cls("blocks", groups, np.arange(blocks))
+        if heads.sum() <= MOST_BLOCKS:
+            return cls("alike", groups, np.where(heads, np.cumsum(heads) - 1, -1))
+        return cls("ranks", groups, rank.astype(np.int64))
+
+
+def _blocks(s: Simulation, rows: _Rows) -> Values:
+    """The parts of each row's time: those of a block, or the average of a rank's blocks."""
+    plan, summed = s.plan, rows.detail == "ranks"
     columns = {n: getattr(s.blocks, n) for n in s.blocks.column_names()}
     idle = idle_parts(s)
-    columns |= dict(zip(("to_exit", "to_end"), (part[: len(rank)] for part in idle), strict=True))
-    summed = len(rank) > MOST_BLOCKS
+    own = (part[: len(plan.block_rank)] for part in idle)
+    columns |= dict(zip(("to_exit", "to_end"), own, strict=True))
     if summed:
-        count = np.maximum(np.bincount(rank), 1)
-        columns = {n: np.bincount(rank, c) / count for n, c in columns.items()}
-        labels = [f"rank {r}" for r in range(len(count))]
-        of_rank = list(range(len(count)))
+        count = np.maximum(np.bincount(plan.block_rank), 1)
+        columns = {n: np.bincount(plan.block_rank, c) / count for n, c in columns.items()}
+        of_rank, names = list(range(len(count))), [""] * len(count)
     else:
-        labels = [f"{r} . {b}" for r, b in zip(rank, s.plan.block_number, strict=True)]
-        of_rank = rank.tolist()
+        shown = np.flatnonzero(rows.row >= 0)
+        columns = {n: c[shown] for n, c in columns.items()}
+        of_rank = plan.block_rank[shown].tolist()
+        numbers = plan.block_number[shown].tolist()
+        names = [
+            f"{n}: {block_name(plan, b)}" for n, b in zip(numbers, shown.tolist(), strict=True)
+        ]
     digits = {"to_exit": 4, "to_end": 4}
     return {
-        "summed": summed,
-        "label": labels,
+        "detail": rows.detail,
+        "name": names,
         "rank": of_rank,
+        "alike": [group.tolist() for group in rows.groups],
         "average": [float(part.mean()) for part in idle],
         "worst": [float(part.max()) for part in idle],
         **{n: round_values(c, digits.get(n, 3)) for n, c in columns.items()},
     }
 
 
-def _timeline(s: Simulation, part: float) -> Values | None:
+def _timeline(s: Simulation, rows: _Rows, part: float) -> Values | None:
     e = s.executions
     if e is None:
         return None
-    if len(e) <= MOST_EXECUTIONS * part and len(s.blocks) <= MOST_BLOCKS:
-        return _executions(s, e)
-    row = s.plan.block_rank if len(s.blocks) > MOST_BLOCKS else np.arange(len(s.blocks))
-    rows = int(row.max(initial=-1)) + 1
-    bins = int(np.clip(MOST_CELLS * part / max(rows, 1), 16, 400))
-    moving, waiting, cause = block_bins(s, e, row, bins)
+    shown = np.flatnonzero(rows.row[s.plan.block[e.instruction]] >= 0)
+    if len(shown) <= MOST_EXECUTIONS * part and rows.detail != "ranks":
+        return _executions(s, e, rows.row, shown)
+    count = int(rows.row.max(initial=-1)) + 1
+    bins = int(np.clip(MOST_CELLS * part / max(count, 1), 16, 400))
+    moving, waiting, cause = block_bins(s, e, rows.row, bins)
     percent = [round_values(part * 100, 0) for part in (moving, waiting)]
     return {
         "kind": "bins",
@@ -158,56 +207,94 @@ def _timeline(s: Simulation, part: float) -> Values | None:
     }
 
 
-def _executions(s: Simulation, e: Executions) -> Values:
-    plan = s.plan
-    rows, instruction = np.unique(e.instruction, return_inverse=True)
+def _executions(s: Simulation, e: Executions, row: LongArray, shown: LongArray) -> Values:
+    """The executions `shown`; each names the one that it waited for, shown or not."""
+    plan, own, after = s.plan, e.instruction[shown], e.after[shown]
+    waits = after >= 0
+    before = e.instruction[after[waits]]
+    used, number = np.unique(np.append(own, before), return_inverse=True)
+    after_instruction = np.full(len(shown), -1)
+    after_instruction[waits] = number[len(shown) :]
+    after_tile = np.where(waits, e.tile[np.maximum(after, 0)], -1)
     path = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
-    pairs = zip(e.instruction.tolist(), e.tile.tolist(), strict=True)
-    ops = np.unique(plan.instructions.op[rows])
+    pairs = zip(own.tolist(), e.tile[shown].tolist(), strict=True)
+    ops = np.unique(plan.instructions.op[used])
     return {
         "kind": "executions",
         "executions": len(e),
-        "row": plan.block[e.instruction].tolist(),
-        "instruction": instruction.tolist(),
-        "tile": e.tile.tolist(),
-        "turn": round_values(e.turn_us, 3),
-        "start": round_values(e.start_us, 3),
-        "end": round_values(e.end_us, 3),
-        "cause": e.cause.tolist(),
-        "after": e.after.tolist(),
+        "row": row[plan.block[own]].tolist(),
+        "instruction": number[: len(shown)].tolist(),
+        "tile": e.tile[shown].tolist(),
+        "turn": round_values(e.turn_us[shown], 3),
+        "start": round_values(e.start_us[shown], 3),
+        "end": round_values(e.end_us[shown], 3),
+        "cause": e.cause[shown].tolist(),
+        "after_instruction": after_instruction.tolist(),
+        "after_tile": after_tile.tolist(),
         "critical": [int(pair in path) for pair in pairs],
         "ops": [op_name(op) for op in ops.tolist()],
-        "op": np.searchsorted(ops, plan.instructions.op[rows]).tolist(),
-        "labels": [plan.label(row) for row in rows.tolist()],
+        "op": np.searchsorted(ops, plan.instructions.op[used]).tolist(),
+        "labels": [plan.label(row) for row in used.tolist()],
         "causes": list(CAUSE_WORDS.values()),
     }
 
 
+def _classes(s: Simulation) -> list[Values]:
+    return [
+        {
+            "ends": c.ends,
+            "links": len(c.links),
+            "used": c.used,
+            "rate": c.GBps,
+            "average": c.average,
+            "median": c.median,
+            "most": c.most,
+            "busiest": s.topology.link_label(c.busiest) if c.used else "",
+        }
+        for c in link_classes(s)
+    ]
+
+
 def _links(s: Simulation, part: float) -> Values:
-    """The load of the busiest links over time, as a share of their capacity."""
+    """The load over time as a share of the capacity: the average of each class of several links,
+    then the busiest links, of many those of each class."""
     used, t = busiest_links(s), s.topology.links
-    shown = np.array(used[:MOST_LINKS], np.int64)
+    classes = [c for c in link_classes(s) if c.used]
+    several = [c for c in classes if len(c.links) > 1]
+    shown = np.array(used if len(used) <= MOST_LINKS else _busiest(used, classes), np.int64)
     load = s.links.load_GBps[:, shown] / t.GBps[shown]
+    means = [s.links.load_GBps[:, c.links].mean(axis=1) / c.GBps for c in several]
+    load = np.column_stack([*means, load])
     # Bins are merged until the table is small enough; the last bin may be shorter.
     together = max(1, math.ceil(load.size / (MOST_CELLS * part)))
     starts = np.arange(0, len(load), together)
     size = np.diff(np.append(starts, len(load)))
     merged = np.add.reduceat(load, starts, axis=0) / size[:, None] if len(load) else load
-    utilisation = s.utilisation
+    utilisation, moved = s.utilisation, s.links.moved_bytes
+    labels = [f"{c.ends}: mean of {len(c.links)}" for c in several]
+    moved_by = [float(moved[c.links].sum()) for c in several] + moved[shown].tolist()
     return {
         "links": len(t),
         "used": len(used),
+        "classes": len(several),
         "average": float(utilisation[used].mean()) if used else 0.0,
         "most": float(utilisation.max(initial=0.0)),
-        "label": [s.topology.link_label(link) for link in shown.tolist()],
-        "kind": [LinkKind(int(k)).name for k in t.kind[shown]],
-        "rate": round_values(t.GBps[shown], 3),
-        "moved": [bytes_text(v) for v in s.links.moved_bytes[shown].tolist()],
-        "utilisation": round_values(utilisation[shown], 4),
+        "label": labels + [s.topology.link_label(link) for link in shown.tolist()],
+        "rate": round_values([*(c.GBps for c in several), *t.GBps[shown]], 3),
+        "moved": [bytes_text(v) for v in moved_by],
+        "utilisation": round_values([*(c.average for c in several), *utilisation[shown]], 4),
         "bin": s.links.bin_us * together,
         "bins": len(merged),
         "load": round_values(merged.T * 100, 0),
     }
+
+
+def _busiest(used: list[int], classes: list[LinkClass]) -> LongArray:
+    """The busiest links of each class, the same number of each, in the order of `used`."""
+    order, each = np.array(used), max(MOST_LINKS // len(classes), 1)
+    chosen = [order[np.isin(order, c.links)][:each] for c in classes]
+    found: LongArray = order[np.isin(order, np.concatenate(chosen))]
+    return found
 
 
 def _heat(s: Simulation) -> Values:

@@ -26,7 +26,8 @@ class Span {
 const AXIS = 22;
 
 class Lanes {
-  // source.labels: the rows' labels; source.right: labels at their right ends, optional;
+  // source.labels: the rows' labels; source.heads: for some rows a text in place of all else, which
+  // source.press(row) is for; source.right: labels at their right ends, optional;
   // source.draw(context, row, y, height, x): draws one row and returns the number of marks;
   // source.tip(row, time): lines of text, or null.
   constructor(host, span, rowHeight, most = 420) {
@@ -68,6 +69,10 @@ class Lanes {
     this.span.watchers.forEach((redraw) => redraw());
   }
 
+  head(row) {
+    return this.source.heads && this.source.heads[row];
+  }
+
   // Figures that share a span have the same margins, so that their time axes are aligned.
   get left() {
     return Math.max(...[...this.span.margins.values()].map(([left]) => left));
@@ -103,6 +108,7 @@ class Lanes {
     c.clip();
     for (let row = first; row < last; row++) {
       const y = AXIS + row * rowHeight - top;
+      if (this.head(row)) continue;
       drawn += this.source.draw(c, row, y + 1, rowHeight - 2, (t) => this.x(t));
     }
     c.restore();
@@ -114,6 +120,14 @@ class Lanes {
     for (let row = first; row < last; row++) {
       const y = AXIS + (row + 0.5) * rowHeight - top;
       c.textAlign = "left";
+      if (this.head(row)) {
+        c.fillStyle = style("--grid");
+        c.fillRect(0, y - rowHeight / 2, width, rowHeight);
+        c.fillStyle = style("--ink");
+        c.fillText(this.head(row), 6, y);
+        c.fillStyle = style("--soft");
+        continue;
+      }
       c.fillText(this.source.labels[row], 6, y, left - 10);
       if (!this.source.right) continue;
       c.textAlign = "right";
@@ -150,12 +164,18 @@ class Lanes {
       const box = this.canvas.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
     };
+    const rowAt = (y) => Math.floor((y - AXIS + this.host.scrollTop) / this.rowHeight);
     let grip = null;
     this.canvas.addEventListener("pointerdown", (event) => {
       grip = { x: event.clientX, from: this.span.from, to: this.span.to };
       this.canvas.setPointerCapture(event.pointerId);
     });
-    this.canvas.addEventListener("pointerup", () => { grip = null; });
+    this.canvas.addEventListener("pointerup", (event) => {
+      const pressed = grip && Math.abs(event.clientX - grip.x) < 3;
+      grip = null;
+      const [, y] = at(event);
+      if (pressed && y > AXIS && this.head(rowAt(y))) this.source.press(rowAt(y));
+    });
     this.canvas.addEventListener("pointermove", (event) => {
       if (grip) {
         const inner = this.width - this.left - this.right;
@@ -164,7 +184,7 @@ class Lanes {
         return showTip(event, null);
       }
       const [x, y] = at(event);
-      const row = Math.floor((y - AXIS + this.host.scrollTop) / this.rowHeight);
+      const row = rowAt(y);
       const inside = y > AXIS && row < this.source.labels.length;
       return showTip(event, inside ? this.source.tip(row, this.time(x)) : null);
     });

@@ -21,7 +21,7 @@ function linkSource(simulation) {
     const bin = Math.floor(time / l.bin);
     if (bin < 0 || bin >= l.bins) return null;
     const load = l.load[row * l.bins + bin];
-    return [`${l.label[row]} (${l.kind[row]})`,
+    return [l.label[row],
       `${load} % of ${l.rate[row]} GB/s from ${(bin * l.bin).toFixed(1)} to `
         + `${((bin + 1) * l.bin).toFixed(1)} us`,
       `${l.moved[row]} from launch to end, ${percent(l.utilisation[row])} of capacity`];
@@ -32,10 +32,21 @@ function linkSource(simulation) {
 
 function linkNote(simulation) {
   const l = simulation.links;
-  const shown = l.label.length < l.used ? `; the ${l.label.length} busiest are shown` : "";
+  const single = l.label.length - l.classes;
+  const shown = single < l.used ? `; ${single} of them are shown, the busiest of each class` : "";
   byId("links-note").textContent = `${l.used} of ${l.links} links carry data${shown}. From launch `
     + `to end they use ${percent(l.average)} of their capacity on average, ${percent(l.most)} at `
-    + "most. The busiest comes first; the numbers at the right are for the whole run.";
+    + "most. Classes of links come first, then the busiest links; the numbers at the right are for "
+    + "the whole run.";
+}
+
+function drawClasses(simulation) {
+  table("classes", [["links"], ["number", "number"], ["carry data", "number"],
+    ["GB/s each", "number"], ["median use", "number"], ["average", "number"], ["most", "number"],
+    ["busiest"]],
+  simulation.classes.map((c) => row([[c.ends], [c.links, "number"], [c.used, "number"],
+    [+c.rate.toPrecision(6), "number"], [percent(c.median), "number"],
+    [percent(c.average), "number"], [percent(c.most), "number"], [c.busiest]])));
 }
 
 function drawHeat(simulation) {

@@ -27,15 +27,21 @@ function drawIdle() {
   idle.show(idleSource(DATA.simulations[chosen]));
 }
 
+function drawBlocks() {
+  drawTimeline();
+  drawIdle();
+}
+
 function drawPage() {
   const simulation = DATA.simulations[chosen];
   drawCards(simulation);
+  drawLimit(simulation);
   drawSizes();
-  drawTimeline();
+  drawBlocks();
+  drawClasses(simulation);
   linkNote(simulation);
   heatLegend(byId("links-legend"));
   links.show(linkSource(simulation));
-  drawIdle();
   drawHeat(simulation);
   drawCritical(simulation);
   drawParameters(simulation);
@@ -45,9 +51,13 @@ function choose(index) {
   chosen = index;
   const simulation = DATA.simulations[index];
   byId("choice").value = `${index}`;
-  const ranks = [...new Set(simulation.blocks.rank)];
-  byId("rank").replaceChildren(element("option", { value: "all" }, "all"),
-    ...ranks.map((rank) => element("option", { value: rank }, `${rank}`)));
+  const { rank, alike, detail } = simulation.blocks;
+  const choices = [...new Set(rank)].map((one) => [one, one]);
+  if (detail !== "alike") choices.unshift(["all", "all"]);
+  if (alike.some((group) => group.length > 1)) choices.unshift(["alike", "alike together"]);
+  byId("rank").replaceChildren(...choices.map(([value, word]) =>
+    element("option", { value }, `${word}`)));
+  opened.clear();
   byId("colour").disabled = !simulation.timeline || simulation.timeline.kind === "bins";
   time.full(simulation.time);
   whole.full(simulation.time);
@@ -63,7 +73,7 @@ byId("choice").append(...DATA.simulations.map((s, index) =>
   element("option", { value: index }, `${s.name}, ${s.size}`)));
 byId("choose").hidden = DATA.simulations.length < 2;
 byId("choice").addEventListener("change", (event) => choose(Number(event.target.value)));
-byId("rank").addEventListener("change", drawTimeline);
+byId("rank").addEventListener("change", drawBlocks);
 byId("colour").addEventListener("change", drawTimeline);
 byId("idle-order").addEventListener("change", drawIdle);
 byId("curve-of").addEventListener("change", drawSizes);

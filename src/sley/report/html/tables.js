@@ -40,9 +40,28 @@ function drawCards(s) {
   byId("setting").textContent = `${s.name}: ${p.collective} on ${p.topology}; ${p.protocol}, `
     + `${p.order} order, ${p.slots} ${p.slots === 1 ? "slot" : "slots"}, ${p.tiles} `
     + `${p.tiles === 1 ? "tile" : "tiles"} of at most ${p.tile} of a chunk, ${p.code}. `
-    + `Bound by ${s.bound.reason}. Limited by ${s.limit.detail}: ${percent(s.limit.share)} of the `
-    + `time; remedy: ${s.limit.remedy}.`;
+    + `Bound by ${s.bound.reason}.`;
   byId("cards").dataset.marks = byId("cards").children.length;
+}
+
+const FACTOR_COLOURS = ["--over", "--move", "--link", "--memory", "--slot", "--wait"];
+
+// The limiting factor, and the critical path's time by factor.
+function drawLimit(s) {
+  const { detail, share, remedy, parts } = s.limit;
+  byId("limit-text").replaceChildren("Limited by ", element("b", {}, detail),
+    `: ${percent(share, 0)} of the time. Remedy: ${remedy}.`);
+  const shown = parts.map(([word, us], n) => [word, us, style(FACTOR_COLOURS[n])])
+    .filter(([, us]) => us > 0.0005 * s.time);
+  byId("limit").replaceChildren(...shown.map(([word, us, colour]) => {
+    const part = element("i", { title: `${word}: ${timeText(us)}, ${percent(us / s.time)}` });
+    part.style.background = colour;
+    part.style.flexGrow = us / s.time;
+    return part;
+  }));
+  byId("limit").dataset.marks = shown.length;
+  legend(byId("limit-legend"),
+    shown.map(([word, us, colour]) => [`${word} ${percent(us / s.time)}`, colour]));
 }
 
 function idleParts() {
@@ -55,15 +74,16 @@ function idleParts() {
 
 function idleSource(s) {
   const b = s.blocks;
-  const order = b.label.map((_, n) => n);
+  let entries = blockEntries(b);
   if (byId("idle-order").value === "idle") {
-    order.sort((x, y) => b.to_end[y] - b.to_end[x] || x - y);
+    entries = entries.filter((e) => !e.head)
+      .map(({ row, more }) => ({ row, label: blockLabel(b, row) + (more || "") }))
+      .sort((x, y) => b.to_end[y.row] - b.to_end[x.row] || x.row - y.row);
   }
   const parts = idleParts();
   const gone = style("--gone");
 
-  function draw(c, index, y, height, x) {
-    const n = order[index];
+  function draw(c, n, y, height, x) {
     let at = s.launch;
     for (const [, name, colour] of parts) {
       c.fillStyle = colour;
@@ -75,9 +95,8 @@ function idleSource(s) {
     return parts.filter(([, name]) => b[name][n] > 0).length;
   }
 
-  function tip(index) {
-    const n = order[index];
-    return [s.blocks.summed ? b.label[n] : `rank ${b.label[n].replace(" . ", " block ")}`,
+  function tip(n) {
+    return [blockLabel(b, n),
       ...parts.filter(([, name]) => b[name][n] > 0).map(([word, name]) =>
         `${word} ${timeText(b[name][n])}`),
       `exits at ${timeText(b.end_us[n])}, ${timeText(s.time - b.end_us[n])} before the end`,
@@ -86,13 +105,13 @@ function idleSource(s) {
 
   legend(byId("idle-legend"), [...parts.map(([word, , colour]) => [word, colour]),
     ["has exited", gone]]);
-  byId("idle-note").textContent = (b.summed ? "Each row is the average of a rank's blocks. " : "")
+  byId("idle-note").textContent = (b.detail === "ranks" ? "Each row is the average of a rank's blocks. " : "")
     + "At the right: the block's idle share of the time until its own exit / until the end of the "
     + `kernel, on average ${percent(b.average[0])} / ${percent(b.average[1])}. An exited block is `
     + "idle.";
-  return { labels: order.map((n) => b.label[n]),
-    right: order.map((n) => `${percent(b.to_exit[n], 0)} / ${percent(b.to_end[n], 0)}`),
-    draw, tip };
+  return { ...entryParts(s, entries, draw, tip),
+    right: entries.map(({ row: n, head }) =>
+      (head ? "" : `${percent(b.to_exit[n], 0)} / ${percent(b.to_end[n], 0)}`)) };
 }
 
 function drawCritical(s) {
