@@ -51,6 +51,20 @@ def test_one_size_in_full_and_several_as_a_table() -> None:
     assert "critical path" not in table
 
 
+def test_what_if_is_in_the_text_in_the_json_and_on_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    text = sley("simulate", *RING, "-b", "1M", "--what-if", "--html", page).stdout
+    assert "thread blocks twice as fast" in text
+    made = json.loads(sley("simulate", *RING, "-b", "1M", "--what-if", "--json").stdout)
+    assert len(made["what_if"]) == 6
+    for change in made["what_if"]:
+        assert f"{change['text']}  " in text
+        assert f'"text":"{change["text"]}"'.replace(">", "\\u003e") in page.read_text()
+    refused = sley("simulate", *RING, "-b", "1M", "-e", "2M", "--what-if")
+    assert refused.exit_code == 2
+    assert "--what-if is for one size" in refused.stderr
+
+
 def test_a_target_simulates_what_it_makes_of_the_file(tmp_path: Path) -> None:
     (own,) = simulated("simulate", *RING, "--generated")
     (executor,) = simulated("simulate", *RING, "--target", "executor")

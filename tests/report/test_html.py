@@ -10,12 +10,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sley
 from sley.cli import main
 from sley.errors import SleyError
 from sley.report.bins import block_bins
 from sley.report.html import html_report
 from sley.report.html.data import simulation_data
 from sley.report.html.page import embed
+from sley.report.what_if import what_if
 from support.browser import open_page
 from support.made_simulations import mesh_simulation, ring_simulation
 
@@ -93,6 +95,19 @@ def test_too_many_blocks_are_averaged_by_rank(tmp_path, monkeypatch):
     assert blocks["rank"] == list(range(4))
     mean = simulation.blocks.moving_us[simulation.plan.block_rank == 1].mean()
     assert blocks["moving_us"][1] == pytest.approx(mean, abs=1e-3)
+
+
+def test_the_page_has_the_changes_of_what_if_and_hides_their_table_without(tmp_path):
+    plan = sley.compile(sley.algorithms.ring_allreduce(4, in_place=True), topology="1x4")
+    simulation = sley.simulate(plan, "1M", executions=True)
+    changes = what_if(simulation)
+    page = checked(html_report([simulation], title="one", changes=[changes]), tmp_path)
+    assert page.attribute("what-if", "data-marks") == "6"
+    assert changes[0].text in page.text("what-if")
+    assert f"{changes[0].share:+.1%}" in page.text("what-if")
+    assert checked(html_report([simulation], title="one"), tmp_path).hidden("what-if")
+    with pytest.raises(SleyError, match="P813"):
+        html_report([simulation], title="one", changes=[changes, changes])
 
 
 def test_alike_ranks_have_the_rows_of_one_until_their_head_is_pressed(tmp_path):

@@ -26,6 +26,7 @@ from sley.report.critical import critical_steps
 from sley.report.limit import limit_of
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
 from sley.report.trace import trace
+from sley.report.what_if import Change, what_if, what_if_lines
 from sley.simulate import Simulation, Simulator, estimate
 
 
@@ -39,6 +40,12 @@ from sley.simulate import Simulation, Simulator, estimate
     help="Simulate the file that is written for this runtime, as it executes it: an interpreter.",
 )
 @click.option("--equations", is_flag=True, help="Add ResCCL's equations (3) to (5); one size.")
+@click.option(
+    "--what-if",
+    "what_if_",
+    is_flag=True,
+    help="Simulate again with twice the slots, faster links and so on, one by one; one size.",
+)
 @report_options
 @click.option("--trace", "trace_file", type=FILE, help="Write a trace for Perfetto; one size.")
 @common_options
@@ -48,13 +55,15 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     simulating: Simulating,
     target: str | None,
     equations: bool,
+    what_if_: bool,
     reports: Reports,
     trace_file: Path | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
     """Simulate WHAT on --topology: one size in full, or several as a table."""
-    for option, given in (("--trace", trace_file is not None), ("--equations", equations)):
+    of_one = (("--trace", trace_file), ("--equations", equations), ("--what-if", what_if_))
+    for option, given in of_one:
         if given and len(sizes) > 1:
             raise click.UsageError(f"{option} is for one size; leave --end out")
     if selection.size is not None and selection.options.schedule is not Schedule.AUTO:
@@ -73,8 +82,13 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     simulator = simulating.simulator(plan, executions=bool(reports or trace_file))
     with phases("simulating"):
         simulations = run_sizes(simulator, sizes, quiet=as_json)
+    changes: list[Change] = []
+    if what_if_:
+        with phases("simulating changes"):
+            changes = what_if(simulations[0])
     with phases("writing"):
-        reports.write(simulations, title=f"{plan.name} on {simulator.topology.name}")
+        title = f"{plan.name} on {simulator.topology.name}"
+        reports.write(simulations, title=title, changes=[changes] * len(simulations))
         if trace_file is not None:
             write_file(trace_file, json.dumps(trace(simulations[0])))
     estimates = None
@@ -83,10 +97,12 @@ def simulate_command(  # as many parameters as options; click passes each by nam
             estimates = estimate(plan, sizes[0], simulator.topology)
     if as_json:
         rows = [simulation_json(s) for s in simulations]
-        more = {} if estimates is None else {"equations": asdict(estimates)}
+        more: dict[str, Any] = {} if estimates is None else {"equations": asdict(estimates)}
+        more |= {"what_if": [asdict(change) for change in changes]} if what_if_ else {}
         print_json({"ok": True, "simulations": rows, **more, "seconds": phases.seconds})
         return
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
+    lines += what_if_lines(changes) if what_if_ else []
     if target is not None:
         click.echo(f"{'target':<23}{target}, whose file is simulated as it executes it")
     click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))

@@ -19,6 +19,7 @@ from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import Topology
 from sley.report.html import html_report
 from sley.report.plots import plot
+from sley.report.what_if import Change
 from sley.simulate import Simulation, Simulator
 
 
@@ -91,11 +92,18 @@ class Reports:
         return bool(self.html or self.plot)
 
     def write(
-        self, simulations: Sequence[Simulation], *, title: str, names: Sequence[str] | None = None
+        self,
+        simulations: Sequence[Simulation],
+        *,
+        title: str,
+        names: Sequence[str] | None = None,
+        changes: Sequence[Sequence[Change]] = (),
     ) -> None:
-        """Writes the files. names: the plan's name for each simulation. Errors: F461, P8xx."""
+        """Writes the files. names: the plan's name for each simulation; changes: those of
+        `what_if` for each. Errors: F461, P8xx."""
         if self.html is not None:
-            write_file(self.html, html_report(simulations, title=title, names=names))
+            page = html_report(simulations, title=title, names=names, changes=changes)
+            write_file(self.html, page)
         if self.plot is not None:
             plot(simulations, self.plot, names=names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_
 from sley.report.limit import FACTOR_WORDS, limit_of
 from sley.report.link_classes import LinkClass, link_classes
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
+from sley.report.what_if import Change, change_text
 from sley.simulate.result import Executions, Simulation
 
 Values = dict[str, Any]
@@ -88,6 +90,14 @@ def _limit(s: Simulation) -> Values:
         "remedy": limit.remedy,
         "parts": [[FACTOR_WORDS[factor], us] for factor, us in limit.parts_us.items()],
     }
+
+
+def change_data(changes: Sequence[Change]) -> list[Values]:
+    """The changes of `what_if` as plain values for JSON."""
+    return [
+        {"text": change.text, "time": change.time_us, "change": change_text(change).strip()}
+        for change in changes
+    ]
 
 
 def _bound(s: Simulation) -> Values:

@@ -36,6 +36,7 @@ function drawPage() {
   const simulation = DATA.simulations[chosen];
   drawCards(simulation);
   drawLimit(simulation);
+  drawChanges(simulation);
   drawSizes();
   drawBlocks();
   drawClasses(simulation);

@@ -7,31 +7,49 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from sley.report.html.data import simulation_data
+from sley.errors import counted
+from sley.errors.report import P813
+from sley.report.html.data import change_data, simulation_data
 from sley.report.simulation import require_simulations, simulation_names
+from sley.report.what_if import Change
 from sley.simulate.result import Simulation
 
 _SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "main")
 
 
 def html_report(
-    simulations: Sequence[Simulation], *, title: str, names: Sequence[str] | None = None
+    simulations: Sequence[Simulation],
+    *,
+    title: str,
+    names: Sequence[str] | None = None,
+    changes: Sequence[Sequence[Change]] = (),
 ) -> str:
-    """Simulations as one HTML page: a choice of sizes and plans, timelines of thread blocks and
-    links, a heat map of links, idle time, curves over the size with the bound, the critical path
-    with source lines, and all parameters.
+    """Simulations as one HTML page: a choice of sizes and plans, what takes the time, timelines of
+    thread blocks and links, classes of links, a heat map of links, idle time, curves over the size
+    with the bound, the critical path with source lines, and all parameters.
 
     names: the plan's name for each simulation, by default the plan's own; simulations with the same
         name form one curve.
+    changes: the changes of `what_if` for each simulation, which the page then shows.
     A simulation without executions has no timeline of thread blocks; the page states this.
-    Errors: P810 without simulations, P813 for a wrong number of names.
+    Errors: P810 without simulations, P813 for a wrong number of names or lists of changes.
     """
     require_simulations(simulations)
+    if changes and len(changes) != len(simulations):
+        raise P813.error(
+            expected=f"{counted(len(simulations), 'list')} of changes, one for each simulation",
+            found=counted(len(changes), "list"),
+        )
     data = {
         "title": title,
         "simulations": [
-            simulation_data(s, name, len(simulations))
-            for s, name in zip(simulations, simulation_names(simulations, names), strict=True)
+            simulation_data(s, name, len(simulations)) | {"changes": change_data(own)}
+            for s, name, own in zip(
+                simulations,
+                simulation_names(simulations, names),
+                changes or [()] * len(simulations),
+                strict=True,
+            )
         ],
     }
     folder = files(__package__)

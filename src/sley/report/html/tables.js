@@ -64,6 +64,12 @@ function drawLimit(s) {
     shown.map(([word, us, colour]) => [`${word} ${percent(us / s.time)}`, colour]));
 }
 
+function drawChanges(s) {
+  byId("what-if").hidden = !s.changes.length;
+  table("what-if", [["what if"], ["time", "number"], ["change", "number"]],
+    s.changes.map((c) => row([[c.text], [timeText(c.time), "number"], [c.change, "number"]])));
+}
+
 function idleParts() {
   return [["moving data", "moving_us", style("--move")],
     ["overhead", "overhead_us", style("--over")],
