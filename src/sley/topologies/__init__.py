@@ -6,7 +6,7 @@ Files: library (the machines of machines/*.toml), clusters (texts of --topology,
 files (load and save), machine and node (a machine's TOML file and the node that it describes),
 graph (whole topologies as TOML), nccl_xml, nvidia_smi, taccl (other tools' files), assumptions
 (rates that those leave out), reading (checked access to tables), summary, link_rings (rings along
-links).
+links), lattice (the sides of meshes and tori).
 """
 
 from __future__ import annotations

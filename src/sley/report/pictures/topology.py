@@ -39,6 +39,8 @@ from sley.report.pictures.canvas import (
     text_height,
     text_width,
 )
+from sley.report.pictures.lattice import bow, lattice_middles
+from sley.topologies.lattice import sides_of, steps
 
 _SPACING = 1.02
 """Distance between the middles of neighbouring boxes in a row."""
@@ -96,8 +98,9 @@ def topology_picture(topology: Topology) -> Picture:
     GB/s that transfers reach. If the directions differ, "20 / 10" is the rate from the vertex with
     the lower number and the rate back; a link in only one direction has an arrow.
 
-    Switches are bars along all vertices that they link, unless two bars would overlap. Ids in an
-    SVG: vertex-V, link-A-B-KIND. Errors: P801.
+    Meshes and tori are drawn as rows and columns, in three dimensions as layers behind one another;
+    links around the edge are bows. Switches are bars along all vertices that they link, unless two
+    bars would overlap. Ids in an SVG: vertex-V, link-A-B-KIND. Errors: P801.
     """
     joints = _joints(topology)
     check_size(
@@ -107,9 +110,10 @@ def topology_picture(topology: Topology) -> Picture:
         len(joints),
         "Draw the same kind of cluster with fewer nodes or GPUs.",
     )
-    places, frames, names = _place(topology, joints)
+    sides = sides_of(topology)
+    places, frames, names = _lattice(topology, sides) if sides else _place(topology, joints)
     boxes = [places[v] for v in sorted(places)]
-    lines = [_line(joint, places) for joint in joints]
+    lines = [_line(joint, places, sides) for joint in joints]
     labels: list[Box] = []
     for joint, line in zip(joints, lines, strict=True):
         labels += _label(joint.label, line, [*boxes, *labels])
@@ -149,6 +153,17 @@ def _link_entries(joints: list[_Joint]) -> list[Style]:
             rates = f"{', '.join(labels[:_SHOWN_RATES])}{more} GB/s"
             entries.append(Style(f"{word}, {rates}", color, width_pt=width, arrow=False))
     return entries
+
+
+def _lattice(
+    topology: Topology, sides: tuple[int, ...]
+) -> tuple[dict[int, Box], list[Box], list[Text]]:
+    """The boxes of a mesh or torus, in rows and columns, which need no frame."""
+    top, places = MARGIN + 0.66, {}
+    for v, (x, y) in enumerate(lattice_middles(sides, (_BOX_WIDTH, _BOX_HEIGHT))):
+        where = (x - _BOX_WIDTH / 2 + MARGIN, y - _BOX_HEIGHT / 2 + top, _BOX_WIDTH, _BOX_HEIGHT)
+        places[v] = Box(f"vertex-{v}", *where, *_look(topology, v))
+    return places, [], []
 
 
 def _place(
@@ -313,12 +328,13 @@ def _bars(
     return bars if all(a.x + a.width < b.x for a, b in pairwise(order)) else row
 
 
-def _line(joint: _Joint, places: dict[int, Box]) -> Line:
+def _line(joint: _Joint, places: dict[int, Box], sides: tuple[int, ...] | None) -> Line:
     a, b = places[joint.a], places[joint.b]
     _, color, width = _COLORS[joint.kind]
     one_way = not (joint.there_GBps and joint.back_GBps)
     style = Style("", color, width_pt=width, arrow=one_way)
-    points = _between(a, b, places)
+    around = sides is not None and np.abs(steps(sides, joint.a, joint.b)).sum() > 1
+    points = bow(a, b) if around else _between(a, b, places)
     backwards = one_way and not joint.there_GBps
     points = points[::-1] if backwards else points
     return Line(f"link-{joint.a}-{joint.b}-{joint.kind.name.lower()}", points, style, curved=False)
