@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ def test_what_if_is_in_the_text_in_the_json_and_on_the_page(tmp_path: Path) -> N
     refused = sley("simulate", *RING, "-b", "1M", "-e", "2M", "--what-if")
     assert refused.exit_code == 2
     assert "--what-if is for one size" in refused.stderr
+
+
+def test_a_trace_that_is_cut_says_so_and_one_in_gz_is_packed(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.json.gz", tmp_path / "cut.json"
+    assert "note" not in sley("simulate", *RING, "-b", "1M", "--trace", whole).stderr
+    every = json.loads(gzip.decompress(whole.read_bytes()))["otherData"]
+    done = sley("simulate", *RING, "-b", "1M", "--trace", cut, "--trace-most", 50)
+    about = json.loads(cut.read_text())["otherData"]
+    assert about["executions"] == every["executions"]
+    assert f"{about['complete_ranks']} of 8 ranks" in done.stderr
+    assert f"--trace-most {every['executions']} writes all" in done.stderr
 
 
 def test_a_target_simulates_what_it_makes_of_the_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tests of simulations as Chrome traces."""
 
 import dataclasses
+import gzip
 import itertools
 import json
 from collections import defaultdict
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from sley.errors import SleyError
-from sley.report.trace import trace
+from sley.report.alike import alike_ranks, block_name
+from sley.report.trace import trace, trace_bytes
 from support.made_simulations import mesh_simulation, ring_simulation
 
 SIMULATIONS = [ring_simulation(), mesh_simulation(2, 2)]
@@ -51,7 +53,9 @@ def test_each_block_is_a_thread(simulation):
         if e["name"] == "thread_name"
     }
     expected = zip(plan.block_rank.tolist(), plan.block_number.tolist(), strict=True)
-    assert names == {(r, b): f"block {b}" for r, b in expected}
+    assert names == {
+        (r, b): f"block {b}: {block_name(plan, n)}" for n, (r, b) in enumerate(expected)
+    }
 
 
 def test_moves_add_up_and_never_overlap(simulation):
@@ -99,3 +103,65 @@ def test_a_trace_without_executions_is_refused():
     with pytest.raises(SleyError) as error:
         trace(dataclasses.replace(ring_simulation(), executions=None))
     assert error.value.code == "P812"
+
+
+def executed(made):
+    """The executions in a trace: (rank, block, step, tile)."""
+    return {
+        (e["pid"], e["tid"], e["args"]["step"], e["args"]["tile"])
+        for e in made["traceEvents"]
+        if e["ph"] == "X"
+    }
+
+
+def test_a_trace_with_a_limit_has_whole_ranks_and_the_critical_path():
+    simulation = mesh_simulation(2, 2)
+    whole, rank = trace(simulation), simulation.plan.rank[simulation.executions.instruction]
+    assert whole["otherData"]["left_out"] == 0
+    most = int(np.bincount(rank).max()) + 1
+    made = trace(simulation, most)
+    about = made["otherData"]
+    (first, *_), *_ = alike_ranks(simulation)
+    assert about["complete_ranks"] == 1
+    critical = {
+        (int(simulation.plan.rank[row]), int(tile), int(simulation.plan.step[row]))
+        for row, tile in zip(simulation.critical.instruction, simulation.critical.tile, strict=True)
+    }
+    shown, all_ = executed(made), executed(whole)
+    assert {one for one in all_ if one[0] == first} <= shown < all_
+    assert {(r, tile, step) for r, _, step, tile in shown if r != first} <= critical
+    assert critical <= {(r, tile, step) for r, _, step, tile in shown}
+    assert len(shown) == about["executions"] - about["left_out"] == len(all_) - about["left_out"]
+
+
+def test_a_trace_shows_one_rank_of_each_group_before_others():
+    simulation = mesh_simulation(2, 2)
+    groups = alike_ranks(simulation)
+    rank = simulation.plan.rank[simulation.executions.instruction]
+    made = trace(simulation, int(np.bincount(rank).max()) * len(groups))
+    named = {
+        e["pid"]: sum(o["pid"] == e["pid"] for o in made["traceEvents"] if o["ph"] == "X")
+        for e in made["traceEvents"]
+        if e["name"] == "process_name"
+    }
+    heads = {int(group[0]) for group in groups}
+    assert made["otherData"]["complete_ranks"] == len(groups) == 2
+    assert min(named[r] for r in heads) > max(named[r] for r in set(range(4)) - heads)
+
+
+def test_a_trace_with_too_little_room_for_a_rank_begins_with_its_first_executions():
+    made = trace(ring_simulation(), 3)
+    about = made["otherData"]
+    critical = len(ring_simulation().critical)
+    assert about["complete_ranks"] == 0
+    assert 3 <= about["executions"] - about["left_out"] <= 3 + critical
+    assert about["left_out"] > 0
+
+
+def test_a_packed_trace_is_the_same_each_time_and_a_tenth_of_the_size():
+    made = trace(mesh_simulation(2, 2))
+    plain, packed = trace_bytes(made, packed=False), trace_bytes(made, packed=True)
+    assert json.loads(plain) == made
+    assert gzip.decompress(packed) == plain
+    assert packed == trace_bytes(made, packed=True)
+    assert len(packed) < len(plain) / 10

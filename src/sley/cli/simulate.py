@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from sley.cli.options import (
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, print_json, print_written, progress_bar
+from sley.cli.output import Phases, print_json, print_note, print_written, progress_bar
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import MESSAGE_TARGETS, plan_of, plan_of_target, prefer_in_place
 from sley.formats import check_folder, write_file
@@ -25,7 +24,7 @@ from sley.ir.words import Schedule
 from sley.report.critical import critical_steps
 from sley.report.limit import limit_of
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
-from sley.report.trace import trace
+from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
 from sley.report.what_if import Change, what_if, what_if_lines
 from sley.simulate import Simulation, Simulator, estimate
 
@@ -47,7 +46,20 @@ from sley.simulate import Simulation, Simulator, estimate
     help="Simulate again with twice the slots, faster links and so on, one by one; one size.",
 )
 @report_options
-@click.option("--trace", "trace_file", type=FILE, help="Write a trace for Perfetto; one size.")
+@click.option(
+    "--trace",
+    "trace_file",
+    type=FILE,
+    help="Write a trace for Perfetto, compressed if the name ends in .gz; one size.",
+)
+@click.option(
+    "--trace-most",
+    type=click.IntRange(min=1),
+    default=MOST_EXECUTIONS,
+    show_default=True,
+    metavar="NUMBER",
+    help="The most executions in the trace; of more, it has as many ranks as fit.",
+)
 @common_options
 def simulate_command(  # as many parameters as options; click passes each by name
     selection: Selection,
@@ -58,6 +70,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     what_if_: bool,
     reports: Reports,
     trace_file: Path | None,
+    trace_most: int,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -90,7 +103,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
         title = f"{plan.name} on {simulator.topology.name}"
         reports.write(simulations, title=title, changes=[changes] * len(simulations))
         if trace_file is not None:
-            write_file(trace_file, json.dumps(trace(simulations[0])))
+            _write_trace(trace_file, simulations[0], trace_most)
     estimates = None
     if equations:
         with phases("equations"):
@@ -108,6 +121,19 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
     print_written(reports.html, reports.plot, trace_file)
     phases.report()
+
+
+def _write_trace(file: Path, simulation: Simulation, most: int) -> None:
+    """Writes a trace; says so if it is a part of the simulation."""
+    made = trace(simulation, most)
+    about = made["otherData"]
+    write_file(file, trace_bytes(made, packed=file.suffix == ".gz"))
+    if about["left_out"]:
+        print_note(
+            f"the trace has {about['executions'] - about['left_out']} of {about['executions']} "
+            f"executions: {about['complete_ranks']} of {simulation.plan.ranks} ranks and the "
+            f"critical path; --trace-most {about['executions']} writes all"
+        )
 
 
 def run_sizes(simulator: Simulator, sizes: list[int], *, quiet: bool) -> list[Simulation]:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+import gzip
+import json
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
 from sley.errors.report import P812
+from sley.ir.tables import BoolArray
+from sley.report.alike import alike_ranks, block_name
 from sley.report.critical import op_name
+from sley.report.simulation import busiest_links
 from sley.simulate.result import Cause, Executions, Simulation
 
 Event = dict[str, Any]
 
+MOST_EXECUTIONS = 100_000
+"""The most executions in a trace, apart from the critical path: about 40 MB."""
+
+MOST_LINKS = 400
+"""The most links with a counter in a trace that leaves executions out."""
+
 _ORDER = {"M": 0, "C": 1, "X": 2}
 
 
-def trace(simulation: Simulation) -> dict[str, Any]:
+def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]:
     """A simulation in Chrome's trace format, as plain values for `json.dump`.
+
+    most: the most executions in the trace, apart from the critical path. Of more, it has those of
+        as many ranks as fit: first one of each group of ranks that are alike. `otherData` has the
+        number of executions (`executions`), of those that are left out (`left_out`), and of the
+        ranks that are complete (`complete_ranks`).
 
     A process is a rank, a thread is a thread block; times are in us. Each execution has a slice of
     category `move` while it moves data, and one of category `wait` from its turn until then; the
@@ -28,10 +45,15 @@ def trace(simulation: Simulation) -> dict[str, Any]:
         raise P812.error(
             expected="a simulation with executions", found=f"{simulation.plan.name} without"
         )
+    e = simulation.executions
+    part = _Part.of(simulation, e, most)
+    shown = np.flatnonzero(part.shown)
+    left_out = len(e) - len(shown)
+    links = busiest_links(simulation)
     events = [
-        *_names(simulation),
-        *_slices(simulation, simulation.executions),
-        *_counters(simulation),
+        *_names(simulation, np.unique(simulation.plan.block[e.instruction[shown]]).tolist()),
+        *_slices(simulation, Executions(*(getattr(e, n)[shown] for n in e.column_names()))),
+        *_counters(simulation, sorted(links[:MOST_LINKS] if left_out else links)),
     ]
     # The format requires that a slice comes before those that it encloses.
     events.sort(key=lambda e: (e["ts"], _ORDER[e["ph"]], e["pid"], e["tid"], -e.get("dur", 0.0)))
@@ -43,19 +65,61 @@ def trace(simulation: Simulation) -> dict[str, Any]:
             "topology": simulation.topology.name,
             "size_bytes": simulation.size_bytes,
             "time_us": simulation.time_us,
+            "executions": len(e),
+            "left_out": left_out,
+            "complete_ranks": part.ranks,
         },
     }
 
 
-def _names(s: Simulation) -> list[Event]:
+def trace_bytes(made: dict[str, Any], *, packed: bool) -> bytes:
+    """A trace as the bytes of its file. packed: whether by gzip, which Perfetto reads too."""
+    text = json.dumps(made, separators=(",", ":")).encode()
+    return gzip.compress(text, mtime=0) if packed else text
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of the executions that a trace has.
+
+    shown: bool (executions,).
+    ranks: the number of ranks of which it has all.
+    """
+
+    shown: BoolArray
+    ranks: int
+
+    @classmethod
+    def of(cls, s: Simulation, e: Executions, most: int) -> Self:
+        plan = s.plan
+        if len(e) <= most:
+            return cls(np.ones(len(e), bool), plan.ranks)
+        rank = plan.rank[e.instruction]
+        count = np.bincount(rank, minlength=plan.ranks)
+        groups = sorted(alike_ranks(s), key=len, reverse=True)
+        heads = [int(group[0]) for group in groups]
+        order = heads + sorted(set(range(plan.ranks)) - set(heads))
+        total = np.cumsum(count[order])
+        fit = int(np.searchsorted(total, most, side="right"))
+        shown = np.isin(rank, order[:fit])
+        if not fit:  # not even one rank: the first executions of one
+            shown[np.flatnonzero(rank == order[0])[:most]] = True
+        keys = s.critical.instruction.astype(np.int64) * s.tiles + s.critical.tile
+        shown |= np.isin(e.instruction.astype(np.int64) * s.tiles + e.tile, keys)
+        return cls(shown, fit)
+
+
+def _names(s: Simulation, blocks: list[int]) -> list[Event]:
     plan, ranks = s.plan, s.plan.collective.ranks
     events = []
     for pid in range(ranks + 1):
         name = f"rank {pid}" if pid < ranks else "links"
         events.append(_metadata("process_name", pid, 0, {"name": name}))
         events.append(_metadata("process_sort_index", pid, 0, {"sort_index": pid}))
-    for rank, number in zip(plan.block_rank.tolist(), plan.block_number.tolist(), strict=True):
-        events.append(_metadata("thread_name", rank, number, {"name": f"block {number}"}))
+    for block in blocks:
+        rank, number = int(plan.block_rank[block]), int(plan.block_number[block])
+        name = f"block {number}: {block_name(plan, block)}"
+        events.append(_metadata("thread_name", rank, number, {"name": name}))
         events.append(_metadata("thread_sort_index", rank, number, {"sort_index": number}))
     return events
 
@@ -86,14 +150,14 @@ def _slices(s: Simulation, e: Executions) -> list[Event]:
     return events
 
 
-def _counters(s: Simulation) -> list[Event]:
+def _counters(s: Simulation, links: list[int]) -> list[Event]:
     load, pid = s.links.load_GBps, s.plan.collective.ranks
     # A counter keeps its value until the next event, so only changes are events; the last is 0.
     closed = np.vstack((load, np.zeros((1, load.shape[1]))))
     changed = np.ones(closed.shape, bool)
     changed[1:] = closed[1:] != closed[:-1]
     events: list[Event] = []
-    for link in np.flatnonzero(load.any(axis=0)).tolist():
+    for link in links:
         name = f"{s.topology.link_label(link)} (link {link})"
         for b in np.flatnonzero(changed[:, link]).tolist():
             args = {"GB/s": float(closed[b, link])}
