@@ -14,9 +14,11 @@ import sley
 from sley.cli import main
 from sley.errors import SleyError
 from sley.report.bins import block_bins
+from sley.report.critical import op_name
 from sley.report.html import html_report
 from sley.report.html.data import simulation_data
 from sley.report.html.page import embed
+from sley.report.limit import limit_of
 from sley.report.what_if import what_if
 from support.browser import open_page
 from support.made_simulations import mesh_simulation, ring_simulation
@@ -108,6 +110,44 @@ def test_the_page_has_the_changes_of_what_if_and_hides_their_table_without(tmp_p
     assert checked(html_report([simulation], title="one"), tmp_path).hidden("what-if")
     with pytest.raises(SleyError, match="P813"):
         html_report([simulation], title="one", changes=[changes, changes])
+
+
+def test_two_plans_are_beside_each_other_on_one_time_axis(tmp_path):
+    script = """
+    const marks = (id) => Number(byId(id).dataset.marks);
+    const seen = { ends: [time.end], table: byId("beside-table").innerText };
+    seen.marks = ["timeline", "timeline-beside", "links-beside"].map(marks);
+    seen.scales = [timeline, timelineBeside].map((lanes) => lanes.x(500));
+    seen.legend = byId("timeline-legend").innerText;
+    byId("beside").value = "none";
+    byId("beside").dispatchEvent(new Event("change"));
+    seen.ends.push(time.end);
+    seen.hidden = ["compared", "timeline-beside", "links-beside"].map((id) => byId(id).hidden);
+    document.documentElement.dataset.seen = JSON.stringify(seen);
+    """
+    fast, slow = mesh_simulation(2, 2, 2**24), ring_simulation(2**24)
+    assert fast.time_us < slow.time_us
+    html = html_report([fast, slow], title="two", names=["mesh", "ring"])
+    seen = json.loads(checked(html, tmp_path, "", script).page("data-seen"))
+    assert seen["ends"] == [slow.time_us, fast.time_us]
+    assert 0 not in seen["marks"]
+    assert seen["marks"][1] == len(slow.executions) / 4
+    assert seen["scales"][0] == seen["scales"][1]
+    assert f"{100 * (slow.time_us / fast.time_us - 1):+.1f} %" in seen["table"]
+    for s in (fast, slow):
+        assert limit_of(s).detail in seen["table"]
+        for op in np.unique(s.plan.instructions.op):
+            assert op_name(op) in seen["legend"]
+    assert seen["hidden"] == [True, True, True]
+
+
+def test_sizes_of_one_plan_are_not_beside_each_other_until_asked(tmp_path):
+    sizes = [ring_simulation(2**20), ring_simulation(2**24)]
+    page = checked(html_report(sizes, title="sizes"), tmp_path)
+    assert page.hidden("compared")
+    assert page.hidden("timeline-beside")
+    assert not page.hidden("choose-beside")
+    assert checked(html_report(sizes[:1], title="one"), tmp_path).hidden("choose-beside")
 
 
 def test_alike_ranks_have_the_rows_of_one_until_their_head_is_pressed(tmp_path):

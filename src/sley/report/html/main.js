@@ -5,13 +5,15 @@ const time = new Span();
 const whole = new Span();
 const timeline = new Lanes(byId("timeline"), time, 15);
 const links = new Lanes(byId("links"), time, 15, 300);
+const timelineBeside = new Lanes(byId("timeline-beside"), time, 15);
+const linksBeside = new Lanes(byId("links-beside"), time, 15, 300);
 const idle = new Lanes(byId("idle"), whole, 15, 320);
 let chosen = 0;
 
 function drawTimeline() {
   const simulation = DATA.simulations[chosen];
   timelineNote(simulation);
-  timelineLegend(simulation);
+  timelineLegend(simulation, besideOf());
   timeline.show(timelineSource(simulation));
 }
 
@@ -30,6 +32,7 @@ function drawIdle() {
 function drawBlocks() {
   drawTimeline();
   drawIdle();
+  drawBeside(DATA.simulations[chosen]);
 }
 
 function drawPage() {
@@ -59,8 +62,15 @@ function choose(index) {
   byId("rank").replaceChildren(...choices.map(([value, word]) =>
     element("option", { value }, `${word}`)));
   opened.clear();
+  offerBeside(index);
+  showBeside();
+}
+
+function showBeside() {
+  const simulation = DATA.simulations[chosen];
+  const beside = besideOf();
   byId("colour").disabled = !simulation.timeline || simulation.timeline.kind === "bins";
-  time.full(simulation.time);
+  time.full(Math.max(simulation.time, beside ? beside.time : 0));
   whole.full(simulation.time);
   drawPage();
 }
@@ -72,10 +82,11 @@ function useTheme(theme) {
 
 byId("choice").append(...DATA.simulations.map((s, index) =>
   element("option", { value: index }, `${s.name}, ${s.size}`)));
-byId("choose").hidden = DATA.simulations.length < 2;
+byId("beside").addEventListener("change", showBeside);
+byId("choose").hidden = byId("choose-beside").hidden = DATA.simulations.length < 2;
 byId("choice").addEventListener("change", (event) => choose(Number(event.target.value)));
 byId("rank").addEventListener("change", drawBlocks);
-byId("colour").addEventListener("change", drawTimeline);
+byId("colour").addEventListener("change", drawBlocks);
 byId("idle-order").addEventListener("change", drawIdle);
 byId("curve-of").addEventListener("change", drawSizes);
 byId("zoom").addEventListener("click", (event) => {

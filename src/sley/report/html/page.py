@@ -14,7 +14,7 @@ from sley.report.simulation import require_simulations, simulation_names
 from sley.report.what_if import Change
 from sley.simulate.result import Simulation
 
-_SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "main")
+_SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "beside", "main")
 
 
 def html_report(

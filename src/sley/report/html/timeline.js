@@ -16,9 +16,14 @@ function ranges(numbers, most = 6) {
 
 // What the figures of thread blocks show, in order: rows, and heads of ranks with several blocks.
 function blockEntries(blocks) {
-  const choice = byId("rank").value;
   const rows = new Map();
-  blocks.rank.forEach((rank, row) => rows.set(rank, [...(rows.get(rank) || []), row]));
+  blocks.rank.forEach((rank, row) => {
+    if (!rows.has(rank)) rows.set(rank, []);
+    rows.get(rank).push(row);
+  });
+  // The simulation beside may lack the chosen rank.
+  const wanted = byId("rank").value;
+  const choice = wanted === "all" || rows.has(Number(wanted)) ? wanted : "alike";
   const alike = new Map(blocks.alike.map((group) => [group[0], group]));
   let ranks = choice === "all" ? [...rows.keys()] : [Number(choice)];
   if (choice === "alike") {
@@ -170,25 +175,24 @@ function binSource(simulation) {
   return { draw, tip };
 }
 
-function timelineLegend(simulation) {
-  const t = simulation.timeline;
-  const entries = [];
-  if (t) {
-    const mode = byId("colour").value;
+function timelineLegend(...simulations) {
+  const entries = new Map();
+  const mode = byId("colour").value;
+  for (const t of simulations.map((s) => s && s.timeline).filter(Boolean)) {
     const bins = t.kind === "bins";
-    if (bins) entries.push(["moving data", style("--move")]);
-    else if (mode === "op") t.ops.forEach((op) => entries.push([op, OPERATIONS[op] || "#888888"]));
-    else if (mode === "tile") entries.push(["a colour for each tile", tileColour(0)]);
+    if (bins) entries.set("moving data", style("--move"));
+    else if (mode === "op") t.ops.forEach((op) => entries.set(op, OPERATIONS[op] || "#888888"));
+    else if (mode === "tile") entries.set("a colour for each tile", tileColour(0));
     const word = !bins && mode === "cause" ? "waited for " : "waiting for ";
     const used = new Set(t.cause);
     t.causes.forEach((name, cause) => {
       if (used.has(cause) && (cause > 1 || (!bins && mode === "cause"))) {
-        entries.push([word + name, causeColour(cause)]);
+        entries.set(word + name, causeColour(cause));
       }
     });
-    if (!bins) entries.push(["critical path", style("--critical")]);
+    if (!bins) entries.set("critical path", style("--critical"));
   }
-  legend(byId("timeline-legend"), entries);
+  legend(byId("timeline-legend"), [...entries]);
 }
 
 function timelineNote(simulation) {
