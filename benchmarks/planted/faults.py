@@ -370,7 +370,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "result: chunks without a length may be copied",
         "verify",
-        "or [_empty_read(plan, row, cell) for row, cell in replay.empty_reads]",
+        "or _refuse_empty_reads(plan, order, replay.empty_reads)",
         "or []",
     ),
     _fault(

@@ -44,12 +44,14 @@ class _FrontDoor(ModuleType):
     """`sley`: it loads what it offers at the first use of a name. The workers of a job use none."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _FUNCTIONS and not name.startswith("_") and find_spec(f"sley.{name}"):
+        is_own = name.isidentifier() and not name.startswith("_")
+        if is_own and name not in _FUNCTIONS and find_spec(f"sley.{name}"):
             return importlib.import_module(f"sley.{name}")
-        if not name.startswith("_") or name in ("__all__", "__version__"):
+        if is_own or name in ("__all__", "__version__"):
             door = importlib.import_module("sley.front_door")
             if name == "__all__" or name in door.__all__:
-                vars(self).update({own: getattr(door, own) for own in ("__all__", *door.__all__)})
+                for own in ("__all__", *door.__all__):
+                    vars(self).setdefault(own, getattr(door, own))
                 return getattr(door, name)
         raise AttributeError(f"module 'sley' has no attribute {name!r}")
 

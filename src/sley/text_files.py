@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sley.errors import Place, Rule, did_you_mean
+from sley.errors import Place, Rule, did_you_mean, reason_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -64,7 +64,7 @@ def text_of(path: Path, rule: Rule) -> str:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         expected, remedy = "a file that can be read", "Check the path and the permissions."
-        raise rule.error(at=at, expected=expected, found=str(error), remedy=remedy) from error
+        raise rule.error(at=at, expected=expected, found=reason_of(error), remedy=remedy) from error
     except ValueError as error:
         raise rule.error(at=at, expected="a text file in UTF-8", found=str(error)) from error
 

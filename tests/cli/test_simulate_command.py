@@ -182,7 +182,7 @@ def test_files_of_reports_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "told"),
     [
-        (("simulate", "ring-allreduce", "--ranks", 4), 2, "give one: --topology"),
+        (("simulate", "ring-allreduce", "--ranks", 4), 2, "needs --topology, such as"),
         (("simulate", *RING, "--size", "64M"), 2, "-b and -e are the sizes to simulate"),
         (("simulate", "ring-allreduce", "--ranks", 9, "--topology", "ndv4"), 1, "C305"),
         (("simulate", *RING, "-b", "0"), 2, "size from 1"),

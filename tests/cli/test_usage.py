@@ -36,14 +36,92 @@ def sley(*arguments: object) -> Result:
         ),
         ("compile ring-allreduce --root 1 --ranks 4", "takes no --root. It takes --ranks"),
         ("compare ring-allreduce", "ring-allreduce needs --ranks, or --topology"),
-        ("simulate ring-allreduce --ranks 4", "ring-allreduce names no topology"),
+        ("simulate ring-allreduce --ranks 4", "ring-allreduce needs --topology"),
         ("simulate ring-allreduce --topology ndv4 --size 1M", "--size is for --schedule auto"),
+        ("compile ring-allreduce --ranks 4 --size 1M", "--size is for --schedule auto"),
+        ("simulate ring-allreduce --topology 1x4 -b 64M 128M", "unexpected extra argument (128M)"),
+        ("simulate ring-allreduce --topology 1x4 --set foo=3", "'foo' is not a parameter. There"),
+        ("simulate ring-allreduce --topology 1x4 --set slots=3", "Did you mean posts or slices?"),
+        ("run ring-allreduce --ranks 2 -b 1Q", "'1Q' is not a size from 1, such as 4096, 64K"),
+        ("run ring-allreduce --ranks 2 -b 2M -e 1M", "--end 1048576 is less than --begin 2097152"),
+        ("run ring-allreduce --ranks 0", "'--ranks': expected a whole number from 1, found 0"),
+        ("run ring-allreduce --ranks two", "expected a whole number from 1, found two"),
+        ("run ring-allreduce --ranks 2 --threads 2K", "expected a whole number from 32 to 1024"),
+        ("run ring-allreduce --ranks 2 --dtype bf17", "'bf17' is not one of 'bfloat16'"),
+        ("run ring-allreduce --ranks 2 --protocol ll3", "one of 'simple', 'll', 'll128'"),
+        ("run ring-allreduce --ranks 2 --root 9", "takes no --root. It takes --ranks"),
+        ("compile ring-allreduce --rank 4", "Did you mean one of: '--ranks'"),
+        ("compile ring-allreduce --ranks 4 --target nvidia -o x.xml", "one of 'executor', 'rccl'"),
+        ("compile", "Missing argument 'WHAT'"),
+        ("draw ring-allreduce --ranks 4", "Missing option '-o'"),
+        ("bench ring-allreduce", "Missing option '--device'"),
+        ("choose ring-allreduce", "Missing option '--topology'"),
+        ("tune", "Give --topology for a cluster, or --live for this machine"),
+        ("sweep ring", "'ring' is not one of 'allreduce'"),
+        ("calibrate --from x.txt -o x.toml", "--from and --topology belong together"),
+        ("calibrate --ranks 1 -o x.toml", "expected a whole number from 2 to 64, found 1"),
+        ("list nothing-like-this", "no algorithm has 'nothing-like-this' in its name"),
+        ("simulate hm-allreduce --topology 2x4 --ranks 8", "hm-allreduce takes no --ranks"),
+        ("--verison", "Did you mean '--version'?"),
     ],
 )
 def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
     result = sley(*line.split())
     assert result.exit_code == 2, result.output
     assert told in result.stderr
+    assert "Schedule." not in result.stderr  # nor any other value as Python writes it
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("run ring-alreduce --ranks 2", "Did you mean ring-allreduce"),
+        ("run ring-allreduce --ranks 1", "2 ranks or more"),
+        ("run ring-allreduce --ranks 2 --device gpu", "expected: threads, cuda"),
+        ("verify nofile", "'nofile': neither"),
+        ("verify nofile.xml", "found:    No such file or directory"),
+        ("verify .", "sley doctor FOLDER examines a directory"),
+        ("verify /dev/null", "a plan, a program or a schedule"),
+        ("simulate ring-allreduce --topology ndv", "Did you mean ndv5 or ndv4"),
+        ("simulate ring-allreduce --topology nothing.toml", "No such file or directory"),
+        ("simulate ring-allreduce --topology 2x3x4", "found:    '2x3x4'"),
+        ("simulate ring-allreduce --topology 1x4 --ranks 6", "at least 6 ranks"),
+        ("simulate ring-allreduce --topology 1x4 --html no/a.html", "a folder that exists"),
+        ("compile ring-allreduce --ranks 4 -o x.txt", "ends in .xml, .json"),
+        ("compile ring-allreduce --ranks 4 -o no/x.xml", "No such file or directory"),
+        ("compile ring-allreduce --ranks 4 --slots 0", "slots from 1 to 4096"),
+        (
+            "choose ring-allreduce ring-allgather --topology 1x2",
+            "as ring-allreduce\n  found:    ring-allgather for allgather(2 ranks",
+        ),
+        ("compare ring-allreduce ring-allgather --topology 1x2", "ring-allgather: allgather"),
+        ("calibrate --from no.txt --topology 1x2 -o x.toml", "No such file or directory"),
+        ("policy show nofile", "No such file or directory"),
+        ("package d --table nofile --runtime rccl", "No such file or directory"),
+        ("doctor nodir", "No such file or directory"),
+    ],
+)
+def test_a_wrong_file_or_value_is_told_in_plain_words(
+    line: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sley(*line.split())
+    assert result.exit_code == 1, result.output
+    assert told in result.stderr
+    assert "Errno" not in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_that_are_fewer_than_the_gpus_are_told() -> None:
+    line = ["simulate", "ring-allreduce", "--topology", "1x4", "-b", "1K"]
+    told = "note: ring-allreduce: its 2 ranks are the first 2 of 4 GPUs"
+    assert told in sley(*line, "--ranks", 2).stderr
+    assert "note" not in sley(*line).stderr
+
+
+def test_a_word_selects_algorithms_of_the_list() -> None:
+    names = [line.split()[0] for line in sley("list", "alltoallv").stdout.splitlines()]
+    assert names == ["all-pairs-alltoallv", "two-step-alltoallv"]
 
 
 def test_a_name_of_one_rule_explains_it() -> None:

@@ -86,6 +86,7 @@ COMMANDS = [
     for path in EXAMPLES
     for command in re.findall(r"^    (sley .*)$", path.read_text("utf-8"), re.MULTILINE)
 ]
+assert COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,7 +11,7 @@ import click
 
 from sley import topologies
 from sley.calibrating import MAX_PROCESSES, calibrate
-from sley.cli.options import FILE, common_options, gather_options, output_option
+from sley.cli.options import FILE, Whole, common_options, gather_options, output_option
 from sley.cli.output import Command, Phases, print_json, print_note
 from sley.errors import Place
 from sley.errors.simulation import S713
@@ -97,14 +97,14 @@ from_options = gather_options(
 @click.command("calibrate", cls=Command)
 @click.option(
     "--ranks",
-    type=click.IntRange(2, MAX_PROCESSES),
+    type=Whole(2, MAX_PROCESSES),
     default=lambda: min(max(2, os.cpu_count() or 2), MAX_PROCESSES),
     help="Processes.  [one for each core]",
 )
 @click.option(
     "-n",
     "--repeats",
-    type=click.IntRange(1, 1000),
+    type=Whole(1, 1000),
     default=5,
     show_default=True,
     help="Measurements.",

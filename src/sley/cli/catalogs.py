@@ -15,9 +15,13 @@ from sley.errors.catalog import all_rules
 
 
 @click.command("list", cls=Command)
+@click.argument("text", required=False)
 @json_option
-def list_command(as_json: bool) -> None:
-    """List the algorithms of the library."""
+def list_command(text: str | None, as_json: bool) -> None:
+    """List the algorithms of the library; with TEXT, those with it in the name or the summary."""
+    shown = [a for a in CATALOG.values() if (text or "").lower() in f"{a.name} {a.summary}".lower()]
+    if not shown:
+        raise click.UsageError(f"no algorithm has {text!r} in its name or its summary")
     if as_json:
         print_json(
             [
@@ -28,12 +32,12 @@ def list_command(as_json: bool) -> None:
                     "source": a.source,
                     "parameters": list(a.parameters),
                 }
-                for a in CATALOG.values()
+                for a in shown
             ]
         )
         return
-    width = max(map(len, CATALOG))
-    for a in CATALOG.values():
+    width = max(len(a.name) for a in shown)
+    for a in shown:
         options = " ".join(map(flag, (*a.parameters, *["in_place"] * a.has_both_places)))
         click.echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
 

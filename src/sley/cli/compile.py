@@ -11,11 +11,13 @@ import click
 
 from sley import files
 from sley.cli.options import (
+    POSITIVE,
     BlockThreads,
     DType,
     PlanCommand,
     Selection,
     SizeType,
+    Whole,
     common_options,
     flag,
     output_option,
@@ -59,14 +61,14 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
 )
 @click.option(
     "--ranks-per-node",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     help="MSCCL++: ranks of a host; between hosts channels are ports. [--gpus, or the topology's]",
 )
 @click.option(
     "--tile-bytes", type=SizeType(), help="ASTRA-sim: cut chunks into tiles of this size. [none]"
 )
 @click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
-@click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
+@click.option("--show-rank", type=Whole(0), help="Print the blocks of this rank.")
 @click.option(
     "--print-after",
     metavar="PASS",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley import deployment, recognition
-from sley.cli.options import SizeType, flag, json_option
+from sley.cli.options import POSITIVE, SizeType, Whole, flag, json_option
 from sley.cli.output import Command, print_json, report_error
 from sley.deployment import Call, Decision, Examination
 from sley.deployment.registration import SCRIPT
@@ -42,9 +42,9 @@ _LEFT = (0, 1, 3, 4)
 @click.option(
     "--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Its reduction. [sum]"
 )
-@click.option("--ranks", type=click.IntRange(1), help="The ranks of the communicator.")
-@click.option("--gpus", type=click.IntRange(1), help="The ranks of a node. [all]")
-@click.option("--root", type=click.IntRange(0), help="The root, of a collective with one.")
+@click.option("--ranks", type=POSITIVE, help="The ranks of the communicator.")
+@click.option("--gpus", type=POSITIVE, help="The ranks of a node. [all]")
+@click.option("--root", type=Whole(0), help="The root, of a collective with one.")
 @click.option("--in-place/--out-of-place", "in_place", default=None, help="[both]")
 @json_option
 def doctor_command(

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import PlanCommand, Selection, common_options, output_option, plan_options
+from sley.cli.options import (
+    PlanCommand,
+    Selection,
+    Whole,
+    common_options,
+    output_option,
+    plan_options,
+)
 from sley.cli.output import Phases, print_json, print_written
 from sley.cli.sources import is_plan, plan_of, program_of, topology_of
 from sley.ir.program import Program
@@ -36,7 +43,7 @@ from sley.report.pictures.canvas import check_suffix
 @click.option(
     "--rank",
     "chosen",  # --ranks is one of plan_options
-    type=click.IntRange(min=0),
+    type=Whole(0),
     multiple=True,
     help="Draw only this rank; may be repeated.",
 )

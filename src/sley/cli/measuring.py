@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, gather_options
+from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, Whole, gather_options
 from sley.codegen import refuse_varying_plan
 from sley.devices import THREADS, Device, open_devices
 from sley.engine.limits import TIMEOUT_S
@@ -120,7 +120,7 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
         click.option(
             "-w",
             "--warmup",
-            type=click.IntRange(min=0),
+            type=Whole(0),
             default=5,
             show_default=True,
             help="Runs before the timed ones.",
@@ -128,7 +128,7 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
         click.option(
             "-c",
             "--check",
-            type=click.IntRange(0, 1),
+            type=Whole(0, 1),
             default=1,
             show_default=True,
             help="Check results.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -29,7 +30,24 @@ from sley.recognition import Kind
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
 
-POSITIVE = click.IntRange(min=1)
+
+class Whole(click.IntRange):
+    """A whole number, at least `min` and at most `max`."""
+
+    name = "number"
+
+    def __init__(self, min: int, max: int | None = None) -> None:
+        super().__init__(min, max)
+        self._range = f"from {min}" if max is None else f"from {min} to {max}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.UsageError:
+            self.fail(f"expected a whole number {self._range}, found {value!s:.40}", param, ctx)
+
+
+POSITIVE = Whole(1)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
@@ -137,7 +155,7 @@ class DType(click.Choice[str]):
         return _ALIASES.get(name, name)
 
 
-class BlockThreads(click.IntRange):
+class BlockThreads(Whole):
     """The number of threads of a thread block: whole warps, at most the GPU's limit."""
 
     def __init__(self) -> None:
@@ -239,7 +257,9 @@ def _literals(
 
 def _literal(text: str) -> object:
     try:
-        return ast.literal_eval(text.strip())
+        with warnings.catch_warnings():  # Python's, about a text like 1if
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
@@ -312,7 +332,7 @@ def plan_options(command: F) -> F:
     @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")
     @click.option("--nics", type=POSITIVE, help="Network cards of each node. [one for each GPU]")
-    @click.option("--root", type=click.IntRange(min=0), help="Root of a rooted collective.")
+    @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
     @click.option(
         "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
     )
@@ -413,7 +433,7 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
         @click.option(
             "-f",
             "--factor",
-            type=click.IntRange(min=2),
+            type=Whole(2),
             default=2,
             show_default=True,
             help="Ratio of each size to the one before.",

@@ -83,7 +83,7 @@ def _arguments(selection: Selection, function: ProgramFunction) -> dict[str, Any
     what = selection.what
     takes = f"It takes {_spelt(function.parameters)}" if function.parameters else ""
     for word in arguments:
-        if word not in function.parameters and not function.takes_any:
+        if not function.takes(word):
             by = flag(word) if word in options else f"{ARG} {word}"
             hint = did_you_mean(word, function.parameters)
             raise click.UsageError(" ".join(filter(None, (f"{what} takes no {by}.", hint, takes))))

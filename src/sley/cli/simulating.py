@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from sley.cli.options import FILE, gather_options, named_values
+from sley.cli.output import print_note
 from sley.errors import did_you_mean
 from sley.formats import check_folder, write_file
 from sley.ir.cost_model import ByProtocol, CostModel
@@ -45,7 +46,10 @@ class Simulating:
         """The simulator of a plan on the topology that it was compiled for. Errors: those of
         `Simulator` and `model`, click's without a topology."""
         if plan.topology is None:
-            raise click.UsageError(f"{plan.name} names no topology; give one: --topology ndv4:2")
+            raise click.UsageError(f"{plan.name} needs --topology, such as --topology ndv4:2")
+        ranks, gpus = plan.collective.ranks, plan.topology.ranks
+        if ranks < gpus:
+            print_note(f"{plan.name}: its {ranks} ranks are the first {ranks} of {gpus} GPUs")
         return Simulator(
             plan,
             model=self.model(plan.topology),

@@ -23,6 +23,7 @@ from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
+from sley.ir.words import Schedule
 from sley.lang import rescclang
 from sley.lang.files import ProgramFunction
 from sley.passes.lift import lift
@@ -46,6 +47,8 @@ def plan_and_file(
     selection: Selection, phases: Phases, *, verify: bool, form: Format | None = None
 ) -> tuple[Plan, Imported | None]:
     """`plan_of`, and the file of an imported plan, which also has a range of sizes."""
+    if selection.size is not None and selection.options.schedule is not Schedule.AUTO:
+        raise click.UsageError("--size is for --schedule auto")
     topology = topology_of(selection.topology)
     if is_plan(selection) and selection.options.schedule is None:
         imported = _read_plan(selection, phases, verify=verify)
@@ -191,10 +194,13 @@ def supports_both_places(selection: Selection) -> bool:
 
 
 def takes(selection: Selection, parameter: str) -> bool:
-    """Whether WHAT is an algorithm of the library, or a function, with this parameter."""
+    """Whether WHAT is an algorithm of the library, or a function, with this parameter. Of any
+    parameters (``**options``), a number of ranks is the one that every program can use."""
     if is_python(selection):
         found = python_files.find(selection)
-        return isinstance(found, ProgramFunction) and parameter in found.parameters
+        if not isinstance(found, ProgramFunction):
+            return False
+        return parameter in found.parameters or (found.takes_any and parameter == "ranks")
     return selection.what in CATALOG and parameter in CATALOG[selection.what].parameters
 
 

@@ -18,7 +18,9 @@ from sley.ir.topology import Topology
 from sley.tuning.arms import ACTIONS, COLLECTIVES, Arms
 from sley.tuning.sweep import Sweep, sweep
 
-collectives_argument = click.argument("collectives", nargs=-1, type=click.Choice(COLLECTIVES))
+collectives_argument = click.argument(
+    "collectives", nargs=-1, type=click.Choice(COLLECTIVES), metavar="[COLLECTIVE]..."
+)
 actions_option = click.option(
     "--actions",
     type=click.Choice(ACTIONS),

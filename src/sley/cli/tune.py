@@ -10,6 +10,7 @@ import click
 
 from sley.cli.options import (
     POSITIVE,
+    Whole,
     common_options,
     executor_of,
     gather_options,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--samples", type=POSITIVE, default=50, show_default=True, help="Measurements of each size."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=Whole(0), default=0, show_default=True)
 @click.option(
     "--noise",
     type=click.FloatRange(0, 1),

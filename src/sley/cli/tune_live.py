@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from sley.cli.options import sizes_between
+from sley.cli.options import Whole, sizes_between
 from sley.cli.output import Phases
 from sley.tuning.arms import LIVE
 
@@ -34,9 +34,7 @@ OPTIONS = (
         "-f 4 --samples 200. Not with --actions, --checkpoints, --compare, --congestion, --curves, "
         "--jobs, --network, --noise, --sweeps.",
     ),
-    click.option(
-        "--ranks", type=click.IntRange(2, 256), help="With --live: processes that make the calls."
-    ),
+    click.option("--ranks", type=Whole(2, 256), help="With --live: processes that make the calls."),
     click.option(
         "--plans",
         type=click.Path(file_okay=False, path_type=Path),

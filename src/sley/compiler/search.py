@@ -324,8 +324,11 @@ def _check_programs(programs: Program | Sequence[Program]) -> list[Program]:
     for program in given[1:]:
         c = program.collective
         if any(getattr(c, n) != getattr(first, n) for n in ("name", "ranks", "root", "in_place")):
-            whole = program.sources.whole
-            raise C313.error(at=whole, expected=f"programs for {first}", found=str(c))
+            raise C313.error(
+                at=program.sources.whole,
+                expected=f"programs for {first}, as {given[0].name}",
+                found=f"{program.name} for {c}",
+            )
     return list(given)
 
 

@@ -14,7 +14,7 @@ from sley.deployment.plan_candidates import read_plan
 from sley.deployment.registration import SCRIPT, registered
 from sley.deployment.runtimes import Grid, Runtime
 from sley.deployment.xml_candidates import read_xml
-from sley.errors import Diagnostic, Place, SleyError, shortened
+from sley.errors import Diagnostic, Place, SleyError, reason_of, shortened
 from sley.errors.deployment import F503, F506, F507, F532, F533, F534
 from sley.formats.msccl_xml.targets import SUFFIX as XML
 from sley.formats.mscclpp.targets import SUFFIX as JSON
@@ -170,7 +170,7 @@ def _files(path: Path, *, links: bool) -> tuple[Path, list[Path], Diagnostic | N
     except NotADirectoryError:
         found = "neither a directory nor a regular file"
     except (OSError, ValueError) as error:
-        found = getattr(error, "strerror", None) or str(error)
+        found = reason_of(error)
     missing = F503.diagnostic(
         at=Place(str(path)), expected="a directory or a file with plans", found=found
     )

@@ -15,6 +15,7 @@ from sley.errors.diagnostic import (
     SleyError,
     counted,
     did_you_mean,
+    reason_of,
     shortened,
 )
 from sley.errors.frames import without_inner_frames
@@ -26,6 +27,7 @@ __all__ = [
     "SleyError",
     "counted",
     "did_you_mean",
+    "reason_of",
     "shortened",
     "without_inner_frames",
 ]

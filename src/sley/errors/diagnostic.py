@@ -14,6 +14,12 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+def reason_of(error: Exception) -> str:
+    """Why the system refused: its words, without its number and without the path, which the
+    diagnostic names as its place; for other exceptions, their text."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 _SHOWN = 60
 
 

@@ -94,7 +94,7 @@ S714 = Rule(
     "S714",
     "fit-not-installed",
     what="The package that fits a topology to measured times is not installed.",
-    why="SciPy fits. The rest of sley doesn't need it, so it is the extra `fit`.",
+    why="The fit uses SciPy, which is large; so it comes with the extra `fit`.",
     example="pip install sley; sley calibrate --from nccl-tests.txt --topology ndv4 -o here.toml",
     instead='Install the extra: pip install "sley[fit]".',
 )

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sley import recognition
-from sley.errors import Place, shortened
+from sley.errors import Place, reason_of, shortened
 from sley.errors.formats import F461
 from sley.formats import msccl_xml, mscclpp
 from sley.formats.format import (
@@ -131,7 +131,7 @@ def _unwritable(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError) as problem:
         raise F461.error(
-            at=Place(str(path)), expected="a file that can be written", found=_reason(problem)
+            at=Place(str(path)), expected="a file that can be written", found=reason_of(problem)
         ) from problem
 
 
@@ -160,7 +160,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as problem:
         raise F461.error(
-            at=Place(str(path)), expected="a folder that can be made", found=_reason(problem)
+            at=Place(str(path)), expected="a folder that can be made", found=reason_of(problem)
         ) from problem
     return folder
 
@@ -190,13 +190,8 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
     except (OSError, ValueError) as problem:
         raise F461.error(
-            at=Place(str(path)), expected="a folder that can be written", found=_reason(problem)
+            at=Place(str(path)), expected="a folder that can be written", found=reason_of(problem)
         ) from problem
-
-
-def _reason(problem: OSError | ValueError) -> str:
-    """What went wrong, without the name of the temporary file."""
-    return getattr(problem, "strerror", None) or str(problem)
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from pathlib import Path
 from typing import Any
 
 from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.language import L113, L115
 from sley.ir.program import Program
 from sley.lang.deferred import WrongProgram, deferred_errors
-from sley.lang.interpreter import problem, run_file, running
+from sley.lang.interpreter import UserFile
 
 _RUN_NAME = "__sley__"
 """The `__name__` of a file with programs."""
@@ -28,31 +27,22 @@ def program_of_file(path: str | os.PathLike[str]) -> Program:
 def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> PythonFile:
     """Runs a Python file, with its folder importable.
 
-    A program with an error is no error of the file: only who asks for this program gets it.
+    A program with an error is no error of the file, unless the file uses it: whoever asks for this
+    program gets the error.
 
     arguments: those after the file's name in `sys.argv`. Errors: L114, L117, L131.
     """
-    path = Path(path)
-    with deferred_errors() as errors:
-        try:
-            values = run_file(path, arguments, run_name=_RUN_NAME)
-        except SleyError as failure:
-            # Perhaps the file uses a program with an error.
-            before = [d for e in errors for d in problem(path, arguments, e).diagnostics]
-            raise SleyError([*before, *failure.diagnostics]) from failure
-    return PythonFile(path, tuple(arguments), values or {})
+    file = UserFile(path, arguments, run_name=_RUN_NAME)
+    with deferred_errors(file.path):
+        file.run()
+    return PythonFile(file)
 
 
 @dataclass(frozen=True)
 class PythonFile:
-    """A Python file after its run.
+    """A Python file that was run."""
 
-    arguments: those after its name in `sys.argv`. values: its globals.
-    """
-
-    path: Path
-    arguments: tuple[str, ...]
-    values: Mapping[str, object]
+    file: UserFile
 
     def program(self) -> Program:
         """The only program. Errors: L113, L115, and those of the program."""
@@ -62,49 +52,44 @@ class PythonFile:
         if len({id(program) for program in programs.values()}) > 1:
             found = f"{len(programs)} programs: {', '.join(programs)}"
             raise self._which_program("one program", found, f"Select one: {self._select(programs)}")
-        return self.proper(next(iter(programs.values())))
+        return self.without_error(next(iter(programs.values())))
 
     def find(self, name: str) -> Program | ProgramFunction:
         """The program called `name`, or the function with this name. Errors: L113, L115, and those
         of the program."""
-        programs = self._programs
+        programs, functions = self._programs, self._functions
         if name in programs:
-            return self.proper(programs[name])
-        function = _function(self, name)
+            return self.without_error(programs[name])
+        function = ProgramFunction.of(self, name)
         if function is not None:
             return function
-        if not programs and not self._functions:
+        if not programs and not functions:
             raise self._without_program()
-        remedy = did_you_mean(name, [*programs, *self._functions])
-        names = ", ".join(programs) or ", ".join(self._functions)
-        remedy = remedy or f"Select one: {self._select(programs or self._functions)}"
-        raise self._which_program(f"one of {names}", name, remedy)
+        names = programs or functions
+        remedy = did_you_mean(name, [*programs, *functions]) or f"Select one: {self._select(names)}"
+        raise self._which_program(f"one of {', '.join(names)}", name, remedy)
 
     @property
-    def _programs(self) -> dict[str, Program | WrongProgram]:
-        return {
-            name: value
-            for name, value in self.values.items()
-            if isinstance(value, (Program, WrongProgram))
-        }
+    def _programs(self) -> dict[str, Program]:
+        return {n: value for n, value in self.file.values.items() if isinstance(value, Program)}
 
     @property
     def _functions(self) -> dict[str, object]:
         """The functions that the file defines."""
         return {
             name: value
-            for name, value in self.values.items()
+            for name, value in self.file.values.items()
             if inspect.isfunction(value) and value.__module__ == _RUN_NAME
         }
 
-    def proper(self, program: Program | WrongProgram) -> Program:
+    def without_error(self, program: Program) -> Program:
         """The program. Errors: that of a program with an error."""
         if isinstance(program, WrongProgram):
-            raise problem(self.path, self.arguments, program.error) from program.error
+            raise self.file.problem(program.error) from program.error
         return program
 
     def _select(self, names: Mapping[str, object]) -> str:
-        return f"sley compile {self.path}:{next(iter(names))}"
+        return f"sley compile {self.file.path}:{next(iter(names))}"
 
     def _without_program(self) -> SleyError:
         remedy = ""
@@ -114,64 +99,76 @@ class PythonFile:
                 f"returns a program, as in: {self._select(self._functions)}"
             )
         return L113.error(
-            at=Place(str(self.path)),
+            at=Place(str(self.file.path)),
             expected="a function decorated with @sley.program(collective)",
             found="a file without a program",
             remedy=remedy,
         )
 
     def _which_program(self, expected: str, found: str, remedy: str) -> SleyError:
-        return L115.error(at=Place(str(self.path)), expected=expected, found=found, remedy=remedy)
+        at = Place(str(self.file.path))
+        return L115.error(at=at, expected=expected, found=found, remedy=remedy)
 
 
 @dataclass(frozen=True)
 class ProgramFunction:
     """A function of a Python file that returns a program.
 
-    parameters: the names of its parameters. required: those without a default. takes_any: whether
-    it takes arguments of any names (``**options``).
+    parameters: those with names. takes_any: whether it takes arguments of any names
+    (``**options``).
     """
 
     file: PythonFile
     name: str
     function: Callable[..., object]
-    parameters: tuple[str, ...]
-    required: tuple[str, ...]
+    parameters: Mapping[str, Parameter]
     takes_any: bool
+
+    @classmethod
+    def of(cls, file: PythonFile, name: str) -> ProgramFunction | None:
+        """The function of a file with this name; None if there is none."""
+        function = file.file.values.get(name)
+        if not callable(function):
+            return None
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):  # some functions in C have no signature
+            return None
+        further = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        return cls(
+            file,
+            name,
+            function,
+            {word: p for word, p in parameters.items() if p.kind not in further},
+            any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values()),
+        )
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The names of the parameters without a default."""
+        return tuple(w for w, p in self.parameters.items() if p.default is Parameter.empty)
+
+    def takes(self, name: str) -> bool:
+        """Whether it takes an argument with this name."""
+        return self.takes_any or name in self.parameters
 
     def program(self, arguments: Mapping[str, Any]) -> Program:
         """The program that it returns. Errors: L113, L114, L131, and L1xx of the program."""
-        remedy = "Correct the named line, or the arguments."
-        with running(self.file.path, self.file.arguments, remedy):
-            program = self.function(**arguments)
-        if isinstance(program, (Program, WrongProgram)):
-            return self.file.proper(program)
+        named = dict(arguments)
+        first = [
+            named.pop(word, p.default)
+            for word, p in self.parameters.items()
+            if p.kind is Parameter.POSITIONAL_ONLY
+        ]
+        with self.file.file.running("Correct the named line, or the arguments."):
+            program = self.function(*first, **named)
+        if isinstance(program, Program):
+            return self.file.without_error(program)
         code = getattr(self.function, "__code__", None)
+        path = str(self.file.file.path)
         raise L113.error(
-            at=Place(code.co_filename, code.co_firstlineno) if code else Place(str(self.file.path)),
+            at=Place(code.co_filename, code.co_firstlineno) if code else Place(path),
             expected=f"a program that {self.name} returns",
             found="None" if program is None else f"a value of type {type(program).__name__}",
             remedy="Return the function that @sley.program(collective) decorates.",
         )
-
-
-def _function(file: PythonFile, name: str) -> ProgramFunction | None:
-    """The function of a file with this name; None if there is none."""
-    function = file.values.get(name)
-    if not callable(function):
-        return None
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some functions in C have no signature
-        return None
-    named = [
-        p for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    ]
-    return ProgramFunction(
-        file,
-        name,
-        function,
-        parameters=tuple(p.name for p in named),
-        required=tuple(p.name for p in named if p.default is Parameter.empty),
-        takes_any=any(p.kind is Parameter.VAR_KEYWORD for p in parameters),
-    )

@@ -2,105 +2,167 @@
 
 from __future__ import annotations
 
-import runpy
+import io
+import os
 import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from sley.errors import Place, SleyError
 from sley.errors.language import L114, L117, L131
+from sley.lang.modules import own_modules
 
 
-def run_file(
-    path: Path,
-    arguments: Sequence[str] = (),
-    *,
-    run_name: str,
-    remedy: str = "",
-    may_exit: bool = False,
-) -> dict[str, object] | None:
-    """Runs a Python file with its folder importable, and returns its globals.
+class UserFile:
+    """A user's Python file. Its code runs as the module of the given name, with its folder
+    importable; afterwards the interpreter is as it was before. What the code has set (arguments,
+    search path, modules, working folder, recursion limit) holds when more of it runs.
 
     arguments: those after its name in `sys.argv`. run_name: its `__name__`. remedy: that of L114.
-    may_exit: whether it may end by `sys.exit` with code 0; then the result is None. Errors: L114,
-    L117; L131 if it ends by `sys.exit` otherwise.
     """
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing there"
-        raise L117.error(at=Place(str(path)), expected="a Python file", found=found)
-    with running(path, arguments, remedy, may_exit=may_exit):
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        arguments: Sequence[str] = (),
+        *,
+        run_name: str,
+        remedy: str = "",
+    ) -> None:
+        self.path = Path(path)
+        self._arguments, self._name, self._remedy = tuple(arguments), run_name, remedy
+        self._module = ModuleType(run_name)
+        self._module.__file__ = str(self.path)
+        self._modules: dict[str, object] = {run_name: self._module}
+        self._left: _Settings | None = None
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """The file's globals."""
+        return vars(self._module)
+
+    def run(self, *, may_exit: bool = False) -> bool:
+        """Runs the file; whether to its end.
+
+        may_exit: whether it may end by `sys.exit` with code 0. Errors: L114, L117; L131 if it ends
+        by `sys.exit` otherwise.
+        """
+        if not self.path.is_file():
+            found = "a folder" if self.path.is_dir() else "nothing there"
+            raise L117.error(at=Place(str(self.path)), expected="a Python file", found=found)
+        with self.running(may_exit=may_exit):
+            try:
+                # Python's own way of reading, which knows encodings.
+                with io.open_code(str(self.path.resolve())) as stream:
+                    code = compile(stream.read(), str(self.path), "exec", dont_inherit=True)
+                exec(code, vars(self._module))
+            except SystemExit as error:
+                if may_exit and _is_success(error):
+                    return False
+                raise
+        return True
+
+    @contextmanager
+    def running(self, remedy: str = "", *, may_exit: bool = False) -> Iterator[None]:
+        """Runs code of the file in the ``with`` block. Errors: as of `run`."""
         try:
-            return runpy.run_path(str(path), run_name=run_name)
-        except SystemExit as error:
-            if may_exit and _is_success(error):
-                return None
+            with _same_interpreter_afterwards(), own_modules(self.path, self._modules):
+                if self._left is None:
+                    sys.argv = [str(self.path), *self._arguments]
+                    sys.path.insert(0, str(self.path.resolve().parent))
+                else:
+                    self._left.restore()
+                try:
+                    yield
+                finally:
+                    self._left = _Settings.now(_ATTRIBUTES)
+        except (SleyError, KeyboardInterrupt, BrokenPipeError):
             raise
+        except SystemExit as error:
+            raise L131.error(
+                at=_own_line(self.path, error),
+                expected="exit code 0" if may_exit else "code that runs to its end",
+                found=f"sys.exit({error.code!r})",
+            ) from error
+        except BaseException as error:  # also exceptions that the file defines
+            raise self.problem(error, remedy) from error
+
+    def problem(self, error: BaseException, remedy: str = "") -> SleyError:
+        """An exception of the file's code: a SleyError as it is, another one as L114."""
+        if isinstance(error, SleyError):
+            return error
+        command = shlex.join(["python", str(self.path), *self._arguments])
+        whole = f"Correct the named line; {command} shows the whole traceback."
+        remedy = remedy or self._remedy or whole
+        if isinstance(error, SyntaxError):
+            at = Place(error.filename or str(self.path), error.lineno or 0, error.offset or 0)
+            return L114.error(at=at, expected="Python", found=str(error.msg), remedy=remedy)
+        return L114.error(
+            at=_own_line(self.path, error),
+            expected="code that runs to its end",
+            found=_words(error),
+            remedy=remedy,
+        )
+
+
+_ATTRIBUTES = ("argv", "path")
+"""Attributes of `sys` that a file's code may set, and relies on."""
+
+_STREAMS = ("stdin", "stdout", "stderr")
+"""Attributes of `sys` that a file's code may set; its caller may have other ones each time."""
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Settings of the interpreter that a file's code may change, to anything.
+
+    attributes: of `sys`, by name. contents: of those that are lists.
+    """
+
+    attributes: dict[str, object]
+    contents: dict[str, list[object]]
+    recursion_limit: int
+    folder: str | None
+
+    @classmethod
+    def now(cls, names: Sequence[str]) -> _Settings:
+        """The settings, with these attributes."""
+        values = {name: getattr(sys, name, None) for name in names}
+        contents = {name: list(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(values, contents, sys.getrecursionlimit(), _working_folder())
+
+    def restore(self) -> None:
+        vars(sys).update(self.attributes)
+        for name, content in self.contents.items():
+            getattr(sys, name)[:] = content
+        sys.setrecursionlimit(self.recursion_limit)
+        if self.folder is not None:
+            with suppress(OSError):  # it may be gone
+                os.chdir(self.folder)
 
 
 @contextmanager
-def running(
-    path: Path, arguments: Sequence[str], remedy: str = "", *, may_exit: bool = False
-) -> Iterator[None]:
-    """Runs a file's code in the ``with`` block, as `run_file`."""
-    try:
-        with _settings_of_interpreter():
-            sys.argv = [str(path), *arguments]
-            sys.path.insert(0, str(path.resolve().parent))
-            yield
-    except (SleyError, KeyboardInterrupt, BrokenPipeError):
-        raise
-    except SystemExit as error:
-        raise L131.error(
-            at=_own_line(path, error),
-            expected="exit code 0" if may_exit else "code that runs to its end",
-            found=f"sys.exit({error.code!r})",
-        ) from error
-    except BaseException as error:  # also exceptions that the file defines
-        raise problem(path, arguments, error, remedy) from error
-
-
-def problem(
-    path: Path, arguments: Sequence[str], error: BaseException, remedy: str = ""
-) -> SleyError:
-    """An exception of a file's code: a SleyError as it is, another one as L114."""
-    if isinstance(error, SleyError):
-        return error
-    command = shlex.join(["python", str(path), *arguments])
-    remedy = remedy or f"Correct the named line; {command} shows the whole traceback."
-    if isinstance(error, SyntaxError):
-        at = Place(error.filename or str(path), error.lineno or 0, error.offset or 0)
-        return L114.error(at=at, expected="Python", found=str(error.msg), remedy=remedy)
-    return L114.error(
-        at=_own_line(path, error),
-        expected="code that runs to its end",
-        found=_words(error),
-        remedy=remedy,
-    )
-
-
-_SETTINGS = ("argv", "path", "stdin", "stdout", "stderr")
-"""Attributes of `sys` that files may set."""
-
-
-@contextmanager
-def _settings_of_interpreter() -> Iterator[None]:
-    """Settings of the interpreter that a file may change, which are as before afterwards: where it
-    imports from, its arguments and streams, the recursion limit and the filters of warnings."""
-    values = {name: getattr(sys, name) for name in _SETTINGS}
-    lists = [(value, list(value)) for value in values.values() if isinstance(value, list)]
-    limit = sys.getrecursionlimit()
+def _same_interpreter_afterwards() -> Iterator[None]:
+    """Puts back the settings and the filters of warnings."""
+    settings = _Settings.now((*_ATTRIBUTES, *_STREAMS))
     try:
         with warnings.catch_warnings():
             yield
     finally:
-        vars(sys).update(values)
-        for value, content in lists:
-            value[:] = content
-        sys.setrecursionlimit(limit)
+        settings.restore()
+
+
+def _working_folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # somebody has removed it
+        return None
 
 
 def _is_success(error: SystemExit) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
+from sysconfig import get_path
 from types import FrameType
 from typing import Any
 
@@ -23,10 +24,20 @@ _HERE = (str(Path(__file__).parent), str(Path(without_inner_frames.__code__.co_f
 """The folders of the languages, and of the decorator that runs their functions."""
 
 
+_LIBRARY = get_path("stdlib")
+"""The folder of Python's library."""
+
+
 @cache  # every operation asks for some
 def _is_own(file: str) -> bool:
-    """Whether a file is one of the languages', and not the user's."""
+    """Whether a file is one of the languages'."""
     return file.startswith(_HERE)
+
+
+@cache
+def _is_of_library(file: str) -> bool:
+    """Whether a file is of Python's library: a decorator, the start of a thread."""
+    return file.startswith((_LIBRARY, "<frozen ")) and "site-packages" not in file
 
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -38,22 +49,25 @@ _MOST_LINES = 8
 
 def call_stack() -> tuple[tuple[str, int], ...]:
     """File and line of the user's frames, the innermost first: from the one that called a language
-    to the program's function, or to the module that calls the languages itself."""
+    to the program's function, or to the module that calls the languages itself. At least one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
+    assert frame is not None  # somebody has called
+    innermost = frame.f_code.co_filename, frame.f_lineno
     stack: list[tuple[str, int]] = []
     while frame is not None and len(stack) < _MOST_LINES:
         code = frame.f_code
         if _is_own(code.co_filename):
             break
-        stack.append((code.co_filename, frame.f_lineno))
+        if not _is_of_library(code.co_filename):
+            stack.append((code.co_filename, frame.f_lineno))
         if code.co_name == "<module>":
             break
         if code.co_name in _COMPREHENSIONS and frame.f_back is not None:
             frame = frame.f_back
         frame = frame.f_back
-    return tuple(stack)
+    return tuple(stack) or (innermost,)
 
 
 def caller_place() -> Place:
@@ -65,7 +79,8 @@ def _place(stack: Sequence[tuple[str, int]]) -> Place:
     place: Place | None = None
     for file, line in reversed(stack):
         place = Place(file, line, caller=place)
-    return place or Place()
+    assert place is not None
+    return place
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sley.compiler import Options
-from sley.errors import Place, SleyError, shortened
+from sley.errors import Place, SleyError, reason_of, shortened
 from sley.errors.policy import D901, D902
 from sley.formats import write_file
 from sley.ir.sizes import MAX_BYTES
@@ -74,14 +74,14 @@ def _json(path: Path, place: Place) -> Any:
         return json.loads(text.decode(), parse_constant=_refuse_constant, object_pairs_hook=_object)
     except OSError as error:
         expected = "a file that can be read"
-        raise D901.error(at=place, expected=expected, found=str(error)) from error
+        raise D901.error(at=place, expected=expected, found=reason_of(error)) from error
     except Exception as error:
         # zipfile raises many kinds for a damaged file: BadZipFile, zlib.error, EOFError,
         # NotImplementedError, RuntimeError (encrypted), struct.error, UnicodeDecodeError.
         if isinstance(error, SleyError):
             raise
         expected = f"a ZIP file with {_MEMBER} as `sley tune` writes it"
-        found = str(error) or type(error).__name__
+        found = reason_of(error)
         raise D901.error(at=place, expected=expected, found=found) from error
 
 

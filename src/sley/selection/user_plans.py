@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from sley import schedules
 from sley.compiler import Options, compile
-from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean
+from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
 from sley.errors.selection import N651, N652, N653, N654, N656, N657
 from sley.formats import read
 from sley.ir.plan import Plan
@@ -305,7 +305,7 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
         wrong = N653.diagnostic(
             at=Place(str(folder)),
             expected="a readable folder",
-            found=getattr(problem, "strerror", None) or str(problem),
+            found=reason_of(problem),
             remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
         )
         return PlanFolder(problems=(wrong,))

@@ -6,6 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
+from sley.errors import counted
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
@@ -44,8 +45,8 @@ def unheard(plan: Plan, messages: Messages, order: np.ndarray, wrong: int) -> li
     ]
     if len(found) >= wrong:
         return []
-    more = [f"{len(found) - _MOST_NOTES} more such groups of ranks"][: len(found) > _MOST_NOTES]
-    return [*found[:_MOST_NOTES], *more]
+    more = len(found) - _MOST_NOTES
+    return [*found[:_MOST_NOTES], *[f"{counted(more, 'more group')} of ranks"] * (more > 0)]
 
 
 def _heard(plan: Plan, messages: Messages, order: np.ndarray) -> list[int]:

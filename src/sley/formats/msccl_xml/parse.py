@@ -21,7 +21,7 @@ from xml.parsers import expat
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import Place, Rule
+from sley.errors import Place, Rule, reason_of
 from sley.errors.formats import (
     F401,
     F402,
@@ -111,7 +111,7 @@ def _opened(source: str | os.PathLike[str], file: str | None) -> Iterator[tuple[
             yield stream, file or path
     except (OSError, ValueError) as problem:
         raise F404.error(
-            at=Place(file or path), expected="a file that can be read", found=str(problem)
+            at=Place(file or path), expected="a file that can be read", found=reason_of(problem)
         ) from problem
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sley.errors import Place
+from sley.errors import Place, reason_of
 from sley.errors.formats import F403, F404
 from sley.errors.mscclpp import F470
 from sley.text_files import open_file
@@ -54,7 +54,7 @@ def _text_of(path: str, file: str) -> str:
             content = stream.read(MAX_TEXT_BYTES + 1)
     except (OSError, ValueError) as problem:
         raise F404.error(
-            at=Place(file), expected="a file that can be read", found=str(problem)
+            at=Place(file), expected="a file that can be read", found=reason_of(problem)
         ) from problem
     if len(content) > MAX_TEXT_BYTES:
         _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")

@@ -9,26 +9,18 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
-from sysconfig import get_path
 from types import ModuleType
 from typing import Any
 
 from sley.errors import Place
 from sley.errors.language import L113
 from sley.ir.program import Program
-from sley.lang.interpreter import run_file
+from sley.lang.interpreter import UserFile
 from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
 from sley.lang.msccl.session import ScriptProgram, Session, Write, under_way
-
-_SLEY = Path(__file__).parents[2]
-"""The folder of sley's modules."""
-
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""The names of folders of installed modules, also of those that `sysconfig` does not list."""
 
 _BUFFERS = (buffers.Buffer, buffers.BufferSlice, buffers.ThreadblockPolicy)
 _CHUNKS = (chunks.Chunk, chunks.ReduceChunk)
@@ -108,23 +100,15 @@ def run(
 
     Errors: L113, L114, L117, L131, L1xx of its programs, and those of `write`.
     """
-    path = Path(path)
+    file = UserFile(path, arguments, run_name="__main__", remedy="Correct the named line.")
     session = Session(write)
-    # The script may go to another folder; its caller stays.
-    with (
-        under_way(session),
-        chdir(Path.cwd()),
-        _stand_ins(),
-        _own_modules(path),
-    ):
-        values = run_file(
-            path, arguments, run_name="__main__", remedy="Correct the named line.", may_exit=True
-        )
-    only_exits = values is None and not session.begun
+    with under_way(session), _stand_ins():
+        ends = file.run(may_exit=True)
+    only_exits = not ends and not session.begun
     if not session.programs and not (may_be_empty and only_exits):
         found = "a script that ends without a program"
         remedy = "Give the arguments with which the script makes a program, or write one."
-        if any(isinstance(value, Program) for value in (values or {}).values()):
+        if any(isinstance(value, Program) for value in file.values.values()):
             found = "a program in sley's own language"
             remedy = f"Use the commands for programs: sley compile {path}, sley verify {path}."
         raise L113.error(
@@ -167,55 +151,3 @@ def _join_modules() -> None:
 def _msccl_modules() -> list[str]:
     """The names of all msccl's modules that are loaded."""
     return [name for name in sys.modules if name.split(".")[0] == "msccl"]
-
-
-@contextmanager
-def _own_modules(path: Path) -> Iterator[None]:
-    """Forgets the modules that a script loads from its own folder: another script may have modules
-    of the same names. Installed modules stay, even if they are below that folder. Modules that the
-    script replaces or removes come back."""
-    modules, before = sys.modules, dict(sys.modules)
-    folder = path.resolve().parent
-    installed = _installed_below(folder)
-    try:
-        yield
-    finally:
-        sys.modules = modules
-        # The path of a package may depend on other modules: it is looked up before they are gone.
-        loaded = {name: modules[name] for name in set(modules) - set(before)}
-        for name in [n for n, module in loaded.items() if _is_own(module, folder, installed)]:
-            del modules[name]
-        modules.update(before)
-
-
-def _is_own(module: object, folder: Path, installed: Sequence[Path]) -> bool:
-    """Whether a module is of a script's folder, outside of the folders of installed ones; also what
-    a script has put in a module's place."""
-    if not isinstance(module, ModuleType):
-        return True
-    place = _place_of(module)
-    return (
-        place is not None
-        and folder in place.parents
-        and not any(root in place.parents for root in installed)
-        and _INSTALLED.isdisjoint(place.relative_to(folder).parts)
-    )
-
-
-def _place_of(module: ModuleType) -> Path | None:
-    """The file of a module, or the folder of a package without one; None for other modules."""
-    values = vars(module)
-    place = values.get("__file__")
-    if place is None:
-        try:
-            place = next(iter(values.get("__path__") or ()), None)
-        except (AttributeError, KeyError, TypeError):  # a script may set it to anything
-            return None
-    return Path(place).resolve() if isinstance(place, str) and "\0" not in place else None
-
-
-def _installed_below(folder: Path) -> list[Path]:
-    """The folders of installed modules and of sley that are in a folder, or are the folder."""
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    roots = [root.resolve() for root in (*(Path(get_path(name)) for name in names), _SLEY)]
-    return [root for root in roots if folder in (root, *root.parents)]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sley.errors import Place
+from sley.errors import Place, reason_of
 from sley.errors.language import L112
 from sley.errors.rescclang import L140
 from sley.ir.program import Program
@@ -87,8 +87,7 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise L140.error(at=at, expected="a file of text", found=reason) from None
+        raise L140.error(at=at, expected="a file of text", found=reason_of(error)) from None
     if len(data) > MAX_BYTES:
         raise L140.error(at=at, expected=f"at most {MAX_BYTES} bytes", found="more")
     try:

@@ -14,6 +14,7 @@ from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
+from sley.errors import reason_of
 from sley.errors.policy import D906
 from sley.formats import check_folder, write_file
 from sley.policy.exports.export import Export, tile_remarks, title
@@ -57,7 +58,7 @@ def build_plugin(text: str, path: str | os.PathLike[str]) -> None:
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         except OSError as problem:
-            raise D906.error(expected=expected, found=str(problem)) from problem
+            raise D906.error(expected=expected, found=reason_of(problem)) from problem
         if done.returncode:
             raise D906.error(
                 expected=expected,

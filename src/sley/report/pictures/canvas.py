@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sley.errors import Place
+from sley.errors import Place, reason_of
 from sley.errors.formats import F461
 from sley.errors.report import P801, P802, P805
 
@@ -176,7 +176,7 @@ class Picture:
         except (OSError, ValueError) as problem:
             expected = "a file that can be written"
             at = Place(str(path))
-            raise F461.error(at=at, expected=expected, found=str(problem)) from problem
+            raise F461.error(at=at, expected=expected, found=reason_of(problem)) from problem
 
     def _repr_svg_(self) -> str:
         return self.svg().decode()

@@ -1,0 +1,169 @@
+"""Users' Python files: their code runs as Python runs it, and each file for itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import sley
+from sley.lang import files
+from sley.lang.files import ProgramFunction
+
+GATHER = """
+import sley
+
+def gather(ranks):
+    @sley.program(sley.AllGather(ranks))
+    def program(p):
+        for rank in range(ranks):
+            for other in range(ranks):
+                p.chunk(rank, "in", 0).copy(other, "out", rank)
+    return program
+"""
+
+
+def write(folder: Path, text: str, name: str = "own.py") -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(GATHER + text)
+    return path
+
+
+def made(path: Path, **arguments: object) -> sley.Program:
+    """The program that the function `make` of a file returns."""
+    function = files.load(path).find("make")
+    assert isinstance(function, ProgramFunction)
+    return function.program(arguments)
+
+
+def test_files_with_helpers_of_one_name_get_their_own(tmp_path: Path) -> None:
+    ranks = []
+    for number in (2, 3):
+        folder = tmp_path / str(number)
+        path = write(folder, "from helper_of_a_file import N\nring = gather(N)\n")
+        (folder / "helper_of_a_file.py").write_text(f"N = {number}\n")
+        ranks.append(files.program_of_file(path).ranks)
+    assert ranks == [2, 3]
+    assert "helper_of_a_file" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "@dataclass\n    class Size:\n        ranks: int\n    number = Size(2).ranks",
+        "number = 2 if get_type_hints(Kind)['ranks'] is int else 0",
+        "number = pickle.loads(pickle.dumps(Kind(2))).ranks",
+        "import late_helper\n    number = late_helper.N",
+        "number = deep(5000)",
+        "number = int(Path('number.txt').read_text())",
+        "number = int(sys.argv[1])",
+        "number = len({Kind(2), Kind(3)})",
+    ],
+    ids=["dataclass", "hints", "pickle", "path", "recursion", "folder", "argv", "hash"],
+)
+def test_a_function_of_a_file_finds_what_the_file_has_prepared(body: str, tmp_path: Path) -> None:
+    text = f"""
+from __future__ import annotations
+import os, pickle, sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_type_hints
+
+@dataclass(frozen=True)
+class Kind:
+    ranks: int
+
+sys.path.append({str(tmp_path / "lib")!r})
+sys.setrecursionlimit(20000)
+os.chdir({str(tmp_path / "lib")!r})
+sys.argv = ["own", "2"]
+
+def deep(k):
+    return 2 if k == 0 else deep(k - 1)
+
+def make():
+    {body}
+    return gather(number)
+"""
+    path = tmp_path / "own.py"
+    path.write_text(text.replace("import os", GATHER.replace("def", "\ndef", 1) + "import os", 1))
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "late_helper.py").write_text("N = 2\n")
+    (tmp_path / "lib" / "number.txt").write_text("2")
+    before = (list(sys.path), list(sys.argv), sys.getrecursionlimit(), Path.cwd(), set(sys.modules))
+    assert made(path).ranks == 2
+    after = (list(sys.path), list(sys.argv), sys.getrecursionlimit(), Path.cwd(), set(sys.modules))
+    assert after == before
+
+
+def test_a_file_may_handle_the_error_of_a_program_itself(tmp_path: Path) -> None:
+    handled = """
+try:
+    @sley.program(sley.AllGather(2))
+    def ring(p):
+        p.chunk(7, "in", 0)
+except sley.SleyError:
+    ring = gather(2)
+"""
+    assert files.program_of_file(write(tmp_path, handled)).ranks == 2
+    suppressed = """
+from contextlib import suppress
+ring = gather(3)
+with suppress(sley.SleyError):
+    ring = sley.program(sley.AllGather(2))(lambda p: p.chunk(7, "in", 0))
+"""
+    assert files.program_of_file(write(tmp_path, suppressed)).ranks == 3
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["wrong.collective", "sley.compile(wrong)", "sley.verify(wrong.compile())", "wrong.ranks"],
+)
+def test_a_function_that_uses_a_wrong_program_gets_its_error(use: str, tmp_path: Path) -> None:
+    text = f"""
+@sley.program(sley.AllGather(2))
+def wrong(p):
+    p.chunk(7, "in", 0)  # here
+
+print(wrong)
+
+def make():
+    {use}
+    return gather(2)
+"""
+    path = write(tmp_path, text)
+    with pytest.raises(sley.SleyError) as caught:
+        made(path)
+    assert caught.value.code == "L101"
+    line = path.read_text().splitlines().index('    p.chunk(7, "in", 0)  # here') + 1
+    assert caught.value.diagnostics[0].places[0].line == line
+    assert files.load(path).find("gather")
+
+
+def test_an_error_that_is_not_sleys_names_the_line_of_the_program(tmp_path: Path) -> None:
+    path = write(tmp_path, "@sley.program(sley.AllGather(2))\ndef wrong(p):\n    1 / 0\n")
+    with pytest.raises(sley.SleyError, match=r"own\.py:13: L114[^$]*ZeroDivisionError"):
+        files.program_of_file(path)
+
+
+def test_parameters_without_names_are_given_by_position(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "def make(ranks, more=1, /, **others):\n    return gather(ranks * more)\n"
+    )
+    assert made(path, ranks=2).ranks == 2
+    assert made(path, ranks=2, more=2).ranks == 4
+
+
+def test_a_folder_that_is_gone_refuses_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, "ring = gather(2)\n")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert files.program_of_file(path).ranks == 2
+    os.chdir(tmp_path)
