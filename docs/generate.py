@@ -1,4 +1,5 @@
-"""Write the pages that come from the code, data-model.md and errors.md, and the list of decisions.
+"""Write the pages that come from the code, data-model.md and errors.md, the list of decisions, and
+the picture of a report, which takes a Chromium.
 
     python docs/generate.py            write them
     python docs/generate.py --check    fail if what is there is not what would be written
@@ -21,6 +22,8 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import report_picture
 
 import sley.ir
 from sley.errors import Rule
@@ -296,6 +299,14 @@ def main(arguments: list[str]) -> int:
             stale.append(name)
         elif not arguments:
             path.write_text(content, "utf-8")
+    if not report_picture.is_current():
+        if arguments:
+            stale.append("assets/report.png")
+        else:
+            try:
+                report_picture.write()
+            except report_picture.NoBrowserError as error:
+                sys.exit(f"assets/report.png is out of date and was not made: {error}")
     if stale:
         print(f"out of date: {', '.join(stale)}. Run: make pages", file=sys.stderr)
     return bool(stale)
