@@ -198,6 +198,41 @@ def test_only_ranks_that_stand_for_others_are_on_the_page_if_all_are_too_many(mo
     assert any(not text.startswith(tuple(f"rank {r} " for r in heads)) for text in waits if text)
 
 
+def test_a_torus_is_a_grid_of_links_on_the_page(tmp_path):
+    ring = (0, 4, 8, 9, 5, 1, 2, 6, 10, 11, 7, 3)  # along the links
+    program = sley.algorithms.multi_ring_allreduce(1, 12, orders=[ring])
+    plan = sley.compile(program, topology="torus:3x4")
+    page = checked(html_report([sley.simulate(plan, "1M")], title="torus"), tmp_path)
+    heat = page.dom[page.dom.index('id="heat"') :]
+    assert heat[: heat.index("</svg>")].count("<circle") == 12
+    curves = re.findall(r"<path d=\"M([\d.-]+),[\d.-]+Q([\d.-]+),", heat[: heat.index("</svg>")])
+    assert len(curves) == len(plan.topology.links)
+    lattice = simulation_data(sley.simulate(plan, "1M"), "x")["heat"]["lattice"]
+    assert sum(lattice["around"]) == 2 * (3 + 4)
+    assert len({x for x, _ in lattice["places"]}) == 4
+    assert len({y for _, y in lattice["places"]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most_bytes"),
+    [(32, 500_000), pytest.param(128, 500_000, marks=pytest.mark.slow)],
+)
+def test_the_page_of_many_gpus_opens_with_all_figures(tmp_path, nodes, most_bytes):
+    ranks = 8 * nodes
+    program = sley.algorithms.build("recursive-halving-doubling-allreduce", ranks=ranks)
+    plan = sley.compile(program, topology=f"dgx-h100:{nodes}")
+    simulation = sley.simulate(plan, "64M", executions=True)
+    html = html_report([simulation], title="many")
+    assert len(html) < most_bytes
+    page = checked(html, tmp_path)
+    assert 0 not in drawn(page).values()
+    (group,) = simulation_data(simulation, "x")["blocks"]["alike"]
+    assert len(group) == ranks
+    assert f"{ranks} ranks in 1 group" in page.text("timeline-note")
+    own = simulation.plan.rank[simulation.executions.instruction] == group[0]
+    assert drawn(page)["timeline"] == own.sum()
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_page_opens_in_both_themes(tmp_path, theme):
     page = checked(html_report([ring_simulation()], title="one"), tmp_path, f"#{theme}")

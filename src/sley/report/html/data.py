@@ -18,11 +18,16 @@ from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
 from sley.report.limit import FACTOR_WORDS, limit_of
 from sley.report.link_classes import LinkClass, link_classes
+from sley.report.pictures.lattice import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.report.what_if import Change, change_text
 from sley.simulate.result import Executions, Simulation
+from sley.topologies.lattice import sides_of, steps
 
 Values = dict[str, Any]
+
+_GPU_INCHES = (0.3, 0.3)
+"""The size of a GPU in the picture of a mesh or torus."""
 
 MOST_BLOCKS = 2_000
 """The most thread blocks with a row each; of more blocks, each rank has a row."""
@@ -329,15 +334,28 @@ def _heat(s: Simulation) -> Values:
     cells, cell, count = np.unique(key, return_inverse=True, return_counts=True)
     most = np.zeros(len(cells))
     np.maximum.at(most, cell, utilisation)
+    src, dst = (cells // len(labels)).tolist(), (cells % len(labels)).tolist()
     return {
         "level": level,
         "labels": labels,
-        "src": (cells // len(labels)).tolist(),
-        "dst": (cells % len(labels)).tolist(),
+        "lattice": _lattice(s, src, dst) if level == "vertex" else None,
+        "src": src,
+        "dst": dst,
         "count": count.tolist(),
         "average": round_values(np.bincount(cell, utilisation) / count, 4) if len(cells) else [],
         "most": round_values(most, 4),
     }
+
+
+def _lattice(s: Simulation, src: list[int], dst: list[int]) -> Values | None:
+    """Where the GPUs of a mesh or torus are, and which links go around its edge; None for other
+    topologies."""
+    sides = sides_of(s.topology)
+    if sides is None:
+        return None
+    around = [int(abs(steps(sides, a, b)).sum() > 1) for a, b in zip(src, dst, strict=True)]
+    places = [list(place) for place in lattice_middles(sides, _GPU_INCHES)]
+    return {"places": places, "around": around}
 
 
 def _group_label(node: int, kind: int) -> str:

@@ -49,8 +49,64 @@ function drawClasses(simulation) {
     [percent(c.average), "number"], [percent(c.most), "number"], [c.busiest]])));
 }
 
+function heatTip(h, n) {
+  return [`${h.labels[h.src[n]]} -> ${h.labels[h.dst[n]]}`,
+    h.count[n] > 1 ? `${h.count[n]} links, ${percent(h.average[n])} of capacity on average, `
+      + `${percent(h.most[n])} at most` : `${percent(h.average[n])} of capacity`];
+}
+
+function heatMark(h, n, mark) {
+  mark.addEventListener("pointermove", (event) => showTip(event, heatTip(h, n)));
+  mark.addEventListener("pointerleave", (event) => showTip(event, null));
+  return mark;
+}
+
 function drawHeat(simulation) {
   const h = simulation.heat;
+  byId("heat").replaceChildren(h.lattice ? latticePicture(h) : heatPicture(h));
+  byId("heat").dataset.marks = h.src.length;
+  const together = { vertex: "", kind: " Vertices of the same kind share a row.",
+    node: " Vertices of the same node and kind share a row." }[h.level];
+  byId("heat-note").textContent = h.lattice
+    ? "Share of the capacity used from launch to end. Of the two lines between GPUs each is the link "
+      + "to the GPU in whose direction it is on the right."
+    : "Share of the capacity used from launch to end, from each row's vertex to each column's."
+      + together;
+  heatLegend(byId("heat-legend"));
+}
+
+const INCH = 92;
+
+// A mesh or torus: a line for each direction of a link, a curve for a link around the edge.
+function latticePicture(h) {
+  const { places, around } = h.lattice;
+  const points = places.map(([x, y]) => [x * INCH + 10, y * INCH + 30]);
+  const width = Math.max(...points.map(([x]) => x)) + 40;
+  const height = Math.max(...points.map(([, y]) => y)) + 30;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+  picture.style.maxWidth = `${width}px`;
+  h.src.forEach((src, n) => {
+    const [[x0, y0], [x1, y1]] = [points[src], points[h.dst[n]]];
+    const length = Math.hypot(x1 - x0, y1 - y0);
+    const right = [(y0 - y1) / length, (x1 - x0) / length];
+    const [ax, ay, bx, by] = [x0 + 3 * right[0], y0 + 3 * right[1], x1 + 3 * right[0],
+      y1 + 3 * right[1]];
+    // Curves of both directions are on the same side: above, or at the left.
+    const side = right[0] + right[1] > 0 ? -1 : 1;
+    const bend = around[n] ? side * 50 : 0;
+    const [cx, cy] = [(ax + bx) / 2 + bend * right[0], (ay + by) / 2 + bend * right[1]];
+    picture.append(heatMark(h, n, svg("path", { d: `M${ax},${ay}Q${cx},${cy} ${bx},${by}`,
+      fill: "none", stroke: heatColour(h.average[n]), "stroke-width": 4 })));
+  });
+  points.forEach(([x, y], rank) => {
+    picture.append(svg("circle", { cx: x, cy: y, r: 13, fill: style("--paper"),
+      stroke: style("--soft") }),
+    svg("text", { x, y: y + 4, "text-anchor": "middle" }, `${rank}`));
+  });
+  return picture;
+}
+
+function heatPicture(h) {
   const sources = [...new Set(h.src)].sort((a, b) => a - b);
   const targets = [...new Set(h.dst)].sort((a, b) => a - b);
   const longer = Math.max(sources.length, targets.length);
@@ -84,19 +140,7 @@ function drawHeat(simulation) {
     const mark = svg("rect", { x: left + column.get(h.dst[n]) * cell, y: top + line.get(src) * cell,
       width: cell - 0.5, height: cell - 0.5, fill: heatColour(h.average[n]),
       stroke: style("--line"), "stroke-width": 0.5 });
-    const several = h.count[n] > 1;
-    mark.addEventListener("pointermove", (event) => showTip(event, [
-      `${h.labels[src]} -> ${h.labels[h.dst[n]]}`,
-      several ? `${h.count[n]} links, ${percent(h.average[n])} of capacity on average, `
-        + `${percent(h.most[n])} at most` : `${percent(h.average[n])} of capacity`]));
-    mark.addEventListener("pointerleave", (event) => showTip(event, null));
-    picture.append(mark);
+    picture.append(heatMark(h, n, mark));
   });
-  byId("heat").replaceChildren(picture);
-  byId("heat").dataset.marks = h.src.length;
-  const together = { vertex: "", kind: " Vertices of the same kind share a row.",
-    node: " Vertices of the same node and kind share a row." }[h.level];
-  byId("heat-note").textContent = "Share of the capacity used from launch to end, from each row's "
-    + `vertex to each column's.${together}`;
-  heatLegend(byId("heat-legend"));
+  return picture;
 }
