@@ -49,6 +49,15 @@ def test_a_rank_that_starts_later_is_not_alike():
     assert len(groups(s)) == 8
 
 
+def test_a_rank_whose_executions_start_later_is_not_alike_though_its_sums_are():
+    s = ring_simulation()
+    e = s.executions
+    later = np.where(s.plan.rank[e.instruction] == 2, 0.05 * s.time_us, 0.0)
+    shifted = dataclasses.replace(s, executions=dataclasses.replace(e, start_us=e.start_us + later))
+    assert (len(groups(s)), len(groups(shifted))) == (1, 2)
+    assert [2] in groups(shifted)
+
+
 @pytest.mark.parametrize(("share", "expected"), [(0.005, 1), (0.02, 2)])
 def test_ranks_are_alike_up_to_the_tolerance(share, expected):
     s = changed(ring_simulation(), 2, share)
