@@ -102,7 +102,7 @@ def test_a_file_without_a_program_or_with_two_is_refused(tmp_path: Path) -> None
     two = written(tmp_path / "two.py", GOOD + GOOD.replace("exchange", "again"))
     refused = sley("compile", two).stderr
     assert "L115" in refused
-    assert f"Select one: sley compile {two}:exchange" in refused
+    assert f"Select one, as in {two}:exchange" in refused
     assert sley("compile", f"{two}:again").exit_code == 0
     assert "L115" in sley("compile", f"{two}:other").stderr
     assert "L117" in sley("compile", tmp_path / "missing.py").stderr

@@ -183,7 +183,7 @@ def test_names_that_a_file_lacks_are_told_with_the_nearest(file: Path, tmp_path:
     functions.write_text("def ring(ranks):\n    pass\n")
     result = sley("verify own.py", functions)
     assert "L113" in result.stderr
-    assert f"sley compile {functions}:ring" in result.stderr
+    assert f"returns a program: {functions}:ring" in result.stderr
     assert "L115" in sley("verify own.py:__name__", functions).stderr
 
 
@@ -263,3 +263,13 @@ def test_wrong_usage_in_a_table_of_a_package_names_the_row(tmp_path: Path) -> No
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
     assert f"{table}, plan 2: ring-allreduce needs --ranks" in result.stderr
+
+
+def test_a_function_whose_program_is_in_place_takes_the_option_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    text = FILE.replace("return int(text)", "return gather(2, in_place=True)")
+    path.write_text(text.replace("def raises(text)", "def fixed()"))
+    assert sley("verify own.py:fixed --in-place", path).exit_code == 0
+    result = sley("verify own.py:fixed --out-of-place", path)
+    assert result.exit_code == 2
+    assert "own.py:fixed has a place of its own: it is in place" in result.stderr

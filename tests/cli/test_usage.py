@@ -35,6 +35,7 @@ def sley(*arguments: object) -> Result:
             "takes no --ranks. It takes --nodes, --gpus",
         ),
         ("compile ring-allreduce --root 1 --ranks 4", "takes no --root. It takes --ranks"),
+        ("simulate hm-allreduce --topology ndv4 --nodes 4", "--topology ndv4:NODES needs no other"),
         ("compare ring-allreduce", "ring-allreduce needs --ranks, or --topology"),
         ("simulate ring-allreduce --ranks 4", "ring-allreduce needs --topology"),
         ("simulate ring-allreduce --topology ndv4 --size 1M", "--size is for --schedule auto"),
@@ -76,6 +77,7 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
     ("line", "told"),
     [
         ("run ring-alreduce --ranks 2", "Did you mean ring-allreduce"),
+        ("choose alltoallv --topology 1x4", "Name algorithms for it: all-pairs-alltoallv, two-"),
         ("run ring-allreduce --ranks 1", "2 ranks or more"),
         ("run ring-allreduce --ranks 2 --device gpu", "expected: threads, cuda"),
         ("verify nofile", "'nofile': neither"),

@@ -157,6 +157,42 @@ def test_parameters_without_names_are_given_by_position(tmp_path: Path) -> None:
     assert made(path, ranks=2, more=2).ranks == 4
 
 
+def test_a_program_has_the_name_of_the_function_that_returns_it(tmp_path: Path) -> None:
+    named = """
+def shift_twice(ranks):
+    @sley.program(sley.AllGather(2), name="own-name")
+    def inner(p):
+        for rank in range(2):
+            for other in range(2):
+                p.chunk(rank, "in", 0).copy(other, "out", rank)
+    return inner
+
+def make():
+    return gather(2)
+
+def neighbour(rank):
+    return rank + 1
+"""
+    path = write(tmp_path, named)
+    names = {}
+    for name, arguments in (("gather", {"ranks": 2}), ("shift_twice", {"ranks": 2}), ("make", {})):
+        function = files.load(path).find(name)
+        assert isinstance(function, ProgramFunction)
+        names[name] = function.program(arguments).name
+    assert names == {"gather": "gather", "shift_twice": "own-name", "make": "program"}
+    with pytest.raises(sley.SleyError, match=r"returns a program: \S*own\.py:gather, \S*twice\n"):
+        files.program_of_file(path)
+
+
+def test_an_error_without_a_line_gets_that_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "def make(chunks):\n    return sley.AllReduce(4, chunks)  # here\n")
+    with pytest.raises(sley.SleyError) as caught:
+        made(path, chunks="two")
+    place = caught.value.diagnostics[0].places[0]
+    line = path.read_text().splitlines().index("    return sley.AllReduce(4, chunks)  # here") + 1
+    assert (place.file, place.line) == (str(path), line)
+
+
 def test_a_folder_that_is_gone_refuses_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,10 +114,13 @@ def find(name: str) -> Algorithm:
     """The algorithm `name`. Errors: L120, which suggests similar names."""
     if name in CATALOG:
         return CATALOG[name]
+    own = [algorithm.name for algorithm in CATALOG.values() if algorithm.collective == name]
     raise L120.error(
         expected="an algorithm that `sley list` prints",
-        found=repr(name),
-        remedy=did_you_mean(str(name), CATALOG),
+        found=f"{name!r}, a collective" if own else repr(name),
+        remedy=f"Name algorithms for it: {', '.join(own)}."
+        if own
+        else did_you_mean(str(name), CATALOG),
     )
 
 

@@ -45,9 +45,16 @@ def program(selection: Selection) -> Program:
     if isinstance(found, ProgramFunction):
         arguments = _arguments(selection, found)
         with redirect_stdout(sys.stderr):
-            return found.program(arguments)
-    _refuse_fixed(selection)
-    return found
+            program = found.program(arguments)
+        is_fixed = "in_place" not in arguments
+    else:
+        _refuse_fixed(selection)
+        program, is_fixed = found, True
+    own = program.collective.in_place
+    if is_fixed and selection.in_place not in (None, own):
+        place = "in place" if own else "out of place"
+        raise click.UsageError(f"{selection.what} has a place of its own: it is {place}")
+    return program
 
 
 def refuse_arguments(selection: Selection) -> None:
@@ -61,7 +68,7 @@ def refuse_arguments(selection: Selection) -> None:
 def _refuse_fixed(selection: Selection) -> None:
     """Refuses values for a program, which is no function. Errors: click's usage error."""
     what = selection.what
-    for word in (*PARAMETERS, "root", "in_place"):
+    for word in (*PARAMETERS, "root"):
         if getattr(selection, word) is not None:
             raise click.UsageError(f"{flag(word)}: its value is fixed in {what}")
     if selection.arguments:
@@ -76,6 +83,8 @@ def _arguments(selection: Selection, function: ProgramFunction) -> dict[str, Any
     if "channels" in function.parameters:
         options["channels"] = selection.options.channels
     options = {word: value for word, value in options.items() if value is not None}
+    if not function.takes("in_place"):
+        options.pop("in_place", None)  # the program may be as the option asks
     for word in selection.arguments:
         if word in options:
             raise click.UsageError(f"{word} is given twice: by {flag(word)} and by {ARG}")

@@ -297,9 +297,11 @@ def _check_parameters(selection: Selection) -> None:
             + ", ".join(map(flag, algorithm.parameters))
         )
     if missing := [word for word in algorithm.required if word not in given]:
-        raise click.UsageError(
-            f"{algorithm.name} needs {' and '.join(map(flag, missing))}, or --topology"
-        )
+        end = ", or --topology"
+        if selection.topology is not None:
+            stem = selection.topology.partition(":")[0]
+            end = f". --topology has sizes of its own: --topology {stem}:NODES needs no other ones"
+        raise click.UsageError(f"{algorithm.name} needs {' and '.join(map(flag, missing))}{end}")
 
 
 def _header(selection: Selection) -> dict[str, int]:

@@ -106,8 +106,12 @@ def trace(
     function(p)
     code = getattr(function, "__code__", None)
     whole = Place(code.co_filename, code.co_firstlineno) if code else caller_place()
-    own_name = getattr(function, "__name__", "program").replace("_", "-")
-    return p.finish(name or own_name, protocol, whole)
+    return p.finish(name or name_of(getattr(function, "__name__", "program")), protocol, whole)
+
+
+def name_of(function: str) -> str:
+    """The name of a program that a function with this name traces."""
+    return function.replace("_", "-")
 
 
 @dataclass(frozen=True, eq=False)

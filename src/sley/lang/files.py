@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
+from types import CodeType
 from typing import Any
 
 from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.language import L113, L115
 from sley.ir.program import Program
+from sley.lang.chunks import name_of
 from sley.lang.deferred import WrongProgram, deferred_errors
 from sley.lang.interpreter import UserFile
 
@@ -51,7 +53,7 @@ class PythonFile:
             raise self._without_program()
         if len({id(program) for program in programs.values()}) > 1:
             found = f"{len(programs)} programs: {', '.join(programs)}"
-            raise self._which_program("one program", found, f"Select one: {self._select(programs)}")
+            raise self._which_program("one program", found, self._selection(programs))
         return self.without_error(next(iter(programs.values())))
 
     def find(self, name: str) -> Program | ProgramFunction:
@@ -66,7 +68,7 @@ class PythonFile:
         if not programs and not functions:
             raise self._without_program()
         names = programs or functions
-        remedy = did_you_mean(name, [*programs, *functions]) or f"Select one: {self._select(names)}"
+        remedy = did_you_mean(name, [*programs, *functions]) or self._selection(names)
         raise self._which_program(f"one of {', '.join(names)}", name, remedy)
 
     @property
@@ -75,12 +77,14 @@ class PythonFile:
 
     @property
     def _functions(self) -> dict[str, object]:
-        """The functions that the file defines."""
-        return {
+        """The functions that the file defines; only those with a function inside, which may be a
+        program, if there are any."""
+        own: dict[str, object] = {
             name: value
             for name, value in self.file.values.items()
             if inspect.isfunction(value) and value.__module__ == _RUN_NAME
         }
+        return {name: value for name, value in own.items() if _inner_names(value)} or own
 
     def without_error(self, program: Program) -> Program:
         """The program. Errors: that of a program with an error."""
@@ -88,15 +92,15 @@ class PythonFile:
             raise self.file.problem(program.error) from program.error
         return program
 
-    def _select(self, names: Mapping[str, object]) -> str:
-        return f"sley compile {self.file.path}:{next(iter(names))}"
+    def _selection(self, names: Mapping[str, object]) -> str:
+        return f"Select one, as in {self.file.path}:{next(iter(names))}."
 
     def _without_program(self) -> SleyError:
         remedy = ""
-        if self._functions:
+        if functions := self._functions:
             remedy = (
                 "Decorate a function with @sley.program(collective), or name a function that "
-                f"returns a program, as in: {self._select(self._functions)}"
+                f"returns a program: {', '.join(f'{self.file.path}:{name}' for name in functions)}"
             )
         return L113.error(
             at=Place(str(self.file.path)),
@@ -108,6 +112,13 @@ class PythonFile:
     def _which_program(self, expected: str, found: str, remedy: str) -> SleyError:
         at = Place(str(self.file.path))
         return L115.error(at=at, expected=expected, found=found, remedy=remedy)
+
+
+def _inner_names(function: object) -> list[str]:
+    """The names of the functions that a function defines."""
+    code = getattr(function, "__code__", None)
+    constants = code.co_consts if code else ()
+    return [one.co_name for one in constants if isinstance(one, CodeType)]
 
 
 @dataclass(frozen=True)
@@ -163,7 +174,10 @@ class ProgramFunction:
         with self.file.file.running("Correct the named line, or the arguments."):
             program = self.function(*first, **named)
         if isinstance(program, Program):
-            return self.file.without_error(program)
+            right = self.file.without_error(program)
+            # The name of the inner function tells less than that of this one.
+            is_inner = right.name in map(name_of, _inner_names(self.function))
+            return replace(right, name=name_of(self.name)) if is_inner else right
         code = getattr(self.function, "__code__", None)
         path = str(self.file.file.path)
         raise L113.error(

@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -82,8 +82,15 @@ class UserFile:
                     yield
                 finally:
                     self._left = _Settings.now(_ATTRIBUTES)
-        except (SleyError, KeyboardInterrupt, BrokenPipeError):
+        except (KeyboardInterrupt, BrokenPipeError):
             raise
+        except SleyError as error:
+            place = _own_line(self.path, error)
+            if not place.line or any(p.file for d in error.diagnostics for p in d.places):
+                raise
+            raise SleyError(
+                [replace(d, places=(place, *d.places)) for d in error.diagnostics]
+            ) from error
         except SystemExit as error:
             raise L131.error(
                 at=_own_line(self.path, error),

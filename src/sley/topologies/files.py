@@ -73,8 +73,12 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
         tables = toml_tables(file, text, T605)
         if "vertices" in tables or "links" in tables:
             if nodes is not None:
-                found = f"nodes={nodes} for {file}"
-                raise C308.error(expected="no nodes for a graph, which is a cluster", found=found)
+                raise C308.error(
+                    at=Place(file),
+                    expected="the file's own nodes: it describes a whole cluster",
+                    found=f"{nodes} nodes for it",
+                    remedy=f"Leave the number of nodes out: {file}",
+                )
             return Loaded(graph_from(file, tables), None)
         machine = machine_from(file, tables, base_tables)
     elif suffix == ".xml" or start == "<":

@@ -194,6 +194,7 @@ def _steps_of_whole(
                 at=Place(detail=f"rank {rank}"),
                 expected=f"at most {target.barriers} barriers on a GPU",
                 found=f"at least {barriers[rank]}, between parts of {target.operations} operations",
+                remedy="Use fewer instances or channels: fewer blocks have fewer parts.",
             )
     return steps
 
