@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sley import formats
+from sley.cli.nccl import Beside, beside_lines, nccl_beside
 from sley.cli.options import (
     COMPILER_OPTIONS,
     PlanCommand,
@@ -23,6 +24,7 @@ from sley.cli.options import (
     size_options,
 )
 from sley.cli.output import Phases, print_json, progress_bar
+from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import is_python, prefer_in_place, program_or_lifted, topology_of
 from sley.compiler import Choice, Choices, Options, choose
@@ -51,6 +53,7 @@ from sley.formats import check_folder
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the plan of each range into this folder.",
 )
+@click.option("--nccl", is_flag=True, help="Add NCCL's times, by its tuner's choices.")
 @common_options
 def choose_command(  # as many parameters as options; click passes each by name
     what: tuple[str, ...],
@@ -62,6 +65,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     jobs: int,
     target: str | None,
     output: Path | None,
+    nccl: bool,
     as_json: bool,
     verbose: bool,
     **options: Any,
@@ -103,10 +107,17 @@ def choose_command(  # as many parameters as options; click passes each by name
     if output is not None:
         with phases("writing"):
             paths = choices.save(output, target=runtime)
+    theirs: list[Beside] = []
+    if nccl:
+        with phases("simulating NCCL"):
+            theirs = nccl_beside(choices)
     if as_json:
-        print_json(_json(choices, paths) | {"seconds": phases.seconds})
+        more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
+        print_json(_json(choices, paths) | more | {"seconds": phases.seconds})
         return
     click.echo(choices.show())
+    if nccl:
+        click.echo("\n".join(beside_lines(theirs)))
     for path in paths:
         click.echo(f"{'written':<23}{path} for {runtime}")
     phases.report()
@@ -115,14 +126,14 @@ def choose_command(  # as many parameters as options; click passes each by name
 def _selections(
     what: tuple[str, ...], in_place: bool | None, arguments: dict[str, object]
 ) -> list[Selection]:
-    """The selections; Python files get the arguments, and without one every WHAT, which refuses
-    them."""
+    """The selections; those of Python files have the arguments. Errors: click's usage error for
+    arguments without a Python file."""
     plain = [Selection(one, in_place=in_place) for one in what]
-    takers = [one.what for one in plain if is_python(one)] or what
-    script = script_arguments()
+    if not any(map(is_python, plain)):
+        refuse_arguments(replace(plain[0], arguments=arguments, script=script_arguments()))
     return [
         prefer_in_place(
-            replace(one, arguments=arguments, script=script) if one.what in takers else one
+            replace(one, arguments=arguments, script=script_arguments()) if is_python(one) else one
         )
         for one in plain
     ]

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from sley.cli.nccl import by_name, is_nccl, simulate_nccl
 from sley.cli.options import PlanCommand, Selection, common_options, plan_options, size_options
 from sley.cli.output import (
     Command,
@@ -51,13 +52,22 @@ def compare_command(
     Each WHAT is quoted together with its own options:
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
+
+    nccl-allreduce (nccl-allgather, ...) stands for what NCCL chooses at each size.
     """
     phases = Phases(verbose, quiet=as_json)
     columns: list[tuple[str, list[Simulation]]] = []
     refused: list[tuple[str, SleyError]] = []
     for text in what:
         try:
-            plan = plan_of(prefer_in_place(_parse(text, topology)), phases, verify=True)
+            selection = _parse(text, topology)
+            if is_nccl(selection):
+                with phases("simulating"):
+                    columns += by_name(
+                        simulate_nccl(selection, simulating, sizes, executions=bool(reports))
+                    )
+                continue
+            plan = plan_of(prefer_in_place(selection), phases, verify=True)
             simulator = simulating.simulator(plan, executions=bool(reports))
             with phases("simulating"):
                 columns.append((text, run_sizes(simulator, sizes, quiet=as_json)))
@@ -68,7 +78,7 @@ def compare_command(
     names = [name for name, row in columns for _ in row]
     if columns:
         with phases("writing"):
-            title = f"{len(columns)} plans on {simulations[0].topology.name}"
+            title = f"{len(what)} plans on {simulations[0].topology.name}"
             reports.write(simulations, title=title, names=names)
     if as_json:
         rows = [{"what": n, **simulation_json(s)} for n, s in zip(names, simulations, strict=True)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from sley.cli.nccl import by_name, is_nccl, simulate_nccl
 from sley.cli.options import (
     FILE,
     PlanCommand,
@@ -20,6 +21,7 @@ from sley.cli.output import Phases, print_json, print_note, print_written, progr
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import MESSAGE_TARGETS, plan_of, plan_of_target, prefer_in_place
 from sley.formats import check_folder, write_file
+from sley.ir.sizes import size_text, sizes_text
 from sley.ir.words import Schedule
 from sley.report.critical import critical_steps
 from sley.report.limit import limit_of
@@ -74,7 +76,10 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Simulate WHAT on --topology: one size in full, or several as a table."""
+    """Simulate WHAT on --topology: one size in full, or several as a table.
+
+    nccl-allreduce (nccl-allgather, ...) stands for what NCCL chooses at each size.
+    """
     of_one = (("--trace", trace_file), ("--equations", equations), ("--what-if", what_if_))
     for option, given in of_one:
         if given and len(sizes) > 1:
@@ -86,28 +91,22 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     phases = Phases(verbose, quiet=as_json)
     if selection.options.schedule is Schedule.AUTO and selection.size is None and len(sizes) == 1:
         selection = replace(selection, size=sizes[0])
-    if target is None:
-        plan = plan_of(prefer_in_place(selection), phases, verify=True)
-    else:
-        plan = plan_of_target(prefer_in_place(selection), target, phases)
-        if simulating.interpreter is None:
-            simulating = replace(simulating, interpreter=True)
-    simulator = simulating.simulator(plan, executions=bool(reports or trace_file))
-    with phases("simulating"):
-        simulations = run_sizes(simulator, sizes, quiet=as_json)
+    executions = bool(reports or trace_file)
+    named = _simulate(selection, sizes, simulating, phases, target=target, executions=executions)
+    names, simulations = [name for name, _ in named], [one for _, one in named]
     changes: list[Change] = []
     if what_if_:
         with phases("simulating changes"):
             changes = what_if(simulations[0])
     with phases("writing"):
-        title = f"{plan.name} on {simulator.topology.name}"
-        reports.write(simulations, title=title, changes=[changes] * len(simulations))
+        title = f"{names[0]} on {simulations[0].topology.name}"
+        reports.write(simulations, title=title, names=names, changes=[changes] * len(simulations))
         if trace_file is not None:
             _write_trace(trace_file, simulations[0], trace_most)
     estimates = None
     if equations:
         with phases("equations"):
-            estimates = estimate(plan, sizes[0], simulator.topology)
+            estimates = estimate(simulations[0].plan, sizes[0], simulations[0].topology)
     if as_json:
         rows = [simulation_json(s) for s in simulations]
         more: dict[str, Any] = {} if estimates is None else {"equations": asdict(estimates)}
@@ -118,9 +117,40 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     lines += what_if_lines(changes) if what_if_ else []
     if target is not None:
         click.echo(f"{'target':<23}{target}, whose file is simulated as it executes it")
+    if is_nccl(selection):
+        for name, of in by_name(named):
+            first, last = of[0].size_bytes, of[-1].size_bytes
+            sizes_of = size_text(first) if first == last else sizes_text(first, last)
+            click.echo(f"{sizes_of:<23}{name}")
     click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
     print_written(reports.html, reports.plot, trace_file)
     phases.report()
+
+
+def _simulate(
+    selection: Selection,
+    sizes: list[int],
+    simulating: Simulating,
+    phases: Phases,
+    *,
+    target: str | None,
+    executions: bool,
+) -> list[tuple[str, Simulation]]:
+    """The simulations of all sizes, each with the name of its plan."""
+    if is_nccl(selection):
+        if target is not None:
+            raise click.UsageError(f"--target is not for {selection.what}")
+        with phases("simulating"):
+            return simulate_nccl(selection, simulating, sizes, executions=executions)
+    if target is None:
+        plan = plan_of(prefer_in_place(selection), phases, verify=True)
+    else:
+        plan = plan_of_target(prefer_in_place(selection), target, phases)
+        if simulating.interpreter is None:
+            simulating = replace(simulating, interpreter=True)
+    simulator = simulating.simulator(plan, executions=executions)
+    with phases("simulating"):
+        return [(plan.name, s) for s in run_sizes(simulator, sizes, quiet=phases.quiet)]
 
 
 def _write_trace(file: Path, simulation: Simulation, most: int) -> None:

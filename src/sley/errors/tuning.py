@@ -57,6 +57,15 @@ D931 = Rule(
     example='nccl.default("allsum", topology, "1M")',
     instead="Use one of these collectives, on a topology with at least two ranks.",
 )
+D932 = Rule(
+    "D932",
+    "no-plan-of-nccls-choice",
+    what="The library has no plan for NCCL's choice that runs on a machine.",
+    why="NCCL's times are simulated with plans of the library that move the data as NCCL does. On "
+    "some machines without switches NCCL's rings need links that the topology lacks.",
+    example="NCCL's trees on GPUs that are linked as a ring",
+    instead="Compare with algorithms of the library, or use a topology with all links.",
+)
 D926 = Rule(
     "D926",
     "wrong-result-while-tuning",

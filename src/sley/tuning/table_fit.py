@@ -17,18 +17,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sley.bounds import Bounds
-from sley.compiler import compile
-from sley.errors import Place, SleyError
+from sley.errors import Place
 from sley.errors.simulation import S713, S714
 from sley.ir.cost_model import ByProtocol
-from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
-from sley.policy import Decision
-from sley.simulate import Simulation, Simulator
+from sley.simulate import Simulation
 from sley.tuning import nccl
-from sley.tuning.arms import BLOCK_RATES, as_run, decision_of
+from sley.tuning.arms import BLOCK_RATES
+from sley.tuning.nccl_runs import NcclRuns
 from sley.tuning.nccl_tests import Row, Table
 
 UNTOLD: Mapping[str, str] = MappingProxyType(
@@ -157,10 +154,10 @@ def measured_of(
                 found=f"--collective {collective}",
                 remedy="Leave --collective out.",
             )
-        if name not in _KNOWN:
+        if name not in NcclRuns.COLLECTIVES:
             raise S713.error(
                 at=at,
-                expected=f"a table of {', '.join(_KNOWN)}",
+                expected=f"a table of {', '.join(NcclRuns.COLLECTIVES)}",
                 found=f"one of {name}" if name else "one that names no test (give --collective)",
             )
         for row in table.rows:
@@ -168,9 +165,6 @@ def measured_of(
             assert time is not None  # a row has a time
             points[name, row.size_bytes] = Measured(name, row.size_bytes, time)
     return list(points.values())
-
-
-_KNOWN = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
 def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
@@ -187,34 +181,16 @@ class Predictor:
     `fit`."""
 
     def __init__(self, base: Topology, searched: Topology | None = None) -> None:
-        self.base, self.searched = base, searched or base
-        self._plans: dict[Decision, tuple[Plan, Bounds]] = {}
+        self.base = base
+        self._runs = {name: NcclRuns(name, base, searched) for name in NcclRuns.COLLECTIVES}
 
     def choice(self, point: Measured) -> nccl.Choice:
         """What NCCL runs by its tuner's rows."""
-        return nccl.default(point.collective, self.searched, point.size_bytes)
+        return self._runs[point.collective].choice(point.size_bytes)
 
     def __call__(self, point: Measured, changes: Changes = UNCHANGED) -> Simulation:
-        """A simulation of NCCL's choice. Errors: S713 for machines that its plan can't run on."""
-        choice = self.choice(point)
-        whole = replace(decision_of(choice), tile=1.0)
-        if whole not in self._plans:
-            self._plans[whole] = self._compiled(whole, in_place=point.collective != "alltoall")
-        plan, bounds = self._plans[whole]
-        topology = as_run(changes.topology(self.base), choice.tile, choice.block_shares)
-        return Simulator(plan, topology, bounds=bounds)(point.size_bytes)
-
-    def _compiled(self, decision: Decision, *, in_place: bool) -> tuple[Plan, Bounds]:
-        base = self.base
-        program = decision.program(base.nodes, base.ranks // base.nodes, in_place=in_place)
-        try:
-            plan = compile(program, decision.options, topology=base, verify=False)
-        except SleyError as error:
-            raise S713.error(
-                expected=f"a machine that runs {decision.algorithm}, NCCL's choice",
-                found=f"{base.name}: {error.diagnostics[0].found}",
-            ) from error
-        return plan, Bounds.of(plan.collective, base)
+        """A simulation of NCCL's choice. Errors: D932 for machines that its plan can't run on."""
+        return self._runs[point.collective](point.size_bytes, changes.topology(self.base))
 
 
 def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:

@@ -1,0 +1,103 @@
+"""NCCL: `nccl-allreduce` and others as WHAT, which stand for what NCCL chooses at each size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import click
+
+from sley.cli.options import PARAMETERS, Selection, flag
+from sley.cli.output import print_note
+from sley.cli.simulating import Simulating
+from sley.cli.sources import topology_of
+from sley.compiler import Choices
+from sley.ir.sizes import size_text
+from sley.report.tables import table_lines
+from sley.simulate import Simulation
+from sley.topologies import machine_names
+from sley.tuning.nccl_runs import NcclRuns
+
+PREFIX = "nccl-"
+
+
+def is_nccl(selection: Selection) -> bool:
+    """Whether WHAT stands for NCCL's choices."""
+    return selection.what.startswith(PREFIX) and "." not in selection.what
+
+
+def simulate_nccl(
+    selection: Selection, simulating: Simulating, sizes: Iterable[int], *, executions: bool
+) -> list[tuple[str, Simulation]]:
+    """The simulations of sizes, each with a name that tells NCCL's choice. Errors: D931, D932,
+    those of topologies, click's usage error for options that NCCL chooses itself."""
+    what, collective = selection.what, selection.what.removeprefix(PREFIX)
+    if collective not in NcclRuns.COLLECTIVES:
+        names = ", ".join(PREFIX + name for name in NcclRuns.COLLECTIVES)
+        raise click.UsageError(f"there is no {what}; there are {names}")
+    given = [word for word in (*PARAMETERS, "root") if getattr(selection, word) is not None]
+    given += selection.options.given()
+    if given:
+        raise click.UsageError(f"{flag(given[0])} is not for {what}: NCCL chooses by itself")
+    if simulating.interpreter is not None or selection.in_place is False:
+        raise click.UsageError(f"{what} is code of NCCL's own, and in place")
+    topology = topology_of(selection.topology)
+    if topology is None:
+        raise click.UsageError(f"{what} needs --topology, such as --topology ndv4:2")
+    stem = selection.topology.partition(":")[0] if selection.topology else ""
+    if f"{stem}-nvls" in machine_names():
+        print_note(f"{stem} is without NVLS, which NCCL uses where it can: {stem}-nvls has it")
+    cluster = replace(topology, model=simulating.model(topology) or topology.model)
+    runs = NcclRuns(collective, cluster, executions=executions)
+    return [(f"{what} ({choice_words(runs, size)})", runs(size)) for size in sizes]
+
+
+def choice_words(runs: NcclRuns, size_bytes: int) -> str:
+    """NCCL's choice for a size: algorithm, protocol and channels."""
+    choice = runs.choice(size_bytes)
+    return f"{choice.algorithm.value}, {choice.protocol.value}, {choice.channels}"
+
+
+def by_name(found: Iterable[tuple[str, Simulation]]) -> list[tuple[str, list[Simulation]]]:
+    """Simulations of consecutive sizes with the same choice."""
+    return [(name, [s for _, s in some]) for name, some in groupby(found, key=lambda one: one[0])]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A choice's time at a size, and NCCL's with what it chooses."""
+
+    size_bytes: int
+    time_us: float
+    nccl_us: float
+    nccl_choice: str
+
+
+def nccl_beside(choices: Choices) -> list[Beside]:
+    """NCCL's times where the ranges begin, and at the last size. Errors: D931, D932."""
+    runs = NcclRuns(choices.ranges[0].plan.collective.name, choices.topology)
+    ours = {p.size_bytes: p for p in (*(c.begin for c in choices.ranges), choices.ranges[-1].end)}
+    return [
+        Beside(size, own.time_us, runs(size).time_us, choice_words(runs, size))
+        for size, own in ours.items()
+    ]
+
+
+def beside_lines(theirs: Sequence[Beside]) -> list[str]:
+    """A table of both times."""
+    head = ("at", "us", "NCCL us", "ratio", "NCCL's choice")
+    rows = [
+        (
+            size_text(one.size_bytes),
+            f"{one.time_us:.1f}",
+            f"{one.nccl_us:.1f}",
+            f"{one.nccl_us / one.time_us:.2f}",
+            one.nccl_choice,
+        )
+        for one in theirs
+    ]
+    return [
+        "# NCCL by its tuner's choices; ratio above 1: faster than NCCL",
+        *table_lines([head, *rows], (4,)),
+    ]

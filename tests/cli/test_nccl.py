@@ -1,0 +1,90 @@
+"""NCCL as WHAT: its choices are compared with plans."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sley
+from sley.cli import main
+from sley.tuning import nccl
+from sley.tuning.nccl_runs import NcclRuns
+
+CLUSTER = "1x4"
+
+
+def run(line: str) -> Result:
+    return CliRunner().invoke(main, line.split())
+
+
+def test_each_size_is_simulated_with_nccls_choice() -> None:
+    line = f"compare nccl-allreduce ring-allreduce --topology {CLUSTER} -b 4K -e 4M -f 32 --json"
+    rows = json.loads(run(line).stdout)["simulations"]
+    topology = sley.topologies.find(CLUSTER)
+    theirs = {row["size_bytes"]: row for row in rows if row["what"] != "ring-allreduce"}
+    assert list(theirs) == [4096, 131072, 4194304]
+    runs = NcclRuns("allreduce", topology)
+    for size, row in theirs.items():
+        choice = nccl.default("allreduce", topology, size)
+        words = f"{choice.algorithm.value}, {choice.protocol.value}, {choice.channels}"
+        assert row["what"] == f"nccl-allreduce ({words})"
+        assert row["time_us"] == runs(size).time_us
+    assert len({row["what"] for row in theirs.values()}) > 1
+
+
+def test_simulate_tells_the_choice_of_each_size() -> None:
+    result = run(f"simulate nccl-allgather --topology {CLUSTER} -b 4K -e 4M -f 32")
+    assert result.exit_code == 0, result.output
+    choices = [line for line in result.stdout.splitlines() if "nccl-allgather (ring, " in line]
+    assert choices[0].startswith("4K ")
+    assert choices[-1].partition("nccl")[0].split()[-1] == "4M"
+    one = run(f"simulate nccl-allgather --topology {CLUSTER} -b 4K --equations --what-if")
+    assert one.exit_code == 0, one.output
+    assert one.stdout.startswith("4K  ")
+
+
+def test_choose_adds_nccls_times_where_ranges_begin_and_end() -> None:
+    options = "--instances 1,4 --schedule msccl --protocol simple,ll -b 4K -e 4M -f 32 --json"
+    line = f"choose ring-allreduce --topology {CLUSTER} {options}"
+    found = json.loads(run(f"{line} --nccl").stdout)
+    begins = [one["begin"]["size_bytes"] for one in found["ranges"]]
+    assert [one["size_bytes"] for one in found["nccl"]] == [*begins, 4 << 20]
+    runs = NcclRuns("allreduce", sley.topologies.find(CLUSTER))
+    for one in found["nccl"]:
+        assert one["nccl_us"] == runs(one["size_bytes"]).time_us
+    assert "nccl" not in json.loads(run(line).stdout)
+
+
+def test_a_machine_without_its_switches_is_told() -> None:
+    line = "simulate nccl-allreduce --topology dgx-h100 -b 4K"
+    assert "dgx-h100-nvls has it" in run(line).stderr
+    assert "NVLS" not in run(f"simulate nccl-allreduce --topology {CLUSTER} -b 4K").stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("simulate nccl-bcast --topology 1x4", "there is no nccl-bcast; there are nccl-allreduce"),
+        ("simulate nccl-allreduce", "nccl-allreduce needs --topology"),
+        ("simulate nccl-allreduce --topology 1x4 --instances 4", "--instances is not for"),
+        ("simulate nccl-allreduce --topology 1x4 --ranks 4", "--ranks is not for"),
+        (
+            "simulate nccl-allreduce --topology 1x4 --interpreter",
+            "code of NCCL's own",
+        ),
+        ("simulate nccl-allreduce --topology 1x4 --out-of-place", "in place"),
+        ("simulate nccl-allreduce --topology 1x4 --target rccl", "--target is not for"),
+    ],
+)
+def test_what_nccl_chooses_itself_is_refused(line: str, told: str) -> None:
+    result = run(line)
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr
+
+
+def test_links_that_nccls_choice_lacks_are_told() -> None:
+    found = run("simulate nccl-alltoall --topology torus:2x2x2")
+    assert found.exit_code == 1
+    assert "D932" in found.stderr
