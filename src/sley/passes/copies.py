@@ -8,165 +8,204 @@ reads any more is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from sley.ir.dag import Forwarded, Operands
 from sley.ir.program import Program, Transfers
-from sley.ir.tables import NONE, BoolArray, ByteArray, IntArray, LongArray, spans
+from sley.ir.tables import NONE, BoolArray, LongArray, offsets_of, spans
 from sley.ir.words import TransferKind
 
 
-def forward_copies(program: Program) -> Forwarded:
+def forward_copies(program: Program, operands: Operands | None = None) -> Forwarded:
     """The program in which reads of copies are reads of the chunks that were copied, if no transfer
     overwrites these after the copy; without the copies that only such reads needed.
 
     So a read depends on no more than the copy did, and no transfer has to wait for more. The
     operand of a local reduction remains its destination. A copy that is left out overwrites
-    nothing, so further reads may follow: the result is that of the pass applied until nothing
+    nothing, so further reads may move: the result is that of the pass applied until nothing
     changes.
+
+    operands: where reductions read their operands, by default at their destinations.
     """
+    found = Forwarded(program, operands or Operands.at_destinations(program))
     t = program.transfers
-    found = Forwarded(program, Operands(t.dst_buffer, t.dst_index))
-    copies = ~t.remote & (t.kind == TransferKind.COPY)
-    if not copies.any():
+    if not (~t.remote & (t.kind == TransferKind.COPY)).any():
         return found
-    writes = _Writes.of(program, copies)
-    removable = copies & _needed(found, writes, np.ones(len(t), bool))
-    while True:
-        found = _read_at_sources(found, writes)
-        present = _present(found, writes, removable)
-        if present.all():
-            return found
-        found, removable = _without(found, ~present), removable[present]
-        t = found.program.transfers
-        writes = _Writes.of(found.program, ~t.remote & (t.kind == TransferKind.COPY))
+    search = _Search(found)
+    search.move_all()
+    return search.found()
 
 
-def _read_at_sources(found: Forwarded, writes: _Writes) -> Forwarded:
-    """The program in which reads of copies are reads of what was copied, where they can be."""
-    program, operands = found.program, found.operands
-    t = program.transfers
-    combining = t.remote & (t.kind == TransferKind.REDUCE)
-    while True:
-        reads = _Reads(program.source_cells, t.src_buffer, t.src_index)
-        sources, moved = _forward(program, writes, reads, np.ones(len(t), bool))
-        reads = _Reads(operands.cells(program), operands.buffer, operands.index)
-        own, moved_own = _forward(program, writes, reads, combining)
-        if not moved and not moved_own:
-            return Forwarded(program, operands)
-        t = replace(t, src_buffer=sources.buffer, src_index=sources.index)
-        program, operands = replace(program, transfers=t), Operands(own.buffer, own.index)
+class _Search:
+    """The reads of a program, which move, and its copies, of which the needless ones are removed.
 
-
-@dataclass(frozen=True)
-class _Writes:
-    """All writes of a program.
-
-    key: int64 (cells written,), cell * transfers + transfer, ascending.
-    copies: bool (transfers,), those that copy within a rank.
-    copied: bool (cells,), the cells that they write.
+    Read k is transfer k's of its source, read transfers + k that of its operand. A read is looked
+    at again only if what prevented its move has changed: the copy that it reads got another source,
+    or a transfer that overwrote the chunks that were copied was removed.
     """
 
-    key: LongArray
-    copies: BoolArray
-    copied: BoolArray
+    def __init__(self, found: Forwarded) -> None:
+        program, t = found.program, found.program.transfers
+        self._program, self._transfers = program, len(t)
+        self._copies = (~t.remote & (t.kind == TransferKind.COPY)).tolist()
+        self._count = t.count.tolist()
+        self._written: list[int] = program.destination_cells.tolist()
+        cells = np.concatenate([program.source_cells, found.operands.cells(program)])
+        self._cell: list[int] = cells.tolist()
+        self._buffer = t.src_buffer.tolist() + found.operands.buffer.tolist()
+        self._index = t.src_index.tolist() + found.operands.index.tolist()
+        self._removed = [False] * len(t)
+        # The writers of each cell, ascending; those from `last` on have been removed.
+        self._writers, self._first, self._last = _writes(program)
+        # How many chunks that a transfer wrote are read from it, or part of the result.
+        self._uses = [0] * len(t)
+        # For each read of copies, the last writer of each of its chunks before it.
+        self._sources: dict[int, list[int]] = {}
+        self._readers: defaultdict[int, list[int]] = defaultdict(list)
+        # The reads that a later write to a cell prevents from moving there.
+        self._prevented: defaultdict[int, list[int]] = defaultdict(list)
+        self._find_reads(cells)
+        combining = t.remote & (t.kind == TransferKind.REDUCE)
+        self._movable = [True] * len(t) + combining.tolist()
+        self._queue: deque[int] = deque()
+        self._queued = [False] * len(cells)
 
-    @classmethod
-    def of(cls, program: Program, copies: BoolArray) -> _Writes:
-        writer, cell = spans(program.destination_cells, program.transfers.count)
-        copied = np.zeros(program.layout.cells, bool)
-        copied[cell[copies[writer]]] = True
-        return cls(np.sort(cell * len(copies) + writer), copies, copied)
+    def _find_reads(self, cells: LongArray) -> None:
+        program, t = self._program, self._program.transfers
+        reads = np.flatnonzero(np.append(np.ones(len(t), bool), t.kind == TransferKind.REDUCE))
+        owner, writer = _last_writers(program, reads % len(t), cells[reads])
+        of_copy = np.append(self._copies, False)[writer]  # row -1 is NONE
+        touching = np.zeros(len(reads), bool)
+        touching[owner[of_copy]] = True
+        chosen = touching[owner]
+        count = t.count[reads[touching] % len(t)]
+        start, writers = offsets_of(count).tolist(), writer[chosen].tolist()
+        for k, read in enumerate(reads[touching].tolist()):
+            self._read_from(read, writers[start[k] : start[k + 1]])
+        for cell in np.flatnonzero(program.collective.promised_cells(program.layout)).tolist():
+            if (last := self._last_writer(cell)) != NONE:
+                self._uses[last] += 1
 
-    def last_before(self, cell: LongArray, transfer: LongArray) -> LongArray:
-        """The last transfer before `transfer` that writes each cell, or NONE."""
-        transfers = len(self.copies)
-        at = np.searchsorted(self.key, cell * transfers + transfer) - 1
-        last = np.append(self.key, NONE)[at]  # row -1 is NONE
-        return np.where(last // transfers == cell, last % transfers, NONE)
+    def _read_from(self, read: int, writers: list[int]) -> None:
+        self._sources[read] = writers
+        for writer in writers:
+            if writer != NONE:
+                self._uses[writer] += 1
+        for writer in set(writers):
+            if writer != NONE and self._copies[writer]:
+                self._readers[writer].append(read)
 
-    def none_after(self, cell: LongArray, transfer: LongArray) -> BoolArray:
-        """Whether no transfer after `transfer` writes each cell."""
-        transfers = len(self.copies)
-        at = np.searchsorted(self.key, cell * transfers + transfer, side="right")
-        following = np.append(self.key, NONE)[at]
-        return np.asarray(following // transfers != cell)
+    def _last_writer(self, cell: int) -> int:
+        """The last transfer that writes a cell, or NONE."""
+        while self._last[cell] > self._first[cell]:
+            writer = self._writers[self._last[cell] - 1]
+            if not self._removed[writer]:
+                return writer
+            self._last[cell] -= 1
+        return NONE
 
-    def final(self, cells: LongArray) -> LongArray:
-        """The last transfers that write these cells."""
-        last = self.last_before(cells, np.full(len(cells), len(self.copies)))
-        return np.asarray(last[last != NONE])
+    def move_all(self) -> None:
+        """Moves reads until none can move."""
+        self._look_at(sorted(self._sources, key=lambda read: read % self._transfers))
+        while self._queue:
+            read = self._queue.popleft()
+            self._queued[read] = False
+            while not self._removed[read % self._transfers] and self._move(read):
+                pass
+
+    def _look_at(self, reads: Iterable[int]) -> None:
+        for read in reads:
+            if self._movable[read] and not self._queued[read]:
+                self._queued[read] = True
+                self._queue.append(read)
+
+    def _move(self, read: int) -> bool:
+        """Moves a read to what was copied to where it is, if that is possible; whether it was."""
+        sources = self._sources[read]
+        copy, cell, transfer = sources[0], self._cell[read], read % self._transfers
+        shift = self._shift(copy)
+        place = cell + shift
+        # A transfer's operands and its destination are the same chunks or share none.
+        if shift == 0 or abs(place - self._written[transfer]) < self._count[transfer]:
+            return False
+        for writer in set(sources) - {copy}:
+            same = self._buffer[writer] == self._buffer[copy] and self._shift(writer) == shift
+            if not same:
+                return False
+        for k, writer in enumerate(sources):
+            if self._last_writer(place + k) > writer:
+                self._prevented[place + k].append(read)
+                return False
+        self._index[read] = self._index[copy] + cell - self._written[copy]
+        self._cell[read], self._buffer[read] = place, self._buffer[copy]
+        self._read_from(read, [self._last_writer(place + k) for k in range(len(sources))])
+        self._release(sources)
+        if read == transfer and self._copies[transfer]:
+            self._look_at(self._readers[transfer])
+        return True
+
+    def _shift(self, writer: int) -> int:
+        """How far from what a transfer wrote the chunks are that it copied; 0 if it copied none
+        within its rank."""
+        if writer == NONE or not self._copies[writer]:
+            return 0
+        return self._cell[writer] - self._written[writer]
+
+    def _release(self, writers: Iterable[int]) -> None:
+        """Takes reads from transfers, a chunk each, and removes copies that have no reads left."""
+        released = list(writers)
+        while released:
+            writer = released.pop()
+            if writer == NONE:
+                continue
+            self._uses[writer] -= 1
+            if self._uses[writer] or not self._copies[writer]:
+                continue
+            first = self._written[writer]
+            cells = range(first, first + self._count[writer])
+            free = [cell for cell in cells if self._last_writer(cell) == writer]
+            self._removed[writer] = True
+            released += self._sources.get(writer, ())
+            for cell in free:
+                self._look_at(self._prevented.pop(cell, ()))
+
+    def found(self) -> Forwarded:
+        """The program with its reads where they are now, without the copies that were removed."""
+        n, present = self._transfers, ~np.array(self._removed)
+        t = replace(
+            self._program.transfers,
+            src_buffer=np.array(self._buffer[:n]),
+            src_index=np.array(self._index[:n]),
+        )
+        own = Operands(np.array(self._buffer[n:])[present], np.array(self._index[n:])[present])
+        return Forwarded(replace(self._program, transfers=_selected(t, present)), own)
 
 
-@dataclass(frozen=True)
-class _Reads:
-    """A range that each transfer reads: its first cell, and the buffer and first chunk there."""
-
-    cell: LongArray
-    buffer: ByteArray
-    index: IntArray
-
-
-def _forward(
-    program: Program, writes: _Writes, reads: _Reads, chosen: BoolArray
-) -> tuple[_Reads, bool]:
-    """The reads with those of copies among the `chosen` ones at the places that were copied, and
-    whether there are any such."""
-    t = program.transfers
-    rows = np.flatnonzero(chosen & writes.copied[reads.cell])
-    if not len(rows):
-        return reads, False
-    owner, cell = spans(reads.cell[rows], t.count[rows])
-    writer = writes.last_before(cell, rows[owner])
-    copied = (writer != NONE) & writes.copies[writer]
-    origin = cell + (program.source_cells - program.destination_cells)[writer]
-    fits = copied & (origin != cell) & writes.none_after(np.where(copied, origin, 0), writer)
-    first = np.cumsum(t.count[rows]) - t.count[rows]
-    shift = np.where(fits, origin - cell, 0)
-    whole = fits[first]
-    for value in (fits, shift, t.src_buffer[writer]):
-        whole &= np.minimum.reduceat(value, first) == np.maximum.reduceat(value, first)
-    place = origin[first]
-    # A transfer's operands and its destination are the same chunks or share none.
-    whole &= np.abs(place - program.destination_cells[rows]) >= t.count[rows]
-    moved, of = rows[whole], writer[first][whole]
-    cells, buffer, index = reads.cell.copy(), reads.buffer.copy(), reads.index.copy()
-    cells[moved], buffer[moved] = place[whole], t.src_buffer[of]
-    index[moved] = t.src_index[of] + (reads.cell[moved] - program.destination_cells[of])
-    return _Reads(cells, buffer, index), bool(len(moved))
+def _writes(program: Program) -> tuple[list[int], list[int], list[int]]:
+    """The writers of all cells, cell by cell, ascending, and the first and the end of those of each
+    cell."""
+    writer, cell = spans(program.destination_cells, program.transfers.count)
+    order = np.argsort(cell, kind="stable")
+    offset = offsets_of(np.bincount(cell, minlength=program.layout.cells)).tolist()
+    return writer[order].tolist(), offset[:-1], offset[1:]
 
 
-def _needed(found: Forwarded, writes: _Writes, present: BoolArray) -> BoolArray:
-    """bool (transfers,): whether what a transfer copied within its rank is read by a transfer that
-    is `present`, or part of the result; for other transfers undefined."""
-    program, operands = found.program, found.operands
-    t = program.transfers
-    needed = np.zeros(len(t), bool)
-    combines = t.kind == TransferKind.REDUCE
-    for cells, read in ((program.source_cells, present), (operands.cells(program), combines)):
-        owner, cell = spans(cells[read], t.count[read])
-        among = writes.copied[cell]
-        last = writes.last_before(cell[among], np.flatnonzero(read)[owner[among]])
-        needed[last[last != NONE]] = True
-    promised = program.collective.promised_cells(program.layout) & writes.copied
-    needed[writes.final(np.flatnonzero(promised))] = True
-    return needed
+def _last_writers(
+    program: Program, transfers: LongArray, cells: LongArray
+) -> tuple[LongArray, LongArray]:
+    """For every chunk that `transfers` read from `cells` on, in order: the row of the read, and the
+    last transfer before it that writes the chunk, or NONE."""
+    n, count = len(program.transfers), program.transfers.count
+    writer, written = spans(program.destination_cells, count)
+    key = np.sort(written * n + writer)
+    owner, cell = spans(cells, count[transfers])
+    last = np.append(key, NONE)[np.searchsorted(key, cell * n + transfers[owner]) - 1]
+    return owner, np.where(last // n == cell, last % n, NONE)
 
 
-def _present(found: Forwarded, writes: _Writes, removable: BoolArray) -> BoolArray:
-    """bool (transfers,): all but those of the `removable` copies that nothing needs, one after the
-    other."""
-    present = np.ones(len(removable), bool)
-    while (unneeded := removable & present & ~_needed(found, writes, present)).any():
-        present &= ~unneeded
-    return present
-
-
-def _without(found: Forwarded, removed: BoolArray) -> Forwarded:
-    """The program without some of its transfers."""
-    t, operands, present = found.program.transfers, found.operands, ~removed
-    kept = Transfers(**{name: getattr(t, name)[present] for name in t.column_names()})
-    own = Operands(operands.buffer[present], operands.index[present])
-    return Forwarded(replace(found.program, transfers=kept), own)
+def _selected(t: Transfers, rows: BoolArray) -> Transfers:
+    return Transfers(**{name: getattr(t, name)[rows] for name in t.column_names()})
