@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from itertools import permutations
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sley.bounds import Bounds
 from sley.bounds.cuts import Cuts
 from sley.bounds.groups import describe_gpus, levels_of, representatives
+from sley.bounds.latency import _mixed_pairs
 from sley.bounds.mixed import entering_chunks
 from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Spread, needs_of
 from sley.ir.collective import Collective
@@ -110,6 +112,44 @@ def test_entering_chunks_is_a_lower_bound_of_the_matrix_rank(data: st.DataObject
     assert (found > 0) == (independent > 0)
     if all(len(part) == 1 for part in parts):
         assert found == independent
+
+
+@examples(16)
+@given(st.integers(2, 200), st.integers(1, 12), st.integers(0, 2**32))
+def test_latency_pairs_are_all_owners_of_a_value_with_all_ranks_that_need_it(
+    ranks: int, values: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    start = np.concatenate([[0], np.cumsum(draw.integers(1, 4, values))])
+    owner = draw.integers(0, ranks, start[-1])
+    rank, value = np.divmod(np.unique(draw.integers(0, ranks * values, 30)), values)
+    found = _mixed_pairs(ranks, Mixed(rank, value, start, np.arange(start[-1]), owner))
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == sorted(
+        {
+            (src, dst)
+            for dst, v in zip(rank.tolist(), value.tolist(), strict=True)
+            for src in owner[start[v] : start[v + 1]].tolist()
+            if src != dst
+        }
+    )
+
+
+def test_latency_pairs_take_no_memory_for_every_value_of_a_pair() -> None:
+    ranks, values = 64, 256
+    every_rank, every_value = np.arange(ranks), np.arange(values)
+    needs = Mixed(
+        rank=np.repeat(every_rank, values),
+        value=np.tile(every_value, ranks),
+        start=np.arange(values + 1) * ranks,
+        inputs=np.arange(values * ranks),
+        owner=np.tile(every_rank, values),
+    )
+    tracemalloc.start()
+    src, _ = _mixed_pairs(ranks, needs)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(src) == ranks * (ranks - 1)
+    assert most < 8 * ranks * ranks * values / 4  # a quarter of one number for each
 
 
 def test_levels_of_a_cluster_are_gpus_cards_and_nodes() -> None:

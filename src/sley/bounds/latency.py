@@ -9,12 +9,15 @@ from sley.bounds.cuts import Cuts
 from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Spread
 from sley.ir.fabric import LinkKind
 from sley.ir.paths import distances
-from sley.ir.tables import FloatArray, LongArray, distinct, spans
+from sley.ir.tables import NONE, FloatArray, LongArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 
 _BATCH = 256
 """Number of source ranks in one search for shortest paths."""
+
+_WORD = 63
+"""Number of ranks that are bits of one int64."""
 
 
 def latency(cuts: Cuts, needs: Needs) -> tuple[float, str]:
@@ -61,12 +64,26 @@ def _all(src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[LongArray, Lon
 
 
 def _mixed_pairs(ranks: int, needs: Mixed) -> tuple[LongArray, LongArray]:
-    """All owners of a value with all ranks that need it."""
-    owners = np.diff(needs.start)[needs.value]
-    need, at = spans(needs.start[needs.value], owners)
-    key = distinct(needs.owner[at].astype(np.int64) * ranks + needs.rank[need])
-    src, dst = key // ranks, key % ranks
-    return src[src != dst], dst[src != dst]
+    """All owners of a value with all ranks that need it.
+
+    Many values can have the same owner and be needed by the same rank. So the pairs are never
+    listed with repetition: the owners of a value are bits of a word, and the words of all values
+    that a rank needs are combined.
+    """
+    # The rows of `needs` are sorted by rank, and every value has an owner.
+    first = np.flatnonzero(np.diff(needs.rank, prepend=NONE))
+    src, dst = [], []
+    for base in range(0, ranks, _WORD):
+        number = needs.owner - base
+        inside = (number >= 0) & (number < _WORD)
+        bit = np.where(inside, np.int64(1) << np.where(inside, number, 0), 0)
+        owners = np.bitwise_or.reduceat(bit, needs.start[:-1])
+        owners = np.bitwise_or.reduceat(owners[needs.value], first)
+        owner, row = np.nonzero(owners >> np.arange(_WORD)[:, np.newaxis] & 1)
+        src.append(base + owner)
+        dst.append(needs.rank[first[row]])
+    a, b = np.concatenate(src), np.concatenate(dst)
+    return a[a != b], b[a != b]
 
 
 class Hops:

@@ -70,8 +70,12 @@ class Network:
         sinks: LongArray,
         most_GBps: float,  # noqa: N803 - a unit
     ) -> BoolArray:
-        """bool (vertices,): what a vertex before all sources still reaches after a maximum flow to
-        a vertex behind all sinks; the flow is at most most_GBps."""
+        """bool (vertices,): the source side of a minimum cut.
+
+        A further vertex feeds each source with its supply, and another one drains all sinks. The
+        set has the vertices that the first one can still reach after a maximum flow to the second.
+        most_GBps: an upper bound of the flow.
+        """
         start, end = self.vertices, self.vertices + 1
         rate = np.concatenate([self.GBps, supply_GBps, np.full(len(sinks), np.inf)])
         # Twice the largest flow is as good as unlimited, and leaves room for rounding errors.
