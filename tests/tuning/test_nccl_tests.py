@@ -185,3 +185,31 @@ def test_a_factor_at_the_limit_of_the_search_is_named(tmp_path: Path) -> None:
     assert (
         "limit of the search" not in calibrated(tmp_path, output(times, gpus=3), topology=base)[1]
     )
+
+
+def test_links_beyond_their_nominal_rate_are_named(tmp_path: Path) -> None:
+    base = str(tmp_path / "three.toml")
+    topologies.save(BASE, base)
+    for rates, told in ((1.2, False), (1.4, True)):  # 60 GB/s of 75 nominal
+        times = {p.size_bytes: p.time_us for p in measured(Changes(rates=rates))}
+        code, text = calibrated(tmp_path, output(times, gpus=3), topology=base)
+        assert code == 0, text
+        assert ("beyond what they can carry: GPU 0 -> switch 0 at 84" in text) == told
+
+
+def test_a_long_fit_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = str(tmp_path / "three.toml")
+    topologies.save(BASE, base)
+    times = {p.size_bytes: p.time_us for p in measured(Changes())}
+    text = output(times, gpus=3)
+    assert "the fit takes" not in calibrated(tmp_path, text, topology=base)[1]
+    monkeypatch.setattr("sley.cli.calibrate._LONG_S", 0)
+    assert "the fit takes about" in calibrated(tmp_path, text, topology=base)[1]
+
+
+def test_a_fitted_machine_has_short_numbers() -> None:
+    points = measured(Changes(startup_us=1.23456789, rates=0.87654321, latencies=1.23456789))
+    found = table_fit.fit(BASE, points, table_fit.chosen_sizes(points))
+    model = found.topology.model
+    factor = model.nvlink_block_GBps / BASE.model.nvlink_block_GBps
+    assert float(f"{factor:.4g}") == pytest.approx(factor, rel=1e-12)

@@ -63,7 +63,17 @@ class Given:
                 found=", ".join(map(size_text, sorted(missing))),
             )
         used = [p for p in points if p.size_bytes in wanted] or table_fit.chosen_sizes(points)
-        return table_fit.fit(base, points, used)
+
+        def announce(seconds: float) -> None:
+            expected = seconds * table_fit.ROUNDS
+            if expected > _LONG_S:
+                print_note(f"the fit takes about {expected:.0f} s; smaller sizes, by --fit, less")
+
+        return table_fit.fit(base, points, used, report_round=announce)
+
+
+_LONG_S = 20
+"""A fit that takes longer is announced."""
 
 
 from_options = gather_options(
@@ -176,6 +186,14 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
                 f"{word} end at the limit of the search: the table has another shape than NCCL's "
                 f"plans on {found.base.name}. Is this the machine?"
             )
+    if beyond := found.beyond_nominal:
+        stem, colon, nodes = found.base.name.partition(":")
+        has_other = f"{stem}-nvls" in topologies.machine_names()
+        hint = f" With NVLS it is {stem}-nvls{colon}{nodes}." * has_other
+        print_note(
+            f"links are fitted beyond what they can carry: {beyond}. NCCL sent less than its plans "
+            f"for {found.base.name} do. Is this the machine?{hint}"
+        )
     for name, reason in UNTOLD.items():
         click.echo(f"not fitted  {name}: {reason}")
     head = ("collective", "size", "measured us", "before", "after", "")

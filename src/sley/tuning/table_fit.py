@@ -10,9 +10,10 @@ can't tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from time import monotonic
 from types import MappingProxyType
 
 import numpy as np
@@ -110,8 +111,9 @@ class Fit:
 
     @cached_property
     def topology(self) -> Topology:
-        """The machine as fitted."""
-        return self.changes.topology(self.base)
+        """The machine as fitted, by changes of four digits: the fit knows no more."""
+        digits = {name: float(f"{value:.4g}") for name, value in asdict(self.changes).items()}
+        return Changes(**digits).topology(self.base)
 
     @property
     def at_limit(self) -> tuple[str, ...]:
@@ -119,6 +121,19 @@ class Fit:
         plans, and the topology is not to be trusted beyond its sizes."""
         factors = {name: getattr(self.changes, name) for name in _MOST if name in self.told}
         return tuple(n for n, f in factors.items() if abs(math.log(f)) > 0.999 * math.log(_MOST[n]))
+
+    @property
+    def beyond_nominal(self) -> str:
+        """A link that is faster than its nominal rate, in words; "" if none is. Then NCCL sends
+        less than the plans, or the machine is another one."""
+        links = self.base.links
+        rate = links.GBps * self.changes.rates
+        above = rate / links.nominal_GBps
+        link = int(above.argmax())
+        if above[link] <= 1.001:
+            return ""
+        label = self.base.link_label(link)
+        return f"{label} at {rate[link]:.4g} GB/s of {links.nominal_GBps[link]:.4g}"
 
     def errors(self, *, before: bool = False) -> FloatArray:
         """float64: relative errors of the points' times, in their order."""
@@ -210,11 +225,14 @@ def fit(
     points: Sequence[Measured],
     used: Sequence[Measured],
     searched: Topology | None = None,
+    *,
+    report_round: Callable[[float], None] = lambda seconds: None,
 ) -> Fit:
     """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
 
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
-    Errors: S713, S714.
+    report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
+        follow. Errors: S713, S714, D932.
     """
     try:
         from scipy.optimize import least_squares
@@ -234,6 +252,11 @@ def fit(
         expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
     predictor = Predictor(base, searched)
+    first = [predictor(point).time_us for point in used]  # compiles the plans, too
+    start = monotonic()
+    for point in used:
+        predictor(point)
+    report_round(monotonic() - start)
     measured = np.log([point.time_us for point in used])
     launch = base.model.launch_us
     least_us = -min(launch.ll, launch.ll128, launch.simple)
@@ -259,12 +282,13 @@ def fit(
     )
     changes = changes_of(found.x)
     held = tuple(point for point in points if point not in used)
-    every = (*used, *held)
-    before, after = (
-        np.array([predictor(p, c).time_us for p in every]) for c in (UNCHANGED, changes)
-    )
+    before = np.array([*first, *(predictor(p).time_us for p in held)])
+    after = np.array([predictor(p, changes).time_us for p in (*used, *held)])
     return Fit(base, changes, tuple(told), tuple(used), held, before, after)
 
+
+ROUNDS = 40
+"""About how many rounds a fit takes."""
 
 _UNIT_US = 30.0
 """The unit of the start-up in the search, so that all its variables are of one size."""
