@@ -15,7 +15,7 @@ prints:
     rank 1: [ 11 110]
     rank 2: [ 111 1110]
     rank 3: [ 1111 11110]
-    upwards: rank 2 out[0] = in[0] of ranks 0, 1, 2
+    upwards: rank 2 out[0] = in[0] of ranks 0-2
              too much: in[0] of rank 0
 """
 

@@ -268,7 +268,7 @@ def reduced_twice(p: ChunkProgram) -> None:
         (
             sley.AllReduce(2, in_place=True),
             reduced_twice,
-            r"in\[0\] of ranks 0, 1",
+            r"in\[0\] of ranks 0-1",
             r"too much: in\[0\] of rank 1",
         ),
     ],

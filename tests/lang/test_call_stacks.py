@@ -116,6 +116,24 @@ def test_a_wrong_result_names_the_calls_of_the_wrong_write() -> None:
     assert found.places[1].detail == "the program"
 
 
+def wrong_sum(p: ChunkProgram) -> None:
+    p.chunk(1, "in", 0).reduce(p.chunk(0, "in", 0))
+    total = p.chunk(2, "in", 0).reduce(p.chunk(2, "in", 1))  # adds a wrong chunk
+    for rank in (3, 0, 1):
+        total = total.copy(rank, "in", 0)
+
+
+def test_a_wrong_sum_that_was_copied_on_names_its_reduction() -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        sley.compile(sley.trace(sley.AllReduce(4, 2, in_place=True), wrong_sum))
+    (found,) = caught.value.diagnostics
+    assert lines(found.places[0])[0] == line(wrong_sum, 'total = total.copy(rank, "in", 0)')
+    assert found.places[1].detail.startswith("makes the value that arrives, rank 2")
+    assert lines(found.places[1]) == [line(wrong_sum, "# adds a wrong chunk")]
+    assert found.places[2].detail == "the program"
+    assert found.expected == "rank 0 out[0] = in[0] of ranks 0-3"
+
+
 def test_plans_keep_the_callers_when_they_are_stored() -> None:
     @sley.program(GATHER)
     def gather(p: ChunkProgram) -> None:

@@ -23,7 +23,7 @@ from sley.ir.words import (
     WRITES_DESTINATION,
     Op,
 )
-from sley.verify.reach import unheard
+from sley.verify.reach import spell_ranks, unheard
 from sley.verify.values import Values
 
 
@@ -182,9 +182,15 @@ def _compare(
     row = _last_writers(plan, order, cells[some[:1]]).get(int(cells[some[0]]), NONE)
     whole = plan.sources.whole
     program = replace(whole, detail="the program") if whole.file else whole
+    at = [whole]
+    if row != NONE:
+        made = _made_by(plan, messages, order, row, int(cells[some[0]]))
+        origin = plan.place(made).labelled("makes the value that arrives")
+        is_other = plan.instructions.source[made] != plan.instructions.source[row]
+        at = [plan.place(row), *[origin] * bool(is_other), program]
     return [
         V206.diagnostic(
-            at=[whole] if row == NONE else [plan.place(row), program],
+            at=at,
             expected=differences[0][0],
             found=differences[0][1],
             notes=[
@@ -260,6 +266,33 @@ def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int,
     return dict(zip(cell[hit].tolist(), rows[owner[hit]].tolist(), strict=True))
 
 
+_MOST_MOVES = 100
+"""The most moves that are followed to where a value was made."""
+
+
+def _made_by(plan: Plan, messages: Messages, order: np.ndarray, row: int, cell: int) -> int:
+    """The instruction that made what an instruction writes to a cell: the last one on its way that
+    reduced, or the first that sent or copied it."""
+    t = plan.instructions
+    sender = dict(zip(messages.receive.tolist(), messages.send.tolist(), strict=True))
+    position = np.argsort(order)
+    part = cell - int(plan.destination_cells(np.array([row]))[0])
+    for _ in range(_MOST_MOVES):
+        op = int(t.op[row])
+        if REDUCES[op] or op == Op.REDUCE:
+            break
+        if RECEIVES[op]:
+            row = sender[row]
+            continue
+        source = plan.layout.cell(plan.rank[row], t.src_buffer[row], t.src_index[row]) + part
+        earlier = order[: position[row]]
+        writer = _last_writers(plan, earlier, np.array([source])).get(int(source))
+        if writer is None:
+            break
+        row, part = writer, int(source - plan.destination_cells(np.array([writer]))[0])
+    return row
+
+
 def _trace_back(
     plan: Plan, replay: _Replay, order: np.ndarray, cells: np.ndarray
 ) -> tuple[dict[int, Counter[int] | None], dict[int, int]]:
@@ -313,16 +346,19 @@ def _trace_back(
 
 
 def spell(c: Collective, value: Counter[int]) -> str:
-    """A value for messages: "in[0] of ranks 0, 1, 2"."""
-    by_index: dict[int, list[str]] = {}
+    """A value for messages: "in[0] of ranks 0-2 and rank 3 (x2)"."""
+    by_index: dict[int, dict[int, list[int]]] = {}  # index -> multiplicity -> ranks
     for chunk in sorted(value):
         rank = int(np.searchsorted(c.input_offset, chunk, side="right")) - 1
-        text = str(rank) if value[chunk] == 1 else f"{rank} (x{value[chunk]})"
-        by_index.setdefault(chunk - int(c.input_offset[rank]), []).append(text)
-    parts = [
-        f"in[{index}] of rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-        for index, ranks in by_index.items()
-    ]
+        of_index = by_index.setdefault(chunk - int(c.input_offset[rank]), {})
+        of_index.setdefault(value[chunk], []).append(rank)
+    parts = []
+    for index, of_index in by_index.items():
+        texts = [
+            spell_ranks(ranks) + (f" (x{times})" if times > 1 else "")
+            for times, ranks in of_index.items()
+        ]
+        parts.append(f"in[{index}] of {' and '.join(texts)}")
     return " + ".join(parts[:4]) + (f" + {len(parts) - 4} more" if len(parts) > 4 else "")
 
 
