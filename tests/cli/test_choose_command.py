@@ -62,6 +62,16 @@ def test_plans_are_written_for_their_sizes(tmp_path: Path) -> None:
         assert f'minBytes="{row["begin"]["size_bytes"]}"' in Path(row["file"]).read_text()
 
 
+def test_the_written_plans_make_a_directory_of_a_runtime(tmp_path: Path) -> None:
+    line = ("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "64M", "-f", 128)
+    told = sley(*line, "-o", tmp_path / "plans").stdout.splitlines()[-1]
+    words = told.partition("sley ")[2].replace("DIR", str(tmp_path / "directory")).split()
+    result = sley(*words)
+    assert result.exit_code == 0, result.output
+    files = sorted((tmp_path / "plans").glob("*.xml"))
+    assert len(list((tmp_path / "directory").iterdir())) == len(files) > 1
+
+
 def test_a_plan_in_a_file_is_lifted(tmp_path: Path) -> None:
     plan = tmp_path / "ring.xml"
     assert sley("compile", "ring-allreduce", "--ranks", 4, "-o", plan).exit_code == 0

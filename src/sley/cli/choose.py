@@ -28,7 +28,11 @@ from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import is_python, prefer_in_place, program_or_lifted, topology_of
 from sley.compiler import Choice, Choices, Options, choose
-from sley.formats import check_folder
+from sley.deployment import runtime_of, table_of_files
+from sley.formats import check_folder, write_file
+
+TABLE = "plans.toml"
+"""The table of the plans in the folder of --output, for `sley package`."""
 
 
 @click.command("choose", cls=PlanCommand)
@@ -107,6 +111,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     if output is not None:
         with phases("writing"):
             paths = choices.save(output, target=runtime)
+            write_file(output / TABLE, table_of_files(paths))
     theirs: list[Beside] = []
     if nccl:
         with phases("simulating NCCL"):
@@ -120,6 +125,10 @@ def choose_command(  # as many parameters as options; click passes each by name
         click.echo("\n".join(beside_lines(theirs)))
     for path in paths:
         click.echo(f"{'written':<23}{path} for {runtime}")
+    if output is not None:
+        reader = runtime_of(formats.target_named(runtime)).name
+        command = f"sley package DIR --table {output / TABLE} --runtime {reader}"
+        click.echo(f"{'for a runtime':<23}{command}")
     phases.report()
 
 

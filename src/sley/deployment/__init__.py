@@ -32,3 +32,4 @@ from sley.deployment.runtimes import runtime_named as runtime_named
 from sley.deployment.runtimes import runtime_of as runtime_of
 from sley.deployment.tables import TableRow as TableRow
 from sley.deployment.tables import read_table as read_table
+from sley.deployment.tables import table_of_files as table_of_files

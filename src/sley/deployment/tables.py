@@ -11,7 +11,7 @@ options = { instances = 2 }      # of sley.Options
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,11 @@ class TableRow:
 
     def __str__(self) -> str:
         return f"{self.what}, {sizes_text(self.min_bytes or 0, self.max_bytes)}"
+
+
+def table_of_files(paths: Iterable[Path]) -> str:
+    """The text of a table of files with plans, which lie beside it and have their own sizes."""
+    return "\n".join(f'[[{_PLANS}]]\nwhat = "{path.name}"\n' for path in paths)
 
 
 def read_table(path: Path) -> tuple[TableRow, ...]:
