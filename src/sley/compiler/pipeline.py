@@ -12,12 +12,12 @@ import numpy as np
 from sley.compiler.options import Options
 from sley.errors.compiler import C307, C309, C314
 from sley.ir.dag import Blocks, Forwarded, InstructionDag, Order
-from sley.ir.plan import Estimate, Plan
+from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import GROUP_PROTOCOLS, Allocation, LoopOrder, Protocol, Schedule
-from sley.passes.allocate import allocate
+from sley.passes.allocate import Allocated, allocate
 from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.copies import forward_copies
@@ -78,72 +78,93 @@ def build(
     if options.switches is False:
         program = without_groups(program)
     topology = topology or program.topology
-    ways = _Ways.of(program, options)
-    _check(program, options, ways, topology)
-    fusion, widest = ways.fusion, ways.widest
-    parts = phase("parallelize", lambda: parallelize(program, options.instances or 1))
-    forwarded = phase("copies", lambda: _forward_copies(parts, ways))
+    settings = _Settings.of(program, options)
+    _check(program, settings, topology)
+    parts = phase("parallelize", lambda: parallelize(program, settings.instances))
+    forwarded = phase("copies", lambda: _forward_copies(parts, settings))
     dag = phase("dependencies", lambda: dependencies(forwarded.program, forwarded.operands))
     links = phase("links", lambda: used_links(forwarded.program, topology))
-    forwards = fusion and ways.whole is None
-    forward = phase("fuse", lambda: fuse(dag, widest)) if forwards else None
-    lowered = phase("channels", lambda: assign_channels(dag, forward, options.channels or 1))
-    if fusion:
+    fuses_receives = settings.fusion and settings.by_depth
+    forward = phase("fuse", lambda: fuse(dag, settings.widest)) if fuses_receives else None
+    lowered = phase("channels", lambda: assign_channels(dag, forward, settings.channels))
+    if settings.fusion:
         unfused = lowered
-        lowered = phase("copy sends", lambda: fuse_copies(unfused, widest))
-    ordered = _order(lowered, links, ways, phase)
+        lowered = phase("copy sends", lambda: fuse_copies(unfused, settings.widest))
+    if settings.by_depth:
+        ordered = phase(
+            "order", lambda: order(lowered, settings.slots, per_chunk=settings.per_chunk)
+        )
+    else:
+        ordered = phase("pipelines", lambda: pipelines(lowered, links, settings.schedule))
     blocks = phase("blocks", lambda: assign_blocks(lowered, ordered))
     estimate = None
-    if ways.whole is not None or ways.merges:
-        costs = _costs(options, ways.loop_order)
-        way = options.allocate or Allocation.CONNECTION
-        allocated = phase(
-            "allocate",
-            lambda: allocate(lowered, ordered, blocks, links, costs, way, options.max_blocks),
-        )
+    if settings.merges or not settings.by_depth:
+        allocated = phase("allocate", lambda: _allocate(lowered, ordered, blocks, links, settings))
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
-    plan = phase("emit", lambda: _emit(lowered, ordered, blocks, ways, estimate, topology))
+    plan = phase(
+        "emit",
+        lambda: replace(
+            _emit(lowered, ordered, blocks, settings), estimate=estimate, topology=topology
+        ),
+    )
     if verify:
         phase("verification", lambda: verify_plan(plan))
     return plan
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """What the options and their defaults decide.
+class _Settings:
+    """The options of a compilation with their defaults, each as in `Options`; `switches` changes
+    the program instead. costs: of the timeline, for the loop order."""
 
-    whole: the schedule of whole transfers; None: by depth. per_chunk: a slot for each chunk.
-    merges: whether thread blocks are merged.
-    """
-
-    whole: Schedule | None
+    instances: int
+    channels: int
+    schedule: Schedule
     loop_order: LoopOrder
     protocol: Protocol
     slots: int
     per_chunk: bool
     fusion: bool
-    merges: bool
+    allocate: Allocation
+    max_blocks: int | None
+    costs: Costs
 
     @classmethod
-    def of(cls, program: Program, options: Options) -> _Ways:
+    def of(cls, program: Program, options: Options) -> _Settings:
         """Errors: C309."""
         schedule = options.schedule or Schedule.MSCCL
-        depth = schedule is Schedule.MSCCL
-        loop_order = options.loop_order or (LoopOrder.TILE if depth else LoopOrder.INSTRUCTION)
-        if depth and loop_order is LoopOrder.INSTRUCTION:
+        by_depth = schedule is Schedule.MSCCL
+        loop_order = options.loop_order or (LoopOrder.TILE if by_depth else LoopOrder.INSTRUCTION)
+        if by_depth and loop_order is LoopOrder.INSTRUCTION:
             raise C309.error(expected="hpds or round-robin for instruction order", found="msccl")
-        if options.fusion and not depth:
+        if options.fusion and not by_depth:
             raise C309.error(expected="whole transfers", found=f"{schedule.value} with fusion")
         protocol = options.protocol or program.protocol or Protocol.SIMPLE
+        costs = options.costs or Costs()
         return cls(
-            whole=None if depth else schedule,
+            instances=options.instances or 1,
+            channels=options.channels or 1,
+            schedule=schedule,
             loop_order=loop_order,
             protocol=protocol,
             slots=options.slots or protocol.slots,
             per_chunk=bool(options.per_chunk),
             fusion=options.fusion is not False,
-            merges=options.allocate is Allocation.STATE or options.max_blocks is not None,
+            allocate=options.allocate or Allocation.CONNECTION,
+            max_blocks=options.max_blocks,
+            # In tile order one tile passes all instructions before the next one starts.
+            costs=replace(costs, tiles=1) if loop_order is LoopOrder.TILE else costs,
         )
+
+    @property
+    def by_depth(self) -> bool:
+        """Whether instructions are ordered by depth, not whole transfers by pipelines."""
+        return self.schedule is Schedule.MSCCL
+
+    @property
+    def merges(self) -> bool:
+        """Whether thread blocks are merged."""
+        return self.allocate is Allocation.STATE or self.max_blocks is not None
 
     @property
     def widest(self) -> int | None:
@@ -151,9 +172,9 @@ class _Ways:
         return self.slots if self.per_chunk else None
 
 
-def _check(program: Program, options: Options, ways: _Ways, topology: Topology | None) -> None:
-    """Refuses programs that the options or the topology don't allow. Errors: C3xx."""
-    if ways.merges and program.transfers.by_hand.any():
+def _check(program: Program, settings: _Settings, topology: Topology | None) -> None:
+    """Refuses programs that the settings or the topology don't allow. Errors: C3xx."""
+    if settings.merges and program.transfers.by_hand.any():
         raise C309.error(
             at=program.sources.whole,
             expected="thread blocks left to the compiler",
@@ -162,20 +183,18 @@ def _check(program: Program, options: Options, ways: _Ways, topology: Topology |
     if topology is not None:
         check_links(program, topology)
     if (program.transfers.group != NONE).any():
-        _check_groups(program, options, ways, topology)
+        _check_groups(program, settings, topology)
 
 
-def _check_groups(
-    program: Program, options: Options, ways: _Ways, topology: Topology | None
-) -> None:
-    """Refuses groups of transfers where options or the topology don't allow them. Errors: C314,
+def _check_groups(program: Program, settings: _Settings, topology: Topology | None) -> None:
+    """Refuses groups of transfers where settings or the topology don't allow them. Errors: C314,
     C315."""
     refused = {
-        f"schedule {(ways.whole or Schedule.MSCCL).value}": ways.whole is not None,
-        f"protocol {ways.protocol.value}": ways.protocol not in GROUP_PROTOCOLS,
-        "allocate state": options.allocate is Allocation.STATE,
-        "max_blocks": options.max_blocks is not None,
-        "a slot for each chunk": ways.per_chunk,
+        f"schedule {settings.schedule.value}": not settings.by_depth,
+        f"protocol {settings.protocol.value}": settings.protocol not in GROUP_PROTOCOLS,
+        "allocate state": settings.allocate is Allocation.STATE,
+        "max_blocks": settings.max_blocks is not None,
+        "a slot for each chunk": settings.per_chunk,
     }
     if found := [word for word, wrong in refused.items() if wrong]:
         expected = "schedule msccl, allocate connection, Simple or Direct"
@@ -184,45 +203,29 @@ def _check_groups(
         check_switches(program, topology)
 
 
-def _forward_copies(program: Program, ways: _Ways) -> Forwarded:
+def _forward_copies(program: Program, settings: _Settings) -> Forwarded:
     """Reads of copies as reads of what was copied; the other copies cut for their sends."""
     forwarded = forward_copies(program)
-    return cut_copies(forwarded, ways.widest) if ways.fusion else forwarded
+    return cut_copies(forwarded, settings.widest) if settings.fusion else forwarded
 
 
-def _order(dag: InstructionDag, links: Links, ways: _Ways, phase: Phase) -> Order:
-    """The instructions in order: by depth, or the transfers of pipelines."""
-    whole = ways.whole
-    if whole is None:
-        return phase("order", lambda: order(dag, ways.slots, per_chunk=ways.per_chunk))
-    return phase("pipelines", lambda: pipelines(dag, links, whole))
-
-
-def _emit(
-    dag: InstructionDag,
-    ordered: Order,
-    blocks: Blocks,
-    ways: _Ways,
-    estimate: Estimate | None,
-    topology: Topology | None,
-) -> Plan:
-    plan = emit(
-        dag, ordered, blocks, ways.protocol, ways.slots, ways.loop_order, per_chunk=ways.per_chunk
+def _allocate(
+    dag: InstructionDag, ordered: Order, blocks: Blocks, links: Links, settings: _Settings
+) -> Allocated:
+    return allocate(
+        dag, ordered, blocks, links, settings.costs, settings.allocate, settings.max_blocks
     )
-    return replace(plan, estimate=estimate, topology=topology)
+
+
+def _emit(dag: InstructionDag, ordered: Order, blocks: Blocks, settings: _Settings) -> Plan:
+    protocol, slots, loop_order = settings.protocol, settings.slots, settings.loop_order
+    return emit(dag, ordered, blocks, protocol, slots, loop_order, per_chunk=settings.per_chunk)
 
 
 def without_groups(program: Program) -> Program:
     """The program whose transfers all have messages of their own."""
     none = np.full(len(program.transfers), NONE)
     return replace(program, transfers=replace(program.transfers, group=none))
-
-
-def _costs(options: Options, loop_order: LoopOrder) -> Costs:
-    """The parameters of the timeline. In tile order they have one tile, since that passes all
-    instructions before the next one starts."""
-    costs = options.costs or Costs()
-    return replace(costs, tiles=1) if loop_order is LoopOrder.TILE else costs
 
 
 def check_kind(program: object) -> None:
