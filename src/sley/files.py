@@ -12,11 +12,10 @@ from typing import Any
 
 from sley import formats
 from sley.devices import kernel_files
-from sley.errors import Diagnostic, Place, SleyError, without_inner_frames
+from sley.errors import Diagnostic, Place, without_inner_frames
 from sley.errors.compiler import C309
 from sley.errors.formats import F440
 from sley.formats import (
-    Execution,
     Format,
     RuntimeFormat,
     Target,
@@ -30,7 +29,6 @@ from sley.formats import (
 )
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
-from sley.ir.sizes import size_text
 from sley.verify import Proof, verify
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -169,32 +167,11 @@ def _prove_executions(
     proofs = []
     for way in found.executions:
         refuse_varying_counts(way.plan.collective)
-        proof = _prove_execution(way)
+        proof = verify(
+            way.plan, way.slots, per_chunk=way.per_chunk, one_slot_bytes=way.one_slot_bytes
+        )
         proofs.append(replace(proof, conditions=proof.conditions + way.conditions))
     return FileProof(target, tuple(proofs), found.notes)
-
-
-def _prove_execution(way: Execution) -> Proof:
-    """The proof of one execution. Errors: V2xx, for a hang with the size up to which calls have
-    none."""
-    try:
-        return verify(way.plan, way.slots, per_chunk=way.per_chunk)
-    except SleyError as error:
-        if not way.one_slot_bytes or {found.code for found in error.diagnostics} != {"V203"}:
-            raise
-        try:
-            verify(way.plan, way.slots, per_chunk=False)
-        except SleyError:
-            raise error from None
-        size = size_text(way.one_slot_bytes)
-        note = f"up to {size} a call, where every message takes one slot, the file is right"
-        remedy = f"Limit its calls to this size (maxBytes, --max-bytes {size}), or reorder it."
-        raise SleyError(
-            [
-                replace(found, notes=(*found.notes, note), remedy=remedy)
-                for found in error.diagnostics
-            ]
-        ) from None
 
 
 def check(plan: Plan, target: str | Target) -> None:

@@ -233,7 +233,7 @@ def test_a_plan_with_too_few_slots_is_refused_as_hanging() -> None:
         sley.verify(PLANS["fused ring"], slots=1)
     notes = caught.value.diagnostics[0].notes
     assert any("waits for a free slot" in note for note in notes)
-    assert notes[-1] == "the plan ends with 2 slots or more"
+    assert notes[-1] == "the plan does not hang with 2 slots or more"
 
 
 def test_a_hang_that_no_slots_end_says_so() -> None:
@@ -261,8 +261,10 @@ def test_a_hang_names_the_least_number_of_slots_that_ends_it(
     try:
         sley.verify(plan, slots=1, per_chunk=per_chunk)
     except sley.SleyError as error:
-        note = next(note for note in error.diagnostics[0].notes if "the plan ends with" in note)
-        enough = int(note.split()[4])
+        note = next(
+            note for note in error.diagnostics[0].notes if "the plan does not hang with" in note
+        )
+        enough = int(note.split()[6])
         sley.verify(plan, slots=enough, per_chunk=per_chunk)
         with pytest.raises(sley.SleyError, match="V203"):
             sley.verify(plan, slots=enough - 1, per_chunk=per_chunk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from sley.errors.verifier import V203
 from sley.ir.connections import Messages
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
+from sley.ir.sizes import size_text
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
 from sley.ir.words import LoopOrder
 from sley.verify.meetings import check_meetings
@@ -29,7 +30,13 @@ class Run:
 
 
 def run_abstractly(
-    plan: Plan, messages: Messages, slots: int, *, per_chunk: bool, holds: Edges | None = None
+    plan: Plan,
+    messages: Messages,
+    slots: int,
+    *,
+    per_chunk: bool,
+    holds: Edges | None = None,
+    one_slot_bytes: int | None = None,
 ) -> Run:
     """The abstract run of one tile with `slots` slots on every connection; V203 if it can't end.
 
@@ -41,13 +48,15 @@ def run_abstractly(
         same tile: additional waiting in plans with direct messages (docs/machine.md). Holds change
         no meeting: an instruction that overwrites a message is ordered after its send, and so needs
         everything that the send needs, including its receive.
+    one_slot_bytes: the largest call in which every message would take one slot, if the runtime
+        takes one for each chunk only in larger calls; for the notes of V203.
     """
     events = Events.of(plan, per_chunk)
     graph = _waiting(plan, messages, slots, events, holds)
     level = levels(graph)
     found = []
     if (level == NONE).any():
-        found.append(_describe(plan, graph, level, messages, slots, events, holds))
+        found.append(_describe(plan, graph, level, messages, slots, events, holds, one_slot_bytes))
     elif plan.loop_order is LoopOrder.INSTRUCTION:
         found = check_meetings(plan, messages)
     return Run(level[events.offset[:-1]], found)
@@ -141,6 +150,7 @@ def _describe(
     slots: int,
     events: Events,
     holds: Edges | None,
+    one_slot_bytes: int | None,
 ) -> Diagnostic:
     """V203 for one cycle of waiting."""
     cycle = find_cycle(graph.reversed(), level == NONE)
@@ -151,41 +161,52 @@ def _describe(
         for here, there in zip(rows, rows[1:] + rows[:1], strict=True)
     ]
     by_chunk = bool(events.parts.max() > 1)
-    return V203.diagnostic(
+    hang = V203.diagnostic(
         at=[plan.place(rows[0])],
         expected=f"no cycle of waits with {counted(slots, 'slot')} a connection",
         found=f"{len(rows)} instructions that wait for one another"
         + (", where every chunk of a message takes a slot" if by_chunk else ""),
         remedy=_PER_CHUNK if by_chunk else "",
-        notes=[*shortened(notes), *_ways_out(plan, messages, slots, by_chunk, holds)],
+        notes=[*shortened(notes), _enough_slots(plan, messages, slots, by_chunk, holds)],
     )
-
-
-def _ways_out(
-    plan: Plan, messages: Messages, slots: int, by_chunk: bool, holds: Edges | None
-) -> list[str]:
-    """With how many slots a plan that hangs with `slots` ends, and whether it ends if every message
-    takes only one of them."""
-
-    def ends(slots: int, per_chunk: bool) -> bool:
-        graph = _waiting(plan, messages, slots, Events.of(plan, per_chunk), holds)
-        return bool((levels(graph) != NONE).all())
-
-    sizes = Events.of(plan, by_chunk).parts[messages.send]
-    most = int(np.bincount(messages.connection, sizes).max(initial=1))
-    if not ends(most, by_chunk):  # no send waits for a slot
-        return ["the plan hangs with any number of slots"]
-    hangs, enough = slots, most  # more slots never make a plan hang
-    while enough - hangs > 1:
-        middle = (hangs + enough) // 2
-        hangs, enough = (hangs, middle) if ends(middle, by_chunk) else (middle, enough)
-    found = [f"the plan ends with {counted(enough, 'slot')} or more"]
-    if by_chunk and ends(slots, False):
-        found.append(
-            f"it ends with {counted(slots, 'slot')} if every message takes one, as long as all of "
-            "its chunks fit into a slot together"
+    if not by_chunk or _hangs(plan, messages, slots, False, holds):
+        return hang
+    if one_slot_bytes is None:
+        note = (
+            f"it does not hang with {counted(slots, 'slot')} if every message takes one, as long "
+            "as all of its chunks fit into a slot together"
         )
-    return found
+        return replace(hang, notes=(*hang.notes, note))
+    size = size_text(one_slot_bytes)
+    note = f"it does not hang in calls up to {size}, where every message takes one slot"
+    remedy = f"Limit its calls to this size (maxBytes, --max-bytes {size}), or reorder it."
+    return replace(hang, notes=(*hang.notes, note), remedy=remedy)
+
+
+def _hangs(
+    plan: Plan, messages: Messages, slots: int, per_chunk: bool, holds: Edges | None
+) -> bool:
+    graph = _waiting(plan, messages, slots, Events.of(plan, per_chunk), holds)
+    return bool((levels(graph) == NONE).any())
+
+
+def _enough_slots(
+    plan: Plan, messages: Messages, slots: int, per_chunk: bool, holds: Edges | None
+) -> str:
+    """The least number of slots with which a plan does not hang, as a note; with `slots` it
+    does."""
+    sizes = Events.of(plan, per_chunk).parts[messages.send]
+    most = int(np.bincount(messages.connection, sizes).max(initial=1))
+    if _hangs(plan, messages, most, per_chunk, holds):  # no send waits for a slot
+        return "the plan hangs with any number of slots"
+    few, enough = slots, most  # more slots never make a plan hang
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        if _hangs(plan, messages, middle, per_chunk, holds):
+            few = middle
+        else:
+            enough = middle
+    return f"the plan does not hang with {counted(enough, 'slot')} or more"
 
 
 _PER_CHUNK = (

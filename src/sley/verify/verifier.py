@@ -66,12 +66,18 @@ class Proof:
 
 @without_inner_frames
 def verify(
-    plan: Plan | OneSidedPlan, slots: int | None = None, *, per_chunk: bool | None = None
+    plan: Plan | OneSidedPlan,
+    slots: int | None = None,
+    *,
+    per_chunk: bool | None = None,
+    one_slot_bytes: int | None = None,
 ) -> Proof:
     """Proves a plan correct, or raises SleyError with all findings (V2xx).
 
     slots, per_chunk: the slots of a connection, and whether every chunk of a message takes one; by
         default the plan's own. A one-sided plan has neither.
+    one_slot_bytes: the largest call in which the runtime takes one slot for every message, if in
+        larger ones it takes one for every chunk: a hang names it if smaller calls have none.
 
     Checks, each relying on those before: rows and connections (V209, V217, V201, V208, V220, V218,
     V202), hangs with `slots` slots (V203), races (V204), the result (V205, V206, V219); of
@@ -90,7 +96,9 @@ def verify(
     if not found:
         messages, found = match_messages(plan)
     if not found:
-        run = run_abstractly(plan, messages, slots, per_chunk=per_chunk)
+        run = run_abstractly(
+            plan, messages, slots, per_chunk=per_chunk, one_slot_bytes=one_slot_bytes
+        )
         found = run.diagnostics
     if not found:
         found = check_races(plan, messages, run.level)
