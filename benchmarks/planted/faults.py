@@ -107,14 +107,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "copies: a read is moved although its source is overwritten in between",
         "passes compiler",
-        "copied & (origin != cell) & writes.none_after(np.where(copied, origin, 0), writer)",
-        "copied & (origin != cell)",
+        "if self._last_writer(place + k) > writer:",
+        "if self._last_writer(place + k) > self._transfers:",
     ),
     _fault(
         "copies: a copy is left out although the result needs it",
         "passes compiler",
-        "needed[writes.final(np.flatnonzero(promised))] = True",
-        "needed[writes.final(np.flatnonzero(promised)[1:])] = True",
+        "np.flatnonzero(program.collective.promised_cells(program.layout)).tolist()",
+        "np.flatnonzero(program.collective.promised_cells(program.layout)).tolist()[1:]",
     ),
     _fault(
         "copies: an operand elsewhere is not ordered before the writes to it",
