@@ -5,9 +5,10 @@ writes one for a Plan.
 finds the parts of its chunks, `lowering` makes the machine's rows; `conditions` say when it is
 executed so.
 `accesses`: the memory of each operation. `header`: what a call is compared with, for many files.
-`writer`: `switching` finds what switches do, `traffic` the ways of messages, `direct` what needs no
-scratch, `placing` the place of each message, `threadblocks` the blocks, `emission` their
-operations, and `fitting` those that fit into the executor's tables.
+`writer`: `switching` finds what switches do, `conflicts` the accesses that need an order, and
+`analysis` has both. `direct` finds what needs no scratch, `placing` the place of each message,
+`threadblocks` the blocks, `emission` their operations, and `fitting` those that fit into the
+executor's tables.
 All use `words` and `targets`.
 """
 

@@ -1,14 +1,18 @@
-"""Direct: which data need no scratch on their way, since all earlier accesses to where they are
-stored have ended."""
+"""Direct: which sends write to where the receiver stores their data, and which switches read and
+write the buffers of their ranks. All others go through scratch.
+
+A direct access is right only if all earlier accesses to the same chunks have ended.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from sley.formats.mscclpp.traffic import Traffic
+from sley.formats.mscclpp.analysis import Analysis
 from sley.ir.tables import NONE, BoolArray
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Buffer, Op, Protocol
 
@@ -18,74 +22,67 @@ Start = tuple[Buffer, int]
 
 @dataclass(frozen=True)
 class Direct:
-    """What goes without scratch.
+    """The sends and switches that use no scratch.
 
     writes: bool (instructions,), the sends whose data go where the receiver stores them.
-    reads: by instruction that reduces in a switch, what the switch reads, if that is where all its
-        ranks have the operands.
-    stores: by instruction with a switch, what the switch writes, if that is where all its ranks
-        store the result.
+    reads: by instruction that reduces in a switch, where on all its ranks the switch reads their
+        operands, if these are at one place.
+    stores: by instruction with a switch, where on all its ranks the switch writes the result, if
+        they store it at one place.
     """
 
     writes: BoolArray
-    reads: dict[int, Start] = field(default_factory=dict)
-    stores: dict[int, Start] = field(default_factory=dict)
+    reads: Mapping[int, Start]
+    stores: Mapping[int, Start]
 
 
-def find_direct(traffic: Traffic, *, zero_copy: bool) -> Direct:
-    """What goes without scratch. With packets nothing does.
+def find_direct(analysis: Analysis, *, zero_copy: bool) -> Direct:
+    """The sends and switches of a plan that need no scratch; none with packets.
 
     zero_copy: as in `place`.
     """
-    return _Search(traffic, zero_copy).all()
+    plan, messages, switching = analysis.plan, analysis.messages, analysis.switching
+    t, writes = plan.instructions, np.zeros(len(plan.instructions), bool)
+    if plan.protocol is Protocol.LL:
+        return Direct(writes, {}, {})
+    search = _Search(analysis, zero_copy)
+    reads = {row: at for row in switching.offers if (at := search.read(row)) is not None}
+    stores = {row: at for row in switching.stores if (at := search.stored(row, reads)) is not None}
+    writes[list(stores)] = True
+    stored = np.isin(t.op, [Op.RECV, Op.RECV_COPY_SEND])
+    stored &= zero_copy | (t.dst_buffer == Buffer.SCRATCH)
+    for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
+        if stored[receive] and send not in switching.stores:
+            writes[send] = search.is_free(receive, send, reads)
+    return Direct(writes, reads, stores)
 
 
 class _Search:
-    """The search for what goes without scratch, by instruction."""
+    """The accesses to a plan's memory, and questions about their order."""
 
-    def __init__(self, traffic: Traffic, zero_copy: bool) -> None:
-        self.plan, self.messages = traffic.plan, traffic.messages
-        self.switching, self.ports = traffic.switching, traffic.ports
+    def __init__(self, analysis: Analysis, zero_copy: bool) -> None:
+        self.plan, self.messages = analysis.plan, analysis.messages
+        self.switching, self.ports = analysis.switching, analysis.ports
         self.zero_copy = zero_copy
-        conflicts = traffic.conflicts
+        conflicts = analysis.conflicts
         self.reaches = conflicts.order.reaches
         self.earlier: dict[int, list[int]] = defaultdict(list)
         self.later: dict[int, list[int]] = defaultdict(list)
         for first, second in zip(conflicts.first.tolist(), conflicts.second.tolist(), strict=True):
             self.earlier[second].append(first)
             self.later[first].append(second)
-        self.found = Direct(np.zeros(len(self.plan.instructions), bool))
 
-    def all(self) -> Direct:
-        if self.plan.protocol is Protocol.LL:
-            return self.found
-        for row in self.switching.offers:
-            if (start := self._read(row)) is not None:
-                self.found.reads[row] = start
-        for row in self.switching.stores:
-            if (start := self._stored(row)) is not None:
-                self.found.stores[row] = start
-                self.found.writes[row] = True
-        t, found = self.plan.instructions, self.found
-        stores = np.isin(t.op, [Op.RECV, Op.RECV_COPY_SEND])
-        stores &= self.zero_copy | (t.dst_buffer == Buffer.SCRATCH)
-        messages = self.messages
-        for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
-            if stores[receive] and send not in self.switching.stores:
-                found.writes[send] = self._is_free(receive, send)
-        return found
-
-    def _is_free(self, receive: int, send: int) -> bool:
+    def is_free(self, receive: int, send: int, reads: Mapping[int, Start]) -> bool:
         """Whether all earlier accesses to what a receive stores have ended when its sender
         sends."""
-        return all(self.reaches(self._end(row), send) for row in self.earlier[receive])
+        return all(self.reaches(self._end(row, reads), send) for row in self.earlier[receive])
 
-    def _end(self, row: int) -> int:
+    def _end(self, row: int, reads: Mapping[int, Start]) -> int:
         """The instruction after which no data of an instruction are read any more."""
         if self.ports[row]:
             return int(self.messages.receive_of[row])
         total = self.switching.sum_of.get(row, NONE)
-        return total if total in self.found.reads else row
+        return total if total in reads else row
 
     def _start(self, row: int, *, source: bool) -> Start:
         """Where an operand begins; in place its chunk of the output, if it is there."""
@@ -108,9 +105,9 @@ class _Search:
         base = c.input_base if start[0] is Buffer.INPUT else c.output_base
         return self.zero_copy and (not c.in_place or len(set(base[ranks].tolist())) == 1)
 
-    def _read(self, row: int) -> Start | None:
-        """What the switch reads for a reduction, if every rank sends its data from there, and keeps
-        them until they are read."""
+    def read(self, row: int) -> Start | None:
+        """Where a switch reads the operands of a reduction, if every rank sends its data from there
+        and does not overwrite them before they are read."""
         t, start = self.plan.instructions, self._start(row, source=True)
         sends = self.switching.offers[row]
         stored = self._start(row, source=False) if WRITES_DESTINATION[t.op[row]] else None
@@ -126,14 +123,14 @@ class _Search:
                 return None
         return start
 
-    def _stored(self, row: int) -> Start | None:
-        """What the switch writes of a result, if every rank stores it there, and all earlier
-        accesses have ended then."""
+    def stored(self, row: int, reads: Mapping[int, Start]) -> Start | None:
+        """Where a switch writes a result, if every rank stores it there and all earlier accesses
+        have ended before."""
         t, op, receives = self.plan.instructions, self.plan.instructions.op, self.switching.stores
         if not WRITES_DESTINATION[op[row]] and (op[row] != Op.SEND or self._is_shared(row)):
             return None
         start = self._start(row, source=op[row] == Op.SEND)
-        read = self.found.reads.get(row)
+        read = reads.get(row)
         if not self._is_common(row, start) or any(
             op[receive] not in (Op.RECV, Op.RECV_COPY_SEND)
             or self._start(receive, source=False) != start
@@ -144,7 +141,7 @@ class _Search:
         if own is not None and own[0] is start[0] and 0 < abs(own[1] - start[1]) < t.count[row]:
             return None
         for first in (first for one in (row, *receives[row]) for first in self.earlier[one]):
-            end = self._end(first)
+            end = self._end(first, reads)
             if not self.reaches(end, row) or (end == row and read != start):
                 return None
         return start

@@ -17,6 +17,7 @@ from sley.errors import Place
 from sley.errors.formats import F443, F451, F456
 from sley.errors.mscclpp import F475, F481, F482
 from sley.formats.format import refuse_varying_counts
+from sley.formats.mscclpp.analysis import Analysis
 from sley.formats.mscclpp.emission import Step, Steps, emit
 from sley.formats.mscclpp.placing import Placing, Range, place
 from sley.formats.mscclpp.switching import Switching
@@ -28,7 +29,6 @@ from sley.formats.mscclpp.threadblocks import (
     arrange,
     merge_blocks,
 )
-from sley.formats.mscclpp.traffic import Traffic
 from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT, PROTOCOLS, SWITCH
 from sley.formats.problems import Problems
 from sley.formats.rewriting import unfuse
@@ -89,9 +89,9 @@ def fit(
     messages = Messages.of(plan)
     switching = Switching.of(plan, messages, nodes, problems)
     problems.raise_any()
-    traffic = Traffic.of(plan, messages, switching, nodes)
-    if plan.protocol is Protocol.LL and traffic.ports.any():
-        row = int(np.argmax(traffic.ports))
+    analysis = Analysis.of(plan, messages, switching, nodes)
+    if plan.protocol is Protocol.LL and analysis.ports.any():
+        row = int(np.argmax(analysis.ports))
         problems.add(
             F456,
             plan.place(row),
@@ -99,8 +99,8 @@ def fit(
             found="a message of LL to another host",
         )
         problems.raise_any()
-    placing = place(traffic, zero_copy=zero_copy)
-    blocks, steps = _blocks(traffic, placing, target, problems)
+    placing = place(analysis, zero_copy=zero_copy)
+    blocks, steps = _blocks(analysis, placing, target, problems)
     parts = Parts(plan, placing, blocks, steps)
     _check_tables(parts, target, problems)
     problems.raise_any()
@@ -149,16 +149,16 @@ def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
 
 
 def _blocks(
-    traffic: Traffic, placing: Placing, target: PlanTarget, problems: Problems
+    analysis: Analysis, placing: Placing, target: PlanTarget, problems: Problems
 ) -> tuple[ThreadBlocks, list[Steps]]:
     """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
     and blocks with too many operations cut. Raises the problems of blocks and GPUs for which that
     is not enough."""
-    plan, switching = traffic.plan, traffic.switching
+    plan, switching = analysis.plan, analysis.switching
     limits = [target.semaphores] * plan.collective.ranks
     while True:
-        whole = merge_blocks(traffic, limits)
-        blocks = arrange(traffic, whole)
+        whole = merge_blocks(analysis, limits)
+        blocks = arrange(analysis, whole)
         emitted = emit(plan, switching, placing, blocks, target)
         steps = _steps_of_whole(emitted, blocks, target)
         long = list(zip(whole, steps, strict=True))
@@ -166,7 +166,7 @@ def _blocks(
             if all(len(of.steps) <= target.operations for of in steps):
                 break
             parts = [part for block in long for part in _cut(*block, target, reserved)]
-            blocks = arrange(traffic, parts)
+            blocks = arrange(analysis, parts)
             # More parts need no fewer semaphores and barriers, but fewer channels.
             if _lacks_numbers(blocks, target):
                 break

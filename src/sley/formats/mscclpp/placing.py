@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.formats.mscclpp.analysis import Analysis
 from sley.formats.mscclpp.direct import Direct, find_direct
 from sley.formats.mscclpp.switching import Switching
-from sley.formats.mscclpp.traffic import Traffic
 from sley.ir.plan import Plan
 from sley.ir.tables import BoolArray, LongArray
 from sley.ir.words import WRITES_DESTINATION, Buffer, Op, Protocol
@@ -52,16 +52,16 @@ class Placing:
     scratch: LongArray
 
 
-def place(traffic: Traffic, *, zero_copy: bool) -> Placing:
+def place(analysis: Analysis, *, zero_copy: bool) -> Placing:
     """Where the data of a plan's messages are.
 
     zero_copy: whether messages may go into the input and output of another rank where they are
     stored, as they always may into its scratch, and ports and switches may read input and output.
     """
-    plan, messages, switching = traffic.plan, traffic.messages, traffic.switching
+    plan, messages, switching = analysis.plan, analysis.messages, analysis.switching
     scratch = plan.scratch_chunks.astype(np.int64)
-    direct = find_direct(traffic, zero_copy=zero_copy)
-    staged = _must_be_staged(traffic, direct, zero_copy=zero_copy)
+    direct = find_direct(analysis, zero_copy=zero_copy)
+    staged = _must_be_staged(analysis, direct, zero_copy=zero_copy)
     packets = plan.protocol is Protocol.LL
     t, rank = plan.instructions, plan.rank
     found = Placing({}, {}, {}, {}, _spares(plan, scratch) if packets else {}, scratch)
@@ -129,17 +129,17 @@ def _spares(plan: Plan, scratch: LongArray) -> dict[int, Range]:
     return found
 
 
-def _must_be_staged(traffic: Traffic, direct: Direct, *, zero_copy: bool) -> BoolArray:
+def _must_be_staged(analysis: Analysis, direct: Direct, *, zero_copy: bool) -> BoolArray:
     """bool (instructions,): the sends through ports whose data are copied into own scratch first.
 
     These are the ones whose source is overwritten later in the call, perhaps before the port has
     read it. Without zero-copy also those from input and output: the executor finds these at the
     right place only if they are at the start of their allocation.
     """
-    t, messages, conflicts = traffic.plan.instructions, traffic.messages, traffic.conflicts
+    t, messages, conflicts = analysis.plan.instructions, analysis.messages, analysis.conflicts
     # A recv_copy_send and a recv_reduce_send send scratch.
     from_source, from_target = t.op == Op.SEND, t.op == Op.RECV_REDUCE_COPY_SEND
-    from_buffer = traffic.ports & (from_source | from_target)
+    from_buffer = analysis.ports & (from_source | from_target)
     staged = np.zeros(len(t), bool)
     if not zero_copy:
         buffer = np.where(from_source, t.src_buffer, t.dst_buffer)

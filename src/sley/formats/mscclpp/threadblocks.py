@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.formats.mscclpp.traffic import Traffic
+from sley.formats.mscclpp.analysis import Analysis
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import Protocol
@@ -89,12 +89,12 @@ class BlockPart:
     follows: bool = False
 
 
-def merge_blocks(traffic: Traffic, limits: Sequence[int]) -> list[BlockPart]:
+def merge_blocks(analysis: Analysis, limits: Sequence[int]) -> list[BlockPart]:
     """The blocks, rank after rank. Those of a rank that wait for one another become one, the
     shortest first, until at most `limits[rank]` pairs of blocks wait."""
-    plan = traffic.plan
+    plan = analysis.plan
     group = np.arange(len(plan.block_rank))
-    pairs = np.array(needed_order(traffic), np.int64).reshape(-1, 2)
+    pairs = np.array(needed_order(analysis), np.int64).reshape(-1, 2)
     for rank, limit in enumerate(limits):
         of_rank = plan.block[pairs[plan.rank[pairs[:, 0]] == rank]]
         while True:
@@ -106,19 +106,19 @@ def merge_blocks(traffic: Traffic, limits: Sequence[int]) -> list[BlockPart]:
             one, other = np.sort(waits[np.argmin(size[waits].sum(axis=1))]).tolist()
             group[group == other] = one
     rows: dict[int, list[int]] = defaultdict(list)
-    for row in np.lexsort((np.arange(len(plan.block)), traffic.conflicts.level)).tolist():
+    for row in np.lexsort((np.arange(len(plan.block)), analysis.conflicts.level)).tolist():
         rows[int(group[plan.block[row]])].append(row)
     return [BlockPart(rows[block]) for block in sorted(rows)]
 
 
-def needed_order(traffic: Traffic) -> list[tuple[int, int]]:
+def needed_order(analysis: Analysis) -> list[tuple[int, int]]:
     """Pairs of instructions of a rank, in different blocks, the first of which must end before the
     second one begins.
 
     These are the plan's waits; with packets, which order nothing but their own data, also the
     conflicting accesses that messages order.
     """
-    plan, conflicts = traffic.plan, traffic.conflicts
+    plan, conflicts = analysis.plan, analysis.conflicts
     waits = plan.waits
     pairs = set(zip(waits.target.tolist(), waits.source.tolist(), strict=True))
     if plan.protocol is Protocol.LL:
@@ -132,9 +132,9 @@ def needed_order(traffic: Traffic) -> list[tuple[int, int]]:
     return sorted(pair for pair in pairs if plan.block[pair[0]] != plan.block[pair[1]])
 
 
-def arrange(traffic: Traffic, blocks: Sequence[BlockPart]) -> ThreadBlocks:
+def arrange(analysis: Analysis, blocks: Sequence[BlockPart]) -> ThreadBlocks:
     """The semaphores, barriers and channels between blocks, which are rank after rank."""
-    plan = traffic.plan
+    plan = analysis.plan
     block_of = np.full(len(plan.instructions), NONE, np.int64)
     position, whole = block_of.copy(), block_of.copy()
     first = 0
@@ -143,9 +143,9 @@ def arrange(traffic: Traffic, blocks: Sequence[BlockPart]) -> ThreadBlocks:
         block_of[part.rows], position[part.rows] = block, np.arange(len(part.rows))
         whole[part.rows] = first
     # The barriers order the parts of one block.
-    pairs = [pair for pair in needed_order(traffic) if whole[pair[0]] != whole[pair[1]]]
+    pairs = [pair for pair in needed_order(analysis) if whole[pair[0]] != whole[pair[1]]]
     acquires, releases, semaphores = _semaphores(plan, pairs, block_of, position)
-    channels_of = _channels(traffic, block_of)
+    channels_of = _channels(analysis, block_of)
     channels: list[set[Channel]] = [set() for _ in blocks]
     for (row, _), found in channels_of.items():
         channels[block_of[row]].update(found)
@@ -195,14 +195,14 @@ def _semaphores(
     return dict(acquires), dict(releases), number
 
 
-def _channels(traffic: Traffic, block_of: np.ndarray) -> dict[tuple[int, bool], list[Channel]]:
+def _channels(analysis: Analysis, block_of: np.ndarray) -> dict[tuple[int, bool], list[Channel]]:
     """The channels of messages, at both ends. The two directions between two blocks share one.
 
     With LL, a rank that hears of another one in each call needs no signal that it has begun: its
     packets of a call come from that call (and scratch has two copies). Nor do reductions in a
     switch: a rank signals that the switch may read its data, and only then the result is written.
     """
-    plan, messages, switching = traffic.plan, traffic.messages, traffic.switching
+    plan, messages, switching = analysis.plan, analysis.messages, analysis.switching
     sends, receives = messages.send.tolist(), messages.receive.tolist()
     t, rank = plan.instructions, plan.rank
     heard = {(int(rank[s]), int(rank[r])) for s, r in zip(sends, receives, strict=True)}
@@ -211,7 +211,7 @@ def _channels(traffic: Traffic, block_of: np.ndarray) -> dict[tuple[int, bool], 
         low, high = (s, r) if rank[s] < rank[r] else (r, s)
         ends = (int(rank[low]), int(rank[high]))
         blocks = (int(block_of[low]), int(block_of[high]))
-        key = (*ends, int(t.channel[s]), *blocks, bool(traffic.ports[s]))
+        key = (*ends, int(t.channel[s]), *blocks, bool(analysis.ports[s]))
         keys.append((key, low == s))
         mutual = plan.protocol is Protocol.LL and {ends, ends[::-1]} <= heard
         if not mutual and s not in switching.sum_of and s not in switching.offers:

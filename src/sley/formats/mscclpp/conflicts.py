@@ -1,4 +1,4 @@
-"""Traffic: a plan, the order of its instructions, and the ways of its messages."""
+"""Conflicts: a plan's conflicting accesses to memory, and what orders them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.formats.mscclpp.switching import Switching
 from sley.ir import happens_before
 from sley.ir.connections import Messages
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
-from sley.ir.tables import BoolArray, Edges, IntArray, LongArray
+from sley.ir.tables import Edges, IntArray, LongArray
 
 
 @dataclass(frozen=True)
@@ -36,25 +35,3 @@ class Conflicts:
         pairs = np.unique(np.stack([first, second], axis=1), axis=0)
         order = happens_before.HappensBefore(plan, messages, level)
         return cls(level, pairs[:, 0], pairs[:, 1], order)
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """A plan, and the ways of its messages.
-
-    ports: bool (instructions,), the sends through ports.
-    """
-
-    plan: Plan
-    messages: Messages
-    conflicts: Conflicts
-    switching: Switching
-    ports: BoolArray
-
-    @classmethod
-    def of(cls, plan: Plan, messages: Messages, switching: Switching, nodes: IntArray) -> Traffic:
-        """nodes: int32 (ranks,), the host of each rank. Messages between hosts go through
-        ports."""
-        rank, ports = plan.rank, np.zeros(len(plan.instructions), bool)
-        ports[messages.send] = nodes[rank[messages.send]] != nodes[rank[messages.receive]]
-        return cls(plan, messages, Conflicts.of(plan, messages), switching, ports)
