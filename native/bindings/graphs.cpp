@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,6 +34,25 @@ void check_length(std::size_t length, std::size_t expected) {
     if (length != expected) throw std::invalid_argument("columns of different lengths");
 }
 
+void check_capacities(const Graph& graph, const std::vector<std::int64_t>& capacity,
+                      std::int64_t from) {
+    auto left = std::numeric_limits<std::int64_t>::max();
+    for (std::size_t e = 0; e < capacity.size(); ++e) {
+        if (capacity[e] < 0) throw std::invalid_argument("a capacity below 0");
+        if (graph.source[e] != from) continue;
+        if (capacity[e] > left) {
+            throw std::invalid_argument("capacities out of the source of 2^63 or more in sum");
+        }
+        left -= capacity[e];
+    }
+}
+
+void check_lengths(const std::vector<double>& lengths) {
+    for (const auto length : lengths) {
+        if (!(length >= 0)) throw std::invalid_argument("a length below 0, or NaN");
+    }
+}
+
 Graph make_graph(std::int64_t vertices, const Numbers& source, const Numbers& target) {
     Graph graph{vertices, to_vector(source), to_vector(target)};
     check_length(graph.target.size(), graph.source.size());
@@ -48,6 +68,7 @@ nb::tuple maximum_flow_of(std::int64_t vertices, const Numbers& source, const Nu
     check_length(room.size(), graph.source.size());
     check_vertices({from, to}, vertices);
     if (from == to) throw std::invalid_argument("a flow from a vertex to itself");
+    check_capacities(graph, room, from);
     Flow flow;
     {
         const Unlocked unlocked;
@@ -61,6 +82,7 @@ Matrix<double> distances_of(std::int64_t vertices, const Numbers& source, const 
     const auto graph = make_graph(vertices, source, target);
     const auto lengths = to_vector(length);
     check_length(lengths.size(), graph.source.size());
+    check_lengths(lengths);
     const auto from = to_vector(origins);
     check_vertices(from, vertices);
     std::vector<double> found;

@@ -8,15 +8,20 @@
 
 namespace sley {
 
-EdgesBySource::EdgesBySource(std::int64_t vertices, const std::vector<std::int64_t>& source)
-    : first(vertices + 1), order(source.size()) {
-    for (const auto v : source) ++first[v + 1];
-    for (std::int64_t v = 0; v < vertices; ++v) first[v + 1] += first[v];
-    auto next = first;
-    for (std::size_t e = 0; e < source.size(); ++e) order[next[source[e]]++] = e;
-}
-
 namespace {
+
+// Edges by source: those of vertex v are order[first[v]] to order[first[v + 1] - 1].
+struct EdgesBySource {
+    EdgesBySource(std::int64_t vertices, const std::vector<std::int64_t>& source)
+        : first(vertices + 1), order(source.size()) {
+        for (const auto v : source) ++first[v + 1];
+        for (std::int64_t v = 0; v < vertices; ++v) first[v + 1] += first[v];
+        auto next = first;
+        for (std::size_t e = 0; e < source.size(); ++e) order[next[source[e]]++] = e;
+    }
+
+    std::vector<std::int64_t> first, order;
+};
 
 // The residual graph of a flow. Edge 2e is the graph's edge e, 2e + 1 its reverse.
 class Residual {

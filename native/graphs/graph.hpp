@@ -6,13 +6,6 @@
 
 namespace sley {
 
-// Edges by source: those of vertex v are order[first[v]] to order[first[v + 1] - 1].
-struct EdgesBySource {
-    EdgesBySource(std::int64_t vertices, const std::vector<std::int64_t>& source);
-
-    std::vector<std::int64_t> first, order;
-};
-
 // The edges of a graph; vertices are numbers below `vertices`.
 struct Graph {
     std::int64_t vertices;

@@ -92,3 +92,20 @@ def test_edges_of_vertices_that_do_not_exist_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"vertex|lengths"):
             call()
+
+
+def test_flows_that_no_number_can_hold_and_capacities_below_0_are_refused() -> None:
+    src, dst = np.zeros(2, np.int64), np.ones(2, np.int64)
+    most = np.array([2**62, 2**62 - 1])
+    assert maximum_flow(2, src, dst, most, (0, 1))[0] == 2**63 - 1
+    with pytest.raises(ValueError, match=r"2\^63 or more"):
+        maximum_flow(2, src, dst, np.full(2, 2**62), (0, 1))
+    with pytest.raises(ValueError, match="below 0"):
+        maximum_flow(2, src, dst, np.array([1, -1]), (0, 1))
+
+
+@pytest.mark.parametrize("length", [-1.0, float("nan")])
+def test_lengths_below_0_and_nan_are_refused(length: float) -> None:
+    one = np.ones(1, np.int64)
+    with pytest.raises(ValueError, match="below 0, or NaN"):
+        distances(2, one - 1, one, np.array([length]), one - 1)

@@ -1,7 +1,8 @@
 """Paths: flows, shortest paths and strong components of directed graphs with values on edges.
 
 Vertices are numbers from 0; `src` and `dst`, int64 (edges,), are the ends of the edges. Several
-edges may have the same ends. Errors of all functions: R512.
+edges may have the same ends. Errors of all functions: R512; ValueError for other numbers than those
+that they name.
 """
 
 from __future__ import annotations
