@@ -139,3 +139,14 @@ def test_more_of_what_limits_a_plan_shortens_it_unless_another_limit_is_as_near(
     without = [case for case in cases if not _gains_much(*case)]
     # Blocks and links can be limits at once; then more of one gains little.
     assert len(without) <= len(cases) / 10, without
+
+
+def test_a_link_that_idles_asks_for_phases_that_overlap():
+    cluster = topologies.find("dgx-h100:2")
+    idle = _limit("hierarchical-allreduce", cluster, "256M", instances=16)
+    assert idle.factor is Factor.LINK
+    assert "(62% used)" in idle.detail
+    assert idle.remedy.startswith("phases that overlap")
+    busy = _limit("ring-allreduce", NODE, "64M", instances=24)
+    assert busy.factor is Factor.LINK
+    assert "sends less over it" in busy.remedy

@@ -15,6 +15,9 @@ from sley.simulate.result import Cause, Simulation
 AT_BOUND = 0.9
 """The share of the bound from which a remedy would gain little."""
 
+_BUSY = 0.7
+"""The share of its time that a link is used from which only less data shortens the time."""
+
 _SHARED = 1.05
 """A move that takes this many times as long as its block needs alone shares a link or a memory."""
 
@@ -84,8 +87,9 @@ def limit_of(simulation: Simulation) -> Limit:
         Factor.LATENCY: float(path.other_us.sum()),
     }
     factor = max(times, key=lambda one: times[one])
-    detail = _detail(factor, simulation, inputs, path)
-    return Limit(factor, times[factor], times, detail, _remedy(factor, simulation))
+    link = _busiest_link(simulation, inputs, path) if factor is Factor.LINK else NONE
+    detail = _detail(factor, simulation, inputs, path, link)
+    return Limit(factor, times[factor], times, detail, _remedy(factor, simulation, link))
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,15 @@ def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:
     return alone
 
 
-def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path) -> str:
+def _busiest_link(s: Simulation, inputs: Inputs, path: _Path) -> int:
+    """The busiest link of those that make the critical path's moves slower."""
+    kinds = np.unique(np.append(path.kind[path.on_links], path.wire_kind[path.wire_us > 0]))
+    crossed = np.unique(inputs.class_resource[np.isin(inputs.class_of_use, kinds)])
+    crossed = crossed[crossed < inputs.links]
+    return int(crossed[s.utilisation[crossed].argmax()])
+
+
+def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path, link: int) -> str:
     if factor is Factor.LAUNCH:
         return "the launch" if not s.startup_us else "the launch and start-up"
     if factor is Factor.BLOCK:
@@ -173,12 +185,7 @@ def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path) -> str:
         rate = inputs.class_cap[int(weight.argmax())] / 1e3
         return f"single thread blocks, which move at most {rate:g} GB/s"
     if factor is Factor.LINK:
-        kinds = np.unique(np.append(path.kind[path.on_links], path.wire_kind[path.wire_us > 0]))
-        crossed = np.unique(inputs.class_resource[np.isin(inputs.class_of_use, kinds)])
-        crossed = crossed[crossed < inputs.links]
-        used = s.utilisation[crossed]
-        link = int(crossed[used.argmax()])
-        return f"the link {s.topology.link_label(link)} ({used.max():.0%} used)"
+        return f"the link {s.topology.link_label(link)} ({s.utilisation[link]:.0%} used)"
     if factor is Factor.MEMORY:
         return f"memory, {s.model.memory_GBps:g} GB/s"
     if factor is Factor.SLOTS:
@@ -186,16 +193,18 @@ def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path) -> str:
     return "latency: hops, and waits of blocks for one another"
 
 
-def _remedy(factor: Factor, s: Simulation) -> str:
+def _remedy(factor: Factor, s: Simulation, link: int) -> str:
     if factor is not Factor.LAUNCH and s.of_bound >= AT_BOUND:
         return f"none gains much: the plan reaches {s.of_bound:.0%} of the bound"
+    if factor is Factor.LINK and s.utilisation[link] < _BUSY:
+        return "phases that overlap, so that the link idles less: more chunks, or another protocol"
     return _REMEDIES[factor]
 
 
 _REMEDIES = {
     Factor.LAUNCH: "larger calls, or one call for several small ones",
     Factor.BLOCK: "more blocks that share the work: more instances",
-    Factor.LINK: "an algorithm that sends less over it; where it idles, another protocol",
+    Factor.LINK: "an algorithm that sends less over it",
     Factor.MEMORY: "an algorithm with fewer copies and reductions",
     Factor.SLOTS: "more slots, or more instances",
     Factor.LATENCY: "fewer steps, or a protocol with shorter hops",
