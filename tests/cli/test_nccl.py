@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import sley
 from sley.cli import main
+from sley.errors.tuning import D932
 from sley.tuning import nccl
 from sley.tuning.nccl_runs import NcclRuns
 
@@ -76,12 +78,35 @@ def test_a_machine_without_its_switches_is_told() -> None:
         ),
         ("simulate nccl-allreduce --topology 1x4 --out-of-place", "in place"),
         ("simulate nccl-allreduce --topology 1x4 --target rccl", "--target is not for"),
+        ("simulate nccl-allreduce --topology 1x4 --arg a=1", "--arg is for Python files"),
+        ("simulate nccl-allreduce --topology 1x4 -- more", "-- is for Python files"),
+        ("simulate nccl-allreduce --topology 1x4 --collective x.py", "--collective is for XML"),
+        ("verify nccl-allreduce --ranks 4", "for sley simulate and sley compare"),
+        ("choose binomial-broadcast --topology 1x4 --nccl", "--nccl is for allreduce, allgather"),
+        ("choose hier.py:hier --arg ranks=2 --topology 1x4 --nccl", "the programs have 2 ranks"),
     ],
 )
-def test_what_nccl_chooses_itself_is_refused(line: str, told: str) -> None:
+def test_what_nccl_chooses_itself_is_refused(
+    line: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = "import sley\ndef hier(ranks):\n    return sley.algorithms.ring_allreduce(ranks)\n"
+    Path("hier.py").write_text(own)
     result = run(line)
     assert result.exit_code == 2, result.output
     assert told in result.stderr
+
+
+def test_the_search_is_printed_if_nccls_choice_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_runs: NcclRuns, _size: int) -> None:
+        raise D932.error(expected="links", found="none")
+
+    monkeypatch.setattr(NcclRuns, "__call__", refuse)
+    options = "--instances 1 --schedule msccl --protocol simple -b 1M -e 1M --nccl"
+    found = run(f"choose ring-allgather --topology {CLUSTER} {options}")
+    assert found.exit_code == 0, found.output
+    assert "ring-allgather" in found.stdout
+    assert "note: D932" in found.stderr
 
 
 def test_links_that_nccls_choice_lacks_are_told() -> None:

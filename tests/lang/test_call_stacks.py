@@ -90,6 +90,16 @@ def test_a_generator_counts_once() -> None:
     assert lines(refused(program).places[0]) == expected
 
 
+def executed(p: ChunkProgram) -> None:
+    exec("send(p, 0, 9)")  # here
+
+
+def test_code_that_exec_runs_names_the_line_that_runs_it() -> None:
+    place = refused(executed).places[0]
+    callers = [(caller.file, caller.line) for caller in place.callers]
+    assert callers == [("<string>", 1), (HERE, line(executed, "here"))]
+
+
 def test_text_and_json_of_a_diagnostic_have_the_callers() -> None:
     found = refused(wrong_rank)
     first, second, third, *_ = str(found).splitlines()

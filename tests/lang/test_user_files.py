@@ -149,6 +149,23 @@ def test_an_error_that_is_not_sleys_names_the_line_of_the_program(tmp_path: Path
         files.program_of_file(path)
 
 
+def test_a_file_may_end_by_an_exit_with_code_0(tmp_path: Path) -> None:
+    path = write(tmp_path, "ring = gather(2)\nimport sys\nsys.exit(0)\n")
+    assert files.program_of_file(path).ranks == 2
+    path = write(tmp_path, "ring = gather(2)\nimport sys\nsys.exit(1)\n")
+    with pytest.raises(sley.SleyError, match=r"L131[^$]*sys.exit\(1\)"):
+        files.program_of_file(path)
+
+
+@pytest.mark.parametrize("text", ["x = " + "-" * 200_000 + "1", "raise Odd()"])
+def test_code_that_python_gives_up_on_is_refused_with_its_file(text: str, tmp_path: Path) -> None:
+    odd = "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit(3)\n"
+    path = write(tmp_path, f"{odd}{text}\n")
+    with pytest.raises(sley.SleyError, match=r"own\.py\S*: L114") as caught:
+        files.load(path)
+    assert str(caught.value)
+
+
 def test_parameters_without_names_are_given_by_position(tmp_path: Path) -> None:
     path = write(
         tmp_path, "def make(ranks, more=1, /, **others):\n    return gather(ranks * more)\n"

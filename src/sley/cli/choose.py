@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley import formats
-from sley.cli.nccl import Beside, beside_lines, nccl_beside
+from sley.cli.nccl import Beside, beside_lines, check_nccl, nccl_beside
 from sley.cli.options import (
     COMPILER_OPTIONS,
     PlanCommand,
@@ -23,12 +23,13 @@ from sley.cli.options import (
     script_arguments,
     size_options,
 )
-from sley.cli.output import Phases, print_json, progress_bar
+from sley.cli.output import Phases, print_json, progress_bar, report_notes
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import is_python, prefer_in_place, program_or_lifted, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.deployment import runtime_of, table_of_files
+from sley.errors import SleyError
 from sley.formats import check_folder, write_file
 
 TABLE = "plans.toml"
@@ -90,6 +91,9 @@ def choose_command(  # as many parameters as options; click passes each by name
     cluster = topology_of(topology)
     selections = _selections(what, in_place, arguments)
     programs = [program_or_lifted(one, cluster, phases) for one in selections]
+    if nccl:
+        assert cluster is not None  # --topology is required
+        check_nccl(programs[0].collective, cluster)
     with (
         executor_of(jobs) as executor,
         progress_bar(quiet=as_json) as bar,
@@ -114,14 +118,17 @@ def choose_command(  # as many parameters as options; click passes each by name
             write_file(output / TABLE, table_of_files(paths))
     theirs: list[Beside] = []
     if nccl:
-        with phases("simulating NCCL"):
-            theirs = nccl_beside(choices)
+        try:
+            with phases("simulating NCCL"):
+                theirs = nccl_beside(choices)
+        except SleyError as error:  # the search took long, and its result holds
+            report_notes(error.diagnostics)
     if as_json:
         more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
         print_json(_json(choices, paths) | more | {"seconds": phases.seconds})
         return
     click.echo(choices.show())
-    if nccl:
+    if theirs:
         click.echo("\n".join(beside_lines(theirs)))
     for path in paths:
         click.echo(f"{'written':<23}{path} for {runtime}")

@@ -10,21 +10,22 @@ import click
 
 from sley.cli.options import PARAMETERS, Selection, flag
 from sley.cli.output import print_note
+from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating
-from sley.cli.sources import topology_of
+from sley.cli.sources import NCCL, topology_of
 from sley.compiler import Choices
+from sley.ir.collective import Collective
 from sley.ir.sizes import size_text
+from sley.ir.topology import Topology
 from sley.report.tables import table_lines
 from sley.simulate import Simulation
 from sley.topologies import machine_names
 from sley.tuning.nccl_runs import NcclRuns
 
-PREFIX = "nccl-"
-
 
 def is_nccl(selection: Selection) -> bool:
     """Whether WHAT stands for NCCL's choices."""
-    return selection.what.startswith(PREFIX) and "." not in selection.what
+    return selection.what.startswith(NCCL) and "." not in selection.what
 
 
 def simulate_nccl(
@@ -32,14 +33,17 @@ def simulate_nccl(
 ) -> list[tuple[str, Simulation]]:
     """The simulations of sizes, each with a name that tells NCCL's choice. Errors: D931, D932,
     those of topologies, click's usage error for options that NCCL chooses itself."""
-    what, collective = selection.what, selection.what.removeprefix(PREFIX)
+    what, collective = selection.what, selection.what.removeprefix(NCCL)
     if collective not in NcclRuns.COLLECTIVES:
-        names = ", ".join(PREFIX + name for name in NcclRuns.COLLECTIVES)
+        names = ", ".join(NCCL + name for name in NcclRuns.COLLECTIVES)
         raise click.UsageError(f"there is no {what}; there are {names}")
     given = [word for word in (*PARAMETERS, "root") if getattr(selection, word) is not None]
     given += selection.options.given()
     if given:
         raise click.UsageError(f"{flag(given[0])} is not for {what}: NCCL chooses by itself")
+    if selection.collective is not None:
+        raise click.UsageError("--collective is for XML files")
+    refuse_arguments(selection)
     if simulating.interpreter is not None or selection.in_place is False:
         raise click.UsageError(f"{what} is code of NCCL's own, and in place")
     topology = topology_of(selection.topology)
@@ -72,6 +76,18 @@ class Beside:
     time_us: float
     nccl_us: float
     nccl_choice: str
+
+
+def check_nccl(collective: Collective, cluster: Topology) -> None:
+    """Refuses what NCCL's times can't be put beside. Errors: click's usage error."""
+    if collective.name not in NcclRuns.COLLECTIVES:
+        known = ", ".join(NcclRuns.COLLECTIVES)
+        raise click.UsageError(f"--nccl is for {known}, not for {collective.name}")
+    if collective.ranks != cluster.ranks:
+        raise click.UsageError(
+            f"--nccl is for all {cluster.ranks} GPUs of {cluster.name}; the programs have "
+            f"{collective.ranks} ranks"
+        )
 
 
 def nccl_beside(choices: Choices) -> list[Beside]:

@@ -119,6 +119,9 @@ def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
     return options.filled(needs)
 
 
+NCCL = "nccl-"
+"""How a WHAT begins that stands for what NCCL chooses at each size."""
+
 _READABLE = (*recognition.PLANS, *recognition.PROGRAMS, *recognition.SCHEDULES)
 
 
@@ -133,6 +136,8 @@ def _kind(selection: Selection) -> Kind | None:
         selection.recognised[file] = recognition.kind_of(file)
     kind = selection.recognised[file]
     if kind is recognition.MISSING and not is_path(file):
+        if what.startswith(NCCL):
+            raise click.UsageError(f"{what} is NCCL's choice, for sley simulate and sley compare")
         if did_you_mean(what, CATALOG):
             return None
         raise F404.error(

@@ -60,8 +60,8 @@ def _handling_lines(path: Path) -> Iterator[int]:
     """The lines of a file that are in the body of a `try` with handlers, or of a `with`."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):  # running the file says why
-        return
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # running the file says why
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)):
             continue

@@ -36,7 +36,7 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> PythonF
     """
     file = UserFile(path, arguments, run_name=_RUN_NAME)
     with deferred_errors(file.path):
-        file.run()
+        file.run(may_exit=True)
     return PythonFile(file)
 
 

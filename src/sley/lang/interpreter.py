@@ -183,7 +183,7 @@ def _words(error: BaseException) -> str:
     name = type(error).__name__
     try:
         return f"{name}: {error}"
-    except Exception:
+    except BaseException:  # the file's own code
         return name
 
 

@@ -62,7 +62,9 @@ def call_stack() -> tuple[tuple[str, int], ...]:
             break
         if not _is_of_library(code.co_filename):
             stack.append((code.co_filename, frame.f_lineno))
-        if code.co_name == "<module>":
+        outer = frame.f_back
+        # A module; but code that `exec` runs in a module has its caller in the same one.
+        if code.co_name == "<module>" and (outer is None or outer.f_globals is not frame.f_globals):
             break
         if code.co_name in _COMPREHENSIONS and frame.f_back is not None:
             frame = frame.f_back
