@@ -60,6 +60,8 @@ def sley(*arguments: object) -> Result:
         ("tune", "Give --topology for a cluster, or --live for this machine"),
         ("sweep ring", "'ring' is not one of 'allreduce'"),
         ("calibrate --from x.txt -o x.toml", "--from and --topology belong together"),
+        ("doctor . --runtime executor", "the runtime is msccl-executor-nccl"),
+        ("doctor . --runtime msccls", "'msccls' is not one of 'mscclpp'"),
         ("calibrate --ranks 1 -o x.toml", "expected a whole number from 2 to 64, found 1"),
         ("list nothing-like-this", "no algorithm has 'nothing-like-this' in its name"),
         ("simulate hm-allreduce --topology 2x4 --ranks 8", "hm-allreduce takes no --ranks"),

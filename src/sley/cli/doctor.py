@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley import deployment, recognition
-from sley.cli.options import POSITIVE, SizeType, Whole, flag, json_option
+from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option
 from sley.cli.output import Command, print_json, report_error
 from sley.deployment import Call, Decision, Examination
 from sley.deployment.registration import SCRIPT
@@ -27,7 +27,7 @@ _LEFT = (0, 1, 3, 4)
 @click.option(
     "--runtime",
     "name",
-    type=click.Choice(deployment.names()),
+    type=RuntimeName(),
     help="The runtime. Without it, one line for each.",
 )
 @click.option("--version", "version", help="Its version. [the last one that reads plans]")

@@ -17,11 +17,13 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from sley import deployment
 from sley.algorithms import CATALOG
 from sley.cli.output import Command
 from sley.compiler import Options
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
+from sley.formats import TARGETS
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
 from sley.lang.files import PythonFile
@@ -142,6 +144,19 @@ class Several(click.ParamType[tuple[Any, ...]]):
         if isinstance(value, tuple):
             return value
         return tuple(self._one.convert(part, param, ctx) for part in str(value).split(","))
+
+
+class RuntimeName(click.Choice[str]):
+    """A runtime that reads directories of plans."""
+
+    def __init__(self) -> None:
+        super().__init__(deployment.names())
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in TARGETS and value not in self.choices:
+            reader = deployment.runtime_of(TARGETS[value])
+            self.fail(f"{value} is a target of files; the runtime is {reader.name}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class DType(click.Choice[str]):

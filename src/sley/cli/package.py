@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from sley import deployment
-from sley.cli.options import FILE, Selection, common_options
+from sley.cli.options import FILE, RuntimeName, Selection, common_options
 from sley.cli.output import Command, Phases, print_json, print_note, print_written
 from sley.cli.sources import is_execution_plan, plan_and_file, supports_both_places
 from sley.deployment import Part, Runtime, TableRow, copied_part, naming, plan_part
@@ -27,7 +27,7 @@ from sley.ir.plan import Plan
     "--runtime",
     "name",
     required=True,
-    type=click.Choice(deployment.names()),
+    type=RuntimeName(),
     help="The runtime that will read DIR.",
 )
 @click.option("--version", "version", help="Its version. [the last one that reads plans]")

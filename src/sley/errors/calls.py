@@ -11,8 +11,8 @@ N620 = Rule(
     "give up the call. The usual causes are an exception on that rank, the kernel's out-of-memory "
     "killer, or a limit.",
     example="os._exit(1)  # on rank 1, while the others are in comm.all_reduce(x)",
-    instead="Look at the output of the named rank. Then close the communicator on all ranks and "
-    "make it again, or end the job.",
+    instead="Look at the output of the named rank. Then close the communicator on all ranks "
+    "(PyTorch: destroy_process_group) and make it again, or end the job.",
 )
 N621 = Rule(
     "N621",
@@ -22,8 +22,9 @@ N621 = Rule(
     "endless loop). The notes name what this rank waits for, and the ranks that are at an earlier "
     "call.",
     example="if comm.rank == 0:\n    comm.all_reduce(x)  # the others never do",
-    instead="Make the same calls in the same order on all ranks. Raise timeout_s if a rank is only "
-    "slow, for example while it writes a checkpoint.",
+    instead="Make the same calls in the same order on all ranks. Raise timeout_s (PyTorch: the "
+    "timeout of init_process_group) if a rank is only slow, for example while it writes a "
+    "checkpoint.",
 )
 N622 = Rule(
     "N622",
@@ -43,8 +44,8 @@ N623 = Rule(
     why="A call needs every rank. A rank may close its communicator when all its own calls have "
     "ended.",
     example="if comm.rank == 1:\n    comm.close()\ncomm.all_reduce(x)",
-    instead="Close the communicator on all ranks after the last call. If another rank raised an "
-    "exception inside `with`, which closes it, that rank's output names the cause.",
+    instead="Close the communicator on all ranks after the last call. If the named rank raised an "
+    "exception, which closes its communicator, its own output names the cause.",
 )
 N624 = Rule(
     "N624",

@@ -282,7 +282,9 @@ def size_of_request(word: str, value: object, at: Place = Place()) -> int | None
 _TABLE = "plans.toml"
 """The file with the sizes and options of the other files."""
 
-_UNTIL_THEN = "Until then no plan of the folder is used, because their sizes are unknown."
+_CORRECT = (
+    "Correct plans.toml: without it the sizes of the folder's plans are unknown, and none is used."
+)
 
 _OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
 
@@ -359,13 +361,13 @@ def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Dia
     except SleyError as error:
         if isinstance(error.__cause__, FileNotFoundError) and not path.is_symlink():
             return {}, []
-        return None, [replace(d, remedy=_UNTIL_THEN) for d in error.diagnostics]
+        return None, [replace(d, remedy=_CORRECT) for d in error.diagnostics]
     problems = [
         N653.diagnostic(
             at=at,
             expected="tables with the names of files in this folder",
             found=f"[{name!r}]",
-            remedy=f"{did_you_mean(name, files)} {_UNTIL_THEN}".lstrip(),
+            remedy=f"{did_you_mean(name, files)} {_CORRECT}".lstrip(),
         )
         for name in table
         if name not in files
