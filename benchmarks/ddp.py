@@ -88,7 +88,8 @@ def main() -> None:
     made.add_argument("--steps", type=int, default=20)
     made.add_argument("--rounds", type=int, default=7)
     options = made.parse_args()
-    head = ("width", "parameters", "sley, ms", "gloo, ms", "gloo / sley", "loss", "losses apart")
+    ratio = "median of gloo / sley"
+    head = ("width", "parameters", "sley, ms", "gloo, ms", ratio, "loss", "losses apart")
     with ranks():
         print_table(head, [row(int(width), options) for width in options.width.split(",")])
 
