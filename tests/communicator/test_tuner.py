@@ -283,6 +283,9 @@ def refused(caplog: pytest.LogCaptureFixture, settings: Settings | Sequence[Sett
         codes = ranks.each(calls)
     logged = [record.getMessage() for record in caplog.records]
     assert len(logged) == RANKS
+    assert sorted(line.partition(", ")[2][:6] for line in logged) == [
+        f"rank {rank}" for rank in range(RANKS)
+    ]
     assert all(sum(code in line for line in logged) == codes.count(code) for code in codes)
     return codes
 

@@ -383,7 +383,7 @@ class Endpoint:
         """Logs the problems of the plans that are new."""
         problems = self.plans.problems
         for problem in problems[self._problems :]:
-            logger.warning("%s: %s", self.name, problem)
+            logger.warning("%s, rank %d: %s", self.name, self.rank, problem)
         self._problems = len(problems)
 
     def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
