@@ -58,8 +58,8 @@ F555 = Rule(
     why="A message of a plan has one destination. Sent once for each destination, the chunk takes "
     "the link to the switch several times as long, so the schedule's time doesn't hold.",
     example="Chunk 0 from 4 over 4->5 and 4->6, both in epoch 0 via switches 0",
-    instead="Solve again with switch_copy off, or import it with --allow multicast: then each copy "
-    "is a message of its own.",
+    instead="Solve again with switch_copy off, or import it with each copy as its own message: "
+    "sley import FILE --allow multicast -o FILE.py.",
 )
 F556 = Rule(
     "F556",
