@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,15 @@ def test_mistakes_end_with_their_code_and_message(
     result = sley(*arguments)
     assert result.exit_code == exit_code, result.output
     assert told in result.output
+
+
+def test_a_long_search_tells_how_far_it_is_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = ("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "4M")
+    assert "choosing" not in sley(*line).stderr
+    monkeypatch.setattr("sley.cli.output._LINE_S", 0.0)
+    result = sley(*line)
+    assert re.search(r"^choosing: \d+ of \d+$", result.stderr, re.MULTILINE)
+    assert "choosing" not in result.stdout
+    assert "choosing" not in sley(*line, "--json").stderr

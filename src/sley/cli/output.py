@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -19,6 +19,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -161,8 +162,39 @@ class Phases:
 
 
 def progress_bar(*, quiet: bool) -> Progress:
-    """A progress bar for work of known length, hidden without a terminal."""
+    """A progress bar for work of known length; without a terminal, lines. quiet: nothing."""
     console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return _Lines(console=console, disable=True) if not quiet else Progress(disable=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    hidden = quiet or not console.is_terminal
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden)
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+
+
+_LINE_S = 10.0
+"""The time between lines of progress."""
+
+
+class _Lines(Progress):
+    """Prints how far work is, in a line every few seconds; nothing for short work."""
+
+    _last = 0.0
+
+    def start(self) -> None:
+        self._last = time.monotonic()
+        super().start()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._tell(task_id)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._tell(task_id)
+
+    def _tell(self, task_id: TaskID) -> None:
+        if time.monotonic() - self._last < _LINE_S:
+            return
+        self._last = time.monotonic()
+        task = self._tasks[task_id]
+        total = "" if task.total is None else f" of {task.total:.0f}"
+        click.echo(f"{task.description}: {task.completed:.0f}{total}", err=True)
