@@ -23,7 +23,7 @@ from sley.cli.options import (
     script_arguments,
     size_options,
 )
-from sley.cli.output import Phases, print_json, progress_bar, report_notes
+from sley.cli.output import Phases, print_json, report_notes
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import is_python, prefer_in_place, program_or_lifted, topology_of
@@ -96,7 +96,7 @@ def choose_command(  # as many parameters as options; click passes each by name
         check_nccl(programs[0].collective, cluster)
     with (
         executor_of(jobs) as executor,
-        progress_bar(quiet=as_json) as bar,
+        phases.bar() as bar,
         phases("choosing"),
     ):
         task = bar.add_task("choosing", total=None)

@@ -154,6 +154,10 @@ class Phases:
             click.echo("\n".join([f"after {name}:", *stage_table(value), ""]))
         return value
 
+    def bar(self) -> Progress:
+        """A progress bar for a phase of known length."""
+        return progress_bar(quiet=self.quiet, verbose=self.verbose)
+
     def report(self) -> None:
         """Prints the times on standard error, if they are wanted."""
         if self.verbose:
@@ -161,11 +165,12 @@ class Phases:
                 click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
 
 
-def progress_bar(*, quiet: bool) -> Progress:
-    """A progress bar for work of known length; without a terminal, lines. quiet: nothing."""
+def progress_bar(*, quiet: bool, verbose: bool = False) -> Progress:
+    """A progress bar for work of known length; without a terminal, lines if `verbose`, and
+    otherwise nothing. quiet: nothing."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        return _Lines(console=console, disable=True) if not quiet else Progress(disable=True)
+        return _Lines(disable=True) if verbose and not quiet else Progress(disable=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley.cli.options import common_options, executor_of, jobs_option, size_options
-from sley.cli.output import Command, Phases, print_json, print_note, progress_bar
+from sley.cli.output import Command, Phases, print_json, print_note
 from sley.cli.sources import topology_of
 from sley.cli.tune_tables import sweep_json, sweep_lines
 from sley.formats import make_folder
@@ -84,7 +84,10 @@ def cluster_of(name: str) -> Topology:
 
 def arms_of(collective: str, cluster: Topology, actions: str, phases: Phases) -> Arms:
     """The choices for a collective on a cluster. Errors: D921, D931."""
-    with progress_bar(quiet=phases.quiet) as bar, phases(f"compiling {collective}"):
+    with (
+        phases.bar() as bar,
+        phases(f"compiling {collective}"),
+    ):
         task = bar.add_task(f"compiling {collective}", total=None)
         return Arms.of(collective, cluster, actions=actions, progress=reporter(bar, task))
 
@@ -102,7 +105,10 @@ def swept(
         known = Sweep.load(path, arms) if path.exists() else None
     missing = sizes if known is None else sorted({*sizes} - {*known.sizes.tolist()})
     if missing:
-        with progress_bar(quiet=phases.quiet) as bar, phases(f"sweeping {arms.collective}"):
+        with (
+            phases.bar() as bar,
+            phases(f"sweeping {arms.collective}"),
+        ):
             task = bar.add_task(f"sweeping {arms.collective}", total=len(missing))
             found = sweep(arms, missing, executor=executor, progress=reporter(bar, task))
         known = found if known is None else known.join(found)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sley.cli.options import POSITIVE
-from sley.cli.output import Phases, print_note, progress_bar
+from sley.cli.output import Phases, print_note
 from sley.cli.sweep import reporter
 from sley.errors import did_you_mean
 from sley.ir.topology import Topology
@@ -118,7 +118,10 @@ class AgentOptions:
         part = self.network.with_name(f"{self.network.name}.part")
         resume = Checkpoint.load(part) if part.exists() else None
         sites = [Site.of(Recorded(one, noise), one.arms.topology) for one in found]
-        with progress_bar(quiet=phases.quiet) as bar, phases("training the network"):
+        with (
+            phases.bar() as bar,
+            phases("training the network"),
+        ):
             progress = reporter(bar, bar.add_task("training the network", total=None))
             settings, steps = Settings(seed=seed), self.steps or _STEPS
             train(sites, steps, settings, resume=resume, path=part, progress=progress)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sley.cli.output import Phases, print_note, progress_bar
+from sley.cli.output import Phases, print_note
 from sley.cli.sweep import arms_of, reporter, swept
 from sley.cli.tune_agent import RECURRENT, AgentOptions
 from sley.cli.tune_live import LiveOptions
@@ -158,7 +158,10 @@ def _train(training: Training, samples: int, folder: Path | None, phases: Phases
             remark = f"{path} has {training.rounds} samples of each size, which count"
             print_note(remark)
     saved = time.monotonic()
-    with progress_bar(quiet=phases.quiet) as bar, phases(f"training {training.name}"):
+    with (
+        phases.bar() as bar,
+        phases(f"training {training.name}"),
+    ):
         report = reporter(
             bar, bar.add_task(f"training {training.backend.collective}", total=samples)
         )
