@@ -200,6 +200,12 @@ def test_two_ranks_that_wait_before_they_signal_do_not_hang():
     )
 
 
+def test_the_caller_of_a_rank_without_blocks_races_with_itself():
+    waiting = Block(1).move([packet(1, 0, 2)], [At(1, "i", 0, 2)])
+    plan = plan_of(PAIR, [waiting], scratch=4, copies=2, protocol=Protocol.LL)
+    assert codes(plan) == {"V203"}
+
+
 def test_more_signals_than_waits_are_accepted():
     blocks = [Block(0).post(1).post(1), Block(1).wait(1)]
     assert codes(plan_of(PAIR, blocks, counters=TO_OTHERS)) == {"V212"}

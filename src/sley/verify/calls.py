@@ -164,8 +164,9 @@ class _Run:
         """Ends the call of a rank, if it is in one, lets its caller use its memory, and begins the
         next call. A rank without blocks ends all its calls at once."""
         first, last = np.searchsorted(self._plan.block_rank, (rank, rank + 1)).tolist()
+        begun = self._zero
         while True:
-            clock = self._zero
+            clock = begun
             for b in range(first, last):
                 clock = clock.joined(self._end_epoch(b))
             call, caller = self._call[rank], self._caller + rank
