@@ -496,3 +496,16 @@ def test_a_fused_ring_takes_the_time_computed_by_hand() -> None:
     found = simulated(plan, 3, star(3, parts), Protocol.SIMPLE)
     assert found.time_us == pytest.approx(10 + 4 * 16 + 8)
     assert found.busbw_GBps == pytest.approx(240 / 82 * 4 / 3)
+
+
+def test_the_critical_path_ends_where_an_execution_waited_for_its_own_part() -> None:
+    hand = Hand()
+    for chunk in (0, 2):
+        hand.add(0, 0, Op.SEND, (IN, chunk), count=2, to=1)
+        hand.add(1, 0, Op.RECV, dst=(OUT, chunk), count=2, of=0)
+    plan = replace(hand.plan(sley.AllReduce(2, chunks=4)), per_chunk=True)
+    network = replace(sley.topologies.cluster(2, 1), model=ROUND)
+    way = simulated(plan, 4, network).critical
+    # Each message's second part waits until its first one has left the only slot.
+    assert way.instruction.tolist() == [0, 0, 1, 1, 3]
+    assert way.cause.tolist() == [Cause.LAUNCH, *[Cause.SLOT] * 3, Cause.MESSAGE]

@@ -236,8 +236,9 @@ def _critical(found: Result, tiles: int) -> Executions:
         waited = cause == Cause.WAIT
         released = float(end[after] if waited else found.execution_cause_us[row])
         # With messages of several parts an execution may have waited again after it had sent what
-        # the next one needed; then its wait before its first part counts.
-        early = released > until
+        # the next one needed; then its wait before its first part counts. So it does where the last
+        # wait was for an earlier part of the same execution.
+        early = released > until or (row, False) in seen
         if early:
             cause = int(found.execution_first_cause[row])
             after = int(found.execution_first_after[row])
