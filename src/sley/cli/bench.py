@@ -24,7 +24,7 @@ from sley.cli.options import (
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, print_json, progress_bar
+from sley.cli.output import Phases, print_json
 from sley.cli.sources import plan_of, prefer_in_place
 from sley.devices import Engine, Settings, compare
 from sley.engine.measure import Comparison
@@ -76,7 +76,7 @@ def bench_command(
             threads=where.threads,
         )
     )
-    with progress_bar(quiet=as_json) as bar, phases("running"):
+    with phases.bar() as bar, phases("running"):
         task = bar.add_task("running", total=(rounds + 1) * len(sizes) * len(Engine))
         rows = compare(
             plan,

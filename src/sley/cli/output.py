@@ -200,6 +200,6 @@ class _Lines(Progress):
         if time.monotonic() - self._last < _LINE_S:
             return
         self._last = time.monotonic()
-        task = self._tasks[task_id]
+        task = next(task for task in self.tasks if task.id == task_id)
         total = "" if task.total is None else f" of {task.total:.0f}"
         click.echo(f"{task.description}: {task.completed:.0f}{total}", err=True)

@@ -84,10 +84,7 @@ def cluster_of(name: str) -> Topology:
 
 def arms_of(collective: str, cluster: Topology, actions: str, phases: Phases) -> Arms:
     """The choices for a collective on a cluster. Errors: D921, D931."""
-    with (
-        phases.bar() as bar,
-        phases(f"compiling {collective}"),
-    ):
+    with phases.bar() as bar, phases(f"compiling {collective}"):
         task = bar.add_task(f"compiling {collective}", total=None)
         return Arms.of(collective, cluster, actions=actions, progress=reporter(bar, task))
 
@@ -105,10 +102,7 @@ def swept(
         known = Sweep.load(path, arms) if path.exists() else None
     missing = sizes if known is None else sorted({*sizes} - {*known.sizes.tolist()})
     if missing:
-        with (
-            phases.bar() as bar,
-            phases(f"sweeping {arms.collective}"),
-        ):
+        with phases.bar() as bar, phases(f"sweeping {arms.collective}"):
             task = bar.add_task(f"sweeping {arms.collective}", total=len(missing))
             found = sweep(arms, missing, executor=executor, progress=reporter(bar, task))
         known = found if known is None else known.join(found)

@@ -118,10 +118,7 @@ class AgentOptions:
         part = self.network.with_name(f"{self.network.name}.part")
         resume = Checkpoint.load(part) if part.exists() else None
         sites = [Site.of(Recorded(one, noise), one.arms.topology) for one in found]
-        with (
-            phases.bar() as bar,
-            phases("training the network"),
-        ):
+        with phases.bar() as bar, phases("training the network"):
             progress = reporter(bar, bar.add_task("training the network", total=None))
             settings, steps = Settings(seed=seed), self.steps or _STEPS
             train(sites, steps, settings, resume=resume, path=part, progress=progress)

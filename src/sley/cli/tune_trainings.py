@@ -158,10 +158,7 @@ def _train(training: Training, samples: int, folder: Path | None, phases: Phases
             remark = f"{path} has {training.rounds} samples of each size, which count"
             print_note(remark)
     saved = time.monotonic()
-    with (
-        phases.bar() as bar,
-        phases(f"training {training.name}"),
-    ):
+    with phases.bar() as bar, phases(f"training {training.name}"):
         report = reporter(
             bar, bar.add_task(f"training {training.backend.collective}", total=samples)
         )

@@ -235,9 +235,8 @@ def _critical(found: Result, tiles: int) -> Executions:
         cause, after = int(found.execution_cause[row]), int(found.execution_after[row])
         waited = cause == Cause.WAIT
         released = float(end[after] if waited else found.execution_cause_us[row])
-        # With messages of several parts an execution may have waited again after it had sent what
-        # the next one needed; then its wait before its first part counts. So it does where the last
-        # wait was for an earlier part of the same execution.
+        # An execution of several parts may wait again after it has sent what the next one needed,
+        # or wait for an earlier part of its own. Then its wait before its first part counts.
         early = released > until or (row, False) in seen
         if early:
             cause = int(found.execution_first_cause[row])
