@@ -166,12 +166,13 @@ def test_a_stalled_job_is_unusable() -> None:
 
 def test_a_second_call_is_refused() -> None:
     with Job(small_plans.ring_allreduce(2, fused=True), Settings(timeout_s=10)) as job:
-        first = threading.Thread(
-            target=job.time_us, args=(LONG, Sweep([], warmup=0, iterations=200))
-        )
+        os.kill(job.pids[1], signal.SIGSTOP)  # the first call can't end before the second
+        first = threading.Thread(target=job.execute, args=([np.ones(4)] * 2,))
         first.start()
-        time.sleep(0.05)
+        while not job._lock.locked():
+            time.sleep(0.001)
         assert failing(lambda: job.execute([np.ones(4)] * 2)).code == "R509"
+        os.kill(job.pids[1], signal.SIGCONT)
         first.join()
         np.testing.assert_array_equal(job.execute([np.ones(4)] * 2)[0], np.full(4, 2.0))
 
