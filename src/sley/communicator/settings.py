@@ -88,7 +88,7 @@ class Settings:
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
             found["timeout_s"] = _number("SLEY_TIMEOUT_S", timeout, "as a number of seconds")
         if cma := os.environ.get("SLEY_CMA"):
-            found["cma"] = _flag("SLEY_CMA", cma)
+            found["cma"] = read_flag("SLEY_CMA", cma)
         if copies := os.environ.get("SLEY_COPIES"):
             found["copies"] = member(Copies, copies, "SLEY_COPIES", R514)
         if network := os.environ.get("SLEY_NETWORK"):
@@ -112,7 +112,8 @@ class Settings:
         }
 
 
-def _flag(name: str, text: str) -> bool:
+def read_flag(name: str, text: str) -> bool:
+    """The value of the environment variable `name` that says yes or no (R514)."""
     word = text.strip().lower()
     if word not in ("0", "false", "no", "1", "true", "yes"):
         raise _bad(name, "as 0 or 1", text)

@@ -41,3 +41,13 @@ B904 = Rule(
     example="dist.all_reduce(tensor, async_op=True).wait(timedelta(milliseconds=1))",
     instead="Wait longer, or find the late rank: the error of the group's timeout names it.",
 )
+B905 = Rule(
+    "B905",
+    "unknown-pytorch",
+    what="This PyTorch makes its groups in another way than sley knows, so sley cannot replace "
+    "gloo in it.",
+    why="PyTorch has no interface to replace a backend of its own. sley wraps the function that "
+    "makes all groups of PyTorch, and a release of PyTorch may change that function.",
+    example="sley.torch.replace_gloo()  # with a PyTorch that sley was not tested with",
+    instead='Name the backend "sley" in the program, or use a PyTorch that docs/torch.md names.',
+)

@@ -7,6 +7,7 @@ collectives.py  its collectives
 messages.py     its messages between two ranks
 calls.py        calls on the communicator, synchronous or not
 work.py         work objects, futures and errors
+gloo.py         groups of gloo that are sley's instead
 fallback.py     other backends, for what the communicator doesn't support
 arguments.py    validates tensors and options
 elements.py     PyTorch's types and reductions as the engine's
@@ -22,10 +23,19 @@ except ImportError as error:
 
     raise B901.error(expected="the package torch", found=str(error)) from None
 
+from sley.torch.gloo import GlooReplacement, replace_gloo, replace_gloo_if_asked
 from sley.torch.group import ProcessGroupSley, register
 from sley.torch.memory import empty
 from sley.torch.work import CollectiveError
 
-__all__ = ["CollectiveError", "ProcessGroupSley", "empty", "register"]
+__all__ = [
+    "CollectiveError",
+    "GlooReplacement",
+    "ProcessGroupSley",
+    "empty",
+    "register",
+    "replace_gloo",
+]
 
 register()
+replace_gloo_if_asked()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import weakref
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from sley.errors.torch import B903
 from sley.torch.work import CollectiveError
@@ -105,6 +107,13 @@ class Fallback:
             finally:
                 self._is_making = False
         return self._rest
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of the backends that exist; later ones take the group's."""
+        if self._gloo is not None:
+            self._gloo._set_default_timeout(timeout)
+        if self._rest is not None:
+            _set_pg_timeout(timeout, self._rest)
 
     def close(self) -> None:
         self._gloo = None

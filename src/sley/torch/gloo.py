@@ -1,0 +1,150 @@
+"""Gloo: makes groups with the backend "gloo" sley's, in programs that can't be edited."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from sley.communicator import Settings
+from sley.communicator.settings import read_flag
+from sley.errors.torch import B905
+from sley.torch.group import ProcessGroupSley
+
+logger = logging.getLogger("sley.torch")
+
+VARIABLE = "SLEY_REPLACE_GLOO"
+_MAKE_GROUP = "_new_process_group_helper"
+"""PyTorch's function that makes every group of `init_process_group` and `new_group`."""
+_SET_TIMEOUT = "_set_pg_timeout"
+"""PyTorch's function that changes a group's timeout, if its backend is gloo's class or NCCL's."""
+
+
+class GlooReplacement:
+    """Makes groups sley's whose backend for CPU tensors is "gloo", until `undo` or the end of a
+    `with` block. Groups that were made meanwhile stay sley's."""
+
+    def undo(self) -> None:
+        """Ends the replacement; a second time changes nothing. PyTorch makes gloo's groups again
+        when all replacements have ended."""
+        _REPLACEMENTS.discard(self)
+        if not _REPLACEMENTS:
+            for name, (wrapper, original) in _WRAPPED.items():
+                if getattr(c10d, name) is wrapper:  # otherwise another library has wrapped it
+                    setattr(c10d, name, original)
+
+    def __enter__(self) -> GlooReplacement:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+_REPLACEMENTS: set[GlooReplacement] = set()
+_WRAPPED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+"""PyTorch's functions that are replaced, by name: the wrapper, and the original."""
+
+
+def replace_gloo() -> GlooReplacement:
+    """Makes all further groups sley's whose backend for CPU tensors is "gloo": those of
+    `init_process_group` and `new_group` with "gloo", "cpu:gloo,cuda:nccl" or PyTorch's default.
+
+    All ranks of a group must do so, or none. Such a group reports that its backend is "gloo".
+    Returns an object that ends the replacement. A further call replaces nothing twice, and has
+    to be undone as well. Errors: B905.
+    """
+    new: dict[str, tuple[Callable[..., Any], Any]] = {}
+    for name, wrap in ((_MAKE_GROUP, _group_maker), (_SET_TIMEOUT, _timeout_setter)):
+        found = getattr(c10d, name, None)
+        if name not in _WRAPPED or found is not _WRAPPED[name][0]:
+            new[name] = wrap(found), found
+    for name, (wrapper, _) in new.items():
+        setattr(c10d, name, wrapper)
+    _WRAPPED.update(new)
+    made = GlooReplacement()
+    _REPLACEMENTS.add(made)
+    return made
+
+
+def replace_gloo_if_asked() -> None:
+    """Replaces gloo for the rest of the process if SLEY_REPLACE_GLOO is 1. Errors: B905, R514."""
+    asked = os.environ.get(VARIABLE)
+    if asked and read_flag(VARIABLE, asked):
+        replace_gloo()
+
+
+def _group_maker(original: Any) -> Callable[..., Any]:
+    """PyTorch's function that makes a group, with sley in place of gloo."""
+    _check(_MAKE_GROUP, original, "backend", "backend_options")
+    parameters = signature(original)
+
+    @wraps(original)
+    def make_group(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        asked = call.arguments["backend"]
+        backend = _replaced(asked) if _REPLACEMENTS else None
+        if backend is None:
+            return original(*args, **kwargs)
+        call.arguments["backend"] = backend
+        if not isinstance(call.arguments.get("backend_options"), Settings):
+            call.arguments["backend_options"] = None  # gloo ignores options, too
+        group, store = original(*call.args, **call.kwargs)
+        if isinstance(group, ProcessGroupSley):
+            group.report_backend("gloo")
+            c10d._world.pg_map[group] = (asked, store)
+            c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(asked))
+            logger.info("group %s: runs on sley in place of gloo", group.getGroupName())
+        return group, store
+
+    return make_group
+
+
+def _timeout_setter(original: Any) -> Callable[..., Any]:
+    """PyTorch's function that sets a group's timeout, for groups of sley's, too."""
+    _check(_SET_TIMEOUT, original, "timeout", "group")
+
+    @wraps(original)
+    def set_timeout(timeout: Any, group: Any = None) -> None:
+        given = group or c10d._get_default_group()
+        if _REPLACEMENTS and isinstance(given, ProcessGroupSley):
+            given.set_timeout(timeout)
+        else:
+            original(timeout, group)
+
+    return set_timeout
+
+
+def _replaced(asked: Any) -> dist.Backend | None:
+    """The backend string with sley for CPU tensors and the same backends for other devices; None
+    if gloo doesn't serve CPU tensors."""
+    name = str(asked)
+    if "gloo" not in name and name != dist.Backend.UNDEFINED:
+        return None
+    devices = c10d.BackendConfig(asked).get_device_backend_map()
+    if devices.pop("cpu", None) != dist.Backend.GLOO:
+        return None
+    # sley first: PyTorch drops the backends that it has made when it comes to sley's.
+    return dist.Backend(",".join(["cpu:sley", *(f"{d}:{b}" for d, b in devices.items())]))
+
+
+def _check(name: str, found: Any, *parameters: str) -> None:
+    missing = set(parameters) - signature(found).parameters.keys() if callable(found) else None
+    if missing is None or missing:
+        raise B905.error(
+            expected=f"the function {name}, with the parameters {', '.join(parameters)}, in "
+            "torch.distributed.distributed_c10d",
+            found=f"PyTorch {dist.torch.__version__}, without "
+            + (f"its parameters {', '.join(sorted(missing))}" if missing else "it"),
+        )
