@@ -15,12 +15,14 @@ enum class DataType : std::int32_t {
 constexpr std::int32_t kDataTypes = 9;
 
 // The numbers are those of `sley.ir.words.ReduceOp`.
-enum class ReduceOp : std::int32_t { kSum, kProduct, kMin, kMax, kAverage };
-constexpr std::int32_t kReduceOps = 5;
+enum class ReduceOp : std::int32_t {
+    kSum, kProduct, kMin, kMax, kAverage, kBitAnd, kBitOr, kBitXor
+};
+constexpr std::int32_t kReduceOps = 8;
 
 // out[i] = a[i] o b[i] for i < n as docs/machine.md defines it, with the same bits on every CPU and
-// for b o a. A NaN is written as the positive quiet one without payload; MIN and MAX order -0
-// before +0. `out` may be `a` or `b`; they must not overlap otherwise. None needs to be aligned.
+// for b o a. A NaN is written as the positive quiet one without payload, except by the bitwise
+// operations; MIN and MAX order -0 before +0. `out` may be `a` or `b`; they must not overlap otherwise. None needs to be aligned.
 using Combine = void (*)(std::byte* out, const std::byte* a, const std::byte* b, std::size_t n);
 // data[i] = data[i] / divisor for i < n and divisor > 0; integers are rounded towards zero.
 using Divide = void (*)(std::byte* data, std::int32_t divisor, std::size_t n);

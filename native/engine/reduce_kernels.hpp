@@ -11,7 +11,7 @@
 //
 // All sets write the same bits, in either order of the operands: so ranks on different CPUs agree,
 // and so do two ranks that combine exchanged data. Therefore
-//   - every NaN that is written is the positive quiet one without payload,
+//   - every NaN that arithmetic writes is the positive quiet one without payload,
 //   - MIN and MAX take a NaN from either operand, and order -0 before +0,
 //   - the last elements of an array are padded and run the same code as the others,
 //   - no product feeds a sum, which a compiler could fuse (except in half.hpp, where it is exact).
@@ -112,6 +112,27 @@ struct Max {
             const Bits both = reinterpret_cast<Bits>(high) & reinterpret_cast<Bits>(other);
             return ((a == a) & (b == b)) ? reinterpret_cast<V>(both) : quiet_nan<V>();
         }
+    }
+};
+
+struct BitAnd {
+    template <class V>
+    SLEY_STEP V apply(V a, V b) {
+        return a & b;
+    }
+};
+
+struct BitOr {
+    template <class V>
+    SLEY_STEP V apply(V a, V b) {
+        return a | b;
+    }
+};
+
+struct BitXor {
+    template <class V>
+    SLEY_STEP V apply(V a, V b) {
+        return a ^ b;
     }
 };
 
@@ -283,11 +304,19 @@ constexpr Divide divide_of() {
     }
 }
 
+// The unsigned integer of an element's size.
+template <class E>
+using BitsOf = std::conditional_t<
+    sizeof(E) == 1, std::uint8_t,
+    std::conditional_t<sizeof(E) == 2, std::uint16_t,
+                       std::conditional_t<sizeof(E) == 4, std::uint32_t, std::uint64_t>>>;
+
 template <class E>
 constexpr Kernels kernels_of() {
+    using Bits = BitsOf<E>;
     return {sizeof(E),
             {combine<E, Sum>, combine<E, Product>, combine<E, Min>, combine<E, Max>,
-             combine<E, Sum>},
+             combine<E, Sum>, combine<Bits, BitAnd>, combine<Bits, BitOr>, combine<Bits, BitXor>},
             divide_of<E>()};
 }
 

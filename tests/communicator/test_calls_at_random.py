@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sley.communicator import Communicator
 from sley.ir.words import ReduceOp
-from support.meaning import results
+from support.meaning import drawn_from, results
 from support.random_steps import KINDS, REDUCING, Step, begin
 from support.threads_group import Ranks
 
@@ -38,11 +38,12 @@ def ranks(number: int) -> Ranks:
 @st.composite
 def steps(draw: st.DrawFn, number: int) -> Step:
     kind = draw(st.sampled_from(KINDS))
-    ops = list(ReduceOp) if kind in REDUCING else [ReduceOp.SUM]
+    dtype = draw(st.sampled_from(["float32", "float64", "float16", "int8", "int32", "int64"]))
+    ops = drawn_from(dtype) if kind in REDUCING else [ReduceOp.SUM]
     return Step(
         kind,
         draw(st.one_of(st.integers(0, 40), st.integers(0, 70_000))),
-        draw(st.sampled_from(["float32", "float64", "float16", "int8", "int32", "int64"])),
+        dtype,
         draw(st.sampled_from(ops)),
         draw(st.integers(0, number - 1)),
         draw(st.booleans()),

@@ -21,11 +21,24 @@ from support import rank_threads, small_plans
 from support.bfloat16 import bfloat16_values
 from support.examples import examples
 
+
+def bitwise(combine: np.ufunc) -> Any:
+    """The combination of the bits of two arrays of one type."""
+
+    def bits(array: Any) -> Any:
+        return array.view(f"u{array.itemsize}")
+
+    return lambda a, b: combine(bits(a), bits(b)).view(a.dtype)
+
+
 BINARY = {
     ReduceOp.SUM: np.add,
     ReduceOp.PRODUCT: np.multiply,
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: bitwise(np.bitwise_and),
+    ReduceOp.BOR: bitwise(np.bitwise_or),
+    ReduceOp.BXOR: bitwise(np.bitwise_xor),
 }
 
 

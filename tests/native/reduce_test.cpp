@@ -50,6 +50,16 @@ T expected_max(T a, T b) {
 
 template <class T>
 T expected(ReduceOp op, T a, T b) {
+    if (op >= ReduceOp::kBitAnd) {
+        for (std::size_t k = 0; k < sizeof(T); ++k) {
+            auto* const to = reinterpret_cast<unsigned char*>(&a) + k;
+            const auto other = reinterpret_cast<const unsigned char*>(&b)[k];
+            if (op == ReduceOp::kBitAnd) *to &= other;
+            else if (op == ReduceOp::kBitOr) *to |= other;
+            else *to ^= other;
+        }
+        return a;
+    }
     if constexpr (is_half<T>) {
         return T::from_float(expected(op, a.to_float(), b.to_float()));
     } else if (op == ReduceOp::kMin) {

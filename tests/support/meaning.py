@@ -16,12 +16,26 @@ _REDUCE = {
     ReduceOp.MAX: np.maximum.reduce,
     ReduceOp.AVG: np.mean,
 }
+BITWISE = {
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
+}
+"""Computed here for whole numbers only."""
+
+
+def drawn_from(dtype: str) -> list[ReduceOp]:
+    """The reductions of a type whose results `results` computes."""
+    return [op for op in ReduceOp if op not in BITWISE or np.dtype(dtype).kind in "iu"]
 
 
 def results(kind: str, data: list[Data], op: ReduceOp, root: int) -> list[Data | None]:
     """Each rank's output for the ranks' inputs; None where nothing is promised."""
-    ranks = len(data)
-    total = _REDUCE[op](np.stack(data), axis=0)
+    ranks, stack = len(data), np.stack(data)
+    if op in BITWISE:
+        total = BITWISE[op].reduce(stack.astype(np.int64), axis=0).astype(float)
+    else:
+        total = _REDUCE[op](stack, axis=0)
     if kind == "all_reduce":
         return [total] * ranks
     if kind == "all_gather":

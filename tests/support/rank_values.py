@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 import torch.distributed as dist
 
@@ -51,5 +53,8 @@ def reduced(inputs: list[torch.Tensor], op: object) -> torch.Tensor:
         dist.ReduceOp.PRODUCT: lambda: wide.prod(0),
         dist.ReduceOp.MIN: lambda: wide.amin(0),
         dist.ReduceOp.MAX: lambda: wide.amax(0),
+        dist.ReduceOp.BAND: lambda: reduce(torch.bitwise_and, inputs),
+        dist.ReduceOp.BOR: lambda: reduce(torch.bitwise_or, inputs),
+        dist.ReduceOp.BXOR: lambda: reduce(torch.bitwise_xor, inputs),
     }[op]()
     return total.to(inputs[0].dtype)

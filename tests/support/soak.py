@@ -16,7 +16,7 @@ import numpy as np
 
 from sley.communicator import Communicator, FolderStore, Settings
 from sley.ir.words import ReduceOp
-from support.meaning import results
+from support.meaning import drawn_from, results
 from support.random_steps import KINDS, PARTS, REDUCING, Step, begin
 
 TYPES = ("float32", "float64", "float16", "int8", "int32", "int64")
@@ -55,13 +55,13 @@ class Soaked:
 def drawn(rng: random.Random, number: int) -> Step:
     """A call on this number of ranks; most are small, a few have megabytes."""
     kind = rng.choice(KINDS)
-    largest = 4 << 20
+    largest, dtype = 4 << 20, rng.choice(TYPES)
     count = int(2 ** rng.uniform(0, np.log2(largest / 8 / number))) - 1
     return Step(
         kind,
         count,
-        rng.choice(TYPES),
-        rng.choice(list(ReduceOp)) if kind in REDUCING else ReduceOp.SUM,
+        dtype,
+        rng.choice(drawn_from(dtype)) if kind in REDUCING else ReduceOp.SUM,
         rng.randrange(number),
         rng.random() < 0.5,
         rng.random() < 0.5,

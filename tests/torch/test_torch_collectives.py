@@ -22,6 +22,7 @@ TYPES = [
     torch.int16,
     torch.int32,
     torch.int64,
+    torch.bool,
 ]
 MOVED_ONLY = [torch.bool, torch.uint16, torch.uint32, torch.complex64, torch.complex128]
 if hasattr(torch, "float8_e4m3fn"):
@@ -33,6 +34,8 @@ def check_reductions(dtype: torch.dtype, async_op: bool) -> None:
     ops = [dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX]
     if dtype.is_floating_point:
         ops.append(dist.ReduceOp.AVG)
+    else:
+        ops += [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
     ranks, rank = dist.get_world_size(), dist.get_rank()
     for seed, shape in enumerate(SIZES):
         for op in ops:

@@ -28,6 +28,13 @@ _EXACT = {"int8": 127, "uint8": 255}
 _EXACT_DEFAULT = 256
 
 
+_BITWISE = {
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
+}
+
+
 def _splitmix(n: int) -> NDArray[np.uint64]:
     """`n` pseudo-random numbers (Steele et al., splitmix64), the same on every machine."""
     z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -56,6 +63,10 @@ class Pattern:
             # Signs and about two factors of 2: powers of two are exact until they overflow, and
             # every order of the operands overflows at the same point.
             values = np.where(noise % 2, 1, -1) * np.where(noise // 2 % width < 2, 2, 1)
+        elif op in _BITWISE:
+            # One sign and exponent: the bits of such floats never combine to a NaN, which would
+            # not even equal itself.
+            values = noise % 64 + 64
         else:
             values = noise % 101 - (0 if dtype.name == "uint8" else 50)
         array = np.float32 if dtype.is_bfloat16 else dtype.array
@@ -82,6 +93,10 @@ class Pattern:
         elements, after which it repeats itself."""
         span = np.arange(min(length, PERIOD))
         operands = self.values(ranks[:, None], positions[:, None] + span)
+        if self.op in _BITWISE:
+            bits = self.bits(operands)
+            unsigned = bits.view(f"u{bits.itemsize}")
+            return np.asarray(_BITWISE[self.op].reduce(unsigned, axis=0).view(bits.dtype))
         if self.op is ReduceOp.PRODUCT:
             result = np.multiply.reduce(operands, axis=0, dtype=operands.dtype)
         elif self.op is ReduceOp.MIN:

@@ -22,8 +22,11 @@ REDUCE_OPS = {
     "min": ReduceOp.MIN,
     "max": ReduceOp.MAX,
     "avg": ReduceOp.AVG,
+    "band": ReduceOp.BAND,
+    "bor": ReduceOp.BOR,
+    "bxor": ReduceOp.BXOR,
 }
-"""The reductions by their names in nccl-tests."""
+"""The reductions by their names in nccl-tests, which lacks the last three."""
 
 
 class Bench(Protocol):

@@ -39,7 +39,7 @@ R504 = Rule(
     "unsupported-type",
     what="The engine does not support the element type or the reduction.",
     why="It reduces float16, bfloat16, float32, float64, int8, int16, int32, int64 and uint8 with "
-    "sum, product, min, max and average.",
+    "sum, product, min, max, average, and the bitwise and, or and exclusive or.",
     example='sley.run(plan, [1024], dtype="complex64")',
     instead="Use an operation of sley.ReduceOp, and elements of a type of sley.engine.DATA_TYPES; "
     'bfloat16 arrays are uint16 bits with dtype="bfloat16".',

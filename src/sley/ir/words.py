@@ -179,10 +179,13 @@ class Allocation(Enum):
 
 class ReduceOp(IntEnum):
     """How two operands combine; functions also take the names in lower case. AVG sums, and
-    divides the final result once."""
+    divides the final result once. BAND, BOR and BXOR combine the bits of elements of any type."""
 
     SUM = 0
     PRODUCT = 1
     MIN = 2
     MAX = 3
     AVG = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7

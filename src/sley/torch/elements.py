@@ -60,8 +60,23 @@ _REDUCTIONS = {
     dist.ReduceOp(dist.ReduceOp.MIN): ReduceOp.MIN,
     dist.ReduceOp(dist.ReduceOp.MAX): ReduceOp.MAX,
     dist.ReduceOp(dist.ReduceOp.AVG): ReduceOp.AVG,
+    dist.ReduceOp(dist.ReduceOp.BAND): ReduceOp.BAND,
+    dist.ReduceOp(dist.ReduceOp.BOR): ReduceOp.BOR,
+    dist.ReduceOp(dist.ReduceOp.BXOR): ReduceOp.BXOR,
 }
+_BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 _OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVG)
+_OF_BOOLS = {
+    ReduceOp.SUM: ReduceOp.MAX,
+    ReduceOp.PRODUCT: ReduceOp.MIN,
+    ReduceOp.MIN: ReduceOp.MIN,
+    ReduceOp.MAX: ReduceOp.MAX,
+    ReduceOp.BAND: ReduceOp.MIN,
+    ReduceOp.BOR: ReduceOp.MAX,
+    ReduceOp.BXOR: ReduceOp.BXOR,
+}
+"""The reductions of bools, on their bytes, so that the result is 0 or 1: a sum is "or", a product
+"and"."""
 
 
 def element_of(tensor: Tensor) -> Element | None:
@@ -75,14 +90,17 @@ def reduction_of(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
     """How the elements of `tensor` are reduced with torch.distributed's `op`; None if the engine
     can't reduce them.
 
-    A complex number is reduced as two real ones, which is right for sums and averages only.
+    A complex number is reduced as two real ones, which is right for sums and averages only. The
+    bitwise reductions are for integers and bools, as everywhere in PyTorch.
     """
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         return None
-    reduction = _REDUCTIONS.get(op)
-    if reduction is None:
+    reduction, dtype = _REDUCTIONS.get(op), tensor.dtype
+    if dtype is torch.bool and reduction in _OF_BOOLS:
+        return _BY_SIZE[1], _OF_BOOLS[reduction]
+    if reduction is None or (reduction in _BITWISE and dtype.is_floating_point):
         return None
-    element = _SAME.get(tensor.dtype)
+    element = _SAME.get(dtype)
     if element is None and reduction in _OF_PAIRS:
-        element = _PAIRS.get(tensor.dtype)
+        element = _PAIRS.get(dtype)
     return None if element is None else (element, reduction)

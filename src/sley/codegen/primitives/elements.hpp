@@ -57,9 +57,36 @@ SLEY_INLINE T combine_wide(T a, T b) {
 #endif
 }
 
+#if SLEY_REDUCTION >= 5
+template <int kBytes>
+struct BitsOf { using type = u64; };
+template <>
+struct BitsOf<4> { using type = u32; };
+template <>
+struct BitsOf<2> { using type = u16; };
+template <>
+struct BitsOf<1> { using type = u8; };
+
+// The bitwise reductions combine the bits of elements of any type.
+SLEY_INLINE Element combine(Element a, Element b) {
+    typename BitsOf<kItem>::type x, y;
+    memcpy(&x, &a, kItem);
+    memcpy(&y, &b, kItem);
+#if SLEY_REDUCTION == 5
+    x &= y;
+#elif SLEY_REDUCTION == 6
+    x |= y;
+#else
+    x ^= y;
+#endif
+    memcpy(&a, &x, kItem);
+    return a;
+}
+#else
 SLEY_INLINE Element combine(Element a, Element b) {
     return narrow<Element>(combine_wide(widen(a), widen(b)));
 }
+#endif
 
 // Rounds quotients of integers towards zero.
 template <class T>
