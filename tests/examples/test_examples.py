@@ -9,6 +9,7 @@ import runpy
 import shlex
 import socket
 import sys
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,7 +28,9 @@ _OUTPUT = re.compile(r"(?<=prints:\n\n)(?:    .*\n)*")
 def _job(path: Path, folder: Path, environments: list[dict[str, str]]) -> None:
     """Runs the processes of an example, in a separate process."""
     if len(environments) > 1:
-        import torch._dynamo  # noqa: F401 - DDP loads it, which takes seconds: once for all ranks
+        import torch._dynamo  # DDP loads it, which takes seconds: once for all ranks
+
+        torch.set_num_threads(1)  # as torchrun does
     ranks = []
     for rank, environment in enumerate(environments):
         arguments = (path, folder / f"output{rank}", environment)
@@ -62,12 +65,21 @@ def _environments(docstring: str) -> list[dict[str, str]]:
     return [job | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
+def _skip_without_packages(docstring: str) -> None:
+    """Skips the test of an example that says to install packages which are missing."""
+    for names in re.findall(r"\(pip install ([\w ]+)\)", docstring):
+        missing = [name for name in names.split() if find_spec(name) is None]
+        if missing:
+            pytest.skip(f"the example needs {' and '.join(missing)}, which development doesn't")
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_its_docstring_says(
     path: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     text = path.read_text("utf-8")
     docstring = ast.get_docstring(ast.parse(text), clean=False) or ""
+    _skip_without_packages(docstring)
     process = PROCESSES.Process(target=_job, args=(path, tmp_path, _environments(docstring)))
     process.start()
     process.join(_PATIENCE_S)
