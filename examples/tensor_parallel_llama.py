@@ -12,7 +12,7 @@ prints:
 
     gate_proj has 512 x 256 weights, of which rank 0 has 256 x 256
     2 ranks generate the same 12 tokens as one process
-    sley ran all_gather, all_reduce
+    collectives on sley: all_gather, all_reduce
 """
 
 from tempfile import TemporaryDirectory
@@ -61,5 +61,5 @@ if __name__ == "__main__":
         print(f"gate_proj has {sizes[0]} weights, of which rank 0 has {sizes[1]}")
         same = "the same" if is_same else "other"
         print(f"2 ranks generate {same} {TOKENS} tokens as one process")
-        print("sley ran", ", ".join(sorted({row.kind for row in sley.stats()})))
+        print("collectives on sley:", ", ".join(sorted({row.kind for row in sley.stats()})))
     dist.destroy_process_group()
