@@ -1,2 +1,1 @@
-"""Compares sley on CPUs with gloo, Open MPI and MPICH: `python benchmarks/cpu_peers`
-(command.py)."""
+"""Compares sley on CPUs with its peers: `python benchmarks/cpu_peers` (command.py)."""

@@ -31,6 +31,8 @@ class Engine(Enum):
     GLOO = "gloo"
     OPEN_MPI = "openmpi"
     MPICH = "mpich"
+    INTEL_MPI = "intelmpi"
+    VLLM = "vllm"
     SLEY = "sley"
     SLEY_SYMMETRIC = "sley-symmetric"
     SLEY_TORCH = "sley-torch"
@@ -39,17 +41,26 @@ class Engine(Enum):
     def title(self) -> str:
         return TITLES[self]
 
+    def has(self, collective: Collective) -> bool:
+        """Whether the engine has the collective."""
+        return collective in HAVE.get(self, Collective)
+
 
 TITLES = {
     Engine.GLOO: "gloo",
     Engine.OPEN_MPI: "Open MPI",
     Engine.MPICH: "MPICH",
+    Engine.INTEL_MPI: "Intel MPI",
+    Engine.VLLM: "vLLM's shm",
     Engine.SLEY: "sley, private buffers",
     Engine.SLEY_SYMMETRIC: "sley, symmetric buffers",
     Engine.SLEY_TORCH: "sley through PyTorch",
 }
 
-PEERS = (Engine.GLOO, Engine.OPEN_MPI, Engine.MPICH)
+PEERS = (Engine.GLOO, Engine.OPEN_MPI, Engine.MPICH, Engine.INTEL_MPI, Engine.VLLM)
+
+HAVE = {Engine.VLLM: (Collective.ALL_REDUCE, Collective.ALL_GATHER)}
+"""The collectives of engines that don't have all."""
 
 
 @dataclass(frozen=True)

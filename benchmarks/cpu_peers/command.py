@@ -1,4 +1,4 @@
-"""Command: compares sley on CPUs with gloo, Open MPI and MPICH, on one machine, in one run.
+"""Command: compares sley on CPUs with its peers (cells.py), on one machine, in one run.
 
     python benchmarks/cpu_peers [--quick] [--engines ...] [--collectives ...] [--ranks 2,4,8]
     python benchmarks/cpu_peers --report benchmarks/results/FILE.json
@@ -8,8 +8,8 @@ buffer, as in nccl-tests. The ranks of all engines run at the same time and take
 cell; the others sleep. A time is that of a loop of back-to-back calls, averaged over the ranks; a
 cell has the median over the rounds. The MPIs and sley's engine repeat calls in C++, gloo and sley
 through PyTorch in Python. After its last round an engine's result is checked; a wrong result has no
-time. The MPIs' wheels and their worker are installed on first use, in a cache folder. launch.py
-describes the start of engines.
+time. Peers' wheels are installed and the MPIs' worker is compiled on first use, in a cache folder;
+a peer that can't be had is left out, with the reason. launch.py describes the start of engines.
 
 The results go to benchmarks/results as JSON, the tables to the output. `rows` has one entry for
 each engine and cell:
@@ -42,12 +42,13 @@ from common.results import RESULTS, save
 from common.sizes import read_sizes
 from common.tables import ms_text
 
-from cpu_peers import machine, mpi
+from cpu_peers import machine
 from cpu_peers.cells import FLOAT32_BYTES, Cell, Collective, Engine, Row, cells
 from cpu_peers.group import Group, GroupError
 from cpu_peers.launch import commands
 from cpu_peers.measuring import measure
 from cpu_peers.tables import pages
+from cpu_peers.wheels import UnavailableError, default_cache
 from sley.ir.sizes import size_text
 
 SIZES = "1K,32K,1M,16M,128M"
@@ -92,13 +93,14 @@ class Comparison:
             self.left_out.append(f"{cell}: {self.options.time_limit:g} s were over")
             return
         self._start(engines, cell.ranks)
-        needed = int(SPARE * cell.buffers_bytes * len(self.groups))
+        groups = {e: group for e, group in self.groups.items() if e.has(cell.collective)}
+        needed = int(SPARE * cell.buffers_bytes * len(groups))
         free = machine.free_bytes() + self.held_bytes
         if needed > free:
             self.left_out.append(f"{cell}: {size_text(needed)} bytes needed, {free} are free")
             return
-        self.held_bytes = cell.buffers_bytes * len(self.groups)
-        rows = measure(cell, self.groups, self.options.repeat, self.options.seconds)
+        self.held_bytes = cell.buffers_bytes * len(groups)
+        rows = measure(cell, groups, self.options.repeat, self.options.seconds)
         for row in rows:
             if "failure" in row:  # what state it is in is unknown: the next cell has a new one
                 self.groups.pop(Engine(row["engine"])).close()
@@ -118,7 +120,7 @@ class Comparison:
                 )
                 self.groups[engine] = Group(ranks, start)
                 self.versions[engine.title] = self.groups[engine].version
-            except (GroupError, mpi.UnavailableError) as error:
+            except (GroupError, UnavailableError) as error:
                 engines.remove(engine)
                 self.left_out.append(f"{engine.title}, {ranks} ranks: {error}")
                 print(self.left_out[-1], file=sys.stderr)
@@ -177,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="3 rounds of 0.05 s")
     made.add_argument("--huge-pages", action="store_true", help="for large private buffers")
     made.add_argument("--note", default="", help="kept with the results")
-    made.add_argument("--cache", type=Path, default=mpi.default_cache(), help="of the MPIs")
+    made.add_argument("--cache", type=Path, default=default_cache(), help="of peers' wheels")
     made.add_argument("--output", type=Path, default=RESULTS, help="the folder of the results")
     made.add_argument("--report", type=Path, help="print the tables of these results, no more")
     return made

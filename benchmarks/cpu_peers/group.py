@@ -11,14 +11,22 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from cpu_peers.launch import Command
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 ANSWER_S = 90.0
 """A rank that takes longer to answer is stuck; the longest calls take a few seconds."""
 
-START_S = 60.0
+START_S, START_RANK_S = 60.0, 5.0
+"""How long the start may take: so long, and so much longer for each rank."""
+
 END_S = 5.0
 POLL_S = 0.2
 SHOWN = 400
@@ -27,6 +35,22 @@ SHOWN = 400
 
 class GroupError(Exception):
     """An engine could not start, failed, or did not answer."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Calls one by one. begin_s: when each began, by a clock that the ranks share; call_s: its
+    seconds; both [rank, call]. cpu_s: each rank's seconds of CPU for all calls [rank]."""
+
+    begin_s: Floats
+    call_s: Floats
+    cpu_s: Floats
+
+    def after_last_s(self) -> Floats:
+        """The seconds of each call from the beginning of its last rank to the end on all."""
+        ends: Floats = self.begin_s + self.call_s
+        found: Floats = ends.max(axis=0) - self.begin_s.max(axis=0)
+        return found
 
 
 class Group:
@@ -50,7 +74,7 @@ class Group:
             with (self._folder / "log").open("wb") as log:
                 for command in commands(self._folder):
                     self._start(command, log.fileno())
-            self.version = " ".join(self._gather(START_S)[0].split()[1:])
+            self.version = " ".join(self._gather(START_S + START_RANK_S * ranks)[0].split()[1:])
         except BaseException:
             self.close()
             raise
@@ -60,6 +84,14 @@ class Group:
         for pipe in self._asking:
             os.write(pipe, f"{command}\n".encode())
         return self._gather(ANSWER_S)
+
+    def sample(self, calls: int, late_s: float = 0.0) -> Samples:
+        """Calls one by one, before each of which rank 0 sleeps late_s seconds. Raises
+        GroupError."""
+        cpu_s = [float(answer) for answer in self.ask(f"sample {calls} {late_s}")]
+        files = [self._folder / f"samples-{rank}" for rank in range(self.ranks)]
+        pairs = np.stack([np.fromfile(file).reshape(calls, 2) for file in files])
+        return Samples(pairs[..., 0], pairs[..., 1], np.array(cpu_s))
 
     def close(self) -> None:
         """Ends the ranks, by a signal if necessary."""

@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +23,8 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace {
 
@@ -48,6 +51,13 @@ Buffer allocate(std::size_t elements, bool hugePages) {
 // The value at an index of a rank's input; small integers, so that sums are exact.
 float value(int rank, std::size_t index) {
     return static_cast<float>((rank + 1) * static_cast<int>(index % kPeriod + 1));
+}
+
+// The CPU time of this process, with all its threads.
+double cpuSeconds() {
+    timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 enum class Collective { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
@@ -104,6 +114,27 @@ class Cell {
         return std::chrono::duration<double>(end - begin).count() / iterations;
     }
 
+    // Calls one by one, as worker.py describes: fills beginnings and seconds, alternating, and returns the
+    // seconds of CPU.
+    double sample(int calls, double lateSeconds, std::vector<double>& samples) const {
+        samples.clear();
+        samples.reserve(2 * static_cast<std::size_t>(calls));
+        const auto late = std::chrono::duration<double>(rank_ == 0 ? lateSeconds : 0);
+        MPI_Barrier(MPI_COMM_WORLD);
+        const double burned = cpuSeconds();
+        for (int i = 0; i < calls; ++i) {
+            if (late.count() > 0) std::this_thread::sleep_for(late);
+            const auto begin = std::chrono::steady_clock::now();
+            call();
+            const auto end = std::chrono::steady_clock::now();
+            samples.push_back(std::chrono::duration<double>(begin.time_since_epoch()).count());
+            samples.push_back(std::chrono::duration<double>(end - begin).count());
+        }
+        const double total = cpuSeconds() - burned;
+        MPI_Barrier(MPI_COMM_WORLD);
+        return total;
+    }
+
     bool isRight() {
         for (std::size_t i = 0; i < inputs_; ++i) input_.get()[i] = value(rank_, i);
         call();
@@ -144,6 +175,7 @@ class Cell {
 struct Rank {
     int rank = 0, ranks = 0;
     bool hugePages = false;
+    std::string folder;
     std::unique_ptr<Cell> cell;
 
     std::string answer(const std::string& line);
@@ -167,6 +199,15 @@ std::string Rank::answer(const std::string& line) {
         int iterations = 0, warmup = 0;
         words >> iterations >> warmup;
         text << cell->seconds(iterations, warmup);
+    } else if (command == "sample") {
+        int calls = 0;
+        double lateSeconds = 0;
+        words >> calls >> lateSeconds;
+        std::vector<double> samples;
+        text << cell->sample(calls, lateSeconds, samples);
+        std::ofstream file(folder + "/samples-" + std::to_string(rank), std::ios::binary);
+        file.write(reinterpret_cast<const char*>(samples.data()),
+                   static_cast<std::streamsize>(samples.size() * sizeof(double)));
     } else if (command == "check") {
         text << (cell->isRight() ? "right" : "wrong");
     } else {
@@ -201,9 +242,9 @@ int main(int argc, char** argv) {
     own.hugePages = isAmong("huge-pages", argc, argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &own.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &own.ranks);
-    const std::string folder = argv[1];
-    std::ofstream answers(folder + "/answers");
-    std::ifstream commands(folder + "/commands-" + std::to_string(own.rank));
+    own.folder = argv[1];
+    std::ofstream answers(own.folder + "/answers");
+    std::ifstream commands(own.folder + "/commands-" + std::to_string(own.rank));
     const auto say = [&](const std::string& text) {
         answers << (std::to_string(own.rank) + " " + text + "\n") << std::flush;
     };

@@ -5,8 +5,13 @@ is a line, and its answer is a line that starts with the rank:
 
     prepare COLLECTIVE SIZE_BYTES   allocates and touches the buffers of a cell      ok
     time ITERATIONS WARMUP          calls back to back, after as many untimed ones   seconds a call
+    sample CALLS LATE_S             calls one by one, to the file samples-RANK       seconds of CPU
     check                           one call whose result is checked                 right | wrong
     stop                            ends the rank, as the end of the pipe does
+
+The file of samples has for each call two float64: when it began, by the monotonic clock that all
+processes of a machine share, and how many seconds it took; before each call rank 0 sleeps LATE_S
+seconds. The answer is the CPU time that the process used meanwhile.
 
 A rank's first line is `RANK ready VERSION`; `RANK error TEXT` is its last. Between commands it
 sleeps in read(), so that engines that wait for their turn cost nothing. mpi_worker.cpp does the
@@ -107,6 +112,23 @@ class Buffers:
         self._calls.barrier()
         return seconds
 
+    def sample(self, calls: int, late_s: float) -> tuple[float, list[float]]:
+        """The seconds of CPU of calls one by one, and their beginnings and seconds, alternating.
+
+        late_s: what rank 0 sleeps before each call."""
+        late_s = late_s if self._rank == 0 else 0.0
+        samples = []
+        self._calls.barrier()
+        burned = time.process_time()
+        for _ in range(calls):
+            if late_s:
+                time.sleep(late_s)
+            begin = time.monotonic()
+            samples += [begin, self._call(1)]
+        burned = time.process_time() - burned
+        self._calls.barrier()
+        return burned, samples
+
     def is_right(self) -> bool:
         """Whether the result of one call is correct."""
         self._input[:] = values(self._rank, 0, len(self._input))
@@ -130,14 +152,16 @@ def serve(calls: Calls, folder: Path, rank: int, ranks: int) -> None:
 
         say(f"ready {calls.version}")
         try:
-            _serve(calls, commands, say, rank, ranks)
+            _serve(calls, commands, say, folder, rank, ranks)
         except Exception as error:  # any error: the parent gets it, and excludes this engine
             words = " ".join(str(error).split())
             say(f"error {type(error).__name__}: {words[:1000]}")
             raise
 
 
-def _serve(calls: Calls, commands: Any, say: Callable[[str], None], rank: int, ranks: int) -> None:
+def _serve(
+    calls: Calls, commands: Any, say: Callable[[str], None], folder: Path, rank: int, ranks: int
+) -> None:
     buffers: Buffers | None = None
     for line in commands:
         command, *words = line.split()
@@ -151,6 +175,10 @@ def _serve(calls: Calls, commands: Any, say: Callable[[str], None], rank: int, r
             raise ValueError(f"{command} before prepare")
         elif command == "time":
             say(repr(buffers.seconds(int(words[0]), int(words[1]))))
+        elif command == "sample":
+            burned, samples = buffers.sample(int(words[0]), float(words[1]))
+            np.array(samples).tofile(folder / f"samples-{rank}")
+            say(repr(burned))
         elif command == "check":
             say("right" if buffers.is_right() else "wrong")
         else:
@@ -159,5 +187,5 @@ def _serve(calls: Calls, commands: Any, say: Callable[[str], None], rank: int, r
 
 def arguments() -> tuple[str, Path, int, int]:
     """KIND FOLDER RANK RANKS of the command line."""
-    kind, folder, rank, ranks = sys.argv[1:]
+    kind, folder, rank, ranks = sys.argv[1:5]
     return kind, Path(folder), int(rank), int(ranks)

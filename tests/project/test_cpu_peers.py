@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-NAMES = ("aims", "cells", "command", "group", "launch", "measuring", "tables", "worker")
+NAMES = ("aims", "cells", "command", "group", "launch", "measuring", "tables", "wheels", "worker")
 KB, MB = 2**10, 2**20
 
 RANK = """
@@ -105,6 +105,15 @@ def test_the_best_peer_has_the_least_median(peers: Any) -> None:
     alone, cell = only(peers, [row("sley", [2.0])])
     assert alone.best_peer(cell) is None
     assert alone.over_best_peer(cell, engines.SLEY) is None
+
+
+def test_engines_with_few_collectives_have_no_others(peers: Any) -> None:
+    engines, kinds = peers.cells.Engine, peers.cells.Collective
+    assert [kind for kind in kinds if engines.VLLM.has(kind)] == [
+        kinds.ALL_REDUCE,
+        kinds.ALL_GATHER,
+    ]
+    assert all(engines.GLOO.has(kind) for kind in kinds)
 
 
 def test_cells_of_a_table_stand_in_order(peers: Any) -> None:
@@ -345,6 +354,30 @@ def start(peers: Any, tmp_path: Path) -> Starting:
     return started
 
 
+def test_a_program_is_compiled_once_for_each_command(peers: Any, tmp_path: Path) -> None:
+    """A stand-in for the compiler copies the source and counts its runs."""
+    source, count = tmp_path / "one.cpp", tmp_path / "count"
+    source.write_text("content")
+    script = tmp_path / "compile.sh"
+    script.write_text(f"#!/bin/sh\necho run >> {count}\nwhile [ $1 != -o ]; do shift; done\n")
+    script.write_text(script.read_text() + f"cp {source} $2\n")
+    script.chmod(0o755)
+    compiled = [
+        peers.wheels.compiled(source, [str(script), flag], tmp_path) for flag in ("-a", "-a", "-b")
+    ]
+    assert [program.read_text() for program in compiled] == ["content"] * 3
+    assert compiled[0] == compiled[1] != compiled[2]
+    assert count.read_text().split() == ["run", "run"]
+
+
+def test_a_command_that_fails_makes_its_engine_unavailable(peers: Any) -> None:
+    failing = [sys.executable, "-c", "import sys; sys.exit('no such wheel')"]
+    with pytest.raises(peers.wheels.UnavailableError, match="ended with 1: no such wheel"):
+        peers.wheels.run(failing)
+    with pytest.raises(peers.wheels.UnavailableError, match="no-such-program"):
+        peers.wheels.run(["no-such-program"])
+
+
 def test_a_rank_does_as_it_is_told(peers: Any, start: Starting) -> None:
     group = start()
     try:
@@ -352,7 +385,22 @@ def test_a_rank_does_as_it_is_told(peers: Any, start: Starting) -> None:
         for collective in peers.cells.Collective:
             assert group.ask(f"prepare {collective.value} 4096") == ["ok"]
             assert float(group.ask("time 3 1")[0]) > 0
+            samples = group.sample(3)
+            assert (samples.call_s > 0).all()
+            assert (np.diff(samples.begin_s) >= samples.call_s[:, :-1]).all()
+            assert (samples.cpu_s > 0).all()
             assert group.ask("check") == ["right"]
+    finally:
+        group.close()
+
+
+def test_rank_0_is_late_before_each_sampled_call(start: Starting) -> None:
+    group = start()
+    try:
+        group.ask("prepare AllReduce 64")
+        samples = group.sample(3, late_s=0.02)
+        assert (np.diff(samples.begin_s) >= 0.02).all()
+        assert (samples.call_s < 0.02).all()
     finally:
         group.close()
 
@@ -385,6 +433,7 @@ def test_a_silent_rank_is_named_and_ended(
 ) -> None:
     """It is waited for, named, and ended by force."""
     monkeypatch.setattr(peers.group, "START_S", 0.1)
+    monkeypatch.setattr(peers.group, "START_RANK_S", 0.0)
     monkeypatch.setattr(peers.group, "END_S", 0.1)
     with pytest.raises(peers.group.GroupError, match=r"no answer of rank 0 in 0\.1 s"):
         start("import time; time.sleep(600)")
