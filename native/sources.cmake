@@ -10,6 +10,7 @@ set(ENGINE  # the interpreter of plans, and calls in order
   engine/execution.cpp
   engine/layout.cpp
   engine/program.cpp
+  engine/ready.cpp
   engine/reduce.cpp
   engine/varying.cpp)
 set(MESSAGES  # messages from rank to rank, with tags
@@ -23,16 +24,21 @@ set(NETWORK  # transports between hosts
   network/tcp.cpp
   network/ucx.cpp
   network/ucx_library.cpp)
+set(TORCH  # PyTorch's C interfaces
+  torch/libtorch.cpp)
 set(SIMULATOR
   simulator/sharing.cpp
   simulator/simulator.cpp)
-set(ENGINE_MODULE  # sley.engine._native, over the first four
+set(ENGINE_MODULE  # sley.engine._native, over the first four and TORCH
   bindings/calls.cpp
   bindings/engine.cpp
   bindings/fabric.cpp
   bindings/messages.cpp
   bindings/module.cpp
-  bindings/network.cpp)
+  bindings/network.cpp
+  bindings/operators.cpp
+  bindings/ready.cpp
+  bindings/tensors.cpp)
 set(SIMULATOR_MODULE  # sley.simulate._event_loop
   bindings/event_loop.cpp)
 set(GRAPHS

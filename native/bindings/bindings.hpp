@@ -24,6 +24,9 @@ void define_engine(nanobind::module_& m);
 void define_calls(nanobind::module_& m);
 void define_messages(nanobind::module_& m);
 void define_network(nanobind::module_& m);
+void define_operators(nanobind::module_& m);
+void define_ready(nanobind::module_& m);
+void define_tensors(nanobind::module_& m);
 
 // Calls without a number. Throw std::invalid_argument for an unknown type or operation.
 Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte* input,
@@ -57,22 +60,25 @@ using Address = std::uintptr_t;
 
 inline std::byte* at(Address address) { return reinterpret_cast<std::byte*>(address); }
 
-// Releases Python's lock while the thread waits for other ranks. In the main thread, Python's
-// signal handlers run meanwhile; an exception of theirs ends the call, and is raised after it.
-class Waiting {
+// In the main thread, Python's signal handlers run while the thread waits for other ranks without
+// Python's lock; an exception of theirs ends the call, and is raised after it.
+class Interruptible {
 public:
-    Waiting() {
+    Interruptible() {
         is_interrupted = [] {
             const Locked locked;
             return PyErr_CheckSignals() != 0;
         };
     }
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
-    ~Waiting() { is_interrupted = nullptr; }
+    Interruptible(const Interruptible&) = delete;
+    Interruptible& operator=(const Interruptible&) = delete;
+    ~Interruptible() { is_interrupted = nullptr; }
+};
 
-private:
+// Releases Python's lock while the thread waits for other ranks.
+class Waiting {
     Unlocked unlocked_;
+    Interruptible interruptible_;
 };
 
 inline void raise_if_interrupted() {
@@ -87,21 +93,23 @@ class Owned {
 public:
     template <class... More>
     explicit Owned(std::shared_ptr<Fabric> fabric, More... more)
-        : base_(std::make_unique<Base>(std::move(fabric), more...)) {}
+        : base_(std::make_shared<Base>(std::move(fabric), more...)) {}
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
     ~Owned() {
         if (getpid() != process_ || is_python_ending()) {
-            static_cast<void>(base_.release());
+            new std::shared_ptr<Base>(std::move(base_));  // never deleted
             return;
         }
         const Unlocked unlocked;
         base_.reset();
     }
     Base* operator->() const { return base_.get(); }
+    // Whoever drops the last of these must not hold Python's lock.
+    const std::shared_ptr<Base>& shared() const { return base_; }
 
 private:
-    std::unique_ptr<Base> base_;
+    std::shared_ptr<Base> base_;
     pid_t process_ = getpid();
 };
 

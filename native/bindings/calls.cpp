@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
+#include "bindings/calls.hpp"
 #include "engine/calls.hpp"
 
 namespace nb = nanobind;
@@ -19,9 +20,6 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-// The engine, and the record, of a call that other ranks may make with varying counts.
-using Varying = std::optional<std::tuple<std::shared_ptr<Engine>, std::uint64_t>>;
-
 Call make_recorded(std::int64_t count, std::int32_t type, std::int32_t op, Address input,
                    std::int64_t input_bytes, Address output, std::int64_t output_bytes,
                    std::uint64_t what, const Varying& varying) {
@@ -29,13 +27,6 @@ Call make_recorded(std::int64_t count, std::int32_t type, std::int32_t op, Addre
     const auto record = varying ? std::get<1>(*varying) : 0;
     call.record = {0, what, static_cast<std::uint64_t>(count), record};
     return call;
-}
-
-Runner runner_of(std::shared_ptr<Engine> engine, const Varying& varying) {
-    return {std::move(engine), nullptr, varying ? std::get<0>(*varying) : nullptr};
-}
-Runner runner_of(std::shared_ptr<Choice> choice, const Varying& varying) {
-    return {nullptr, std::move(choice), varying ? std::get<0>(*varying) : nullptr};
 }
 
 Problem run_here(Owned<Calls>& calls, const Runner& runner, const Call& call, double timeout_s,

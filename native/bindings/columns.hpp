@@ -42,3 +42,10 @@ std::vector<T> column(nanobind::handle object, const char* name) {
         NB_OBJECT_DEFAULT(Name, nanobind::object, full_name, any) \
         static bool any(PyObject*) { return true; }               \
     }
+
+namespace sley {
+
+// A function of any signature.
+SLEY_PYTHON_CLASS(AnyFunction, "collections.abc.Callable[..., typing.Any]");
+
+}  // namespace sley

@@ -89,6 +89,16 @@ class Call:
     output_is_read_only: bool = False
 
 
+def kind_number(kind: str) -> int:
+    """The number of a kind of calls in records, and in the engine's ready calls."""
+    return _NUMBER[kind]
+
+
+def kind_named(number: int) -> str:
+    """The kind of calls with this number."""
+    return _NAMES[number]
+
+
 def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes) -> int:
     """64 bits that are equal on all ranks if these make the same call: kind, type, operation and
     root, which messages can read back, and a part of the plan's digest."""

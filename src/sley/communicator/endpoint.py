@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from sley.communicator.arrays import is_in_place
@@ -17,13 +16,13 @@ from sley.communicator.calls import (
     Call,
     Work,
     describe_record,
-    record_of,
 )
 from sley.communicator.failures import Failures
-from sley.communicator.loading import AnyPlan, LoadedPlan, Loader
+from sley.communicator.loading import LoadedPlan, Loader
 from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
+from sley.communicator.ready import Ready, ReadyCalls
 from sley.communicator.recording import RECORDING, Member
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
@@ -39,19 +38,12 @@ from sley.policy import Policy
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
-from sley.selection.kinds import Request, size_of
-from sley.selection.plans import Change, Plans, ReadyPlan
+from sley.selection.plans import Change, Plans
 
 _SETTLE_S = 2.0
 """How long closing may wait until other hosts have received what was sent."""
 
-_Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
-"""A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
-
-_Ready: TypeAlias = "tuple[AnyPlan, int]"
-"""The plan of a call, and its record."""
-
-_Either: TypeAlias = "tuple[_Ready, _Ready | None]"
+_Either: TypeAlias = "tuple[Ready, Ready | None]"
 """The plan of a call, and that of the AllToAllV that may replace it."""
 
 _Equal: TypeAlias = (
@@ -72,24 +64,17 @@ class _Varying(NamedTuple):
     timeout_s: float
 
 
-_MOST_KEYS = 4096
-"""Different calls whose plans are remembered; after more, all are looked up again."""
-
-
 @dataclass(frozen=True)
 class _Core:
     """The engine's objects of an open communicator, and the plans that it has loaded. A call keeps
-    them until it returns, even if another thread closes the communicator meanwhile.
-
-    ready: the plans of calls.
-    """
+    them until it returns, even if another thread closes the communicator meanwhile."""
 
     fabric: native.Fabric
     calls: native.Calls
     messages: Messages
     failures: Failures
     loader: Loader
-    ready: dict[_Key, _Ready] = field(default_factory=dict)
+    ready: ReadyCalls
 
 
 class Endpoint:
@@ -145,21 +130,28 @@ class Endpoint:
             policy, problems = tuner.agree(offered, self.hosts)
             self.plans = _plans(self.hosts, settings, policy, problems)
             loader = Loader(fabric, rank, self.hosts, settings, self.plans, name)
-            self._core: _Core | None = _Core(fabric, calls, messages, failures, loader)
+            ready = ReadyCalls(
+                self.plans,
+                loader,
+                calls,
+                self.hosts,
+                rank=rank,
+                name=name,
+                timeout_s=settings.timeout_s,
+            )
+            self._core: _Core | None = _Core(fabric, calls, messages, failures, loader, ready)
             self._closing = opened.pop_all()
-        self._problems = 0
-        self._log_start(fabric, policy)
-        self._registrations = 0
+        self._log_start(fabric, ready, policy)
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
         RECORDING.start()
 
-    def _log_start(self, fabric: native.Fabric, policy: Policy | None) -> None:
+    def _log_start(self, fabric: native.Fabric, ready: ReadyCalls, policy: Policy | None) -> None:
         """Logs what this communicator does otherwise than its settings say, and its policy."""
         if self.settings.copies is Copies.ATTACHED and not fabric.is_attached:
             why = "not all ranks let the others read their memory"
             logger.warning("%s: copies are CACHED: %s", self.name, why)
-        self._log_problems()
+        ready.log_problems()
         if policy is not None and self.rank == 0:
             found = self.settings.tuner, policy.machine
             logger.info("%s: the policy %s, for %s", self.name, *found)
@@ -191,6 +183,12 @@ class Endpoint:
             if varied:
                 recorded.drop()
         return DONE
+
+    def describe(self, call: Call) -> str:
+        """A call in words, with the plan that runs it. Errors: as `submit`."""
+        loaded, record = self._open_core().ready.find(call, is_in_place(call, self.rank))
+        count = call.count if call.parts is None else VARYING_COUNT
+        return f"{describe_record(record, count)}, by {loaded.current.ready.selection.name}"
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
@@ -236,12 +234,26 @@ class Endpoint:
             self._check_peer(src)
         return core.messages.recv(address, size_bytes, src, tag, async_op, owners)
 
+    @property
+    def ready(self) -> native.ReadyCalls:
+        """The calls that the engine runs without Python."""
+        return self._open_core().ready.native
+
+    def error_of_ready(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
+        """The error of a call that `ready` has run, as `submit` would raise it. call: without its
+        memory."""
+        core = self._open_core()
+        core.failures.look_at_latest()
+        either = core.ready.find(call, in_place), core.ready.find_varying(call)
+        return self._error(core, either, call, report)
+
     def set_timeout(self, timeout_s: float) -> None:
         """Sets `Settings.timeout_s` for all later calls."""
         self.settings = replace(self.settings, timeout_s=timeout_s)
         core = self._core
         if core is not None:
             core.messages.timeout_s = timeout_s
+            core.ready.native.set_timeout(timeout_s)
 
     def stats(self) -> list[CallStats]:
         """Statistics of this rank's calls: a row for each plan that has run; none after closing."""
@@ -297,6 +309,7 @@ class Endpoint:
             return
         self._check_thread(core)
         self._is_closed = True
+        core.ready.close()
         OPEN.discard(self)
         RECORDING.save()
         try:
@@ -307,13 +320,8 @@ class Endpoint:
 
     def _arguments(self, core: _Core, call: Call) -> tuple[_Either, _Equal | _Varying]:
         """The plans of a call, and the engine's arguments."""
-        if self.plans.registrations != self._registrations:
-            self._registrations = self.plans.registrations
-            core.ready.clear()
         in_place = is_in_place(call, self.rank)
-        which = call.kind if call.plan is None else id(call.plan)
-        key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
-        found = core.ready.get(key) or self._make_ready(core, key, call, in_place)
+        found = core.ready.find(call, in_place)
         loaded, record = found
         if call.parts is not None:
             collective = loaded.current.ready.plan.collective
@@ -329,10 +337,8 @@ class Endpoint:
                 f"{loaded.current.ready.plan.name} does",
                 found="a read-only one",
             )
-        varying, instead = None, None
-        if call.may_vary:
-            instead = self._varying(core, call)
-            varying = instead[0].current.engine, instead[1]
+        instead = core.ready.find_varying(call)
+        varying = None if instead is None else (instead[0].current.engine, instead[1])
         arguments = (
             loaded.engine,
             call.count,
@@ -344,58 +350,6 @@ class Endpoint:
             self.settings.timeout_s,
         )
         return (found, instead), arguments
-
-    def _varying(self, core: _Core, call: Call) -> _Ready:
-        """The plan of the AllToAllV that other ranks may make of an AllToAll."""
-        key = ("all_to_all_v", 0, call.dtype.number, int(call.op), False, 0)
-        found = core.ready.get(key)
-        if found is None:
-            own = Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype)
-            found = self._make_ready(core, key, own, False)
-        return found
-
-    def _make_ready(self, core: _Core, key: _Key, call: Call, in_place: bool) -> _Ready:
-        ready = self._plan_for(call, in_place)
-        loaded: AnyPlan
-        if ready.range is None:
-            loaded = core.loader.load(call.kind, ready)
-        else:
-            request = self._request(call, in_place)
-            loaded = core.loader.watch(
-                key,
-                ready,
-                request,
-                lambda one: _record(call, one),
-                may_vary=call.may_vary,
-            )
-        self._log_problems()
-        if len(core.ready) >= _MOST_KEYS:
-            core.ready.clear()
-        found = loaded, _record(call, loaded.current.ready)
-        core.ready[key] = found
-        return found
-
-    def _request(self, call: Call, in_place: bool) -> Request:
-        size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
-        return Request(call.kind, self.hosts, size_bytes, in_place, call.root)
-
-    def _log_problems(self) -> None:
-        """Logs the problems of the plans that are new."""
-        problems = self.plans.problems
-        for problem in problems[self._problems :]:
-            logger.warning("%s, rank %d: %s", self.name, self.rank, problem)
-        self._problems = len(problems)
-
-    def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
-        """The plan for a call; rank 0 logs why it was chosen."""
-        if call.plan is not None:
-            return self.plans.prove(call.plan)
-        request = self._request(call, in_place)
-        ready = self.plans.find(call.kind, request.size_bytes, in_place=in_place, root=call.root)
-        if self.rank == 0 and logger.isEnabledFor(logging.INFO):
-            for line in self.plans.considered(request):
-                logger.info("%s: %s", self.name, line)
-        return ready
 
     def _error(
         self, core: _Core, either: _Either, call: Call, report: Report | None
@@ -471,10 +425,6 @@ def _submit(calls: native.Calls, arguments: _Equal | _Varying) -> native.Ticket:
     return calls.submit(*arguments)
 
 
-def _record(call: Call, ready: ReadyPlan) -> int:
-    return record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
-
-
 def _plans(
     hosts: Hosts, settings: Settings, policy: Policy | None, problems: Sequence[Diagnostic]
 ) -> Plans:
@@ -510,6 +460,8 @@ def _processes_to_watch(
 def _leave_to_parent() -> None:
     for endpoint in list(OPEN):
         endpoint._is_closed = endpoint._is_inherited = True
+        if endpoint._core is not None:
+            endpoint._core.ready.native.close()
     OPEN.clear()
 
 

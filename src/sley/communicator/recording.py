@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sley.communicator.calls import Call
 from sley.communicator.stats import logger
+from sley.engine import native
 from sley.errors import SleyError
 from sley.ir.collectives import standard
 from sley.rendezvous.hosts import Hosts, Process
@@ -210,8 +211,19 @@ class Recording:
     `record`'s blocks. Each gets all calls."""
 
     def __init__(self) -> None:
-        self.recorders: tuple[Recorder, ...] = ()
+        self._recorders: tuple[Recorder, ...] = ()
         self._file: tuple[Path, Recorder] | None = None
+
+    @property
+    def recorders(self) -> tuple[Recorder, ...]:
+        """Those that record now."""
+        return self._recorders
+
+    @recorders.setter
+    def recorders(self, recorders: tuple[Recorder, ...]) -> None:
+        if bool(recorders) != bool(self._recorders):
+            native.TensorCalls.is_watched = bool(recorders)  # calls without Python aren't recorded
+        self._recorders = recorders
 
     def start(self) -> None:
         """Records from now on if SLEY_RECORD names a file."""

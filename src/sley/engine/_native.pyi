@@ -2,11 +2,12 @@
 The CPU engine of sley: shared memory, connections, and the interpreter of a rank.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, overload
 
 import numpy
 from numpy.typing import NDArray
+from typing_extensions import CapsuleType
 
 from sley.engine.program import RankProgram, Wiring
 
@@ -334,3 +335,70 @@ def ucx_transport(fabric: Fabric, nics: Sequence[str], nic: int, timeout_s: floa
 
 def ucx_version(library: str) -> str:
     """The version of a libucp.so.0; OSError if it cannot be used."""
+
+class ReadyCalls:
+    """
+    What runs the calls that a rank has made before: equal ones need no Python. A call is known by its kind (a number), type, operation, whether it is in place, root, and count.
+    """
+
+    @staticmethod
+    def create(calls: Calls, timeout_s: float) -> ReadyCalls:
+        """timeout_s: of the calls."""
+
+    @overload
+    def put(self, kind: int, dtype: int, op: int, in_place: bool, root: int, count: int, engine: Engine, what: int, varying: tuple[Engine, int] | None) -> None:
+        """Makes a call ready. The last three: as for `Calls.run`."""
+
+    @overload
+    def put(self, kind: int, dtype: int, op: int, in_place: bool, root: int, count: int, choice: Choice, what: int, varying: tuple[Engine, int] | None) -> None:
+        """Makes a call ready, on a choice's engines."""
+
+    def clear(self) -> None:
+        """Forgets all."""
+
+    def close(self) -> None:
+        """Forgets all, and what is put later."""
+
+    def set_timeout(self, seconds: float) -> None:
+        """Sets that of later calls."""
+
+    @property
+    def number(self) -> int:
+        """How many calls have run."""
+
+class TensorCalls:
+    """
+    The ready calls of a rank on tensors. Its functions take what methods of a process group take, and return None after a synchronous call that was ready; all other calls go to `otherwise`.
+    """
+
+    @staticmethod
+    def create(ready: ReadyCalls, exchange: CapsuleType, classes: tuple[type, ...], rank: int, ranks: int, moved: Sequence[tuple[int, int, int]], reduced: Sequence[tuple[int, int, int]], reductions: Sequence[int], profiler: dict[str, Any], no_timeout: object, fail: Callable[..., Any]) -> TensorCalls:
+        """
+        exchange: DLPack's C interface of the framework. classes: of its plain tensors. moved, reduced: the engine's types of elements that are moved or reduced, each after DLPack's code and bits. reductions: the engine's operation by the hash of the framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true while calls are profiled. no_timeout: the largest value of a timeout that is none. fail: raises the error of a call, from what `ReadyCalls.put` takes and its report. ValueError for an unknown version of `exchange`.
+        """
+
+    is_watched: ClassVar[bool] = ...
+    """Whether all calls go to `otherwise`."""
+
+    def update(self, kind: int, options_class: object, reduces: bool, has_root: bool, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a kind of calls whose output is their input."""
+
+    def move(self, kind: int, options_class: object, reduces: bool, parts: int, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        The function of a kind of calls from one tensor to another. parts: 0 if the output has a part for each rank, 1 if the input has, 2 if both have.
+        """
+
+def add_operators(path: str, types: Sequence[tuple[str, int, int, int]], reductions: Mapping[str, int], kinds: Mapping[str, int]) -> None:
+    """
+    Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: PyTorch's name, the engine's numbers of a type whose elements are moved and reduced (-1: none), and its bytes. reductions, kinds: the engine's numbers, by name. RuntimeError if LibTorch lacks a function.
+    """
+
+def add_group(name: str, ready: ReadyCalls, rank: int, ranks: int, explain: Callable[..., Any]) -> None:
+    """
+    Makes the ready calls of a group known to the operators. explain: the error of a call as text, from what `ReadyCalls.put` takes and its report.
+    """
+
+def set_operator_error(error: str) -> None:
+    """
+    The error of the call that an operator has left to Python, in this thread.
+    """

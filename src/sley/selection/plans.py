@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -139,7 +139,7 @@ class Plans:
 
     problems: problems of the files of `plan_dir`, of the cache and of the policy, which are then
     not used. Those of the policy's plans are added when a call needs the plan.
-    registrations: how many times `register` has succeeded.
+    on_registration: called after `register` has succeeded, if it isn't None.
     changes: of plans that the policy chose, in the order in which they were made.
 
     Within their sizes, user plans take precedence over the policy and the library's algorithms:
@@ -165,7 +165,7 @@ class Plans:
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool, int], _Table] = {}
         self._made: dict[tuple[object, ...], tuple[Plan, str, bytes]] = {}
-        self.registrations = 0
+        self.on_registration: Callable[[], None] | None = None
         self._given: dict[int, ReadyPlan] = {}
         self._registered: list[UserPlan] = []
         self._folder = PlanFolder() if plan_dir is None else read_folder(plan_dir, self._capacity)
@@ -258,7 +258,8 @@ class Plans:
         with self._lock:
             self._registered = [*found, *self._registered]
             self._tables = {}
-            self.registrations += 1
+        if self.on_registration is not None:
+            self.on_registration()
         return [str(user_plan) for user_plan in found]
 
     def prove(self, plan: Plan) -> ReadyPlan:

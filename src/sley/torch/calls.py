@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import profiler
 
 from sley.communicator import Call, Parts
 from sley.communicator.endpoint import Endpoint
@@ -130,22 +131,34 @@ class CallRunner:
         """Starts `call` on `memories`, and waits for its end unless it is asynchronous."""
         self.sequence_number += 1
         timeout_s = timeout_of(opts)
+        event = self._begin(call) if profiler._is_profiler_enabled else None
         try:
             if not opts.asyncOp and timeout_s is None:
                 self.endpoint.submit(call)
                 for memory in memories:
                     if memory.unpack is not None:
                         memory.unpack()
+                _end(event)
                 return _finished_work(outputs)
             work = self.endpoint.submit(call, async_op=True)
         except SleyError as error:
+            _end(event)
             raise collective_error(error) from error
+        if event is not None:
+            work.on_done(lambda: _end(event))
         pending = self.pending(
             [work], outputs, owners=memories, unpack=unpack_all(memories), timeout_s=timeout_s
         )
         if not opts.asyncOp:
             pending.wait()
         return pending
+
+    def _begin(self, call: Call) -> profiler.record_function:
+        """Begins the event of a call in PyTorch's profile, with its kind, size and plan. It ends
+        with the call, for an asynchronous one in the engine's thread."""
+        event = profiler.record_function(f"sley:{self.endpoint.describe(call)}")
+        event.__enter__()
+        return event
 
     def pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
         """A work object for calls in progress."""
@@ -161,6 +174,11 @@ class CallRunner:
         """One work object for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
         return Together(works, [tensor for work in works for tensor in work.result()])
+
+
+def _end(event: profiler.record_function | None) -> None:
+    if event is not None:
+        event.__exit__(None, None, None)
 
 
 def timeout_of(opts: Any) -> float | None:

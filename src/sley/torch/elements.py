@@ -54,7 +54,7 @@ _MOVED: dict[torch.dtype, Element] = {
 }
 """Quantized types are missing: their tensors also contain scales."""
 
-_REDUCTIONS = {
+REDUCTIONS = {
     dist.ReduceOp(dist.ReduceOp.SUM): ReduceOp.SUM,
     dist.ReduceOp(dist.ReduceOp.PRODUCT): ReduceOp.PRODUCT,
     dist.ReduceOp(dist.ReduceOp.MIN): ReduceOp.MIN,
@@ -95,7 +95,7 @@ def reduction_of(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
     """
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         return None
-    reduction, dtype = _REDUCTIONS.get(op), tensor.dtype
+    reduction, dtype = REDUCTIONS.get(op), tensor.dtype
     if dtype is torch.bool and reduction in _OF_BOOLS:
         return _BY_SIZE[1], _OF_BOOLS[reduction]
     if reduction is None or (reduction in _BITWISE and dtype.is_floating_point):

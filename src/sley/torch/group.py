@@ -28,7 +28,31 @@ from sley.torch.collectives import Collectives
 from sley.torch.fallback import Fallback
 from sley.torch.memory import empty
 from sley.torch.messages import Messages
+from sley.torch.operators import add_group
+from sley.torch.ready import ready_methods
 from sley.torch.work import Finished, Pending, Together
+
+_NAMES_OF_COLLECTIVES = (
+    ("allreduce",),
+    ("allreduce_coalesced",),
+    ("broadcast",),
+    ("reduce",),
+    ("barrier",),
+    ("gather",),
+    ("scatter",),
+    ("gather_single", "gather_into_tensor"),
+    ("allgather",),
+    ("allgather_coalesced",),
+    ("all_gather_single", "_allgather_base"),
+    ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+    ("reduce_scatter",),
+    ("reduce_scatter_single", "_reduce_scatter_base"),
+    ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+    ("alltoall",),
+    ("all_to_all_single", "alltoall_base"),
+)
+"""The methods of `Collectives` that are methods of a group, with their names in other releases of
+PyTorch."""
 
 
 class ProcessGroupSley(dist.ProcessGroup):
@@ -58,6 +82,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         super().__init__(rank, ranks)
         self._endpoint = endpoint
         self._runner = CallRunner(endpoint)
+        self._ready = endpoint.ready
         self._fallback = Fallback(self)
         self._take_methods()
         self._store = store
@@ -71,20 +96,12 @@ class ProcessGroupSley(dist.ProcessGroup):
         """Makes methods of its members the group's own, so that calls reach them directly. Some
         have several names, for different releases of PyTorch."""
         c = Collectives(self._runner, self._fallback)
-        self.allreduce, self.allreduce_coalesced = c.allreduce, c.allreduce_coalesced
-        self.broadcast, self.reduce, self.barrier = c.broadcast, c.reduce, c.barrier
-        self.gather, self.scatter = c.gather, c.scatter
-        self.gather_single = self.gather_into_tensor = c.gather_single
-        self.allgather, self.allgather_coalesced = c.allgather, c.allgather_coalesced
-        self.all_gather_single = self._allgather_base = c.all_gather_single
-        self.all_gather_single_coalesced = c.all_gather_single_coalesced
-        self.allgather_into_tensor_coalesced = c.all_gather_single_coalesced
-        self.reduce_scatter = c.reduce_scatter
-        self.reduce_scatter_single = self._reduce_scatter_base = c.reduce_scatter_single
-        self.reduce_scatter_single_coalesced = c.reduce_scatter_single_coalesced
-        self.reduce_scatter_tensor_coalesced = c.reduce_scatter_single_coalesced
-        self.alltoall = c.alltoall
-        self.all_to_all_single = self.alltoall_base = c.all_to_all_single
+        for names in _NAMES_OF_COLLECTIVES:
+            for name in names:
+                setattr(self, name, getattr(c, names[0]))
+        for name, method in ready_methods(c, self._runner).items():
+            for other in next(names for names in _NAMES_OF_COLLECTIVES if names[0] == name):
+                setattr(self, other, method)
         m = Messages(self._runner, self._fallback)
         self.send, self.recv, self.recv_anysource = m.send, m.recv, m.recv_anysource
         self._start_coalescing = self._runner.start_coalescing
@@ -110,6 +127,7 @@ class ProcessGroupSley(dist.ProcessGroup):
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         self._name = name
+        add_group(name, self._runner)
 
     def getGroupDesc(self) -> str:  # noqa: N802
         return self._description
@@ -129,7 +147,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         """Does nothing: every group counts its collectives from 0."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._runner.sequence_number
+        return self._runner.sequence_number + self._ready.number
 
     # The group is its own backend for CPU tensors.
 

@@ -1,0 +1,285 @@
+// PyTorch operators whose ready calls run without Python: `torch.ops.sley`. Python defines them
+// (sley/torch/operators.py), and for each a second one, with an underscore before its name, that
+// makes any call; this file adds the kernels for tensors on CPUs.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unordered_map.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "bindings/columns.hpp"
+#include "engine/ready.hpp"
+#include "torch/libtorch.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+constexpr std::int32_t kNone = -1;
+
+// An operator's arguments: tensors, then a root and an operation if it has them, and the group.
+struct Operator {
+    const char* name;
+    const char* any;   // the one that makes any call
+    const char* kind;  // of the call
+    std::optional<PartsOf> parts;  // none: the output is the input
+    bool has_root;
+    bool reduces;
+
+    std::size_t root_at() const { return parts ? 2 : 1; }
+    std::size_t op_at() const { return root_at() + (has_root ? 1 : 0); }
+    std::size_t group_at() const { return op_at() + (reduces ? 1 : 0); }
+};
+
+constexpr std::array<Operator, 6> kOperators{{
+    {"all_reduce_", "sley::_all_reduce_", "all_reduce", {}, false, true},
+    {"broadcast_", "sley::_broadcast_", "broadcast", {}, true, false},
+    {"reduce_", "sley::_reduce_", "reduce", {}, true, true},
+    {"all_gather_into", "sley::_all_gather_into", "all_gather", PartsOf::kOutput, false, false},
+    {"reduce_scatter_into", "sley::_reduce_scatter_into", "reduce_scatter", PartsOf::kInput, false,
+     true},
+    {"all_to_all_into", "sley::_all_to_all_into", "all_to_all", PartsOf::kBoth, false, false},
+}};
+
+// The engine's type of a PyTorch type whose elements are moved, or reduced, and its bytes.
+struct Type {
+    std::int32_t moved = kNone, reduced = kNone, item = 0;
+};
+
+// The calls of a group. explain: the error of one, as text.
+struct Group {
+    std::shared_ptr<ReadyCalls> ready;
+    std::int32_t rank, ranks;
+    PyObject* explain;
+};
+
+// They live as long as the process, as the operators do.
+struct Operators {
+    libtorch::Functions torch;
+    std::vector<Type> types;  // by LibTorch's numbers
+    std::unordered_map<std::string, std::int32_t> reductions;
+    std::array<std::int32_t, kOperators.size()> kinds;
+    std::shared_mutex mutex;
+    std::unordered_map<std::string, std::shared_ptr<const Group>> groups;
+};
+
+Operators* g_operators = nullptr;
+thread_local std::string t_error;  // of the latest call that Python made in this thread
+
+void check(libtorch::Error error, const char* what) {
+    if (error != 0) throw std::runtime_error(std::string("LibTorch failed: ") + what);
+}
+
+std::string_view text_at(libtorch::Value value) {
+    const auto text = reinterpret_cast<libtorch::Text>(value);
+    const char* start = nullptr;
+    std::size_t length = 0;
+    check(g_operators->torch.torch_string_c_str(text, &start), "a text");
+    check(g_operators->torch.torch_string_length(text, &length), "a text's length");
+    return {start, length};
+}
+
+// Whether the tensor's elements can be used where they are; then reads where.
+bool read(libtorch::Value value, bool reduces, Elements& out) {
+    const auto& torch = g_operators->torch;
+    const auto tensor = reinterpret_cast<libtorch::Tensor>(value);
+    bool is_contiguous = false;
+    check(torch.aoti_torch_is_contiguous(tensor, &is_contiguous), "a tensor's strides");
+    std::int32_t number = 0;
+    check(torch.aoti_torch_get_dtype(tensor, &number), "a tensor's type");
+    check(torch.aoti_torch_get_numel(tensor, &out.count), "a tensor's size");
+    if (!is_contiguous || out.count == 0) return false;
+    const auto at = static_cast<std::size_t>(number);
+    if (at >= g_operators->types.size()) return false;
+    const auto& type = g_operators->types[at];
+    const auto engine = reduces ? type.reduced : type.moved;
+    if (engine == kNone) return false;
+    void* data = nullptr;
+    check(torch.aoti_torch_get_data_ptr(tensor, &data), "a tensor's memory");
+    out.start = static_cast<std::byte*>(data);
+    out.type = static_cast<DataType>(engine);
+    out.item = type.item;
+    return true;
+}
+
+std::shared_ptr<const Group> find_group(std::string_view name) {
+    const std::shared_lock lock(g_operators->mutex);
+    const auto found = g_operators->groups.find(std::string(name));
+    return found == g_operators->groups.end() ? nullptr : found->second;
+}
+
+std::optional<CallRequest> request_of(std::size_t number, const Group& group,
+                                      const libtorch::Value* stack) {
+    const auto& o = kOperators[number];
+    auto op = ReduceOp::kSum;
+    if (o.reduces) {
+        const auto found = g_operators->reductions.find(std::string(text_at(stack[o.op_at()])));
+        if (found == g_operators->reductions.end()) return {};
+        op = static_cast<ReduceOp>(found->second);
+    }
+    Elements first{}, second{};
+    if (!read(stack[0], o.reduces, first)) return {};
+    const auto kind = g_operators->kinds[number];
+    if (!o.parts) {
+        const auto root = o.has_root ? static_cast<std::int32_t>(stack[o.root_at()]) : 0;
+        return update_request(kind, first, op, root);
+    }
+    if (!read(stack[1], o.reduces, second)) return {};
+    return move_request(kind, *o.parts, first, second, op, group.rank, group.ranks);
+}
+
+// An exception of a signal handler that ended a call. LibTorch knows only errors of C++; so this
+// one is raised in the main thread right after that.
+std::string hand_on_interruption() {
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    const auto raise = [](void* error) {
+        auto* raised = static_cast<PyObject*>(error);
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
+        Py_DECREF(raised);
+        return -1;
+    };
+    std::string name = reinterpret_cast<PyTypeObject*>(type)->tp_name;
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    if (Py_AddPendingCall(raise, value) != 0) Py_XDECREF(value);
+    return "the call was interrupted by " + name;
+}
+
+std::string explain(const Group& group, const CallKey& key, const Outcome& outcome) {
+    const Locked locked;
+    if (PyErr_Occurred() != nullptr) return hand_on_interruption();
+    try {
+        const nb::handle function(group.explain);
+        return nb::cast<std::string>(function(key.kind, static_cast<int>(key.type),
+                                              static_cast<int>(key.op), key.in_place, key.root,
+                                              key.count, to_report(outcome)));
+    } catch (nb::python_error& error) {
+        return error.what();
+    }
+}
+
+// Runs a ready call; its outcome, or nothing if it isn't ready. Callers with Python's lock release
+// it; those without may be threads that Python doesn't know, but signals matter in its own only.
+std::optional<Outcome> run_ready(const Group& group, const CallRequest& request) {
+    if (PyGILState_Check() != 0) {
+        const Waiting waiting;
+        return group.ready->run(request);
+    }
+    const Interruptible interruptible;
+    return group.ready->run(request);
+}
+
+void drop(std::size_t number, libtorch::Value* stack) {
+    const auto& torch = g_operators->torch;
+    const auto& o = kOperators[number];
+    for (std::size_t i = 0; i < (o.parts ? 2u : 1u); ++i) {
+        torch.aoti_torch_delete_tensor_object(reinterpret_cast<libtorch::Tensor>(stack[i]));
+    }
+    for (std::size_t i = o.op_at(); i <= o.group_at(); ++i) {
+        torch.torch_delete_string(reinterpret_cast<libtorch::Text>(stack[i]));
+    }
+}
+
+// Leaves a call to Python, with its arguments.
+void run_any(std::size_t number, libtorch::Value* stack) {
+    t_error.clear();
+    const auto error = g_operators->torch.aoti_torch_call_dispatcher(kOperators[number].any, "", stack);
+    if (!t_error.empty()) throw std::runtime_error(t_error);
+    check(error, kOperators[number].any);
+}
+
+template <std::size_t number>
+void run_operator(libtorch::Value* stack, std::uint64_t, std::uint64_t) {
+    const auto group = find_group(text_at(stack[kOperators[number].group_at()]));
+    if (group) {
+        const auto request = request_of(number, *group, stack);
+        const auto outcome = request ? run_ready(*group, *request) : std::nullopt;
+        if (outcome) {
+            drop(number, stack);
+            if (outcome->status == Status::kDone) return;
+            throw std::runtime_error(explain(*group, request->key, *outcome));
+        }
+    }
+    run_any(number, stack);
+}
+
+template <std::size_t... numbers>
+void add_kernels(libtorch::Library library, std::index_sequence<numbers...>) {
+    const auto& torch = g_operators->torch;
+    (check(torch.aoti_torch_library_impl(library, kOperators[numbers].name,
+                                         &run_operator<numbers>),
+           kOperators[numbers].name),
+     ...);
+}
+
+using TypeRows = std::vector<std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>>;
+using Numbers = std::unordered_map<std::string, std::int32_t>;
+
+void add_operators(const std::string& path, const TypeRows& types, const Numbers& reductions,
+                   const Numbers& kinds) {
+    if (g_operators != nullptr) return;
+    auto operators = std::make_unique<Operators>();
+    operators->torch = libtorch::find_functions(path);
+    operators->reductions = reductions;
+    for (std::size_t i = 0; i < kOperators.size(); ++i) {
+        operators->kinds[i] = kinds.at(kOperators[i].kind);
+    }
+    for (const auto& [name, moved, reduced, item] : types) {
+        const auto number = libtorch::find_type(path, name);
+        if (number < 0) continue;
+        const auto at = static_cast<std::size_t>(number);
+        if (operators->types.size() <= at) operators->types.resize(at + 1);
+        operators->types[at] = {moved, reduced, item};
+    }
+    g_operators = operators.release();
+    libtorch::Library library = nullptr;
+    check(g_operators->torch.aoti_torch_library_init_impl("sley", "CPU", __FILE__, __LINE__,
+                                                          &library),
+          "a library of operators");
+    add_kernels(library, std::make_index_sequence<kOperators.size()>());
+}
+
+void add_group(const std::string& name, std::shared_ptr<ReadyCalls> ready, std::int32_t rank,
+               std::int32_t ranks, AnyFunction explain) {
+    auto group = std::make_shared<Group>(
+        Group{std::move(ready), rank, ranks, explain.release().ptr()});
+    const std::unique_lock lock(g_operators->mutex);
+    g_operators->groups[name] = std::move(group);
+}
+
+}  // namespace
+
+void define_operators(nb::module_& m) {
+    m.def("add_operators", &add_operators, "path"_a, "types"_a, "reductions"_a, "kinds"_a,
+          "Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: "
+          "PyTorch's name, the engine's numbers of a type whose elements are moved and reduced "
+          "(-1: none), and its bytes. reductions, kinds: the engine's numbers, by name. "
+          "RuntimeError if LibTorch lacks a function.");
+    m.def("add_group", &add_group, "name"_a, "ready"_a, "rank"_a, "ranks"_a, "explain"_a,
+          "Makes the ready calls of a group known to the operators. explain: the error of a call "
+          "as text, from what `ReadyCalls.put` takes and its report.");
+    m.def(
+        "set_operator_error", [](const std::string& error) { t_error = error; }, "error"_a,
+        "The error of the call that an operator has left to Python, in this thread.");
+}
+
+}  // namespace sley

@@ -1,0 +1,280 @@
+// Collectives on the tensors of a Python framework, from Python to the engine without Python
+// between: ready calls of plain tensors. All others go to Python's functions.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "bindings/columns.hpp"
+#include "engine/ready.hpp"
+#include "torch/dlpack.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+constexpr std::int32_t kNone = -1;
+
+// The engine's types by DLPack's; kNone for those that aren't here.
+class Types {
+public:
+    using Rows = std::vector<std::tuple<std::uint8_t, std::uint8_t, std::int32_t>>;
+
+    explicit Types(const Rows& rows) {
+        for (auto& row : numbers_) row.fill(kNone);
+        for (const auto& [code, bits, number] : rows) {
+            if (code >= kCodes || bits / 8 >= kSizes || bits % 8 != 0) continue;
+            numbers_[code][bits / 8] = number;
+        }
+    }
+    std::int32_t find(const dlpack::DataType& type) const {
+        if (type.code >= kCodes || type.bits / 8 >= kSizes || type.bits % 8 != 0) return kNone;
+        return type.lanes == 1 ? numbers_[type.code][type.bits / 8] : kNone;
+    }
+
+private:
+    static constexpr std::size_t kCodes = 16, kSizes = 17;
+    std::array<std::array<std::int32_t, kSizes>, kCodes> numbers_;
+};
+
+bool has_gaps(const dlpack::Tensor& tensor) {
+    if (tensor.strides == nullptr) return false;
+    std::int64_t expected = 1;
+    for (std::int32_t d = tensor.ndim - 1; d >= 0; --d) {
+        if (tensor.shape[d] == 1) continue;
+        if (tensor.strides[d] != expected) return true;
+        expected *= tensor.shape[d];
+    }
+    return false;
+}
+
+// What the options object of a call says, by the attributes that its kind has.
+struct Options {
+    bool is_plain = false;  // neither asynchronous nor with a timeout of its own
+    std::int32_t op = 0;
+    std::int32_t root = 0;
+};
+
+using Classes = nb::typed<nb::tuple, nb::type_object, nb::ellipsis>;
+using Namespace = nb::typed<nb::dict, nb::str, nb::any>;
+
+class TensorCalls {
+public:
+    // The arguments are those of `TensorCalls.create` in Python.
+    TensorCalls(std::shared_ptr<ReadyCalls> ready, const nb::capsule& exchange,
+                Classes classes, std::int32_t rank, std::int32_t ranks, const Types& moved,
+                const Types& reduced, std::vector<std::int32_t> reductions, Namespace profiler,
+                nb::object no_timeout, AnyFunction fail)
+        : ready_(std::move(ready)), classes_(std::move(classes)), rank_(rank), ranks_(ranks),
+          moved_(moved), reduced_(reduced), reductions_(std::move(reductions)),
+          profiler_(std::move(profiler)), no_timeout_(std::move(no_timeout)),
+          fail_(std::move(fail)) {
+        const auto* api = static_cast<dlpack::Exchange*>(exchange.data(dlpack::kCapsule));
+        if (api == nullptr || api->header.major != dlpack::kMajor || api->read == nullptr) {
+            throw std::invalid_argument("another version of DLPack's C interface");
+        }
+        read_ = api->read;
+    }
+
+    // A call whose output is its input; whether it has run.
+    bool update(std::int32_t kind, nb::handle options_class, bool reduces, bool has_root,
+                nb::handle tensors, nb::handle given) {
+        Elements data{};
+        if (!PyList_CheckExact(tensors.ptr()) || PyList_GET_SIZE(tensors.ptr()) != 1) return false;
+        if (!read(PyList_GET_ITEM(tensors.ptr(), 0), reduces, data)) return false;
+        const auto options = read(given, options_class, reduces, has_root);
+        if (!options.is_plain) return false;
+        return run(update_request(kind, data, static_cast<ReduceOp>(options.op), options.root));
+    }
+
+    // A call from one tensor to another; whether it has run.
+    bool move(std::int32_t kind, nb::handle options_class, bool reduces, PartsOf parts,
+              nb::handle output, nb::handle input, nb::handle given) {
+        Elements in{}, out{};
+        if (!read(output, reduces, out) || !read(input, reduces, in)) return false;
+        const auto options = read(given, options_class, reduces, false);
+        if (!options.is_plain) return false;
+        const auto request = move_request(kind, parts, out, in, static_cast<ReduceOp>(options.op),
+                                          rank_, ranks_);
+        return request && run(*request);
+    }
+
+private:
+    // Whether the elements of `object` can be used where they are; then reads where. Errors are
+    // left to Python's functions, which ask again.
+    bool read(nb::handle object, bool reduces, Elements& out) const {
+        if (!is_plain_class(Py_TYPE(object.ptr()))) return false;
+        dlpack::Tensor tensor{};
+        if (read_(object.ptr(), &tensor) != 0) {
+            PyErr_Clear();
+            return false;
+        }
+        if (tensor.device.type != dlpack::kCpu || has_gaps(tensor)) return false;
+        const auto type = (reduces ? reduced_ : moved_).find(tensor.dtype);
+        if (type == kNone) return false;
+        out.type = static_cast<DataType>(type);
+        out.item = tensor.dtype.bits / 8;
+        out.count = 1;
+        for (std::int32_t d = 0; d < tensor.ndim; ++d) out.count *= tensor.shape[d];
+        if (out.count == 0) return false;
+        out.start = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+        return !is_negated(object);
+    }
+
+    bool is_plain_class(PyTypeObject* type) const {
+        for (std::size_t i = 0; i < classes_.size(); ++i) {
+            if (reinterpret_cast<PyObject*>(type) == classes_[i].ptr()) return true;
+        }
+        return false;
+    }
+
+    // Whether the elements in memory are the negatives of the tensor's: DLPack doesn't say so.
+    bool is_negated(nb::handle tensor) const {
+        auto* found = PyObject_CallMethodNoArgs(tensor.ptr(), is_neg_.ptr());
+        if (found == nullptr) throw nb::python_error();
+        const bool negated = found == Py_True;
+        Py_DECREF(found);
+        return negated;
+    }
+
+    Options read(nb::handle given, nb::handle options_class, bool reduces, bool has_root) const {
+        Options options;
+        if (reinterpret_cast<PyObject*>(Py_TYPE(given.ptr())) != options_class.ptr()) return {};
+        if (!nb::getattr(given, async_op_).is(nb::handle(Py_False))) return {};
+        const int is_timed = PyObject_RichCompareBool(nb::getattr(given, timeout_).ptr(),
+                                                      no_timeout_.ptr(), Py_GT);
+        if (is_timed < 0) throw nb::python_error();
+        if (is_timed != 0) return {};
+        if (reduces) {
+            const auto number = PyObject_Hash(nb::getattr(given, reduce_op_).ptr());
+            if (number < 0 || number >= static_cast<Py_hash_t>(reductions_.size())) return {};
+            options.op = reductions_[static_cast<std::size_t>(number)];
+            if (options.op == kNone) return {};
+        }
+        if (has_root) options.root = nb::cast<std::int32_t>(nb::getattr(given, root_));
+        options.is_plain = true;
+        return options;
+    }
+
+    bool run(const CallRequest& request) const {
+        if (is_watched || is_profiled()) return false;
+        std::optional<Outcome> outcome;
+        {
+            const Waiting waiting;
+            outcome = ready_->run(request);
+        }
+        raise_if_interrupted();
+        if (!outcome) return false;
+        if (outcome->status == Status::kDone) return true;
+        const auto& key = request.key;
+        fail_(key.kind, static_cast<int>(key.type), static_cast<int>(key.op), key.in_place,
+              key.root, key.count, to_report(*outcome));
+        throw std::logic_error("a failed call without an error");
+    }
+
+    bool is_profiled() const {
+        return PyDict_GetItem(profiler_.ptr(), is_profiler_enabled_.ptr()) == Py_True;
+    }
+
+    std::shared_ptr<ReadyCalls> ready_;
+    int (*read_)(void*, dlpack::Tensor*);
+    Classes classes_;
+    std::int32_t rank_, ranks_;
+    Types moved_, reduced_;
+    std::vector<std::int32_t> reductions_;
+    Namespace profiler_;
+    nb::object no_timeout_;
+    AnyFunction fail_;
+    nb::str is_neg_ = nb::str("is_neg"), async_op_ = nb::str("asyncOp"),
+            timeout_ = nb::str("timeout"), reduce_op_ = nb::str("reduceOp"),
+            root_ = nb::str("rootRank"),
+            is_profiler_enabled_ = nb::str("_is_profiler_enabled");
+
+public:
+    // Whether the calls of this process are recorded, which Python's functions do.
+    static inline bool is_watched = false;
+};
+
+using Shared = std::shared_ptr<TensorCalls>;
+
+AnyFunction make_update(const Shared& calls, std::int32_t kind, nb::object options_class,
+                       bool reduces, bool has_root, AnyFunction otherwise) {
+    return nb::borrow<AnyFunction>(nb::cpp_function([=](nb::args args, nb::kwargs more) -> nb::object {
+        if (args.size() == 2 && more.size() == 0 &&
+            calls->update(kind, options_class, reduces, has_root, args[0], args[1])) {
+            return nb::none();
+        }
+        return otherwise(*args, **more);
+    }));
+}
+
+AnyFunction make_move(const Shared& calls, std::int32_t kind, nb::object options_class, bool reduces,
+                     int parts, AnyFunction otherwise) {
+    return nb::borrow<AnyFunction>(nb::cpp_function([=](nb::args args, nb::kwargs more) -> nb::object {
+        // An exchange has lists of split sizes before its options; empty ones are equal parts.
+        const std::size_t last = static_cast<PartsOf>(parts) == PartsOf::kBoth ? 4 : 2;
+        bool is_plain = args.size() == last + 1 && more.size() == 0;
+        for (std::size_t i = 2; is_plain && i < last; ++i) {
+            is_plain = PyList_CheckExact(args[i].ptr()) && PyList_GET_SIZE(args[i].ptr()) == 0;
+        }
+        if (is_plain && calls->move(kind, options_class, reduces, static_cast<PartsOf>(parts),
+                                    args[0], args[1], args[last])) {
+            return nb::none();
+        }
+        return otherwise(*args, **more);
+    }));
+}
+
+}  // namespace
+
+void define_tensors(nb::module_& m) {
+    nb::class_<TensorCalls>(
+        m, "TensorCalls",
+        "The ready calls of a rank on tensors. Its functions take what methods of a process group "
+        "take, and return None after a synchronous call that was ready; all other calls go to "
+        "`otherwise`.")
+        .def_static(
+            "create",
+            [](std::shared_ptr<ReadyCalls> ready, const nb::capsule& exchange, Classes classes,
+               std::int32_t rank, std::int32_t ranks, const Types::Rows& moved,
+               const Types::Rows& reduced, std::vector<std::int32_t> reductions, Namespace profiler,
+               nb::object no_timeout, AnyFunction fail) {
+                return std::make_shared<TensorCalls>(
+                    std::move(ready), exchange, std::move(classes), rank, ranks, Types(moved),
+                    Types(reduced), std::move(reductions), std::move(profiler),
+                    std::move(no_timeout), std::move(fail));
+            },
+            "ready"_a, "exchange"_a, "classes"_a, "rank"_a, "ranks"_a, "moved"_a, "reduced"_a,
+            "reductions"_a, "profiler"_a, "no_timeout"_a, "fail"_a,
+            "exchange: DLPack's C interface of the framework. classes: of its plain tensors. "
+            "moved, reduced: the engine's types of elements that are moved or reduced, each after "
+            "DLPack's code and bits. reductions: the engine's operation by the hash of the "
+            "framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true "
+            "while calls are profiled. no_timeout: the largest value of a timeout that is none. "
+            "fail: raises the error of a call, from what `ReadyCalls.put` takes and its report. "
+            "ValueError for an unknown version of `exchange`.")
+        .def_prop_rw_static(
+            "is_watched", [](nb::handle) { return TensorCalls::is_watched; },
+            [](nb::handle, bool is_watched) { TensorCalls::is_watched = is_watched; },
+            "Whether all calls go to `otherwise`.")
+        .def("update", &make_update, "kind"_a, "options_class"_a, "reduces"_a, "has_root"_a,
+             "otherwise"_a, "The function of a kind of calls whose output is their input.")
+        .def("move", &make_move, "kind"_a, "options_class"_a, "reduces"_a, "parts"_a,
+             "otherwise"_a,
+             "The function of a kind of calls from one tensor to another. parts: 0 if the output "
+             "has a part for each rank, 1 if the input has, 2 if both have.");
+}
+
+}  // namespace sley

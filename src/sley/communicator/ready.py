@@ -1,0 +1,138 @@
+"""Ready calls: the plans of calls that a rank has made before, in Python and in the engine."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeAlias
+
+from sley.communicator.calls import Call, kind_number, record_of
+from sley.communicator.loading import AnyPlan, Loader
+from sley.communicator.stats import logger
+from sley.engine import native
+from sley.rendezvous.hosts import Hosts
+from sley.selection.kinds import Request, size_of
+from sley.selection.plans import Plans, ReadyPlan
+
+Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
+"""A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
+
+Ready: TypeAlias = "tuple[AnyPlan, int]"
+"""The plan of a call, and its record."""
+
+_MOST_KEYS = 4096
+"""Different calls whose plans are remembered; after more, all are looked up again."""
+
+
+class ReadyCalls:
+    """The plans of a rank's calls. The first call of its kind, count, type, operation, place and
+    root finds and loads the plan, equal ones take it from here.
+
+    native: the same for the engine, for calls without Python.
+    """
+
+    def __init__(
+        self,
+        plans: Plans,
+        loader: Loader,
+        calls: native.Calls,
+        hosts: Hosts,
+        *,
+        rank: int,
+        name: str,
+        timeout_s: float,
+    ) -> None:
+        self._plans, self._loader, self._hosts = plans, loader, hosts
+        self._rank, self._name = rank, name
+        self._found: dict[Key, Ready] = {}
+        self._problems = 0
+        self.native = native.ReadyCalls.create(calls, timeout_s)
+        plans.on_registration = self.clear
+
+    def find(self, call: Call, in_place: bool) -> Ready:
+        """The plan of a call. Errors: N65x, R507, R510, V2xx."""
+        which = call.kind if call.plan is None else id(call.plan)
+        key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
+        return self._found.get(key) or self._make(key, call, in_place)
+
+    def find_varying(self, call: Call) -> Ready | None:
+        """The plan of the AllToAllV that other ranks may make of the AllToAll `call`; None if they
+        may not."""
+        if not call.may_vary:
+            return None
+        return self.find(Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op), False)
+
+    def clear(self) -> None:
+        """Forgets all plans: others may take precedence from now on."""
+        self._found.clear()
+        self.native.clear()
+
+    def close(self) -> None:
+        """Forgets all plans, for good."""
+        self._plans.on_registration = None
+        self._found.clear()
+        self.native.close()
+
+    def log_problems(self) -> None:
+        """Logs the problems of the plans that are new."""
+        problems = self._plans.problems
+        for problem in problems[self._problems :]:
+            logger.warning("%s, rank %d: %s", self._name, self._rank, problem)
+        self._problems = len(problems)
+
+    def _make(self, key: Key, call: Call, in_place: bool) -> Ready:
+        ready = self._plan_for(call, in_place)
+        loaded: AnyPlan
+        if ready.range is None:
+            loaded = self._loader.load(call.kind, ready)
+        else:
+            loaded = self._loader.watch(
+                key,
+                ready,
+                self._request(call, in_place),
+                lambda one: _record(call, one),
+                may_vary=call.may_vary,
+            )
+        self.log_problems()
+        if len(self._found) >= _MOST_KEYS:
+            self.clear()
+        found = loaded, _record(call, loaded.current.ready)
+        self._found[key] = found
+        if call.plan is None and call.parts is None:
+            self._put(call, in_place, found)
+        return found
+
+    def _put(self, call: Call, in_place: bool, found: Ready) -> None:
+        """Makes a call ready in the engine."""
+        loaded, record = found
+        varying = self.find_varying(call)
+        self.native.put(
+            kind_number(call.kind),
+            call.dtype.number,
+            int(call.op),
+            in_place,
+            call.root,
+            call.count,
+            loaded.engine,
+            record,
+            None if varying is None else (varying[0].current.engine, varying[1]),
+        )
+
+    def _request(self, call: Call, in_place: bool) -> Request:
+        ranks = len(self._hosts.host)
+        size_bytes = size_of(call.kind, ranks, call.count, call.dtype.size_bytes)
+        return Request(call.kind, self._hosts, size_bytes, in_place, call.root)
+
+    def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
+        """The plan for a call; rank 0 logs why it was chosen."""
+        if call.plan is not None:
+            return self._plans.prove(call.plan)
+        request = self._request(call, in_place)
+        ready = self._plans.find(call.kind, request.size_bytes, in_place=in_place, root=call.root)
+        if self._rank == 0 and logger.isEnabledFor(logging.INFO):
+            for line in self._plans.considered(request):
+                logger.info("%s: %s", self._name, line)
+        return ready
+
+
+def _record(call: Call, ready: ReadyPlan) -> int:
+    return record_of(call.kind, call.dtype, call.op, call.root, ready.digest)

@@ -1,0 +1,224 @@
+"""Operators: collectives as operators of PyTorch, `torch.ops.sley`.
+
+`torch.compile` keeps them in its graphs, and the profiler shows them. Those whose names end in an
+underscore or in `_into` write to a tensor that they are given, and return nothing:
+
+all_reduce_(tensor, reduce_op, group_name)
+broadcast_(tensor, root, group_name)
+reduce_(tensor, root, reduce_op, group_name)
+all_gather_into(output, input, group_name)
+reduce_scatter_into(output, input, reduce_op, group_name)
+all_to_all_into(output, input, group_name)
+
+all_reduce, all_gather, reduce_scatter and all_to_all return a new tensor instead. A call has ended
+when its operator returns. reduce_op: "sum", "avg", "product", "min", "max", "band", "bor", "bxor".
+group_name: a process group's `group_name`; of any backend, but only those of sley's are fast.
+
+From PyTorch 2.10 on, ready calls of tensors on CPUs run in C++ alone; other calls, and all with
+older versions, are made by the group's methods. Errors are RuntimeErrors with the text of the
+diagnostic. PyTorch itself refuses views that it has marked as negated or conjugated.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllreduceOptions,
+    BroadcastOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+)
+from torch.distributed.distributed_c10d import _resolve_process_group
+
+from sley.communicator.calls import kind_number
+from sley.engine import native
+from sley.selection.kinds import CALLS
+from sley.torch.calls import CallRunner
+from sley.torch.elements import REDUCTIONS
+from sley.torch.ready import error_of_ready, types
+
+_SCHEMAS = {
+    "all_reduce_": "(Tensor(a!) tensor, str reduce_op, str group_name) -> ()",
+    "broadcast_": "(Tensor(a!) tensor, int root, str group_name) -> ()",
+    "reduce_": "(Tensor(a!) tensor, int root, str reduce_op, str group_name) -> ()",
+    "all_gather_into": "(Tensor(a!) output, Tensor input, str group_name) -> ()",
+    "reduce_scatter_into": (
+        "(Tensor(a!) output, Tensor input, str reduce_op, str group_name) -> ()"
+    ),
+    "all_to_all_into": "(Tensor(a!) output, Tensor input, str group_name) -> ()",
+    "all_reduce": "(Tensor input, str reduce_op, str group_name) -> Tensor",
+    "all_gather": "(Tensor input, str group_name) -> Tensor",
+    "reduce_scatter": "(Tensor input, str reduce_op, str group_name) -> Tensor",
+    "all_to_all": "(Tensor input, str group_name) -> Tensor",
+}
+
+_OPS = {str(op.op).rsplit(".", 1)[-1].lower(): op for op in REDUCTIONS}
+"""PyTorch's operations by their names in `torch.ops.sley`."""
+
+
+def _op_of(name: str) -> dist.ReduceOp:
+    if name not in _OPS:
+        raise ValueError(f"reduce_op {name!r} is none of {', '.join(_OPS)}")
+    return _OPS[name]
+
+
+# How a group makes each call. The options of PyTorch's own functions, which wait, say the same.
+
+
+def _all_reduce_(tensor: Tensor, reduce_op: str, group_name: str) -> None:
+    options = AllreduceOptions()
+    options.reduceOp = _op_of(reduce_op)
+    _group(group_name).allreduce([tensor], options).wait()
+
+
+def _broadcast_(tensor: Tensor, root: int, group_name: str) -> None:
+    options = BroadcastOptions()
+    options.rootRank = root
+    _group(group_name).broadcast([tensor], options).wait()
+
+
+def _reduce_(tensor: Tensor, root: int, reduce_op: str, group_name: str) -> None:
+    options = ReduceOptions()
+    options.rootRank, options.reduceOp = root, _op_of(reduce_op)
+    _group(group_name).reduce([tensor], options).wait()
+
+
+def _all_gather_into(output: Tensor, input: Tensor, group_name: str) -> None:
+    _group(group_name)._allgather_base(output, input).wait()
+
+
+def _reduce_scatter_into(output: Tensor, input: Tensor, reduce_op: str, group_name: str) -> None:
+    options = ReduceScatterOptions()
+    options.reduceOp = _op_of(reduce_op)
+    _group(group_name)._reduce_scatter_base(output, input, options).wait()
+
+
+def _all_to_all_into(output: Tensor, input: Tensor, group_name: str) -> None:
+    _group(group_name).alltoall_base(output, input, [], []).wait()
+
+
+# The operators that return a tensor, in terms of those that don't.
+
+
+def _all_reduce(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    output = input.clone(memory_format=torch.contiguous_format)
+    torch.ops.sley.all_reduce_(output, reduce_op, group_name)
+    return output
+
+
+def _all_gather(input: Tensor, group_name: str) -> Tensor:
+    output = _empty_rows(input, _group(group_name).size(), 1)
+    torch.ops.sley.all_gather_into(output, input, group_name)
+    return output
+
+
+def _reduce_scatter(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    output = _empty_rows(input, 1, _group(group_name).size())
+    torch.ops.sley.reduce_scatter_into(output, input, reduce_op, group_name)
+    return output
+
+
+def _all_to_all(input: Tensor, group_name: str) -> Tensor:
+    output = torch.empty_like(input, memory_format=torch.contiguous_format)
+    torch.ops.sley.all_to_all_into(output, input, group_name)
+    return output
+
+
+_WRITING = (
+    _all_reduce_,
+    _broadcast_,
+    _reduce_,
+    _all_gather_into,
+    _reduce_scatter_into,
+    _all_to_all_into,
+)
+_RETURNING = (_all_reduce, _all_gather, _reduce_scatter, _all_to_all)
+
+
+def _empty_rows(input: Tensor, times: int, parts: int) -> Tensor:
+    """A tensor like `input` with `times / parts` as many rows (of the first dimension)."""
+    if input.dim() == 0 or input.shape[0] % parts:
+        raise ValueError(f"the rows of shape {tuple(input.shape)} are no multiple of {parts}")
+    return input.new_empty([input.shape[0] * times // parts, *input.shape[1:]])
+
+
+def _group(name: str) -> Any:
+    return _resolve_process_group(name)
+
+
+def define() -> torch.library.Library:
+    """Defines the operators, with C++ kernels where PyTorch has LibTorch's stable interface. They
+    exist as long as the returned object."""
+    library = torch.library.Library("sley", "DEF")
+    for function in _RETURNING:
+        name = function.__name__.removeprefix("_")
+        library.define(name + _SCHEMAS[name])
+        library.impl(name, function, "CompositeImplicitAutograd")
+    for method in _WRITING:
+        name = method.__name__.removeprefix("_")
+        library.define(name + _SCHEMAS[name])
+        library.define(f"_{name}{_SCHEMAS[name]}")
+        library.impl(name, method, "CompositeExplicitAutograd")
+        library.impl(f"_{name}", _noting_errors(method), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"sley::{name}", _do_nothing, lib=library)
+    return library
+
+
+def _do_nothing(*arguments: object) -> None:
+    """What an operator does on tensors without data."""
+
+
+def _noting_errors(method: Callable[..., None]) -> Callable[..., None]:
+    """`method` for a call that a kernel in C++ leaves to Python: LibTorch would lose the text of an
+    exception, so the kernel gets it otherwise."""
+
+    @wraps(method)
+    def call(*arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:
+            native.set_operator_error(str(error) or type(error).__name__)
+
+    return call
+
+
+def add_group(name: str, runner: CallRunner) -> None:
+    """Makes the ready calls of a group known to the operators."""
+    if not _has_kernels:
+        return
+    kept = weakref.ref(runner)
+
+    def explain(*call: Any) -> str:
+        runner = kept()
+        return "the group has ended" if runner is None else str(error_of_ready(runner, *call))
+
+    native.add_group(name, runner.endpoint.ready, runner.rank, runner.ranks, explain)
+
+
+def _add_kernels() -> bool:
+    """Adds the kernels in C++; whether this LibTorch has what they need."""
+    path = next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"), None)
+    if path is None:
+        return False
+    try:
+        native.add_operators(
+            str(path),
+            [(name, moved, reduced, item) for name, _, moved, reduced, item in types()],
+            {name: int(REDUCTIONS[op]) for name, op in _OPS.items()},
+            {kind: kind_number(kind) for kind in CALLS},
+        )
+    except RuntimeError:
+        return False
+    return True
+
+
+LIBRARY = define()
+_has_kernels = _add_kernels()
