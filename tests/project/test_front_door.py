@@ -58,7 +58,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_every_name_on_a_page_exists(page: Path) -> None:
     text = page.read_text()
     names = set(re.findall(r"`[^`\n]*?\b(?<!ops\.)(sley(?:\.[A-Za-z]\w*)+)(?![\w./-])", text))
-    names |= set(re.findall(r"^[^#\n`]*?\b(?<!ops\.)(sley(?:\.[A-Za-z]\w*)+)\(", text, flags=re.MULTILINE))
+    names |= set(
+        re.findall(r"^[^#\n`]*?\b(?<!ops\.)(sley(?:\.[A-Za-z]\w*)+)\(", text, flags=re.MULTILINE)
+    )
     for name in sorted(names):
         try:
             found(name)

@@ -51,3 +51,14 @@ B905 = Rule(
     example="sley.torch.replace_gloo()  # with a PyTorch that sley was not tested with",
     instead='Name the backend "sley" in the program, or use a PyTorch that docs/torch.md names.',
 )
+B906 = Rule(
+    "B906",
+    "no-torchcomms",
+    what="torchcomms was asked for sley's backend, but is missing or older than its backends in "
+    "Python.",
+    why="The backend is a subclass of TorchCommBackend, which torchcomms lets Python extend since "
+    "April 2026. The package torchcomms 0.0.1 on PyPI is empty.",
+    example="import sley.torch.comms  # without torchcomms",
+    instead="Install torchcomms from PyTorch's own package index or from its sources, or use the "
+    'backend "sley" of torch.distributed, without TORCH_DISTRIBUTED_USE_TORCHCOMMS.',
+)

@@ -48,7 +48,7 @@ def from_environment(
     """
     environ = os.environ if environ is None else environ
     Deadline.after(timeout_s)  # or R514
-    place = _place(environ)
+    place = find_place(environ)
     address, port = environ.get(_ADDRESS), environ.get(_PORT)
     if place is not None and address and port:
         return Started(_torch_store(environ, *place, address, port, timeout_s), *place)
@@ -63,8 +63,9 @@ def from_environment(
     return _from_mpi(*place)
 
 
-def _place(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Rank and number of ranks; None if no launcher has set both."""
+def find_place(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """The rank and the number of ranks that a launcher has set; None if none has set both.
+    Errors: N603."""
     for names in _LAUNCHERS:
         words = [environ.get(name) for name in names]
         if None in words or "" in words:

@@ -114,10 +114,10 @@ class TorchStore(KeyValueStore):
             raise N605.error(
                 expected="a store of torch.distributed", found=f"{type(store).__name__}"
             )
-        self._store = store
+        self.store = store
 
     def __repr__(self) -> str:
-        return f"TorchStore({type(self._store).__name__})"
+        return f"TorchStore({type(self.store).__name__})"
 
     def _put(self, key: str, value: bytes) -> bytes:
         return bytes(self._call("compare_set", key, "", value))
@@ -133,11 +133,11 @@ class TorchStore(KeyValueStore):
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
-            return getattr(self._store, method)(*arguments)
+            return getattr(self.store, method)(*arguments)
         except (RuntimeError, NotImplementedError) as error:  # torch's DistError is a RuntimeError
             words = str(error).strip().splitlines() or [type(error).__name__]
             raise N605.error(
-                expected=f"an answer of the {type(self._store).__name__}", found=words[0]
+                expected=f"an answer of the {type(self.store).__name__}", found=words[0]
             ) from error
 
 

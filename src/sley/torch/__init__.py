@@ -8,6 +8,7 @@ messages.py     its messages between two ranks
 calls.py        calls on the communicator, synchronous or not
 work.py         work objects, futures and errors
 gloo.py         groups of gloo that are sley's instead
+comms.py        sley as a backend of torchcomms
 fallback.py     other backends, for what the communicator doesn't support
 arguments.py    validates tensors and options
 elements.py     PyTorch's types and reductions as the engine's
