@@ -120,6 +120,35 @@ def test_movements_give_what_gloo_gives(
     four_ranks.run(check_movements, dtype, async_op)
 
 
+def check_unequal_parts(async_op: bool) -> None:
+    """Small parts, which are reduced together, and large ones, each on its own."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    ops = dist.ReduceOp
+    for sizes in ([5, 0, 4, 3], [0, 70_000, 1, 5]):
+        for dtype, op in ((torch.float32, ops.AVG), (torch.int64, ops.BXOR), (torch.bool, ops.SUM)):
+            given = [everybody((size,), dtype, seed) for seed, size in enumerate(sizes)]
+            inputs = [parts[rank] for parts in given]
+            output = torch.ones(2 * sizes[rank]).to(dtype)[::2]
+            end(dist.reduce_scatter(output, inputs, op, async_op=async_op), async_op)
+            same(output, reduced(given[rank], op))
+            for parts, tensor in zip(given, inputs, strict=True):
+                same(tensor, parts[rank])
+    sizes = [1, 40_000, 2, 3]
+    row = torch.arange(float(sum(sizes)))
+    inputs, expected = list(row.split(sizes)), ranks * row.split(sizes)[rank]
+    end(dist.reduce_scatter(row[-sizes[rank] :], inputs, async_op=async_op), async_op)
+    same(row[-sizes[rank] :], expected)  # the output overlaps the input of another rank
+    pairs = [torch.full((2, size), rank + 1j) for size in range(1, ranks + 1)]
+    output = torch.empty(2, rank + 1, dtype=pairs[0].dtype)
+    end(dist.reduce_scatter(output, pairs, async_op=async_op), async_op)
+    same(output, torch.full((2, rank + 1), ranks * (ranks - 1) / 2 + ranks * 1j))
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_parts_of_unequal_sizes_are_reduced(four_ranks: RankPool, async_op: bool) -> None:
+    four_ranks.run(check_unequal_parts, async_op)
+
+
 def check_splits(async_op: bool) -> None:
     """Rank r sends (r + s) % 3 rows to rank s: none to some."""
     ranks, rank = dist.get_world_size(), dist.get_rank()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    ReduceScatterOptions,
+)
 
+from sley.torch import CollectiveError
 from support.rank_pool import RankPool
-from support.rank_values import same
+from support.rank_values import everybody, own, same
 
 
-def check_coalesced() -> None:
+def check_coalesced(sizes: list[int]) -> None:
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    sizes = [3, 1, 8]
     for async_op in (False, True):
         tensors = [torch.full((size,), rank + 1.0) for size in sizes]
         with dist.distributed_c10d._coalescing_manager(async_ops=async_op) as manager:
@@ -43,18 +51,107 @@ def check_coalesced() -> None:
         for output, size in zip(outputs, sizes, strict=True):
             same(output, torch.full((size,), ranks * rank))
 
-    lists = [[torch.empty(size) for size in sizes] for _ in range(ranks)]
-    dist.all_gather_coalesced(lists, [torch.full((size,), float(rank)) for size in sizes])
-    for other, tensors in enumerate(lists):
+    for async_op in (False, True):
+        lists = [[torch.empty(size) for size in sizes] for _ in range(ranks)]
+        tensors = [torch.full((size,), float(rank)) for size in sizes]
+        future = dist.all_gather_coalesced(lists, tensors, async_op=async_op)
+        if async_op:
+            future.wait()
+        for other, tensors in enumerate(lists):
+            for tensor in tensors:
+                same(tensor, torch.full(tensor.shape, float(other)))
+        tensors = [torch.ones(size) for size in sizes]
+        future = dist.all_reduce_coalesced(tensors, async_op=async_op)
+        if async_op:
+            future.wait()
         for tensor in tensors:
-            same(tensor, torch.full(tensor.shape, float(other)))
-    dist.all_reduce_coalesced(tensors := [torch.ones(size) for size in sizes])
-    for tensor in tensors:
-        same(tensor, torch.full(tensor.shape, float(ranks)))
+            same(tensor, torch.full(tensor.shape, float(ranks)))
 
 
-def test_coalesced_collectives_are_right(four_ranks: RankPool) -> None:
-    four_ranks.run(check_coalesced)
+@pytest.mark.parametrize("sizes", [[3, 0, 8], [5, 0, 40_000]], ids=["packed", "one by one"])
+def test_coalesced_collectives_are_right(four_ranks: RankPool, sizes: list[int]) -> None:
+    four_ranks.run(check_coalesced, sizes)
+
+
+def all_asynchronous() -> tuple[Any, Any, Any]:
+    """Options of asynchronous calls."""
+    kinds = (AllreduceCoalescedOptions, AllgatherOptions, ReduceScatterOptions)
+    reduced, gathered, scattered = (kind() for kind in kinds)
+    for options in (reduced, gathered, scattered):
+        options.asyncOp = True
+    return reduced, gathered, scattered
+
+
+def check_shapes_of_coalesced() -> None:
+    """Tensors of several dimensions, and not contiguous."""
+    ranks, group = dist.get_world_size(), dist.group.WORLD
+    reduced, gathered, scattered = all_asynchronous()
+    shapes = [(3, 2), (ranks, 5), ()]
+    tensors = [own(shape, torch.float32, seed).T for seed, shape in enumerate(shapes)]
+    totals = [sum(everybody(s, torch.float32, seed)).T for seed, s in enumerate(shapes)]
+    outputs = [torch.empty(ranks, *tensor.shape) for tensor in tensors]
+    outputs[1] = torch.empty(ranks, ranks, 5).transpose(1, 2)
+    group.all_gather_single_coalesced(outputs, tensors, gathered).wait()
+    for seed, shape in enumerate(shapes):
+        given = everybody(shape, torch.float32, seed)
+        same(outputs[seed], torch.stack([tensor.T for tensor in given]))
+    parts = [torch.empty_like(tensor) for tensor in tensors]
+    group.reduce_scatter_single_coalesced(parts, outputs, scattered).wait()
+    for part, output in zip(parts, outputs, strict=True):
+        same(part, ranks * output[dist.get_rank()])
+    group.allreduce_coalesced(tensors, reduced).wait()
+    for tensor, total in zip(tensors, totals, strict=True):
+        same(tensor, total)
+
+
+def test_coalesced_tensors_may_have_any_shape(four_ranks: RankPool) -> None:
+    four_ranks.run(check_shapes_of_coalesced)
+
+
+def check_number_of_calls() -> None:
+    group = dist.group.WORLD
+    small, large = torch.ones(100), torch.ones(100_000)
+    for tensors, calls in (
+        ([small, small.clone()], 1),
+        ([small, large], 2),
+        ([small, small.double()], 2),
+        ([small], 1),
+    ):
+        before = group._get_sequence_number_for_group()
+        options = all_asynchronous()[0]
+        group.allreduce_coalesced(tensors, options).wait()
+        assert group._get_sequence_number_for_group() - before == calls
+        options.asyncOp = False
+        group.allreduce_coalesced(tensors, options).wait()
+        assert group._get_sequence_number_for_group() - before == calls + len(tensors)
+
+
+def test_small_tensors_of_one_type_are_reduced_in_one_asynchronous_call(
+    four_ranks: RankPool,
+) -> None:
+    four_ranks.run(check_number_of_calls)
+
+
+def check_unfit_coalesced() -> None:
+    """Refused before anything is sent, so the group stays usable."""
+    ranks, group = dist.get_world_size(), dist.group.WORLD
+    reduced, gathered, scattered = all_asynchronous()
+    two, whole = [torch.ones(3), torch.ones(4)], [torch.ones(3 * ranks), torch.ones(3 * ranks)]
+    for call in (
+        lambda: group.all_gather_single_coalesced(whole, two, gathered),
+        lambda: group.reduce_scatter_single_coalesced(two, whole, scattered),
+        lambda: group.allgather_coalesced([two] * (ranks - 1), two, gathered),
+        lambda: group.allgather_coalesced([two[::-1]] * ranks, two, gathered),
+        lambda: group.allreduce_coalesced([torch.ones(1).expand(4), torch.ones(4)], reduced),
+    ):
+        with pytest.raises(CollectiveError, match="B902"):
+            call()
+    dist.all_reduce(two[0])
+    assert (two[0] == ranks).all()
+
+
+def test_coalesced_tensors_that_do_not_fit_are_refused(four_ranks: RankPool) -> None:
+    four_ranks.run(check_unfit_coalesced)
 
 
 def check_objects() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from sley.torch import CollectiveError, ProcessGroupSley
+from sley.torch.monitored import MonitoredBarrier
 from support.rank_pool import RankPool
 
 
@@ -143,11 +145,50 @@ def test_distributed_tensors_are_right(four_ranks: RankPool) -> None:
 
 
 def check_monitored_barrier() -> None:
-    dist.group.WORLD.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
+    """The ranks in turn are first; ranks 1 and 3 are late, then 2 and 3."""
+    rank, short, long = dist.get_rank(), timedelta(seconds=0.2), timedelta(seconds=30)
+    group = dist.new_group()
+    for turn in range(4):
+        if turn == rank:
+            time.sleep(0.02)
+        group.monitored_barrier(long)
+    for late, names_all, named in (((1, 3), True, "Ranks 1, 3 f"), ((2, 3), False, "Rank 2 f")):
+        if rank in late:
+            dist.barrier()
+        with pytest.raises(CollectiveError, match=named) as error:
+            group.monitored_barrier(long if rank in late else short, names_all)
+        assert error.value.code == "B907"
+        if rank not in late:
+            dist.barrier()
+        group.monitored_barrier(long)
+    assert group._fallback._gloo is None
 
 
 def test_a_monitored_barrier_names_who_is_missing(four_ranks: RankPool) -> None:
     four_ranks.run(check_monitored_barrier)
+
+
+def check_store_of_monitored_barriers() -> None:
+    store = dist.group.WORLD.get_group_store()
+    found = []
+    for _ in range(3):
+        for _ in range(5):
+            dist.group.WORLD.monitored_barrier()
+        dist.barrier()
+        found.append(store.num_keys())
+        dist.barrier()
+    assert found[1] == found[2]
+
+
+def test_monitored_barriers_do_not_fill_the_store(four_ranks: RankPool) -> None:
+    four_ranks.run(check_store_of_monitored_barriers)
+
+
+def test_a_monitored_barrier_ends_where_its_timeout_is_zero() -> None:
+    """A store takes 0 for no timeout."""
+    barrier = MonitoredBarrier(dist.HashStore(), 0, 2)
+    with pytest.raises(CollectiveError, match="B907"):
+        barrier.wait(timedelta(0), wait_all_ranks=False)
 
 
 def check_life(file: str, backend: str) -> None:

@@ -62,3 +62,13 @@ B906 = Rule(
     instead="Install torchcomms from PyTorch's own package index or from its sources, or use the "
     'backend "sley" of torch.distributed, without TORCH_DISTRIBUTED_USE_TORCHCOMMS.',
 )
+B907 = Rule(
+    "B907",
+    "late-ranks",
+    what="Some ranks did not call `monitored_barrier` in its timeout.",
+    why="A rank that failed, waits for something else or skipped the call holds up all others. The "
+    "ranks that arrived agree on the late ones, and all raise this error; so does a late rank "
+    "when it arrives.",
+    example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
+    instead="Look at what the named ranks do: their logs, or their stacks (`py-spy dump`).",
+)

@@ -4,7 +4,9 @@ Importing this package registers it; `dist.init_process_group("sley")` then make
 
 group.py        the process group, and its registration
 collectives.py  its collectives
+coalesced.py    several collectives as one
 messages.py     its messages between two ranks
+monitored.py    a barrier that names the ranks that are late
 calls.py        calls on the communicator, synchronous or not
 work.py         work objects, futures and errors
 gloo.py         groups of gloo that are sley's instead

@@ -85,6 +85,22 @@ class CallRunner:
         call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
         return self._run(call, opts, outputs, source, target)
 
+    def run_packed(
+        self,
+        kind: str,
+        opts: Any,
+        numel: int,
+        memories: tuple[Memory, Memory],
+        outputs: Sequence[Tensor],
+        element: Element,
+        op: ReduceOp = ReduceOp.SUM,
+    ) -> dist.Work:
+        """A collective from the first of `memories`, a copy of its input, to the second."""
+        source, target = memories
+        count = numel * element.parts
+        call = Call(kind, *source.place, *target.place, count, element.dtype, op)
+        return self._run(call, opts, outputs, target, source)
+
     def all_to_all(
         self, opts: Any, numel: int, input: Tensor, output: Tensor, element: Element
     ) -> dist.Work:
@@ -187,11 +203,10 @@ def timeout_of(opts: Any) -> float | None:
     return timeout.total_seconds() if timeout > UNSET else None
 
 
-def together(works: Sequence[dist.Work], outputs: Sequence[Tensor]) -> dist.Work:
-    """One work object for several."""
-    if all(isinstance(work, Finished) for work in works):
-        return _finished_work(outputs)
-    return Together(works, outputs)
+def together(works: Sequence[dist.Work | None], outputs: Sequence[Tensor]) -> dist.Work:
+    """One work object for several. None: of a call that has ended."""
+    pending = [work for work in works if work is not None and not isinstance(work, Finished)]
+    return Together(pending, outputs) if pending else _finished_work(outputs)
 
 
 def _finished_work(outputs: Sequence[Tensor]) -> Finished:

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
     AllgatherOptions,
-    AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
@@ -43,7 +42,7 @@ from sley.torch.arguments import (
 from sley.torch.calls import CallRunner, together
 from sley.torch.elements import Element, element_of, reduction_of
 from sley.torch.fallback import Fallback
-from sley.torch.memory import to_read, to_update, to_write
+from sley.torch.memory import apart_from, check_apart, to_read, to_update, to_write
 
 _TOKEN = Element(DATA_TYPES["int8"])
 """A barrier is an AllReduce of one of these."""
@@ -79,14 +78,6 @@ class Collectives:
         if reduction is None:
             return self._fallback.find("all_reduce", tensor, opts.reduceOp).allreduce(tensors, opts)
         return self._runner.run_in_place("all_reduce", opts, tensor, to_update(tensor), *reduction)
-
-    def allreduce_coalesced(
-        self, tensors: Sequence[Tensor], opts: Any = None, *, op: Any = None
-    ) -> dist.Work:
-        opts = options(AllreduceCoalescedOptions, opts, reduceOp=op)
-        one = AllreduceOptions()
-        one.reduceOp, one.timeout, one.asyncOp = opts.reduceOp, opts.timeout, opts.asyncOp
-        return together([self.allreduce([tensor], one) for tensor in tensors], tensors)
 
     # One rank sends to all, or receives from all.
 
@@ -225,22 +216,6 @@ class Collectives:
         check_parts("all_gather", output, input.numel(), input, self._ranks)
         return self._runner.run("all_gather", opts, input.numel(), [input], [output], element)
 
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        pairs = zip(outputs, inputs, strict=True)
-        return together([self.all_gather_single(*pair, opts) for pair in pairs], outputs)
-
-    def allgather_coalesced(
-        self, output_lists: Lists, inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        """output_lists: for each rank, a list with a tensor for each of its `inputs`."""
-        works = [
-            self.allgather([[tensors[index] for tensors in output_lists]], [tensor], opts)
-            for index, tensor in enumerate(inputs)
-        ]
-        return together(works, [tensor for tensors in output_lists for tensor in tensors])
-
     # Every rank gets its part of the reduction of all ranks' data.
 
     def reduce_scatter(
@@ -262,8 +237,29 @@ class Collectives:
             other = self._fallback.find("reduce_scatter", part, opts.reduceOp)
             return other.reduce_scatter(outputs, input_tensors, opts)
         inputs = single("reduce_scatter", input_tensors)
-        check_lists("reduce_scatter", inputs, part, self._ranks)
+        check_length("reduce_scatter", inputs, self._ranks)
+        check_kinds("reduce_scatter", inputs, part)
+        check_own("reduce_scatter", self._rank, inputs[self._rank], part)
+        if any(tensor.numel() != part.numel() for tensor in inputs):
+            return self._reduce_scatter_unequal(opts, inputs, part)
         return self._runner.run("reduce_scatter", opts, part.numel(), inputs, outputs, *reduction)
+
+    def _reduce_scatter_unequal(
+        self, opts: Any, inputs: Sequence[Tensor], output: Tensor
+    ) -> dist.Work:
+        """A Reduce to each rank in turn: padded parts, or an AllReduce of all, take longer."""
+        check_apart([output])
+        parts = list(inputs)
+        if not output.is_set_to(inputs[self._rank]):
+            parts = apart_from(output, inputs)
+            output.detach().copy_(parts[self._rank].detach().reshape(output.shape))
+        parts[self._rank] = output
+        works = []
+        for root, part in enumerate(parts):
+            one = options(ReduceOptions, None, rootRank=root, reduceOp=opts.reduceOp)
+            one.timeout, one.asyncOp = opts.timeout, opts.asyncOp
+            works.append(self.reduce([part], one))
+        return together(works, [output])
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         opts = options(ReduceScatterOptions, opts)
@@ -275,12 +271,6 @@ class Collectives:
         return self._runner.run(
             "reduce_scatter", opts, output.numel(), [input], [output], *reduction
         )
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        pairs = zip(outputs, inputs, strict=True)
-        return together([self.reduce_scatter_single(*pair, opts) for pair in pairs], outputs)
 
     # Every rank sends each other rank a different part.
 

@@ -24,17 +24,18 @@ from sley.communicator.endpoint import Endpoint
 from sley.engine.limits import TIMEOUT_S
 from sley.selection.plans import Plans
 from sley.torch.calls import CallRunner
+from sley.torch.coalesced import Coalesced
 from sley.torch.collectives import Collectives
 from sley.torch.fallback import Fallback
 from sley.torch.memory import empty
 from sley.torch.messages import Messages
+from sley.torch.monitored import MonitoredBarrier
 from sley.torch.operators import add_group
 from sley.torch.ready import ready_methods
 from sley.torch.work import Finished, Pending, Together
 
 _NAMES_OF_COLLECTIVES = (
     ("allreduce",),
-    ("allreduce_coalesced",),
     ("broadcast",),
     ("reduce",),
     ("barrier",),
@@ -42,17 +43,22 @@ _NAMES_OF_COLLECTIVES = (
     ("scatter",),
     ("gather_single", "gather_into_tensor"),
     ("allgather",),
-    ("allgather_coalesced",),
     ("all_gather_single", "_allgather_base"),
-    ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
     ("reduce_scatter",),
     ("reduce_scatter_single", "_reduce_scatter_base"),
-    ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
     ("alltoall",),
     ("all_to_all_single", "alltoall_base"),
 )
 """The methods of `Collectives` that are methods of a group, with their names in other releases of
 PyTorch."""
+
+_NAMES_OF_COALESCED = (
+    ("allreduce_coalesced",),
+    ("allgather_coalesced",),
+    ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+    ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+)
+"""The same of `Coalesced`."""
 
 
 class ProcessGroupSley(dist.ProcessGroup):
@@ -86,6 +92,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         self._fallback = Fallback(self)
         self._take_methods()
         self._store = store
+        self._monitored = MonitoredBarrier(store, rank, ranks)
         self.timeout = timeout
         self._settings = settings
         self._name = name
@@ -96,12 +103,17 @@ class ProcessGroupSley(dist.ProcessGroup):
         """Makes methods of its members the group's own, so that calls reach them directly. Some
         have several names, for different releases of PyTorch."""
         c = Collectives(self._runner, self._fallback)
+        ready = ready_methods(c, self._runner)
+        methods = {
+            names[0]: ready.get(names[0]) or getattr(c, names[0]) for names in _NAMES_OF_COLLECTIVES
+        }
+        several = Coalesced(self._runner, methods)
         for names in _NAMES_OF_COLLECTIVES:
             for name in names:
-                setattr(self, name, getattr(c, names[0]))
-        for name, method in ready_methods(c, self._runner).items():
-            for other in next(names for names in _NAMES_OF_COLLECTIVES if names[0] == name):
-                setattr(self, other, method)
+                setattr(self, name, methods[names[0]])
+        for names in _NAMES_OF_COALESCED:
+            for name in names:
+                setattr(self, name, getattr(several, names[0]))
         m = Messages(self._runner, self._fallback)
         self.send, self.recv, self.recv_anysource = m.send, m.recv, m.recv_anysource
         self._start_coalescing = self._runner.start_coalescing
@@ -177,8 +189,8 @@ class ProcessGroupSley(dist.ProcessGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """gloo's barrier, whose error names the ranks that are late."""
-        self._fallback.gloo().monitored_barrier(timeout or self.timeout, wait_all_ranks)
+        """A barrier whose error (B907) names the ranks that are late: the first, or all."""
+        self._monitored.wait(timeout or self.timeout, wait_all_ranks)
 
     # Splitting and ending.
 
@@ -242,7 +254,9 @@ def _skip_in_dynamo(*classes: type) -> None:
                 set_code_exec_strategy(function.__code__, skip)
 
 
-_skip_in_dynamo(ProcessGroupSley, Collectives, Messages, CallRunner, Finished, Pending, Together)
+_skip_in_dynamo(
+    ProcessGroupSley, Collectives, Coalesced, Messages, CallRunner, Finished, Pending, Together
+)
 
 
 def register() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from sley.communicator.heap import empty as empty_array
 from sley.torch.arguments import unfit
@@ -55,22 +56,22 @@ def to_write(tensors: Sequence[Tensor]) -> Memory:
     size_bytes = _in_a_row(tensors)
     if size_bytes is not None:
         return Memory(tensors[0].data_ptr(), size_bytes, tensors)
-    _check_apart(tensors)
+    check_apart(tensors)
     row = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
-    return Memory(row.data_ptr(), row.nbytes, row, _Unpack(row, tensors))
+    return Memory(row.data_ptr(), row.nbytes, row, Unpack(row, tensors))
 
 
 def to_update(tensor: Tensor) -> Memory:
     """The elements of `tensor`, to be read and then written."""
     if _is_plain(tensor):
         return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
-    _check_apart([tensor])
+    check_apart([tensor])
     memory = copy_of([tensor])
-    memory.unpack = _Unpack(memory.owner, [tensor])
+    memory.unpack = Unpack(memory.owner, [tensor])
     return memory
 
 
-def _check_apart(tensors: Sequence[Tensor]) -> None:
+def check_apart(tensors: Sequence[Tensor]) -> None:
     """Refuses results whose elements share memory, such as expanded tensors (B902)."""
     for tensor in tensors:
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -84,6 +85,27 @@ def copy_of(tensors: Sequence[Tensor]) -> Memory:
     """A copy of the elements of `tensors`."""
     row = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     return Memory(row.data_ptr(), row.nbytes, row)
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """The elements of several tensors, one after another, as a copy."""
+    with torch.no_grad():
+        row: Tensor = _flatten_dense_tensors(tensors)
+        return row
+
+
+def row_of(row: Tensor, unpack: Callable[[], None] | None = None) -> Memory:
+    """The memory of `row`, which is contiguous. unpack: called when data has been received."""
+    return Memory(row.data_ptr(), row.nbytes, row, unpack)
+
+
+def apart_from(output: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """`inputs`, with copies of those that may share memory with `output`."""
+    storage = output.untyped_storage().data_ptr()
+    return [
+        tensor.clone() if tensor.untyped_storage().data_ptr() == storage else tensor
+        for tensor in inputs
+    ]
 
 
 def span(memories: Sequence[Memory]) -> Memory:
@@ -112,18 +134,38 @@ def _in_a_row(tensors: Sequence[Tensor]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unpack:
+class Unpack:
     """Copies the elements of `row` to `tensors`."""
 
     row: Tensor
     tensors: Sequence[Tensor]
 
     def __call__(self) -> None:
-        start = 0
-        for tensor in self.tensors:
-            part = self.row[start : start + tensor.numel()]
-            tensor.detach().copy_(part.view(tensor.shape))
-            start += tensor.numel()
+        _copy(self.tensors, _unflatten_dense_tensors(self.row, self.tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackColumns:
+    """Cuts each line of `lines`, and copies the i-th parts of all to the i-th of `tensors`."""
+
+    lines: Tensor
+    tensors: Sequence[Tensor]
+
+    def __call__(self) -> None:
+        number = len(self.lines)
+        columns = self.lines.split([tensor.numel() // number for tensor in self.tensors], 1)
+        tensors = [
+            tensor.detach().view(part.shape) if tensor.is_contiguous() else tensor
+            for tensor, part in zip(self.tensors, columns, strict=True)
+        ]
+        pairs = zip(tensors, columns, strict=True)
+        _copy(tensors, [part.reshape(tensor.shape) for tensor, part in pairs])
+
+
+def _copy(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
 
 
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
