@@ -251,6 +251,7 @@ void Calls::end_turn() {
 
 // Calls still in the queue when the communicator closes run too, and abort at once.
 void Calls::serve() {
+    is_beside_caller = true;
     for (;;) {
         Task task;
         {

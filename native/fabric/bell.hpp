@@ -18,6 +18,8 @@
 #include <ctime>
 #endif
 
+#include "fabric/crowd.hpp"
+
 namespace sley {
 
 inline void pause_cpu() {
@@ -31,18 +33,6 @@ inline void pause_cpu() {
 template <class Duration>
 Duration to_duration(double seconds) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
-// Cores that this process may use.
-inline int cores() {
-    static const int number = [] {
-#ifdef __linux__
-        cpu_set_t set;
-        if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
-        return static_cast<int>(std::thread::hardware_concurrency());
-    }();
-    return number;
 }
 
 // The bell of a rank, in memory that all ranks of its host see: its threads sleep on it, and a
@@ -95,15 +85,15 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
                   sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t),
               "the kernel compares the word that threads sleep on");
 
-// One thread's wait, round by round: first pause instructions, then sched_yield, then sleep. If
-// ranks outnumber cores, the awaited rank may need this core, so it pauses less often.
+// One thread's wait, round by round: first pause instructions, then, if another rank may need the
+// core, sched_yield, and at last sleep. Where no rank needs the core, to yield would give it to
+// another program, for milliseconds.
 class Rest {
 public:
     using Clock = std::chrono::steady_clock;
 
     // polls: whether news can come without a ring, from other hosts.
-    Rest(Bell& bell, std::int32_t ranks, bool polls)
-        : bell_(bell), pauses_(ranks <= cores() ? kPauses : kFewPauses), polls_(polls) {}
+    Rest(Bell& bell, Crowd& crowd, bool polls) : bell_(bell), crowd_(crowd), polls_(polls) {}
     Rest(const Rest&) = delete;
     Rest& operator=(const Rest&) = delete;
     ~Rest() { reset(); }
@@ -111,21 +101,26 @@ public:
     // The thread has found something to do.
     void reset() {
         rounds_ = 0;
+        is_crowded_ = is_waiting_ = false;
         if (is_entered_) leave();
     }
 
     // One of the first rounds; false if they are over.
     bool pause() {
-        if (++rounds_ > pauses_) return false;
+        ++rounds_;
+        if (rounds_ == kFewPauses) is_crowded_ = crowd_.look();
+        if (rounds_ > (is_crowded_ ? kFewPauses : kPauses)) return false;
         pause_cpu();
         return true;
     }
 
     // A later round. is_quiet: whether to sleep, at most for `most`.
     void wait(bool is_quiet, std::chrono::nanoseconds most) {
+        is_waiting_ = true;
         if (!is_quiet) {
             if (is_entered_) leave();
-            sched_yield();
+            is_crowded_ = crowd_.look();
+            is_crowded_ ? static_cast<void>(sched_yield()) : pause_cpu();
         } else if (!is_entered_) {
             bell_.enter();
             is_entered_ = true;
@@ -140,10 +135,11 @@ public:
         }
     }
 
-    bool is_first_wait() const { return rounds_ == pauses_ + 1; }
+    // Whether no later round has been since the last reset.
+    bool is_first_wait() const { return !is_waiting_; }
 
 private:
-    static constexpr int kPauses = 100, kFewPauses = 10;
+    static constexpr int kPauses = 100, kFewPauses = 4;
     static constexpr int kChecks = 32;  // some microseconds
 
     void leave() {
@@ -160,9 +156,10 @@ private:
     }
 
     Bell& bell_;
-    int pauses_;
+    Crowd& crowd_;
     bool polls_;
     std::int64_t rounds_ = 0;
+    bool is_crowded_ = false, is_waiting_ = false;
     bool is_entered_ = false;
     int checks_ = 0;
     std::uint32_t rings_ = 0;

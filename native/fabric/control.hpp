@@ -62,6 +62,7 @@ struct alignas(kCacheLine) RankState {
     alignas(kCacheLine) std::atomic<std::uint64_t> arrived;
     std::atomic<std::uint64_t> beat;
     std::atomic<std::uint64_t> closed;
+    CoreOfRank core;
     alignas(kCacheLine) std::atomic<std::uint64_t> call_sequence;
     std::atomic<std::uint64_t> call_what, call_count;
     std::atomic<std::uint64_t> call_ended;  // the number of the last call that the rank has ended
@@ -90,12 +91,16 @@ class Control {
 public:
     // has_remote: whether some ranks are on other hosts; their states are copies.
     Control(std::int32_t rank, std::vector<RankState*> states, bool has_remote)
-        : rank_(rank), states_(std::move(states)), has_remote_(has_remote) {}
+        : rank_(rank),
+          states_(std::move(states)),
+          has_remote_(has_remote),
+          crowd_(own().core, cores_of(states_)) {}
 
     std::int32_t rank() const { return rank_; }
     std::int32_t ranks() const { return static_cast<std::int32_t>(states_.size()); }
     bool has_remote() const { return has_remote_; }
     Bell& bell() const { return own().bell; }
+    Crowd& crowd() { return crowd_; }
 
     // Records a failure for every rank of this host (a pump tells the others). A rank keeps the
     // first one.
@@ -164,6 +169,7 @@ public:
         s.call_what.store(call.what, std::memory_order_release);
         s.call_count.store(call.count, std::memory_order_release);
         s.call_sequence.store(call.sequence, std::memory_order_release);
+        crowd_.show();
     }
 
     void leave(const CallRecord& call) {
@@ -222,11 +228,18 @@ private:
         return static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(rank);
     }
 
+    static std::vector<const CoreOfRank*> cores_of(const std::vector<RankState*>& states) {
+        std::vector<const CoreOfRank*> cores;
+        for (const auto* state : states) cores.push_back(&state->core);
+        return cores;
+    }
+
     RankState& own() const { return state(rank_); }
 
     std::int32_t rank_;
     std::vector<RankState*> states_;
     bool has_remote_;
+    Crowd crowd_;
 };
 
 // The limit of a rank's wait when none of its blocks can move: until a rank fails, or no rank has
@@ -238,7 +251,7 @@ public:
     Patience(Control& control, double timeout_s, const CallRecord& call = {})
         : control_(control),
           call_(call),
-          rest_(control.bell(), control.ranks(), control.has_remote()),
+          rest_(control.bell(), control.crowd(), control.has_remote()),
           timeout_(to_duration<Clock::duration>(timeout_s)),
           glances_(std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {}
 

@@ -110,6 +110,7 @@ void PointToPoint::start(Operation& operation) {
 }
 
 void PointToPoint::run() {
+    is_beside_caller = true;
     Lock lock(mutex_);
     while (!is_closed_) {
         wake_.wait(lock, [this] { return is_closed_ || needs_thread(); });
@@ -131,7 +132,7 @@ bool PointToPoint::has_unsettled() {
 // the next check of `done`.
 template <class Done>
 void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) {
-    Rest rest(bell(), fabric_->shape().ranks(), has_remote());
+    Rest rest(bell(), fabric_->control().crowd(), has_remote());
     Clock::time_point began;
     unsigned rounds = 0;
     ++drivers_;

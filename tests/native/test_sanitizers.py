@@ -31,6 +31,11 @@ def test_a_connection_uses_a_slot_again_only_after_all_its_readers() -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+def test_a_waiting_rank_leaves_its_core_to_ranks_alone() -> None:
+    done = run(sanitized(ALL_SANITIZERS, "crowd_test.cpp", ()))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 @pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
 def test_ranks_agree_on_how_calls_go(sanitizers: str) -> None:
     done = run(sanitized(sanitizers, "ways_test.cpp", ()))
