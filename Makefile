@@ -37,7 +37,7 @@ fuzz: $(VENV)/.dev ## damage files of every format for MINUTES, from SEED on
 gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
 	@$(BIN)/python benchmarks/on_gpu.py --only device,tests,sanitizer,measure
 
-peers: $(VENV)/.dev ## measure against gloo, MPIs and vLLM; results in benchmarks/results
+peers: $(VENV)/.dev ## measure against gloo, MPIs, oneCCL, vLLM and DeepSpeed; results in benchmarks/results
 	@$(BIN)/python benchmarks/cpu_peers
 
 lint: $(VENV)/.dev ## check style and formatting

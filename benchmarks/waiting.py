@@ -58,7 +58,7 @@ from cpu_peers.wheels import UnavailableError, default_cache
 
 from sley.ir.sizes import size_text
 
-ENGINES = "sley,sley-torch,gloo,vllm,intelmpi,mpich"
+ENGINES = "sley,sley-torch,sley-operators,gloo,vllm,deepspeed,intelmpi,mpich"
 SITUATIONS = "2,2+1,2+2,8,16,32"
 LATE_S = "0.0001,0.001,0.01,5"
 SLOWER_CALLS = 10

@@ -14,7 +14,7 @@ KB, MB = 2**10, 2**20
 class Aim:
     """One aim: the smallest ratio of the other's time to the engine's time in every covered cell.
 
-    other: gloo, or None for the best peer of the cell.
+    other: None for the best peer of the cell.
     """
 
     text: str
@@ -68,6 +68,21 @@ AIMS = (
         3.0,
         lambda cell: _all_reduce(cell) and cell.ranks in (4, 8) and cell.size_bytes >= MB,
     ),
+    Aim("operators: not slower than the best peer", Engine.SLEY_OPERATORS, None, 1.0, _every),
+    Aim(
+        "AllReduce, operators: not slower than vLLM's shm at 2 and 4 ranks up to 1 MB",
+        Engine.SLEY_OPERATORS,
+        Engine.VLLM,
+        1.0,
+        lambda cell: _all_reduce(cell) and cell.ranks in (2, 4) and cell.size_bytes <= MB,
+    ),
+    Aim(
+        "AllReduce, through PyTorch: 1.5x the time of PyTorch's fake at 2 ranks and 1 KB",
+        Engine.SLEY_TORCH,
+        Engine.FAKE,
+        1 / 1.5,
+        lambda cell: _all_reduce(cell) and cell.ranks == 2 and cell.size_bytes == KB,
+    ),
     Aim("through PyTorch: 2x gloo", Engine.SLEY_TORCH, Engine.GLOO, 2.0, _every),
     Aim(
         "through PyTorch: 5x gloo at 1 KB",
@@ -93,7 +108,8 @@ class Verdict:
 def verdict(aim: Aim, times: Times) -> Verdict:
     """The verdict on an aim: the cells that meet it and those that miss it."""
     found = Verdict(aim, {}, {}, [])
-    for cell in filter(aim.covers, times.cells):
+    covered = (cell for cell in times.cells if aim.covers(cell))
+    for cell in (cell for cell in covered if aim.engine.has(cell.collective)):
         ratio = aim.ratio(times, cell)
         if ratio is None:
             found.unknown.append(cell)

@@ -23,6 +23,20 @@ class Collective(Enum):
     ALL_GATHER = "AllGather"
     REDUCE_SCATTER = "ReduceScatter"
     ALL_TO_ALL = "AllToAll"
+    BROADCAST = "Broadcast"
+    REDUCE = "Reduce"
+    GATHER = "Gather"
+    SCATTER = "Scatter"
+    SEND_RECV = "SendRecv"
+
+    @property
+    def is_in_place(self) -> bool:
+        return self in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether its larger buffer has a part for each rank."""
+        return not self.is_in_place and self is not Collective.SEND_RECV
 
 
 class Engine(Enum):
@@ -32,10 +46,14 @@ class Engine(Enum):
     OPEN_MPI = "openmpi"
     MPICH = "mpich"
     INTEL_MPI = "intelmpi"
+    ONECCL = "oneccl"
     VLLM = "vllm"
+    DEEPSPEED = "deepspeed"
     SLEY = "sley"
     SLEY_SYMMETRIC = "sley-symmetric"
     SLEY_TORCH = "sley-torch"
+    SLEY_OPERATORS = "sley-operators"
+    FAKE = "fake"
 
     @property
     def title(self) -> str:
@@ -51,16 +69,66 @@ TITLES = {
     Engine.OPEN_MPI: "Open MPI",
     Engine.MPICH: "MPICH",
     Engine.INTEL_MPI: "Intel MPI",
+    Engine.ONECCL: "oneCCL",
     Engine.VLLM: "vLLM's shm",
+    Engine.DEEPSPEED: "DeepSpeed's shm",
     Engine.SLEY: "sley, private buffers",
     Engine.SLEY_SYMMETRIC: "sley, symmetric buffers",
     Engine.SLEY_TORCH: "sley through PyTorch",
+    Engine.SLEY_OPERATORS: "sley's operators",
+    Engine.FAKE: "PyTorch's fake",
 }
 
-PEERS = (Engine.GLOO, Engine.OPEN_MPI, Engine.MPICH, Engine.INTEL_MPI, Engine.VLLM)
+PEERS = (
+    Engine.GLOO,
+    Engine.OPEN_MPI,
+    Engine.MPICH,
+    Engine.INTEL_MPI,
+    Engine.ONECCL,
+    Engine.VLLM,
+    Engine.DEEPSPEED,
+)
 
-HAVE = {Engine.VLLM: (Collective.ALL_REDUCE, Collective.ALL_GATHER)}
-"""The collectives of engines that don't have all."""
+HAVE = {
+    Engine.ONECCL: set(Collective) - {Collective.GATHER, Collective.SCATTER},
+    Engine.VLLM: {Collective.ALL_REDUCE, Collective.ALL_GATHER},
+    Engine.DEEPSPEED: {Collective.ALL_REDUCE},
+    Engine.SLEY_OPERATORS: {
+        Collective.ALL_REDUCE,
+        Collective.ALL_GATHER,
+        Collective.REDUCE_SCATTER,
+        Collective.ALL_TO_ALL,
+        Collective.BROADCAST,
+        Collective.REDUCE,
+    },
+    Engine.FAKE: {Collective.ALL_REDUCE},
+}
+"""The collectives of engines that don't have all. vLLM has a gather and messages too, but of such
+calls back to back some hang."""
+
+ROOT = 0
+
+
+def layout(collective: Collective, ranks: int, rank: int, whole: int) -> tuple[int, int]:
+    """The elements of a rank's input and output; 0: it has none. In place the output is the input,
+    and has none of its own. whole: the elements of the larger buffer of any rank."""
+    part, of_root = whole // ranks, whole if rank == ROOT else 0
+    if collective.is_in_place:
+        return whole, 0
+    return {
+        Collective.ALL_GATHER: (part, whole),
+        Collective.REDUCE_SCATTER: (whole, part),
+        Collective.ALL_TO_ALL: (whole, whole),
+        Collective.GATHER: (part, of_root),
+        Collective.SCATTER: (of_root, part),
+        Collective.SEND_RECV: (whole, whole),
+    }[collective]
+
+
+def partner_of(rank: int, ranks: int) -> int | None:
+    """The rank with which a rank exchanges messages; of an odd number of ranks the last has none.
+    The one with the lower number sends first."""
+    return rank ^ 1 if rank ^ 1 < ranks else None
 
 
 @dataclass(frozen=True)
@@ -82,19 +150,22 @@ class Cell:
     @property
     def buffers_bytes(self) -> int:
         """The total memory of one engine's buffers on all ranks."""
-        part = self.size_bytes // self.ranks
-        second = {
-            Collective.ALL_REDUCE: 0,  # in place
-            Collective.ALL_GATHER: part,
-            Collective.REDUCE_SCATTER: part,
-            Collective.ALL_TO_ALL: self.size_bytes,
-        }[self.collective]
-        return self.ranks * (self.size_bytes + second)
+        whole = self.size_bytes // FLOAT32_BYTES
+        elements = [layout(self.collective, self.ranks, r, whole) for r in range(self.ranks)]
+        return FLOAT32_BYTES * sum(map(sum, elements))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the size is one of float32, and has equal parts where the collective has any."""
+        parts = self.ranks if self.collective.has_parts else 1
+        return self.size_bytes % (parts * FLOAT32_BYTES) == 0
 
 
 def cells(collectives: Iterable[Collective], ranks: int, sizes_bytes: Sequence[int]) -> list[Cell]:
-    """The cells of one number of ranks, in the order of the measurement."""
-    return [Cell(collective, ranks, size) for collective in collectives for size in sizes_bytes]
+    """The cells of one number of ranks, in the order of the measurement; without those whose size
+    has no equal parts."""
+    found = [Cell(collective, ranks, size) for collective in collectives for size in sizes_bytes]
+    return [cell for cell in found if cell.is_whole]
 
 
 def cell_of(row: Row) -> Cell:

@@ -3,13 +3,18 @@
     python benchmarks/cpu_peers [--quick] [--engines ...] [--collectives ...] [--ranks 2,4,8]
     python benchmarks/cpu_peers --report benchmarks/results/FILE.json
 
-Float32, sums; AllReduce in place, the others out of place. A size is that of a rank's larger
-buffer, as in nccl-tests. The ranks of all engines run at the same time and take turns, cell by
-cell; the others sleep. A time is that of a loop of back-to-back calls, averaged over the ranks; a
-cell has the median over the rounds. The MPIs and sley's engine repeat calls in C++, gloo and sley
-through PyTorch in Python. After its last round an engine's result is checked; a wrong result has no
-time. Peers' wheels are installed and the MPIs' worker is compiled on first use, in a cache folder;
-a peer that can't be had is left out, with the reason. launch.py describes the start of engines.
+Float32, sums; AllReduce, Broadcast and Reduce in place, the others out of place; the root is rank
+0. SendRecv is a message from each even rank to the next one, and one back. A size is that of the
+largest buffer of a rank, as in nccl-tests; a collective leaves out sizes that don't have an equal
+part for each rank.
+
+The ranks of all engines run at the same time and take turns, cell by cell; the others sleep. A time
+is that of a loop of back-to-back calls, averaged over the ranks; a cell has the median over the
+rounds. The MPIs, oneCCL and sley's engine (but for its messages) repeat calls in C++, the others in
+Python. PyTorch's backend `fake`, which does nothing, shows what a call of PyTorch costs at least.
+After its last round an engine's result is checked; a wrong result has no time. Peers' wheels are
+installed and their workers compiled on first use, in a cache folder; a peer that can't be had is
+left out, with the reason. launch.py describes the start of engines.
 
 The results go to benchmarks/results as JSON, the tables to the output. `rows` has one entry for
 each engine and cell:
@@ -51,7 +56,7 @@ from cpu_peers.tables import pages
 from cpu_peers.wheels import UnavailableError, default_cache
 from sley.ir.sizes import size_text
 
-SIZES = "1K,32K,1M,16M,128M"
+SIZES, QUICK_SIZES = "8,1K,32K,1M,16M,128M", "1K,32K,1M"
 RANKS = "2,4,8"
 SPARE = 1.3
 """Memory that a cell needs, over the size of the callers' buffers: engines have their own
@@ -169,14 +174,14 @@ def parser() -> argparse.ArgumentParser:
         "--collectives",
         type=partial(some_of, Collective),
         default=list(Collective),
-        help="of AllReduce,AllGather,ReduceScatter,AllToAll",
+        help="of " + ",".join(kind.value for kind in Collective),
     )
     made.add_argument("--ranks", type=ranks, default=ranks(RANKS), help=RANKS)
-    made.add_argument("--sizes", type=read_sizes, default=read_sizes(SIZES), help=SIZES)
+    made.add_argument("--sizes", type=read_sizes, help=f"{SIZES}, or quick {QUICK_SIZES}")
     made.add_argument("--repeat", type=int, default=7, help="rounds whose median is taken")
     made.add_argument("--seconds", type=float, default=0.08, help="of an engine in one round")
     made.add_argument("--time-limit", type=float, default=1800.0, help="seconds of the whole run")
-    made.add_argument("--quick", action="store_true", help="3 rounds of 0.05 s")
+    made.add_argument("--quick", action="store_true", help="3 rounds of 0.02 s, fewer sizes")
     made.add_argument("--huge-pages", action="store_true", help="for large private buffers")
     made.add_argument("--note", default="", help="kept with the results")
     made.add_argument("--cache", type=Path, default=default_cache(), help="of peers' wheels")
@@ -188,15 +193,14 @@ def parser() -> argparse.ArgumentParser:
 def checked(made: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
     """The options, after a check that they fit together."""
     if options.quick:
-        options.repeat, options.seconds = 3, 0.05
+        options.repeat, options.seconds = 3, 0.02
+    if options.sizes is None:
+        options.sizes = read_sizes(QUICK_SIZES if options.quick else SIZES)
     if options.repeat < 1 or not options.seconds > 0:
         made.error("--repeat is 1 or more, and --seconds above 0")
-    for number in options.ranks:
-        for size in options.sizes:
-            if size % (number * FLOAT32_BYTES):
-                made.error(
-                    f"--sizes: {size_text(size)} is no float32 array of {number} equal parts"
-                )
+    for size in options.sizes:
+        if size % FLOAT32_BYTES:
+            made.error(f"--sizes: {size_text(size)} is no size of a float32 array")
     return options
 
 

@@ -1,11 +1,12 @@
 """Launch: starts the ranks of each engine, so that none has a disadvantage.
 
 With more ranks than cores the way of waiting matters: an engine that spins takes the core from the
-rank for which it waits. So Open MPI has the option to yield. If there are more ranks than cores,
-MPICH has the options with which it yields (MPI_THREAD_MULTIPLE and heavy yields), and Intel MPI
-doesn't pin its ranks and yields (I_MPI_PIN=0, I_MPI_THREAD_YIELD=2); else they have their defaults.
-Intel MPI uses shared memory only. Python's ranks have one thread for arithmetic each, as torchrun
-starts them; gloo uses the loopback interface. vLLM's operators spin, and have no option.
+rank for which it waits. So Open MPI always has the option to yield, and the others have theirs if
+there are more ranks than cores, else their defaults: MPICH MPI_THREAD_MULTIPLE and heavy yields,
+Intel MPI I_MPI_THREAD_YIELD=2 without pinned ranks, oneCCL, which runs over Intel MPI, also
+CCL_YIELD=sched_yield. The operators of vLLM and DeepSpeed spin, and have no option. Intel MPI uses
+shared memory only, gloo the loopback interface. Python's ranks have one thread for arithmetic each,
+as torchrun starts them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ PYTHON_WORKERS = {
     Engine.SLEY: ("sley_worker", "private"),
     Engine.SLEY_SYMMETRIC: ("sley_worker", "symmetric"),
     Engine.SLEY_TORCH: ("torch_worker", "sley"),
+    Engine.SLEY_OPERATORS: ("operator_worker", "sley"),
     Engine.VLLM: ("operator_worker", "vllm"),
+    Engine.DEEPSPEED: ("operator_worker", "deepspeed"),
+    Engine.FAKE: ("torch_worker", "fake"),
 }
 
 
@@ -47,25 +51,21 @@ def commands(
     large private buffers request them. Raises wheels.UnavailableError without the engine.
     """
     if engine in PYTHON_WORKERS:
-        libraries = operators.libraries(engine, cache)
-        return [
-            _python(engine, rank, ranks, folder, huge_pages, libraries) for rank in range(ranks)
-        ]
-    mpiexec, worker = mpi.ready(engine, cache)
-    start, end = [str(mpiexec), "-n", str(ranks)], [str(worker), str(folder)]
+        library = operators.library(engine, cache)
+        return [_python(engine, rank, ranks, folder, huge_pages, library) for rank in range(ranks)]
+    program = mpi.ready(engine, cache)
+    start, end = [str(program.mpiexec), "-n", str(ranks)], [str(program.worker), str(folder)]
     end += ["huge-pages"] if huge_pages else []
+    crowded = ranks > cores()
     if engine is Engine.OPEN_MPI:
         options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
         as_root = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         return [Command([*start, *options, *end], dict.fromkeys(as_root, "1"))]
-    crowded = ranks > cores()
-    if engine is Engine.INTEL_MPI:
-        variables = {"I_MPI_ROOT": str(mpiexec.parents[1]), "I_MPI_FABRICS": "shm"}
-        yields = {"I_MPI_PIN": "0", "I_MPI_THREAD_YIELD": "2"} if crowded else {}
-        return [Command([*start, *end], variables | yields)]
-    if crowded:
-        return [Command([*start, *end, "multiple"], {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"})]
-    return [Command([*start, *end])]
+    if engine is Engine.MPICH:
+        heavy = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"} if crowded else {}
+        return [Command([*start, *end, *(["multiple"] if crowded else [])], heavy)]
+    yields = {"I_MPI_PIN": "0", "I_MPI_THREAD_YIELD": "2", "CCL_YIELD": "sched_yield"}
+    return [Command([*start, *end], program.variables | (yields if crowded else {}))]
 
 
 def _python(
@@ -74,7 +74,7 @@ def _python(
     ranks: int,
     folder: Path,
     huge_pages: bool,
-    libraries: Sequence[Path],
+    library: Sequence[Path],
 ) -> Command:
     module, kind = PYTHON_WORKERS[engine]
     path = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -85,4 +85,4 @@ def _python(
         "GLOO_SOCKET_IFNAME": "lo",
     }
     words = [sys.executable, "-m", f"cpu_peers.{module}", kind, str(folder), str(rank), str(ranks)]
-    return Command([*words, *map(str, libraries)], environment)
+    return Command([*words, *map(str, library)], environment)

@@ -12,16 +12,23 @@ import common.machine
 from common.machine import line_of
 
 PACKAGES = ("sley", "torch", "numpy")
+NODES = Path("/sys/devices/system/node")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def facts() -> dict[str, Any]:
     """The machine and the versions; the MPIs' ranks report their own versions."""
-    return common.machine.facts(PACKAGES) | {
-        "memory": line_of("/proc/meminfo", "MemTotal"),
-        "huge pages": HUGE_PAGES.read_text().strip() if HUGE_PAGES.exists() else "unknown",
-        "load before": f"{os.getloadavg()[0]:.2f}",
-    }
+    nodes = len(list(NODES.glob("node[0-9]*")))
+    numa = {"NUMA nodes": nodes} if nodes > 1 else {}
+    return (
+        common.machine.facts(PACKAGES)
+        | numa
+        | {
+            "memory": line_of("/proc/meminfo", "MemTotal"),
+            "huge pages": HUGE_PAGES.read_text().strip() if HUGE_PAGES.exists() else "unknown",
+            "load before": f"{os.getloadavg()[0]:.2f}",
+        }
+    )
 
 
 def free_bytes() -> int:

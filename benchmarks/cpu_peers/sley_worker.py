@@ -5,6 +5,7 @@ BUFFERS is `private` (NumPy's) or `symmetric` (`sley.empty`, which peers read di
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 
 import sley
 from cpu_peers.cells import Collective
-from cpu_peers.worker import Array, Repeated, arguments, serve
+from cpu_peers.worker import Array, Repeated, arguments, exchange, looped, serve
 from sley.communicator import Call, FolderStore
 from sley.engine.types import DATA_TYPES
 
@@ -21,7 +22,20 @@ _KINDS = {
     Collective.ALL_GATHER: "all_gather",
     Collective.REDUCE_SCATTER: "reduce_scatter",
     Collective.ALL_TO_ALL: "all_to_all",
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE: "reduce",
+    Collective.GATHER: "gather",
+    Collective.SCATTER: "scatter",
 }
+
+
+_BY_OUTPUT = (Collective.REDUCE_SCATTER, Collective.SCATTER)
+"""Collectives whose output has the elements that their calls count; of the others the input has."""
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """The address and the bytes of an array; 0 of an empty one."""
+    return (array.ctypes.data, array.nbytes) if array.size else (0, 0)
 
 
 class SleyCalls:
@@ -38,23 +52,20 @@ class SleyCalls:
         return np.empty(elements, np.float32)
 
     def bound(self, collective: Collective, source: Array, target: Array) -> Repeated:
-        """A call that the engine repeats without Python in between, as the MPIs do."""
+        """A call that the engine repeats without Python in between, as the MPIs do; messages
+        alone are called from Python."""
         communicator = self._communicator
-        call = Call(
-            _KINDS[collective],
-            source.ctypes.data,
-            source.nbytes,
-            target.ctypes.data,
-            target.nbytes,
-            self._count(collective, source, target),
-            DATA_TYPES["float32"],
-        )
-        return lambda iterations: communicator.endpoint.time_us(call, iterations) / 1e6
-
-    def _count(self, collective: Collective, source: Array, target: Array) -> int:
+        endpoint = communicator.endpoint
+        if collective is Collective.SEND_RECV:
+            send = partial(endpoint.send_memory, *_span(source))
+            recv = partial(endpoint.recv_memory, *_span(target))
+            return looped(exchange(communicator.rank, communicator.ranks, send, recv))
+        count = target.size if collective in _BY_OUTPUT else source.size
         if collective is Collective.ALL_TO_ALL:
-            return source.size // self._communicator.ranks
-        return target.size if collective is Collective.REDUCE_SCATTER else source.size
+            count //= communicator.ranks
+        kind, dtype = _KINDS[collective], DATA_TYPES["float32"]
+        call = Call(kind, *_span(source), *_span(target), count, dtype)
+        return lambda iterations: endpoint.time_us(call, iterations) / 1e6
 
     def barrier(self) -> None:
         self._communicator.barrier()

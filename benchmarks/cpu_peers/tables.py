@@ -20,7 +20,8 @@ def pages(results: dict[str, Any]) -> str:
     for collective in Collective:
         cells = [cell for cell in times.cells if cell.collective is collective]
         if cells:
-            parts.append((f"{collective.value}, ms", _times(times, cells)))
+            parts.append((f"{collective.value}, ms", _times(times, collective, cells)))
+    parts.append(("Slower than the best peer", _slower(times)))
     verdicts = [verdict(aim, times) for aim in AIMS]
     parts.append(("Aims", _summary(verdicts)))
     parts += [(found.aim.text, _aim(found)) for found in verdicts]
@@ -33,24 +34,46 @@ def _facts(results: dict[str, Any]) -> str:
     return table(("what", "value"), found.items())
 
 
-def _times(times: Times, cells: Iterable[Cell]) -> str:
+OWN = (Engine.SLEY, Engine.SLEY_SYMMETRIC, Engine.SLEY_OPERATORS)
+"""The engines that are compared with every peer; through PyTorch the other is gloo."""
+
+
+def _times(times: Times, collective: Collective, cells: Iterable[Cell]) -> str:
     """A line for each cell: times, and the ratios of the best peer, and of gloo in PyTorch."""
-    own = [e for e in (Engine.SLEY, Engine.SLEY_SYMMETRIC) if e in times.engines]
-    in_torch = Engine.SLEY_TORCH in times.engines
-    head = ["ranks", "size", *(engine.title for engine in times.engines), "best peer"]
+    engines = [engine for engine in times.engines if engine.has(collective)]
+    own = [engine for engine in OWN if engine in engines]
+    in_torch = Engine.SLEY_TORCH in engines
+    head = ["ranks", "size", *(engine.title for engine in engines), "best peer"]
     head += [f"best peer / {engine.title}" for engine in own]
     head += ["gloo / sley through PyTorch"] if in_torch else []
     lines = []
     for cell in cells:
         peer = times.best_peer(cell)
         line = [str(cell.ranks), size_text(cell.size_bytes)]
-        line += [ms_text(times.ms(cell, engine)) for engine in times.engines]
+        line += [ms_text(times.ms(cell, engine)) for engine in engines]
         line += [peer[0].title if peer else MISSING]
         line += [ratio_text(times.over_best_peer(cell, engine)) for engine in own]
         if in_torch:
             line.append(ratio_text(times.over(cell, Engine.GLOO, Engine.SLEY_TORCH)))
         lines.append(line)
     return table(head, lines)
+
+
+def _slower(times: Times) -> str:
+    """The cells in which sley is slower than the best peer, the slowest first; empty if it's
+    nowhere slower."""
+    found = []
+    for cell in times.cells:
+        peer = times.best_peer(cell)
+        for engine in OWN:
+            ratio = times.over_best_peer(cell, engine)
+            if peer is not None and ratio is not None and ratio < 1:
+                own_ms = times.ms(cell, engine)
+                texts = (peer[0].title, ms_text(peer[1]), ms_text(own_ms), ratio_text(ratio))
+                found.append((ratio, (engine.title, str(cell), *texts)))
+    head = ("engine", "cell", "best peer", "its ms", "sley's ms", "best peer / sley")
+    found.sort(key=lambda pair: pair[0])
+    return table(head, (line for _, line in found)) if found else ""
 
 
 def _summary(verdicts: Iterable[Verdict]) -> str:

@@ -47,10 +47,11 @@ def packages(folder: Path) -> Path:
     return folder / "lib" / version / "site-packages"
 
 
-def compiled(source: Path, command: Sequence[str], folder: Path) -> Path:
-    """The program that a compiler makes of a source file; kept in a folder, by the file's content
-    and the command. Raises UnavailableError."""
-    digest = hashlib.sha256(source.read_bytes() + " ".join(command).encode()).hexdigest()[:16]
+def compiled(source: Path, headers: Sequence[Path], command: Sequence[str], folder: Path) -> Path:
+    """The program that a compiler makes of a source file; kept in a folder, by the command and the
+    contents of the file and of its headers. Raises UnavailableError."""
+    contents = b"".join(file.read_bytes() for file in (source, *headers))
+    digest = hashlib.sha256(contents + " ".join(command).encode()).hexdigest()[:16]
     program = folder / f"{source.stem}-{digest}"
     if not program.exists():
         made = program.with_suffix(f".{os.getpid()}")

@@ -14,8 +14,8 @@ processes of a machine share, and how many seconds it took; before each call ran
 seconds. The answer is the CPU time that the process used meanwhile.
 
 A rank's first line is `RANK ready VERSION`; `RANK error TEXT` is its last. Between commands it
-sleeps in read(), so that engines that wait for their turn cost nothing. mpi_worker.cpp does the
-same for the MPIs.
+sleeps in read(), so that engines that wait for their turn cost nothing. rank.hpp does the same for
+engines that are called from C++.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cpu_peers.cells import FLOAT32_BYTES, Collective
+from cpu_peers.cells import FLOAT32_BYTES, ROOT, Collective, layout, partner_of
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -48,7 +48,8 @@ class Calls(Protocol):
         """A new float32 buffer of the compared kind."""
 
     def bound(self, collective: Collective, source: Array, target: Array) -> Repeated:
-        """The collective as a function that reads source and writes target; in place, the same."""
+        """The collective as a function that reads source and writes target; in place, the same. A
+        rank that lacks one of them has an empty one."""
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
@@ -66,20 +67,47 @@ def looped(call: Callable[[], object]) -> Repeated:
     return repeated
 
 
+def exchange(
+    rank: int, ranks: int, send: Callable[[int], object], recv: Callable[[int], object]
+) -> Callable[[], object]:
+    """The call of SendRecv: a message to the rank's partner, and one from it; the partner with the
+    lower number sends first. send, recv: of a message, with the partner."""
+    partner = partner_of(rank, ranks)
+    if partner is None:
+        return lambda: None
+    first, second = (send, recv) if rank < partner else (recv, send)
+
+    def call() -> None:
+        first(partner)
+        second(partner)
+
+    return call
+
+
 def values(rank: int, first: int, elements: int) -> Array:
     """A rank's input from an index on: small integers, so that sums are exact."""
     period = (np.arange(first, first + PERIOD) % PERIOD + 1) * (rank + 1)
     return np.resize(period.astype(np.float32), elements)
 
 
-def expected(collective: Collective, rank: int, ranks: int, whole: int) -> Array:
-    """The correct result on a rank. whole: the number of elements of the larger buffer."""
+def expected(collective: Collective, rank: int, ranks: int, whole: int) -> Array | None:
+    """The correct output of a rank; None if it has none. whole: the number of elements of the
+    larger buffer."""
     part = whole // ranks
     sum_of_ranks = np.float32(ranks * (ranks + 1) // 2)
-    if collective is Collective.ALL_REDUCE:
+    partner = partner_of(rank, ranks)
+    if collective in (Collective.REDUCE, Collective.GATHER) and rank != ROOT:
+        return None
+    if collective is Collective.SEND_RECV:
+        return None if partner is None else values(partner, 0, whole)
+    if collective in (Collective.ALL_REDUCE, Collective.REDUCE):
         return sum_of_ranks * values(0, 0, whole)
     if collective is Collective.REDUCE_SCATTER:
         return sum_of_ranks * values(0, rank * part, part)
+    if collective is Collective.BROADCAST:
+        return values(ROOT, 0, whole)
+    if collective is Collective.SCATTER:
+        return values(ROOT, rank * part, part)
     first = rank * part if collective is Collective.ALL_TO_ALL else 0
     return np.concatenate([values(source, first, part) for source in range(ranks)])
 
@@ -93,12 +121,11 @@ class Buffers:
         self._calls, self._collective = calls, collective
         self._rank, self._ranks = rank, ranks
         self._whole = size_bytes // FLOAT32_BYTES
-        part = self._whole // ranks
-        self._input = calls.empty(part if collective is Collective.ALL_GATHER else self._whole)
-        self._output = self._input
-        if collective is not Collective.ALL_REDUCE:
-            scattered = collective is Collective.REDUCE_SCATTER
-            self._output = calls.empty(part if scattered else self._whole)
+        sizes = layout(collective, ranks, rank, self._whole)
+        # An engine's allocator needn't know empty buffers.
+        made = [calls.empty(size) if size else np.empty(0, np.float32) for size in sizes]
+        self._input = made[0]
+        self._output = self._input if collective.is_in_place else made[1]
         self._input.fill(0)
         self._output.fill(0)
         self._call = calls.bound(collective, self._input, self._output)
@@ -134,7 +161,7 @@ class Buffers:
         self._input[:] = values(self._rank, 0, len(self._input))
         self._call(1)
         wanted = expected(self._collective, self._rank, self._ranks, self._whole)
-        right = bool(np.array_equal(self._output, wanted))
+        right = wanted is None or bool(np.array_equal(self._output, wanted))
         self._calls.barrier()
         return right
 

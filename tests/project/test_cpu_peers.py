@@ -109,10 +109,8 @@ def test_the_best_peer_has_the_least_median(peers: Any) -> None:
 
 def test_engines_with_few_collectives_have_no_others(peers: Any) -> None:
     engines, kinds = peers.cells.Engine, peers.cells.Collective
-    assert [kind for kind in kinds if engines.VLLM.has(kind)] == [
-        kinds.ALL_REDUCE,
-        kinds.ALL_GATHER,
-    ]
+    vllm = [kind for kind in kinds if engines.VLLM.has(kind)]
+    assert vllm == [kinds.ALL_REDUCE, kinds.ALL_GATHER]
     assert all(engines.GLOO.has(kind) for kind in kinds)
 
 
@@ -136,7 +134,25 @@ def test_memory_of_a_cell_is_that_of_its_larger_buffer(peers: Any) -> None:
     """The size is that of the larger buffer; an AllReduce has one."""
     collectives, cell = peers.cells.Collective, peers.cells.Cell
     found = {kind.value: cell(kind, 4, 4 * KB).buffers_bytes // KB for kind in collectives}
-    assert found == {"AllReduce": 16, "AllGather": 20, "ReduceScatter": 20, "AllToAll": 32}
+    assert found == {
+        "AllReduce": 16,
+        "AllGather": 20,
+        "ReduceScatter": 20,
+        "AllToAll": 32,
+        "Broadcast": 16,
+        "Reduce": 16,
+        "Gather": 8,
+        "Scatter": 8,
+        "SendRecv": 32,
+    }
+
+
+def test_sizes_without_equal_parts_have_cells_where_no_parts_are_needed(peers: Any) -> None:
+    collectives = peers.cells.Collective
+    found = peers.cells.cells(collectives, 4, [8, 16])
+    eight = {cell.collective.value for cell in found if cell.size_bytes == 8}
+    assert eight == {"AllReduce", "Broadcast", "Reduce", "SendRecv"}
+    assert len([cell for cell in found if cell.size_bytes == 16]) == len(collectives)
 
 
 @given(ranks=st.integers(2, 9), part=st.integers(1, 150))
@@ -151,14 +167,24 @@ def test_right_results_follow_the_definition_of_the_collectives(
     total = inputs.sum(axis=0)
     for rank in range(ranks):
         own = slice(rank * part, (rank + 1) * part)
+        is_root, has_partner = rank == 0, rank ^ 1 < ranks
         right = {
             kinds.ALL_REDUCE: total,
             kinds.REDUCE_SCATTER: total[own],
             kinds.ALL_GATHER: inputs[:, :part].ravel(),
             kinds.ALL_TO_ALL: inputs[:, own].ravel(),
+            kinds.BROADCAST: inputs[0],
+            kinds.REDUCE: total if is_root else None,
+            kinds.GATHER: inputs[:, :part].ravel() if is_root else None,
+            kinds.SCATTER: inputs[0, own],
+            kinds.SEND_RECV: inputs[rank ^ 1] if has_partner else None,
         }
+        assert set(right) == set(kinds)
         for kind, wanted in right.items():
             found = worker.expected(kind, rank, ranks, whole)
+            if wanted is None:
+                assert found is None
+                continue
             assert found.dtype == np.float32
             np.testing.assert_array_equal(found, wanted)
 
@@ -177,6 +203,9 @@ AIMED = {  # how many cells of AllReduce and of AllToAll each covers
     "AllReduce, private buffers: 1.5x the best peer from 1 MB up": (6, 0),
     "AllReduce, private buffers: 2x the best peer at 8 ranks": (3, 0),
     "AllReduce, symmetric buffers: 3x the best peer at 4 and 8 ranks from 1 MB up": (4, 0),
+    "operators: not slower than the best peer": (9, 9),
+    "AllReduce, operators: not slower than vLLM's shm at 2 and 4 ranks up to 1 MB": (4, 0),
+    "AllReduce, through PyTorch: 1.5x the time of PyTorch's fake at 2 ranks and 1 KB": (1, 0),
     "through PyTorch: 2x gloo": (9, 9),
     "through PyTorch: 5x gloo at 1 KB": (3, 3),
 }
@@ -237,6 +266,19 @@ def test_tables_say_which_aims_are_met(peers: Any) -> None:
     none = "| AllReduce, private buffers: 2x the best peer at 8 ranks | not measured | 0 | 0 | 0 |"
     assert none in text
     assert "AllGather, ms" not in text
+    assert (
+        "| sley, private buffers | AllReduce, 2 ranks, 1K | MPICH | 0.00120 | 0.00120 | 0.99 |"
+        in text
+    )
+    assert "| sley, symmetric buffers | AllReduce, 2 ranks, 1K |" not in text
+
+
+def test_engines_without_a_collective_have_no_column_in_its_table(peers: Any) -> None:
+    rows = [row("gloo", [1.0], collective="Scatter"), row("vllm", [1.0])]
+    results = {"machine": {}, "options": {}, "rows": rows, "left_out": [], "seconds": 3.0}
+    text = peers.tables.pages(results)
+    assert "| ranks | size | gloo | vLLM's shm | best peer |" in text
+    assert "| ranks | size | gloo | best peer |" in text
 
 
 @pytest.mark.parametrize(
@@ -333,6 +375,16 @@ def test_wrong_results_have_no_time(peers: Any) -> None:
     assert "median_ms" in rows["gloo"]
 
 
+def test_the_fake_backend_is_not_checked(peers: Any) -> None:
+    """It does nothing, so that its result is wrong."""
+    ranks, asked = fakes(peers, gloo=0.01, fake=0.001)
+    ranks[peers.cells.Engine.FAKE].right = ["wrong", "wrong"]
+    cell = peers.cells.Cell(peers.cells.Collective.ALL_REDUCE, 2, KB)
+    rows = peers.measuring.measure(cell, ranks, 3, 0.1)
+    assert all("median_ms" in found for found in rows)
+    assert asked[-1] == "gloo check"
+
+
 Starting = Callable[..., Any]
 
 
@@ -354,20 +406,27 @@ def start(peers: Any, tmp_path: Path) -> Starting:
     return started
 
 
-def test_a_program_is_compiled_once_for_each_command(peers: Any, tmp_path: Path) -> None:
+def test_a_program_is_compiled_once_for_each_command_and_content(
+    peers: Any, tmp_path: Path
+) -> None:
     """A stand-in for the compiler copies the source and counts its runs."""
     source, count = tmp_path / "one.cpp", tmp_path / "count"
     source.write_text("content")
+    header = tmp_path / "one.hpp"
+    header.write_text("header")
     script = tmp_path / "compile.sh"
     script.write_text(f"#!/bin/sh\necho run >> {count}\nwhile [ $1 != -o ]; do shift; done\n")
     script.write_text(script.read_text() + f"cp {source} $2\n")
     script.chmod(0o755)
     compiled = [
-        peers.wheels.compiled(source, [str(script), flag], tmp_path) for flag in ("-a", "-a", "-b")
+        peers.wheels.compiled(source, [header], [str(script), flag], tmp_path)
+        for flag in ("-a", "-a", "-b")
     ]
     assert [program.read_text() for program in compiled] == ["content"] * 3
     assert compiled[0] == compiled[1] != compiled[2]
     assert count.read_text().split() == ["run", "run"]
+    header.write_text("changed")
+    assert peers.wheels.compiled(source, [header], [str(script), "-a"], tmp_path) != compiled[0]
 
 
 def test_a_command_that_fails_makes_its_engine_unavailable(peers: Any) -> None:
@@ -443,10 +502,10 @@ def test_a_silent_rank_is_named_and_ended(
     "words",
     [
         ["--sizes", "1K,x"],
-        ["--sizes", "12"],
+        ["--sizes", "10"],
         ["--ranks", "1"],
         ["--engines", "gloo,nccl"],
-        ["--collectives", "Broadcast"],
+        ["--collectives", "Multicast"],
         ["--repeat", "0"],
         ["--seconds", "0"],
     ],
@@ -463,7 +522,7 @@ def test_options_that_make_no_sense_are_wrong_usage(
 def test_kept_results_give_the_same_tables(
     peers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = peers.command.parser().parse_args(["--note", "noisy"])
+    options = peers.command.parser().parse_args(["--note", "noisy", "--sizes", "1K"])
     comparison = peers.command.Comparison(options, rows=[row("gloo", [1.0])])
     assert comparison.is_whole()
     results = peers.command.results_of(comparison, {"cores": 2}, 0.25)
