@@ -8,11 +8,14 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from importlib.metadata import entry_points
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import checkpoint
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 import sley.torch
 from sley.errors import SleyError
@@ -48,7 +51,7 @@ def check_replaced() -> None:
         assert dist.get_backend(group) == name
         dist.all_reduce(tensor := torch.tensor([1 << rank]), group=group)
         assert tensor.item() == 15
-    assert (world.name(), both.name(), own.name()) == ("gloo", "gloo", "sley")
+    assert (world.name(), both.name(), own.name()) == ("sley", "sley", "sley")
     assert (world.timeout.seconds, world._endpoint.settings.timeout_s) == (50, 50.0)
     assert dist.get_backend_config(world) == "cpu:gloo,cuda:gloo"
     assert [device.type for device in world._device_types] == ["cpu", "cuda"]
@@ -75,6 +78,20 @@ def check_what_gloo_alone_has() -> None:
         later = dist.new_group(backend="gloo")
         c10d._set_pg_timeout(timedelta(seconds=45), later)
         assert later._fallback.gloo().options._timeout == timedelta(seconds=45)
+
+
+def check_training() -> None:
+    with replace_gloo():
+        group = dist.new_group(backend="gloo")
+    model = DistributedDataParallel(torch.nn.Linear(2, 1, bias=False), process_group=group)
+    model(torch.full((1, 2), float(dist.get_rank()))).sum().backward()
+    assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
+    with TemporaryDirectory() as folder:
+        checkpoint.save({"w": model.module.weight}, checkpoint_id=folder, process_group=group)
+
+
+def test_training_with_a_replaced_group_is_right(four_ranks: RankPool) -> None:
+    four_ranks.run(check_training)
 
 
 def test_what_pytorch_does_for_gloo_alone_works(four_ranks: RankPool) -> None:

@@ -97,7 +97,6 @@ class ProcessGroupSley(dist.ProcessGroup):
         self._settings = settings
         self._name = name
         self._description = ""
-        self._backend_name = "sley"
 
     def _take_methods(self) -> None:
         """Makes methods of its members the group's own, so that calls reach them directly. Some
@@ -128,11 +127,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         return self._endpoint.ranks
 
     def getBackendName(self) -> str:  # noqa: N802
-        return self._backend_name
-
-    def report_backend(self, name: str) -> None:
-        """Makes `name` the backend that the group reports, for programs that check it."""
-        self._backend_name = name
+        return "sley"
 
     def getGroupName(self) -> str:  # noqa: N802
         return self._name
@@ -216,7 +211,6 @@ class ProcessGroupSley(dist.ProcessGroup):
             settings=self._settings,
         )
         group._description = group_desc or f"{self._description}:split"
-        group._backend_name = self._backend_name
         group._fallback.split_from(self._fallback)
         return group
 
