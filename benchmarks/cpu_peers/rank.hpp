@@ -135,13 +135,11 @@ class Cell {
     }
 
     float expected(std::size_t index) const {
-        const std::size_t own = static_cast<std::size_t>(rank) * part + index;
-        const int block = static_cast<int>(index / part);
+        const std::size_t first = static_cast<std::size_t>(rank) * part, own = first + index;
         switch (collective) {
             case Collective::kAllGather:
-            case Collective::kGather: return value(block, index % part);
-            case Collective::kAllToAll:
-                return value(block, static_cast<std::size_t>(rank) * part + index % part);
+            case Collective::kGather: return ofBlock(index, 0);
+            case Collective::kAllToAll: return ofBlock(index, first);
             case Collective::kReduceScatter: return sum(own);
             case Collective::kAllReduce:
             case Collective::kReduce: return sum(index);
@@ -150,6 +148,12 @@ class Cell {
             case Collective::kSendRecv: return value(partner(), index);
         }
         return 0;
+    }
+
+    // The value in the part of another rank, whose values begin at an index of that rank's input. Only
+    // collectives with parts have one: the part of a small buffer of another may be empty.
+    float ofBlock(std::size_t index, std::size_t first) const {
+        return value(static_cast<int>(index / part), first + index % part);
     }
 
     float sum(std::size_t index) const {

@@ -236,6 +236,13 @@ def test_aims_are_met_missed_or_unknown(peers: Any) -> None:
     assert [cell.size_bytes for cell in found.unknown] == [4 * KB]
 
 
+def test_cells_of_collectives_that_an_engine_lacks_are_not_missing(peers: Any) -> None:
+    aim = next(a for a in peers.aims.AIMS if a.text == "operators: not slower than the best peer")
+    rows = [row("gloo", [4.0], collective=kind) for kind in ("AllReduce", "Gather")]
+    found = peers.aims.verdict(aim, peers.cells.Times(rows))
+    assert [cell.collective.value for cell in found.unknown] == ["AllReduce"]
+
+
 def test_tables_say_which_aims_are_met(peers: Any) -> None:
     rows = [
         row("gloo", [0.5]),
