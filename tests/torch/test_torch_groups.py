@@ -7,12 +7,14 @@ import importlib
 import time
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from sley.communicator import Settings
 from sley.torch import CollectiveError, ProcessGroupSley
 from sley.torch.monitored import MonitoredBarrier
 from support.rank_pool import RankPool
@@ -96,6 +98,13 @@ def test_several_groups_may_work_at_once(four_ranks: RankPool) -> None:
     four_ranks.run(check_groups_at_once)
 
 
+def start_again(file: str, backend: str) -> None:
+    """Destroys the default group, and makes it again with a backend, over a new file."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=ranks)
+
+
 def check_split() -> None:
     rank, world = dist.get_rank(), dist.group.WORLD
     halves = [[0, 1], [2, 3]]
@@ -107,10 +116,63 @@ def check_split() -> None:
     assert tensor.item() == (1.0 if rank < 2 else 5.0)
     group.shutdown()
     assert world.split_group([r for r in range(4) if r != rank]) is None
+    for slots in (4, 8):  # the same ranks once more
+        group = world.split_group(halves[rank // 2], opts=Settings(slots=slots))
+        assert group is not None
+        assert group._endpoint.settings.slots == slots
+        group.allreduce(tensor).wait()
+        group.shutdown()
 
 
 def test_a_group_can_be_split(four_ranks: RankPool) -> None:
     four_ranks.run(check_split)
+
+
+def check_live_ranks(file: str) -> None:
+    """Rank 3 takes no part, as if it had ended."""
+    start_again(file, "sley")  # PyTorch's names need as many groups on all ranks
+    rank, world, live = dist.get_rank(), dist.group.WORLD, [0, 1, 2]
+    if rank == 3:
+        return
+    for group in (world.split_group(live), dist.new_group(live, use_local_synchronization=True)):
+        dist.all_reduce(tensor := torch.tensor([float(rank)]), group=group)
+        assert tensor.item() == 3.0
+    with pytest.raises(TypeError, match="shrink"):  # PyTorch's; it takes backends of C++ only
+        dist.shrink_group([3], group)
+
+
+def test_live_ranks_make_a_group_without_the_others(four_ranks: RankPool, tmp_path: Path) -> None:
+    four_ranks.run(check_live_ranks, str(tmp_path / "store"))
+    four_ranks.run(start_again, str(tmp_path / "after"), "sley")
+
+
+def check_split_by_pytorch(file: str) -> None:
+    """PyTorch splits groups on machines with an accelerator only: here "meta" is one."""
+    start_again(file, "cpu:sley,meta:gloo")
+    rank, meta = dist.get_rank(), torch.device("meta:0")
+    dist.group.WORLD.bound_device_id = meta
+    with (
+        patch.object(torch.accelerator, "is_available", lambda: True),
+        patch.object(torch.accelerator, "current_accelerator", lambda: meta),
+    ):
+        for parts in ([[0, 1], [2, 3]], [[0, 1, 3]]):
+            group = dist.split_group(split_ranks=parts, pg_options=Settings(slots=4))
+            mine = next((part for part in parts if rank in part), None)
+            if mine is None:
+                assert group is None
+                continue
+            assert isinstance(group, ProcessGroupSley)
+            assert dist.get_process_group_ranks(group) == mine
+            assert dist.get_backend(group) == "cpu:sley,meta:gloo"
+            assert group._get_backend(meta).size() == len(mine)
+            dist.broadcast(tensor := torch.tensor([rank]), mine[-1], group=group)
+            assert tensor.item() == mine[-1]
+            dist.destroy_process_group(group)
+    start_again(f"{file}-after", "sley")
+
+
+def test_pytorch_splits_a_group_with_an_accelerator(four_ranks: RankPool, tmp_path: Path) -> None:
+    four_ranks.run(check_split_by_pytorch, str(tmp_path / "store"))
 
 
 def check_mesh() -> None:
@@ -281,7 +343,7 @@ def check_nothing_remains() -> None:
             group = dist.new_group()
             dist.all_reduce(torch.ones(1000), group=group)
             dist.all_reduce(torch.ones(1000), group=group, async_op=True).wait()
-            dist.all_reduce(torch.ones(3, dtype=torch.bool), group=group)  # gloo's
+            dist.all_reduce(torch.ones(3).to_sparse(), group=group)  # gloo's
             dist.destroy_process_group(group)
             del group
         assert memory_segments() == before

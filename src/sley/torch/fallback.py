@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +32,7 @@ class Fallback:
     def __init__(self, group: Any) -> None:
         self._group_of = weakref.ref(group)  # weak: the group refers to this object
         self._names: dict[str, str] = {}
+        self._ranks: list[int] = []
         self._gloo: Any = None
         self._rest: Any = None
         self._is_making = False
@@ -56,9 +58,23 @@ class Fallback:
         registered the group, and while the group of the other devices is made."""
         return device.type != "cpu" and bool(self.names()) and not self._is_making
 
-    def split_from(self, other: Fallback) -> None:
-        """Takes the backends of the group that this one's group was split from."""
-        self._names = other.names()
+    def split(self, ranks: Sequence[int], timeout: timedelta, options: Any, name: str) -> Any:
+        """The other devices' group for a part of the group; None if there is no such group yet, and
+        on ranks that aren't in `ranks`. All ranks of the group call it."""
+        if self._rest is None:
+            return None
+        return self._rest.split_group(list(ranks), timeout, options, f"{name}:other devices")
+
+    def split_from(self, other: Fallback, ranks: Sequence[int], rest: Any) -> None:
+        """Takes the backends of the group that this one's group was split from, which PyTorch
+        doesn't know yet. ranks: in that group. rest: the result of its `split`."""
+        self._names, self._rest = other.names(), rest
+        if self._names:  # otherwise PyTorch doesn't know that group either
+            self._ranks = [other.ranks()[rank] for rank in ranks]
+
+    def ranks(self) -> list[int]:
+        """The group's ranks in the default group."""
+        return self._ranks or dist.get_process_group_ranks(self._group)
 
     def find(self, name: str, tensor: Tensor, op: Any = None) -> Any:
         """The backend that runs the collective `name` on a tensor that the communicator doesn't
@@ -99,7 +115,7 @@ class Fallback:
             self._is_making = True
             try:
                 self._rest = dist.new_group(
-                    dist.get_process_group_ranks(self._group),
+                    self.ranks(),
                     timeout=self._group.timeout,
                     backend=",".join(f"{name}:{backend}" for name, backend in rest.items()),
                     use_local_synchronization=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -97,6 +98,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         self._settings = settings
         self._name = name
         self._description = ""
+        self._splits: Counter[str] = Counter()
 
     def _take_methods(self) -> None:
         """Makes methods of its members the group's own, so that calls reach them directly. Some
@@ -198,21 +200,34 @@ class ProcessGroupSley(dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Sequence[torch.device] | None = None,
     ) -> ProcessGroupSley | None:
-        """A new group of the ranks `new_ranks` of this one; None on other ranks."""
+        """A new group of the ranks `new_ranks` of this one; None on other ranks.
+
+        opts: settings of the new group, by default this one's; or options of the other devices'
+        backend. If there is one, all ranks of this group must call the method.
+        """
+        name = group_name or self._name_of_split(new_ranks)
+        is_settings = isinstance(opts, Settings)
+        options, timeout = None if is_settings else opts, timeout or self.timeout
+        rest = self._fallback.split(new_ranks, timeout, options, name)
         if self._endpoint.rank not in new_ranks:
             return None
-        name = group_name or f"{self._name}:split:{'-'.join(map(str, new_ranks))}"
         group = ProcessGroupSley(
             dist.PrefixStore(f"{name}/", self._store),
             new_ranks.index(self._endpoint.rank),
             len(new_ranks),
             name=name,
-            timeout=timeout or self.timeout,
-            settings=self._settings,
+            timeout=timeout,
+            settings=opts if is_settings else self._settings,
         )
         group._description = group_desc or f"{self._description}:split"
-        group._fallback.split_from(self._fallback)
+        group._fallback.split_from(self._fallback, new_ranks, rest)
         return group
+
+    def _name_of_split(self, ranks: Sequence[int]) -> str:
+        """A name that no group had before: the groups of the same ranks are counted."""
+        name = f"{self._name}:split:{'-'.join(map(str, ranks))}"
+        self._splits[name] += 1
+        return f"{name}:{self._splits[name]}"
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the timeout of all later calls."""
