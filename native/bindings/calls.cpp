@@ -61,6 +61,36 @@ std::shared_ptr<Ticket> submit(Owned<Calls>& calls, const std::shared_ptr<Target
     return calls->submit(runner_of(target, varying), call, timeout_s);
 }
 
+// A call of equal counts whose buffers are blocks, maybe apart.
+Call make_in_blocks(std::int64_t count, std::int32_t type, std::int32_t op,
+                    const std::shared_ptr<Parts>& blocks, std::uint64_t what) {
+    const auto item = static_cast<std::int64_t>(item_size(make_call(0, type, op, {}, 0, {}, 0).type));
+    const auto bytes = [&](Memory memory) {
+        return static_cast<std::int64_t>(blocks->of[memory].size()) * count * item;
+    };
+    auto call = make_recorded(count, type, op, 0, bytes(kInput), 0, bytes(kOutput), what, {});
+    call.blocks = blocks;
+    return call;
+}
+
+template <class Target>
+Problem run_in_blocks(Owned<Calls>& calls, const std::shared_ptr<Target>& target,
+                      std::int64_t count, std::int32_t type, std::int32_t op,
+                      const std::shared_ptr<Parts>& blocks, std::uint64_t what, double timeout_s,
+                      std::int64_t iterations) {
+    const auto call = make_in_blocks(count, type, op, blocks, what);
+    return run_here(calls, runner_of(target, {}), call, timeout_s, iterations);
+}
+
+template <class Target>
+std::shared_ptr<Ticket> submit_in_blocks(Owned<Calls>& calls, const std::shared_ptr<Target>& target,
+                                         std::int64_t count, std::int32_t type, std::int32_t op,
+                                         const std::shared_ptr<Parts>& blocks, std::uint64_t what,
+                                         double timeout_s) {
+    return calls->submit(runner_of(target, {}), make_in_blocks(count, type, op, blocks, what),
+                         timeout_s);
+}
+
 Problem run_varying(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine,
                     const std::shared_ptr<Parts>& parts, std::int32_t type, std::uint64_t what,
                     double timeout_s, std::int64_t iterations) {
@@ -207,6 +237,17 @@ void define_calls(nb::module_& m) {
              "timeout_s"_a, "iterations"_a, "Runs a call of varying counts, as `run`.")
         .def("submit_varying", &submit_varying, "engine"_a, "parts"_a, "dtype"_a, "what"_a,
              "timeout_s"_a, "Runs a call of varying counts in the thread.")
+        .def("run_in_blocks", &run_in_blocks<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a,
+             "blocks"_a, "what"_a, "timeout_s"_a, "iterations"_a,
+             "Runs a call of equal counts, as `run`, whose buffers' blocks may be apart.")
+        .def("run_in_blocks", &run_in_blocks<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a,
+             "blocks"_a, "what"_a, "timeout_s"_a, "iterations"_a,
+             "Runs such a call on the engines of a choice.")
+        .def("submit_in_blocks", &submit_in_blocks<Engine>, "engine"_a, "count"_a, "dtype"_a,
+             "op"_a, "blocks"_a, "what"_a, "timeout_s"_a, "Runs such a call in the thread.")
+        .def("submit_in_blocks", &submit_in_blocks<Choice>, "choice"_a, "count"_a, "dtype"_a,
+             "op"_a, "blocks"_a, "what"_a, "timeout_s"_a,
+             "Runs such a call in the thread, on the engines of a choice.")
         .def(
             "close", [](Owned<Calls>& self) { self->close(); },
             nb::call_guard<Unlocked>(), "Ends all pending calls.");

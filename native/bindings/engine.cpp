@@ -149,7 +149,7 @@ Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte
                std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes) {
     if (op < 0 || op >= kReduceOps) throw std::invalid_argument("an unknown operation");
     return {count, to_type(type), static_cast<ReduceOp>(op),
-            {input, output}, {input_bytes, output_bytes}, {}, nullptr};
+            {input, output}, {input_bytes, output_bytes}, {}, nullptr, nullptr};
 }
 
 Call make_varying(std::shared_ptr<const Parts> parts, std::int32_t type, std::uint64_t what) {

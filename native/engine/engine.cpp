@@ -37,6 +37,7 @@ void Engine::check(const Call& call) const {
     const auto item = static_cast<std::int64_t>(item_size(call.type));
     if (call.parts) return check_parts(*call.parts, item);
     if (call.count < 0) throw std::invalid_argument("a negative count");
+    if (call.blocks) check_blocks(call, item);
     for (const auto memory : {kInput, kOutput}) {
         if (call.bytes[memory] != program_.elements(memory, call.count) * item) {
             throw std::invalid_argument("memory of the wrong size");
@@ -48,6 +49,22 @@ void Engine::check(const Call& call) const {
     }
     if (room_.slot_bytes < program_.max_count * item) {
         throw SlotTooSmall("a slot holds less than one element of every chunk of a message");
+    }
+}
+
+void Engine::check_blocks(const Call& call, std::int64_t item) const {
+    if (program_.in_place) throw std::invalid_argument("separate blocks for a plan in place");
+    for (const auto memory : {kInput, kOutput}) {
+        const auto& blocks = call.blocks->of[memory];
+        if (static_cast<std::int64_t>(blocks.size()) != program_.elements(memory, 1)) {
+            throw std::invalid_argument("another number of blocks");
+        }
+        for (const auto& block : blocks) {
+            if (block.count != call.count) throw std::invalid_argument("blocks of other counts");
+            if (reinterpret_cast<std::uintptr_t>(block.data) % static_cast<std::size_t>(item)) {
+                throw std::invalid_argument("memory that is not aligned to its elements");
+            }
+        }
     }
 }
 

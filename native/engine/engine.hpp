@@ -75,6 +75,7 @@ private:
     };
 
     void check_parts(const Parts& parts, std::int64_t item) const;
+    void check_blocks(const Call& call, std::int64_t item) const;
     bool advance_block(std::size_t block);
     bool end_if_over(std::size_t block);
     Obstacle obstacle(const Position& at);

@@ -138,7 +138,8 @@ void Execution::choose_pulled() {
     if (varies_) return;  // a hold would have to know which messages are skipped
     const bool has_heap = (heap_[kInput] | heap_[kOutput]) != 0 && way_ != Way::kStreamed;
     if (!has_heap && way_ != Way::kAttached) return;
-    const bool whole = cut().full_tiles == 1 && cut().left_over == 0;
+    const bool whole =
+        cut().full_tiles == 1 && cut().left_over == 0 && layout_.is_whole();
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
         const auto& in = program_.instructions[i];
         const auto memory = sends_source(in.op) ? in.src_memory : in.dst_memory;
@@ -295,7 +296,8 @@ bool Execution::work(const Instruction& in, std::int64_t tile, const Incoming& m
     std::int64_t length = layout_.length_of(tile);
     std::int64_t pieces = in.count;
     // Whole chunks that are adjacent in memory are one piece.
-    const bool side_by_side = tail || (length == cut().chunk && cut().left_over == 0);
+    const bool side_by_side =
+        tail || (length == cut().chunk && cut().left_over == 0 && layout_.is_whole());
     if (side_by_side && !in.shifted) {
         length *= pieces;
         pieces = 1;

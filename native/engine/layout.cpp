@@ -28,6 +28,7 @@ void Layout::begin(const Call& call) {
         throw std::bad_alloc();
     }
     grow(scratch_, words(program_.cells[kScratch] * cut_.chunk * cut_.item));
+    blocks_ = call.blocks.get();
     base_[kInput] = call.memory[kInput];
     base_[kOutput] = call.memory[kOutput];
     base_[kScratch] = reinterpret_cast<std::byte*>(scratch_.data());
@@ -85,7 +86,7 @@ void Layout::divide_outputs(DataType type) {
         if (divisor == 1) continue;
         const auto cell = program_.output_base + static_cast<std::int64_t>(i);
         const auto length = cut_.chunk + (has_one_more(cell) ? 1 : 0);
-        divide(base_[memory] + first_element(cell) * cut_.item, divisor,
+        divide(start_of(memory, cell), divisor,
                static_cast<std::size_t>(length));
     }
 }

@@ -16,6 +16,8 @@ namespace sley {
 
 // The arguments of a call. In place, memory[kInput] is the rank's data and memory[kOutput] is null.
 // parts: the blocks of a call of varying counts, which has neither `count` nor `memory`; else null.
+// blocks: the blocks of a call of equal counts whose buffers are not in one piece, which has no
+// `memory`; else null.
 struct Call {
     std::int64_t count;  // elements of one block of the collective
     DataType type;
@@ -24,11 +26,12 @@ struct Call {
     std::int64_t bytes[2];
     CallRecord record;
     std::shared_ptr<const Parts> parts;
+    std::shared_ptr<const Parts> blocks;
 };
 
 // `what`: that of the call's record.
 inline Call varying_call(std::shared_ptr<const Parts> parts, DataType type, std::uint64_t what) {
-    return {0, type, ReduceOp::kSum, {}, {}, {0, what, kVaryingCount}, std::move(parts)};
+    return {0, type, ReduceOp::kSum, {}, {}, {0, what, kVaryingCount}, std::move(parts), nullptr};
 }
 
 // How a call cuts every chunk (machine.md, "Memory" and "Tiles").
@@ -58,6 +61,8 @@ public:
 
     const Cut& cut() const { return cut_; }
     const std::byte* base(Memory memory) const { return base_[memory]; }
+    // Whether the blocks of the input and output are in one piece each.
+    bool is_whole() const { return blocks_ == nullptr; }
     bool is_tail(std::int64_t tile) const { return tile == cut_.full_tiles; }
 
     // The elements of a chunk in a tile.
@@ -68,8 +73,9 @@ public:
 
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const {
         if (is_tail(tile)) return tail_element(memory, cell);
-        const auto first = memory == kScratch ? cell * cut_.chunk : first_element(cell);
-        return base_[memory] + (first + tile * cut_.tile) * cut_.item;
+        const auto start = memory == kScratch ? base_[kScratch] + cell * cut_.chunk * cut_.item
+                                              : start_of(memory, cell);
+        return start + tile * cut_.tile * cut_.item;
     }
 
     // Copy the tail's elements from the caller's memory, and back those of cells that the rank
@@ -86,10 +92,17 @@ private:
         const auto block = cell / program_.chunks, index = cell % program_.chunks;
         return elements + block * cut_.left_over + index * cut_.left_over / program_.chunks;
     }
+    // The first element of a chunk of the input or output.
+    std::byte* start_of(Memory memory, std::int64_t cell) const {
+        if (blocks_ == nullptr) return base_[memory] + first_element(cell) * cut_.item;
+        const auto block = cell / program_.chunks;
+        const auto first = first_element(cell) - first_element(block * program_.chunks);
+        return blocks_->of[memory][static_cast<std::size_t>(block)].data + first * cut_.item;
+    }
     bool has_one_more(std::int64_t cell) const;
     // The last element of a chunk that has one more, and its place in the tail.
     std::byte* last_element(Memory memory, std::int64_t cell) const {
-        return base_[memory] + (first_element(cell) + cut_.chunk) * cut_.item;
+        return start_of(memory, cell) + cut_.chunk * cut_.item;
     }
     std::byte* tail_element(Memory memory, std::int64_t cell) const {
         return tail_[memory] + cell * cut_.item;
@@ -99,6 +112,7 @@ private:
     std::vector<std::uint64_t>& scratch_;
     Cut cut_{};
     std::byte* base_[kMemories] = {};
+    const Parts* blocks_ = nullptr;  // of the call
     std::byte* tail_[kMemories] = {};
     std::vector<std::uint64_t> tail_memory_;  // 64-bit words, for alignment
 };

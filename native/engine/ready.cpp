@@ -67,6 +67,7 @@ std::optional<Outcome> ReadyCalls::run(const CallRequest& request) {
                     {memory.start[0], memory.start[1]},
                     {memory.bytes[0], memory.bytes[1]},
                     {0, ready.what, static_cast<std::uint64_t>(key.count), ready.varying},
+                    nullptr,
                     nullptr};
     number_.fetch_add(1, std::memory_order_relaxed);
     return found->calls->run(ready.runner, call, found->timeout_s);

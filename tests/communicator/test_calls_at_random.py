@@ -1,5 +1,5 @@
 """Random calls between threads: every kind, type, reduction and size, in and out of place, in
-private memory and in the heap, blocking and not."""
+private memory and in the heap, in parts that are apart, blocking and not."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sley.algorithms import recursive_doubling_allgather
 from sley.communicator import Communicator
 from sley.ir.words import ReduceOp
 from support.meaning import drawn_from, results
@@ -49,6 +50,7 @@ def steps(draw: st.DrawFn, number: int) -> Step:
         draw(st.booleans()),
         draw(st.booleans()),
         draw(st.booleans()),
+        draw(st.booleans()),
     )
 
 
@@ -73,4 +75,21 @@ def test_random_calls_do_what_they_promise(data: st.DataObject) -> None:
         wanted = results(step.kind, [g.astype(float) for g in given_to[at]], step.op, step.root)
         for rank in range(number):
             if wanted[rank] is not None:
-                np.testing.assert_array_equal(found[rank][at], wanted[rank].astype(step.dtype))
+                own = np.ravel(found[rank][at])
+                np.testing.assert_array_equal(own, wanted[rank].astype(step.dtype))
+
+
+def test_a_message_of_several_parts_that_are_apart_is_one_piece() -> None:
+    """Recursive doubling sends the parts of several ranks in a message."""
+    step = Step("all_gather", 12, "int32", ReduceOp.SUM, 0, False, False, False, apart=True)
+    with Ranks(4) as four:
+        four.each(lambda comm: comm.plans.register(recursive_doubling_allgather(4)))
+
+        def run(comm: Communicator) -> Any:
+            work, out = begin(comm, step, np.arange(12) + 100 * comm.rank)
+            work.wait()
+            return out
+
+        for found in four.each(run):
+            np.testing.assert_array_equal(found[:, 0] // 100, [0, 1, 2, 3])
+            np.testing.assert_array_equal(found % 100, [range(12)] * 4)

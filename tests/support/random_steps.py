@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sley.communicator import Communicator
+from sley.communicator import Call, Communicator, Parts
+from sley.communicator.arrays import places_of
 from sley.communicator.heap import empty
+from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
 
 KINDS = [
@@ -25,6 +27,9 @@ REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
 PARTS = {"reduce_scatter", "all_to_all", "scatter"}  # a rank's input has a part for each rank
 
 
+GATHERED = {"all_gather", "all_to_all", "gather"}  # so has its output
+
+
 @dataclass(frozen=True)
 class Step:
     kind: str
@@ -35,6 +40,7 @@ class Step:
     in_place: bool
     in_heap: bool
     async_op: bool
+    apart: bool = False  # whether the parts of buffers out of place are apart, the last one first
 
     def size(self, number: int) -> int:
         return self.count * (number if self.kind in PARTS else 1)
@@ -46,6 +52,8 @@ def make(step: Step, size: int) -> Any:
 
 def begin(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
     """Starts a step; returns the work and the array of its result."""
+    if step.apart and not step.in_place and step.kind in PARTS | GATHERED:
+        return begin_apart(comm, step, given)
     n, rank, later = step.count, comm.rank, {"async_op": step.async_op}
     data = make(step, len(given))
     data[:] = given
@@ -72,3 +80,22 @@ def begin(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
         return comm.gather(data, out, step.root, **later), out
     out = make(step, n)
     return comm.scatter(data if rank == step.root else None, out, step.root, **later), out
+
+
+def begin_apart(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
+    """Starts a step on parts with as much unused memory after each; in reverse order."""
+    is_root, rooted = comm.rank == step.root, step.kind in ("gather", "scatter")
+    inputs = comm.ranks if step.kind in PARTS else 1
+    outputs = comm.ranks if step.kind in GATHERED else 1
+    source = make(step, 2 * inputs * step.count).reshape(inputs, 2, step.count)[::-1, 0]
+    target = make(step, 2 * outputs * step.count).reshape(outputs, 2, step.count)[::-1, 0]
+    source[:] = given.reshape(inputs, step.count)
+    dtype = DATA_TYPES[step.dtype]
+    blocks = Parts.of(
+        places_of([] if step.kind == "scatter" and not is_root else list(source), dtype),
+        places_of([] if step.kind == "gather" and not is_root else list(target), dtype),
+    )
+    root = step.root if rooted else 0
+    call = Call(step.kind, 0, 0, 0, 0, step.count, dtype, step.op, root, blocks=blocks)
+    work = comm.endpoint.submit(call, async_op=step.async_op, owners=(source, target))
+    return work, target

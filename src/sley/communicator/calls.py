@@ -39,8 +39,8 @@ _TYPE_NAMES = tuple(DATA_TYPES)
 
 
 class Parts(NamedTuple):
-    """The parts of a rank's call of varying counts. output: the elements of each part of its
-    output. most: of any part."""
+    """The parts of a rank's buffers. output: the elements of each part of its output. most: of any
+    part."""
 
     native: native.Parts
     output: tuple[int, ...]
@@ -69,6 +69,8 @@ class Call:
         rank's part for the others.
     input_is_read_only, output_is_read_only: whether the plan must not write it.
     parts: of a call of varying counts, which has neither input nor output nor count.
+    blocks: of a call of equal counts, out of place, whose buffers' blocks are apart: `input` and
+        `output` are 0 then.
     may_vary: for an AllToAll, out of place, whether other ranks may make it as an AllToAllV. If one
         does, so does this rank.
     """
@@ -84,6 +86,7 @@ class Call:
     root: int = 0
     plan: Plan | None = None
     parts: Parts | None = None
+    blocks: Parts | None = None
     may_vary: bool = False
     input_is_read_only: bool = False
     output_is_read_only: bool = False

@@ -54,6 +54,25 @@ output with their sizes, the call's record, the engine and the record of an AllT
 replace it, and the timeout."""
 
 
+@dataclass(frozen=True)
+class _InBlocks:
+    """The arguments of `native.Calls.run_in_blocks`. engine: or a choice."""
+
+    engine: Any
+    count: int
+    dtype: int
+    op: int
+    blocks: native.Parts
+    record: int
+    timeout_s: float
+
+    @property
+    def all(self) -> tuple[Any, int, int, int, native.Parts, int, float]:
+        """They, in the order in which the engine takes them."""
+        place = self.engine, self.count, self.dtype, self.op
+        return *place, self.blocks, self.record, self.timeout_s
+
+
 class _Varying(NamedTuple):
     """The arguments of `native.Calls.run_varying`."""
 
@@ -62,6 +81,9 @@ class _Varying(NamedTuple):
     dtype: int
     record: int
     timeout_s: float
+
+
+_Arguments: TypeAlias = "_Equal | _Varying | _InBlocks"
 
 
 @dataclass(frozen=True)
@@ -318,7 +340,7 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _arguments(self, core: _Core, call: Call) -> tuple[_Either, _Equal | _Varying]:
+    def _arguments(self, core: _Core, call: Call) -> tuple[_Either, _Arguments]:
         """The plans of a call, and the engine's arguments."""
         in_place = is_in_place(call, self.rank)
         found = core.ready.find(call, in_place)
@@ -337,6 +359,11 @@ class Endpoint:
                 f"{loaded.current.ready.plan.name} does",
                 found="a read-only one",
             )
+        if call.blocks is not None:
+            kinds = call.dtype.number, int(call.op)
+            blocks, timeout_s = call.blocks.native, self.settings.timeout_s
+            in_blocks = _InBlocks(loaded.engine, call.count, *kinds, blocks, record, timeout_s)
+            return (found, None), in_blocks
         instead = core.ready.find_varying(call)
         varying = None if instead is None else (instead[0].current.engine, instead[1])
         arguments = (
@@ -372,7 +399,7 @@ class Endpoint:
         core: _Core,
         either: _Either,
         call: Call,
-        arguments: _Equal | _Varying,
+        arguments: _Arguments,
         iterations: int,
     ) -> bool:
         """Runs a call in this thread, to its end. Returns whether an AllToAll ran as an
@@ -380,6 +407,8 @@ class Endpoint:
         self._check_thread(core)
         if isinstance(arguments, _Varying):
             report = core.calls.run_varying(*arguments, iterations)
+        elif isinstance(arguments, _InBlocks):
+            report = core.calls.run_in_blocks(*arguments.all, iterations)
         else:
             report = core.calls.run(*arguments, iterations)
         if report is None:
@@ -419,9 +448,11 @@ class Endpoint:
             )
 
 
-def _submit(calls: native.Calls, arguments: _Equal | _Varying) -> native.Ticket:
+def _submit(calls: native.Calls, arguments: _Arguments) -> native.Ticket:
     if isinstance(arguments, _Varying):
         return calls.submit_varying(*arguments)
+    if isinstance(arguments, _InBlocks):
+        return calls.submit_in_blocks(*arguments.all)
     return calls.submit(*arguments)
 
 

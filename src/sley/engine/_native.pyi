@@ -276,6 +276,24 @@ class Calls:
     def submit_varying(self, engine: Engine, parts: Parts, dtype: int, what: int, timeout_s: float) -> Ticket:
         """Runs a call of varying counts in the thread."""
 
+    @overload
+    def run_in_blocks(self, engine: Engine, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
+        """
+        Runs a call of equal counts, as `run`, whose buffers' blocks may be apart.
+        """
+
+    @overload
+    def run_in_blocks(self, choice: Choice, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
+        """Runs such a call on the engines of a choice."""
+
+    @overload
+    def submit_in_blocks(self, engine: Engine, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float) -> Ticket:
+        """Runs such a call in the thread."""
+
+    @overload
+    def submit_in_blocks(self, choice: Choice, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float) -> Ticket:
+        """Runs such a call in the thread, on the engines of a choice."""
+
     def close(self) -> None:
         """Ends all pending calls."""
 

@@ -17,7 +17,7 @@ from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.selection.kinds import CALLS
 from sley.torch.elements import Element
-from sley.torch.memory import NOWHERE, Memory, copy_of, span, to_read, to_write
+from sley.torch.memory import NOWHERE, Memory, copy_of, is_in_a_row, to_read, to_write
 from sley.torch.work import (
     UNSET,
     Finished,
@@ -69,8 +69,10 @@ class CallRunner:
         """A collective from `inputs` to `outputs`; a rank's part has `numel` elements.
 
         If the two overlap in a way that the collective doesn't define as in place, the input is
-        copied first.
+        copied first. Tensors of a list may be anywhere.
         """
+        if not (is_in_a_row(inputs) and is_in_a_row(outputs)):
+            return self._run_in_blocks(kind, opts, inputs, outputs, element, op, root)
         source = to_read(inputs) if inputs else NOWHERE
         target = to_write(outputs) if outputs else NOWHERE
         count = numel * element.parts
@@ -84,6 +86,22 @@ class CallRunner:
                 source = copy_of(inputs)
         call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
         return self._run(call, opts, outputs, source, target)
+
+    def _run_in_blocks(
+        self,
+        kind: str,
+        opts: Any,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        element: Element,
+        op: ReduceOp,
+        root: int,
+    ) -> dist.Work:
+        """A collective between tensors of one size each that aren't adjacent."""
+        sources, targets = _apart(inputs, outputs)
+        parts = _parts(element, sources, targets)
+        call = Call(kind, 0, 0, 0, 0, parts.most, element.dtype, op, root, blocks=parts)
+        return self._run(call, opts, outputs, *sources, *targets)
 
     def run_packed(
         self,
@@ -123,17 +141,8 @@ class CallRunner:
         element: Element,
     ) -> dist.Work:
         """A collective of varying counts from `inputs` to `outputs`, parts of any sizes."""
-        sources = [to_read([tensor]) for tensor in inputs]
-        targets = [to_write([tensor]) for tensor in outputs]
-        if span(sources).overlaps(span(targets)):
-            sources = [copy_of([tensor]) for tensor in inputs]
-        item = element.dtype.size_bytes
-        parts = Parts.of(
-            *(
-                [(part.address, part.size_bytes // item) for part in side]
-                for side in (sources, targets)
-            )
-        )
+        sources, targets = _apart(inputs, outputs)
+        parts = _parts(element, sources, targets)
         call = Call(kind, 0, 0, 0, 0, 0, element.dtype, parts=parts)
         return self._run(call, opts, results, *sources, *targets)
 
@@ -190,6 +199,24 @@ class CallRunner:
         """One work object for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
         return Together(works, [tensor for work in works for tensor in work.result()])
+
+
+def _apart(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> tuple[list[Memory], list[Memory]]:
+    """The memories of tensors to read and to write; copies of the first if the two overlap."""
+    sources = [to_read([tensor]) for tensor in inputs]
+    targets = [to_write([tensor]) for tensor in outputs]
+    if any(source.overlaps(target) for source in sources for target in targets):
+        sources = [copy_of([tensor]) for tensor in inputs]
+    return sources, targets
+
+
+def _parts(element: Element, *sides: Sequence[Memory]) -> Parts:
+    """The memories of input and output as the engine's parts."""
+    item = element.dtype.size_bytes
+    first, second = ([(part.address, part.size_bytes // item) for part in side] for side in sides)
+    return Parts.of(first, second)
 
 
 def _end(event: profiler.record_function | None) -> None:

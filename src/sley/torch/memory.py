@@ -108,17 +108,15 @@ def apart_from(output: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def span(memories: Sequence[Memory]) -> Memory:
-    """The memory from the start of the first of `memories` to the end of the last."""
-    start = min(memory.address for memory in memories)
-    end = max(memory.address + memory.size_bytes for memory in memories)
-    return Memory(start, end - start, memories)
-
-
 def _is_plain(tensor: Tensor) -> bool:
     """Whether the memory of `tensor` contains its elements in order and unchanged. Views may be
     marked as conjugated or negated."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def is_in_a_row(tensors: Sequence[Tensor]) -> bool:
+    """Whether each of `tensors` comes after the one before in memory; also of one or none."""
+    return len(tensors) < 2 or _in_a_row(tensors) is not None
 
 
 def _in_a_row(tensors: Sequence[Tensor]) -> int | None:
