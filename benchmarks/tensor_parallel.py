@@ -1,7 +1,7 @@
 """Tensor-parallel inference on CPUs: transformers' Llama on several processes, over sley and gloo.
 
     pip install transformers accelerate
-    torchrun --nproc-per-node 2 benchmarks/tensor_parallel.py [--layers 8] [--tokens 33]
+    torchrun --nproc-per-node 2 benchmarks/tensor_parallel.py [--layers 8] [--tokens 17]
 
 The model is made from a configuration, with random weights. One process computes with one thread
 and with as many threads as there are ranks; the ranks compute with one thread each. All generate
@@ -123,8 +123,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     made.add_argument("--types", default="bfloat16,float32")
     made.add_argument("--layers", type=int, default=8)
-    made.add_argument("--hidden", type=int, default=1024)
-    made.add_argument("--tokens", type=int, default=33)
+    made.add_argument("--hidden", type=int, default=2048)
+    made.add_argument("--tokens", type=int, default=17)
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--note", default="", help="kept with the results")
     made.add_argument("--output", type=Path, default=RESULTS)
