@@ -28,6 +28,7 @@ START_S, START_RANK_S = 60.0, 5.0
 """How long the start may take: so long, and so much longer for each rank."""
 
 END_S = 5.0
+SHARED_MEMORY = Path("/dev/shm")
 POLL_S = 0.2
 SHOWN = 400
 """Number of characters of an engine's output in a failure."""
@@ -103,6 +104,9 @@ class Group:
         for pipe in self._pipes:
             os.close(pipe)
         self._processes, self._pipes, self._asking = [], [], []
+        # vLLM and DeepSpeed leave their shared memory behind, which has the folder's name in its own.
+        for left in SHARED_MEMORY.glob(f"*{self._folder.name}*"):
+            left.unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _pipe(self, name: str) -> int:

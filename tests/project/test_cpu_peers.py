@@ -460,6 +460,20 @@ def test_a_rank_does_as_it_is_told(peers: Any, start: Starting) -> None:
         group.close()
 
 
+def test_shared_memory_that_ranks_leave_behind_is_removed(
+    peers: Any, start: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other groups it stays."""
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    (shared / "cpu-peers-of-others_0").touch()
+    monkeypatch.setattr(peers.group, "SHARED_MEMORY", shared)
+    group = start(f"(Path({str(shared)!r}) / f'left_{{Path(sys.argv[1]).name}}_0').touch()")
+    assert len(list(shared.iterdir())) == 2
+    group.close()
+    assert [left.name for left in shared.iterdir()] == ["cpu-peers-of-others_0"]
+
+
 def test_rank_0_is_late_before_each_sampled_call(start: Starting) -> None:
     group = start()
     try:
