@@ -104,7 +104,7 @@ class Group:
         for pipe in self._pipes:
             os.close(pipe)
         self._processes, self._pipes, self._asking = [], [], []
-        # vLLM and DeepSpeed leave their shared memory behind, which has the folder's name in its own.
+        # vLLM and DeepSpeed leave shared memory behind, which is named after the folder.
         for left in SHARED_MEMORY.glob(f"*{self._folder.name}*"):
             left.unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
