@@ -903,8 +903,32 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "torch: overlapping data is overwritten before it is sent",
         "torch",
-        "if span(sources).overlaps(span(targets)):",
+        "if any(source.overlaps(target) for source in sources for target in targets):",
         "if sources[0].overlaps(targets[0]):",
+    ),
+    _fault(
+        "torch: a timeout of a ready call is ignored",
+        "torch",
+        "        if (is_timed != 0) return {};\n",
+        "",
+    ),
+    _fault(
+        "torch: a negated view is read as it is in memory",
+        "torch",
+        "return !is_negated(object);",
+        "return true;",
+    ),
+    _fault(
+        "torch: a registered plan doesn't run ready calls",
+        "torch",
+        "        self._found.clear()\n        self.native.clear()\n",
+        "        self._found.clear()\n",
+    ),
+    _fault(
+        "engine: chunks of parts that are apart are taken for adjacent ones",
+        "communicator",
+        "tail || (length == cut().chunk && cut().left_over == 0 && layout_.is_whole());",
+        "tail || (length == cut().chunk && cut().left_over == 0);",
     ),
     _fault(
         "torch: sizes on only one side are ignored",

@@ -74,6 +74,7 @@ ProgramColumns make_columns(const RankProgram& p) {
     c.all_pullable = attribute<bool>(p, "all_pullable");
     c.reduces = attribute<bool>(p, "reduces");
     c.needs_all = attribute<bool>(p, "needs_all");
+    c.gains_attached = attribute<bool>(p, "gains_attached");
     return c;
 }
 

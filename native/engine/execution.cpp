@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 // Each copy by the kernel is a system call that looks up every page, so it pays only for large
 // pieces. Tiles that need no slots are larger than a slot.
-constexpr std::int64_t kLeastPiece = 128 << 10, kLeastChunk = 1 << 20, kAttachedBytes = 512 << 10;
+constexpr std::int64_t kLeastPiece = 128 << 10, kLeastChunk = 2 << 20, kAttachedBytes = 512 << 10;
 // Small enough that data landed there stay in a cache.
 constexpr std::size_t kLandingWords = (128 << 10) / sizeof(std::uint64_t);
 // Smaller calls end before the way makes a difference.
@@ -110,8 +110,8 @@ std::int64_t Execution::tile_room(bool can_attach) const {
 }
 
 // If all ranks share a host and none can end the call before all have begun it, the way of messages
-// is found by trying. Otherwise the kernel copies large messages if nothing is reduced: a reduction
-// needs its operands in a cache.
+// is found by trying. Otherwise the kernel copies large messages if that spares the busiest rank work
+// and nothing is reduced: a reduction needs its operands in a cache.
 void Execution::choose_way() {
     const auto bytes = cut().chunk * cut().item;
     const bool can_attach = fabric_.is_attached && is_one_host_ && program_.all_pullable &&
@@ -122,7 +122,8 @@ void Execution::choose_way() {
         way_ = fabric_.ways().begin(alike(call_.record, bytes), ways);
         began_ = Clock::now();
     } else {
-        const bool attaches = fabric_.is_attached && !program_.reduces && bytes >= kLeastChunk;
+        const bool attaches = fabric_.is_attached && !program_.reduces &&
+                              program_.gains_attached && bytes >= kLeastChunk;
         way_ = attaches ? Way::kAttached : Way::kCached;
     }
     layout_.cut_tiles(tile_room(can_attach) / program_.max_count / cut().item);

@@ -84,6 +84,7 @@ private:
         program_.all_pullable = c_.all_pullable;
         program_.reduces = c_.reduces;
         program_.needs_all = c_.needs_all;
+        program_.gains_attached = c_.gains_attached;
         program_.output_base = c_.in_place ? c_.output_base : 0;
         std::copy(std::begin(c_.sizes), std::end(c_.sizes), std::begin(program_.cells));
         if (!c_.in_place) return;

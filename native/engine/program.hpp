@@ -63,10 +63,12 @@ struct ProgramColumns {
     bool in_place = false;
     bool tile_major = true;
     // Of all ranks together: whether each message is pullable, and a single chunk; whether any
-    // instruction reduces; whether each rank needs data of every other rank before it ends.
+    // instruction reduces; whether each rank needs data of every other rank before it ends; whether
+    // copies by the kernel spare the busiest rank work.
     bool all_pullable = false;
     bool reduces = false;
     bool needs_all = false;
+    bool gains_attached = false;
 };
 
 struct Instruction {
@@ -123,7 +125,7 @@ struct Program {
     std::int32_t max_count;
     bool in_place;
     bool tile_major;
-    bool all_pullable, reduces, needs_all;
+    bool all_pullable, reduces, needs_all, gains_attached;
     // The cells of kInput and of kOutput that instructions of the rank write, ascending.
     std::vector<std::int32_t> written[2];
 

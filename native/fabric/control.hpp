@@ -87,6 +87,10 @@ constexpr auto kLookInterval = std::chrono::milliseconds(20);
 constexpr auto kQuiet = std::chrono::microseconds(200);
 constexpr auto kLongWait = std::chrono::milliseconds(2);
 
+// A waiting thread looks around at least every kLookInterval. After a pause of kStopped between two
+// looks it was stopped itself (a debugger, a sleeping machine).
+constexpr auto kStopped = std::chrono::seconds(1);
+
 class Control {
 public:
     // has_remote: whether some ranks are on other hosts; their states are copies.
@@ -271,8 +275,11 @@ private:
         if (control_.failed()) return Verdict::kAborted;
         const auto now = Clock::now();
         const auto beats = control_.beats();
-        if (rest_.is_first_wait()) began_ = glanced_ = now;
-        if (rest_.is_first_wait() || beats != beats_) moved_ = now;
+        if (rest_.is_first_wait()) began_ = glanced_ = looked_ = now;
+        // If this thread was stopped, others that were stopped with it need time to go on.
+        const bool was_stopped = now - looked_ >= kStopped;
+        if (rest_.is_first_wait() || beats != beats_ || was_stopped) moved_ = now;
+        looked_ = now;
         is_quiet_ = now - moved_ >= kQuiet || now - began_ >= kLongWait;
         beats_ = beats;
         if (now - glanced_ >= glances_) {
@@ -297,7 +304,8 @@ private:
     Clock::duration timeout_, glances_;
     std::uint64_t beats_ = 0;
     bool is_quiet_ = false;
-    Clock::time_point began_, moved_, glanced_;  // this wait; the last move of a rank; `glance`
+    // This wait; the last move of a rank, `look` and `glance`.
+    Clock::time_point began_, moved_, looked_, glanced_;
 };
 
 }  // namespace sley

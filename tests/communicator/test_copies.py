@@ -38,15 +38,15 @@ needs_permission = pytest.mark.skipif(
 
 
 def sent_early(comm: Communicator) -> bool:
-    """Whether the root's broadcast ends before another rank has come to it."""
-    data = np.full(LARGE, comm.rank, np.uint8)
+    """Whether the root's scatter ends before another rank has come to it."""
+    out = np.ones(2 * LARGE, np.uint8)
     if comm.rank == 1:
         comm.barrier()
         time.sleep(0.3)
-        comm.broadcast(data)
-        return not data.any()
+        comm.scatter(None, out)
+        return not out.any()
     comm.barrier()
-    work = comm.broadcast(data, async_op=True)
+    work = comm.scatter(np.zeros(4 * LARGE, np.uint8), out, async_op=True)
     time.sleep(0.1)
     early = work.is_completed()
     work.wait()
@@ -56,7 +56,8 @@ def sent_early(comm: Communicator) -> bool:
 @pytest.mark.parametrize("cma", [pytest.param(True, marks=needs_permission), False])
 def test_the_root_waits_for_its_reader_where_its_memory_is_read_in_place(cma: bool) -> None:
     """That the root waits for its reader shows who copies."""
-    ends = rank_processes.start(2, sent_early, settings=settings(cma)).ends()
+    room = replace(settings(cma), slot_bytes=1 << 20)  # for the whole part
+    ends = rank_processes.start(2, sent_early, settings=room).ends()
     assert [end.error for end in ends] == ["", ""]
     assert ends[0].value is not cma
     assert ends[1].value is True

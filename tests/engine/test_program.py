@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sley
-from sley.engine.program import needs_all
+from sley.engine.program import gains_attached, needs_all
 from sley.ir.collective import Collective
 
 ALL: dict[str, Collective] = {
@@ -36,3 +36,21 @@ def test_ranks_of_these_collectives_need_all_others(name: str) -> None:
 @pytest.mark.parametrize("name", NOT_ALL)
 def test_some_ranks_of_these_collectives_do_not_need_all_others(name: str) -> None:
     assert not needs_all(NOT_ALL[name])
+
+
+@pytest.mark.parametrize(
+    ("collective", "gains"),
+    [
+        (sley.Scatter(4), True),
+        (sley.Gather(4), False),
+        (sley.Broadcast(4, in_place=True), False),
+        (sley.AllGather(4, in_place=True), True),  # every rank sends on what it takes
+    ],
+    ids=str,
+)
+def test_copies_by_the_kernel_spare_the_busiest_rank_work_elsewhere(
+    collective: Collective, gains: bool
+) -> None:
+    name = f"flat-{collective.name}" if not collective.name.startswith("all") else "ring-allgather"
+    plan = sley.compile(sley.algorithms.build(name, 4, in_place=collective.in_place))
+    assert gains_attached(plan) is gains

@@ -157,6 +157,32 @@ def test_a_rank_stopped_between_calls_is_noticed_after_the_timeout(
         assert time.monotonic() - start < 8
 
 
+def test_ranks_that_were_stopped_together_are_taken_for_stalled() -> None:
+    """As on a machine that sleeps: the first to go on must give the others time."""
+    with Job(small_plans.ring_allreduce(2, fused=True), Settings(timeout_s=1.0)) as job:
+        one_us = job.time_us(LONG, Sweep([], warmup=1, iterations=3))
+        sweep = Sweep([], warmup=0, iterations=int(1e6 / one_us))  # a second
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                job.time_us(LONG, sweep)
+            except SleyError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        time.sleep(0.2)
+        for pid in job.pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.3)
+        for pid in job.pids:
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.2)
+        thread.join()
+        assert not errors
+
+
 def test_a_stalled_job_is_unusable() -> None:
     with Job(small_plans.stalling(), Settings(timeout_s=0.2)) as job:
         assert failing(lambda: job.execute([np.ones(4)] * 2)).code == "R502"
