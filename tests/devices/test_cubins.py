@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +10,9 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
-from sley.devices.cuda import compiler
-from sley.devices.cuda.compiler import Compiled, compile_text
-from sley.disk_cache import cached
 from sley.engine.types import DATA_TYPES
 from support.algorithm_cases import SIZED, sizes
+from support.machine_code import compiled_text, skip_without_nvrtc
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 TYPES = ("float32", "float16", "bfloat16", "int32")
@@ -25,10 +21,7 @@ PROTOCOLS = [protocol.name.lower() for protocol in sley.Protocol]
 
 @pytest.fixture(autouse=True, scope="module")
 def _nvrtc() -> None:
-    try:
-        compiler.version()
-    except sley.SleyError as error:
-        pytest.skip(f"no NVRTC: {error.diagnostics[0].found}")
+    skip_without_nvrtc()
 
 
 def cases() -> list[Any]:
@@ -55,17 +48,6 @@ def with_waits(protocol: str) -> Kernels:
     found = Kernels.of(sley.compile(program, protocol=protocol))
     assert "wait(" in found.text
     return found
-
-
-def compiled_text(text: str, architecture: str) -> Compiled:
-    """What the compiler makes of a text, kept until the text or a compiler changes."""
-    key = [str(compiler.version()), Path(compiler.__file__).read_bytes(), architecture, text]
-
-    def build(path: Path) -> None:
-        path.write_bytes(pickle.dumps(compile_text(text, architecture)))
-
-    value: Compiled = pickle.loads(cached(key, ".pickle", build).read_bytes())
-    return value
 
 
 def check(

@@ -107,8 +107,9 @@ SLEY_INLINE char* address(const Buffers& buffers, Place where, i32 index, i32 ti
 
 constexpr u32 kSpins = 4096;  // polls between reads of the clock
 
-// Reports once to the host what the block waits for, and aborts all other blocks.
-SLEY_INLINE void give_up(u64 status, i32 step, i32 tile, u32 reason, u32 target, u32 target_step) {
+// Reports once to the host what the block waits for, and aborts all other blocks. A function of its
+// own, which keeps what rarely runs out of the paths that wait.
+SLEY_FUNCTION void give_up(u64 status, i32 step, i32 tile, u32 reason, u32 target, u32 target_step) {
     Report& report = *state.block.report;
     // A call launched after the one that failed doesn't overwrite its report.
     if (!claim(&state.given_up) || peek_host(&report.status) != 0) return;

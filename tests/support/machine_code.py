@@ -1,0 +1,129 @@
+"""Machine code of kernels, compiled without a GPU: its resources, and what its instructions do."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import pytest
+
+import sley
+from sley.devices.cuda import compiler
+from sley.devices.cuda.compiler import Compiled, compile_text
+from sley.disk_cache import cached
+
+_FUNCTION = re.compile(r"^\s*\.type\s+(\S+),@function$", re.MULTILINE)
+_OF_SLEY = re.compile(r"4sley(\d+)(\w+)")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)")
+_LABEL = re.compile(r"^\.L_\w+:")
+_GLOBAL_LOAD, _GLOBAL_STORE = re.compile(r"LDG?\.E\b"), re.compile(r"STG?\.E\b")
+_WIDTH = re.compile(r"\.(128|64|U?S?16|[US]8)\b")
+_COUNTER = re.compile(r"LDG\.E\.64\.STRONG")
+
+
+def skip_without_nvrtc() -> None:
+    try:
+        compiler.version()
+    except sley.SleyError as error:
+        pytest.skip(f"no NVRTC: {error.diagnostics[0].found}")
+
+
+def compiled_text(text: str, architecture: str) -> Compiled:
+    """What the compiler makes of a text, kept until the text or a compiler changes."""
+    key = [str(compiler.version()), Path(compiler.__file__).read_bytes(), architecture, text]
+
+    def build(path: Path) -> None:
+        path.write_bytes(pickle.dumps(compile_text(text, architecture)))
+
+    value: Compiled = pickle.loads(cached(key, ".pickle", build).read_bytes())
+    return value
+
+
+@cache
+def disassembler() -> str:
+    """NVIDIA's disassembler; skips where it isn't installed."""
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    found: str | None = pathfinder.find_nvidia_binary_utility("nvdisasm")
+    if found is None:
+        pytest.skip("no nvdisasm, which the package nvidia-cuda-nvdisasm contains")
+    return found
+
+
+@dataclass
+class Code:
+    """What the instructions of a function do, each counted once, however often it runs.
+
+    fences: fences of memory. acquires: loads of counters that order what follows. counters: loads
+    of counters that order nothing. barriers: of all threads of a block. in_flight: the most bytes
+    that a thread loads, of data, before it stores any. loads, stores: of data, by bytes.
+    """
+
+    fences: int = 0
+    acquires: int = 0
+    counters: int = 0
+    barriers: int = 0
+    in_flight: int = 0
+    loads: Counter[int] = field(default_factory=Counter)
+    stores: Counter[int] = field(default_factory=Counter)
+
+
+def functions(cubin: bytes) -> dict[str, Code]:
+    """The functions of machine code: kernels and sley's own, by their names in the source."""
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [disassembler(), "-c", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    _, *parts = _FUNCTION.split(text)
+    found = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        if match := _OF_SLEY.search(name):
+            name = match[2][: int(match[1])]
+        if not name.startswith("$"):  # the compiler's own, such as divisions
+            found[name] = _code(body.splitlines())
+    return found
+
+
+def _code(lines: Sequence[str]) -> Code:
+    code = Code()
+    loaded, last = 0, ""
+    for line in lines:
+        if _LABEL.match(line):
+            loaded = 0
+            continue
+        match = _INSTRUCTION.search(line)
+        if match is None:
+            continue
+        name = match[1]
+        if name.startswith("MEMBAR"):
+            code.fences += 1
+        elif name.startswith("BAR."):
+            code.barriers += 1
+        elif name == "CCTL.IVALL" and _COUNTER.match(last):
+            code.acquires += 1
+            code.counters -= 1
+        elif _COUNTER.match(name):
+            code.counters += 1
+        elif _GLOBAL_LOAD.match(name):
+            code.loads[_width(name)] += 1
+            loaded += _width(name)
+            code.in_flight = max(code.in_flight, loaded)
+        elif _GLOBAL_STORE.match(name):
+            code.stores[_width(name)] += 1
+            loaded = 0
+        if name.startswith(("MEMBAR", "LD", "ST")):
+            last = name
+    return code
+
+
+def _width(name: str) -> int:
+    """The bytes that a load or store moves."""
+    match = _WIDTH.search(name)
+    return int(match[1].lstrip("US")) // 8 if match else 4
