@@ -35,7 +35,7 @@ fuzz: $(VENV)/.dev ## damage files of every format for MINUTES, from SEED on
 	@$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --seed $(SEED)
 
 gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
-	@$(BIN)/python benchmarks/on_gpu.py --only device,tests,sanitizer,measure
+	@$(BIN)/python benchmarks/on_gpu.py $(GPU_ARGS)
 
 peers: $(VENV)/.dev ## measure against gloo, MPIs, oneCCL, vLLM and DeepSpeed; results in benchmarks/results
 	@$(BIN)/python benchmarks/cpu_peers

@@ -32,11 +32,13 @@ from common.machine import facts
 from common.results import RESULTS
 from common.results import save as save_results
 from common.sizes import read_sizes
+from first_contact.lines import Lines
 from kernels_report import pages
 from kernels_runs import Call, Copy, Data
 from kernels_timing import Runnable, Timer, in_turn, timer_of, words
 
 from sley.devices import Device, Engine, Launching
+from sley.engine.limits import TIMEOUT_S
 from sley.errors import SleyError
 from sley.ir.sizes import size_text
 from sley.ir.words import Protocol
@@ -48,6 +50,9 @@ SWEPT_THREADS = (128, 256, 512, 1024)
 MOST_BLOCKS = 128
 """Total number of thread blocks of all ranks in the comparison with NCCL: an H100 has 132
 multiprocessors, and each can hold at least one of our blocks."""
+
+LARGE_SLOT_BYTES = 512 << 10
+"""NCCL's, for Simple; compared with the default."""
 
 Making = Callable[[], Runnable]
 
@@ -79,6 +84,7 @@ class Benchmark:
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
+    lines: Lines | None = None
 
     def measure(self, part: str, made: Iterable[Making], over: Sequence[int]) -> None:
         """Times the given runs in turn, over sizes."""
@@ -93,11 +99,18 @@ class Benchmark:
         for one in over:
             if self.is_over(f"{part} at {size_text(one)}"):
                 return
-            found = in_turn(runs, one, self.options.rounds)
-            self.rows += [{"part": part, **m.row()} for m in found]
+            found = in_turn(runs, one, self.options.rounds, self._tell)
+            rows = [{"part": part, **m.row()} for m in found]
+            self.rows += rows
+            for row in rows if self.lines else ():
+                self.lines.write(**row)
             print(f"{self.seconds:6.1f} s  {part}: {_what(found)}", file=sys.stderr)
         del runs
         gc.collect()  # frees memory now, not while something is timed
+
+    def _tell(self, label: dict[str, Any]) -> None:
+        if self.lines:
+            self.lines.write(begins=label)
 
     def is_over(self, what: str) -> bool:
         """Whether there is no time left; records this."""
@@ -113,6 +126,9 @@ class Benchmark:
     @property
     def is_cuda(self) -> bool:
         return self.device.platform == "cuda"
+
+    def call(self, case: plans.Case, data: Data, **how: Any) -> Call:
+        return Call(case, data, self.timer, timeout_s=self.options.timeout_s, **how)
 
     def data(self, ranks: int) -> Data:
         return Data(self.device, ranks, max(self.options.sizes))
@@ -133,7 +149,7 @@ def engines(b: Benchmark) -> None:
             b.measure(
                 "engines",
                 [
-                    partial(Call, case, data, b.timer, engine=engine, threads=o.threads)
+                    partial(b.call, case, data, engine=engine, threads=o.threads)
                     for engine in Engine
                 ],
                 o.sizes,
@@ -163,14 +179,17 @@ def _ours(b: Benchmark, data: Data, ranks: int, blocks: int) -> list[Making]:
         wanted += [(algorithm, protocol, {}) for protocol in b.options.protocols]
     by_rank = {"launching": Launching.BY_RANK}
     wanted += [(plans.RING, protocol, by_rank) for protocol in b.options.protocols]
+    if Protocol.SIMPLE in b.options.protocols:
+        wanted.append((plans.RING, Protocol.SIMPLE, {"slot_bytes": LARGE_SLOT_BYTES}))
     if b.is_cuda:
         for algorithm in (plans.RING, plans.ALL_PAIRS):
-            wanted += [(algorithm, p, {"graph": True}) for p in (Protocol.SIMPLE, Protocol.LL)]
+            graphs = {Protocol.SIMPLE, Protocol.LL}.intersection(b.options.protocols)
+            wanted += [(algorithm, p, {"graph": True}) for p in Protocol if p in graphs]
     found: list[Making] = []
     for algorithm, protocol, how in wanted:
         case = plans.case(algorithm, ranks, protocol, blocks)
         label = {"threads": b.options.threads, "traffic": plans.traffic(case.plan), **how}
-        found.append(partial(Call, case, data, b.timer, **label))
+        found.append(partial(b.call, case, data, **label))
     return found
 
 
@@ -212,7 +231,7 @@ def levels(b: Benchmark) -> None:
     """Compares ResCCL's levels of execution, on both engines."""
     data = b.data(8)
     made = [
-        partial(Call, plans.level(name), data, b.timer, engine=engine, threads=b.options.threads)
+        partial(b.call, plans.level(name), data, engine=engine, threads=b.options.threads)
         for name in plans.LEVELS
         for engine in Engine
     ]
@@ -224,9 +243,7 @@ def sweep(b: Benchmark) -> None:
     o, data = b.options, b.data(b.options.ranks)
     threads = SWEPT_THREADS if b.is_cuda else (o.threads,)
     made = [
-        partial(
-            Call, plans.case(plans.RING, o.ranks, Protocol.SIMPLE, blocks), data, b.timer, threads=t
-        )
+        partial(b.call, plans.case(plans.RING, o.ranks, Protocol.SIMPLE, blocks), data, threads=t)
         for blocks in SWEPT_BLOCKS
         if blocks <= 2 * o.blocks
         for t in threads
@@ -268,7 +285,7 @@ def save(b: Benchmark) -> Path:
     """Writes the results, and returns the path."""
     kept = {**vars(b.options), "protocols": [p.value for p in b.options.protocols]}
     kept["out"] = str(kept["out"])
-    del kept["report"]
+    del kept["report"], kept["lines"]
     results = {
         "machine": machine(b),
         "options": kept,
@@ -298,6 +315,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--quick", action="store_true", help="fewer sizes, rounds and settings")
     made.add_argument("--limit-s", type=float, default=450.0, help="what is left then is left out")
+    made.add_argument("--lines", type=Path, help="a file that gets a line of JSON for each time")
+    made.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="of an instruction's wait")
     made.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     made.add_argument("--report", type=Path, help="print the tables of these results, no more")
     return made
@@ -328,11 +347,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     b = Benchmark(options, device, timer_of(device))
+    if options.lines is not None:
+        b.lines = Lines(options.lines, "+".join(options.parts))
     if not b.is_cuda:
         b.left_out.append("CUDA graphs, and threads of a block: this device is threads of a CPU")
-    for part in options.parts:
-        RUNNERS[part](b)
-    print(f"written: {save(b)}", file=sys.stderr)
+    try:
+        for part in options.parts:
+            RUNNERS[part](b)
+    finally:
+        print(f"written: {save(b)}", file=sys.stderr)
     return 0
 
 

@@ -248,7 +248,7 @@ def serve(
     library: str, device_name: str, ordinal: int, ranks: int, most_bytes: int, gate: bool
 ) -> None:
     """Answers requests until the input ends."""
-    from kernels_runs import ITEM, Data
+    from kernels_runs import Data
 
     device = open_device(device_name, ordinal)
     nccl = Nccl(library)
@@ -261,7 +261,7 @@ def serve(
     answer({"version": ".".join(map(str, nccl.version)), "timing": timer.how})
 
     def run(size_bytes: int, _: object = None) -> None:
-        nccl.allreduce(comms, places, size_bytes // ITEM, addresses)
+        nccl.allreduce(comms, places, size_bytes // data.item, addresses)
 
     for line in sys.stdin:
         request = json.loads(line)

@@ -12,10 +12,9 @@ import sley
 from sley.devices import Device, Engine, Executor, Launching, Settings
 from sley.devices.device import Memory
 from sley.engine.check import PERIOD, Pattern
+from sley.engine.limits import TIMEOUT_S
 from sley.engine.types import DATA_TYPES
-
-DTYPE = "float32"
-ITEM = DATA_TYPES[DTYPE].size_bytes
+from sley.ir.sizes import size_text
 
 SCALE = np.float32(2.0**-100)
 """Inputs are small integers times this power of two, so that sums are exact. Calls in place, whose
@@ -29,20 +28,24 @@ PIECE = 256 * PERIOD
 
 
 class Data:
-    """A buffer for each rank on one device, with inputs of known sum."""
+    """A buffer for each rank on one device, with inputs of known sum. dtype: "float32" or
+    "bfloat16"."""
 
-    def __init__(self, device: Device, ranks: int, most_bytes: int) -> None:
-        self.device, self.ranks = device, ranks
+    def __init__(self, device: Device, ranks: int, most_bytes: int, dtype: str = "float32") -> None:
+        self.device, self.ranks, self.dtype = device, ranks, dtype
+        self._type = DATA_TYPES[dtype]
+        self.item = self._type.size_bytes
         self.memory = [device.allocate(most_bytes) for _ in range(ranks)]
-        self._pattern = Pattern.make(DATA_TYPES[DTYPE], sley.ReduceOp.SUM, ranks)
+        self._pattern = Pattern.make(self._type, sley.ReduceOp.SUM, ranks)
+        elements = most_bytes // self.item
         for rank, memory in enumerate(self.memory):
             piece = self._input(rank, 0, PIECE)
-            for start in range(0, most_bytes // ITEM, PIECE):
-                self._write(memory, start, piece[: most_bytes // ITEM - start])
+            for start in range(0, elements, PIECE):
+                self._write(memory, start, piece[: elements - start])
 
     def arrays(self, size_bytes: int) -> list[Any]:
         """An array of `size_bytes` bytes for each rank."""
-        return [self.device.array(m, DTYPE, size_bytes // ITEM) for m in self.memory]
+        return [self.device.array(m, self.dtype, size_bytes // self.item) for m in self.memory]
 
     def fill(self, size_bytes: int) -> None:
         """Writes the inputs into the parts that are checked."""
@@ -56,14 +59,14 @@ class Data:
         for start, count in self._parts(size_bytes):
             expected = sum(self._input(rank, start, count) for rank in range(self.ranks))
             for memory in self.memory:
-                found = np.empty(count, DTYPE)
-                self.device.read(memory, start * ITEM, found.view(np.uint8))
-                wrong += int(np.count_nonzero(found != expected))
+                found = np.empty(count, self._type.array)
+                self.device.read(memory, start * self.item, found.view(np.uint8))
+                wrong += int(np.count_nonzero(found != self._rounded(expected)))
         return wrong
 
     def _parts(self, size_bytes: int) -> list[tuple[int, int]]:
         """(first element, elements) of the buffer's start and, if it is large, its end."""
-        elements, most = size_bytes // ITEM, CHECKED_BYTES // ITEM
+        elements, most = size_bytes // self.item, CHECKED_BYTES // self.item
         if elements <= most:
             return [(0, elements)]
         return [(0, most // 2), (elements - most // 2, most // 2)]
@@ -73,7 +76,14 @@ class Data:
         return values.astype(np.float32) * SCALE
 
     def _write(self, memory: Memory, start: int, values: np.ndarray[Any, Any]) -> None:
-        self.device.write(memory, start * ITEM, values.view(np.uint8))
+        rounded = self._rounded(values)
+        self.device.write(memory, start * self.item, rounded.view(np.uint8))
+
+    def _rounded(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """float32 values, which the buffers' type holds exactly, as elements of the buffers."""
+        if self.dtype == "float32":
+            return values
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
 class Call:
@@ -89,6 +99,8 @@ class Call:
         launching: Launching = Launching.TOGETHER,
         threads: int = 512,
         graph: bool = False,
+        slot_bytes: int | None = None,
+        timeout_s: float = TIMEOUT_S,
         **label: Any,
     ) -> None:
         ranks = case.plan.collective.ranks
@@ -96,7 +108,13 @@ class Call:
         self.executor = Executor(
             case.plan,
             [data.device] * ranks,
-            Settings(engine=engine, threads=threads, launching=launching),
+            Settings(
+                engine=engine,
+                threads=threads,
+                launching=launching,
+                slot_bytes=slot_bytes,
+                timeout_s=timeout_s,
+            ),
         )
         self._streams = timer.streams(1 if launching is Launching.TOGETHER else ranks)
         wiring = self.executor.loaded.wiring
@@ -106,7 +124,9 @@ class Call:
             "algorithm": case.algorithm,
             "protocol": case.plan.protocol.value,
             "engine": engine.value,
-            "launching": launching.value + (" in a graph" if graph else ""),
+            "launching": launching.value
+            + (" in a graph" if graph else "")
+            + (f", slots of {size_text(slot_bytes)}" if slot_bytes else ""),
             "ranks": ranks,
             "blocks": case.plan.blocks_per_rank,
             "threads": threads,
@@ -118,7 +138,7 @@ class Call:
         """Builds the executor, runs one call and checks the sums."""
         self._data.fill(size_bytes)
         arrays = self._data.arrays(size_bytes)
-        self.executor(arrays, streams=self._streams)
+        self.executor(arrays, dtype=self._data.dtype, streams=self._streams)
         for stream in self._streams:
             self._data.device.synchronize(stream)
         self.executor.synchronize()
@@ -129,7 +149,7 @@ class Call:
         arrays = self._data.arrays(size_bytes)
 
         def start(streams: list[Any]) -> None:
-            self.executor(arrays, streams=streams)
+            self.executor(arrays, dtype=self._data.dtype, streams=streams)
 
         if self._graph and isinstance(self._timer, CudaTimer):
             us = self._timer.graph_us(start, calls)

@@ -269,15 +269,24 @@ class Measured:
         return {**row, "us": rounds, "median_us": round(self.median_us, 3)}
 
 
-def in_turn(runs: Sequence[Runnable], size_bytes: int, rounds: int) -> list[Measured]:
+def in_turn(
+    runs: Sequence[Runnable],
+    size_bytes: int,
+    rounds: int,
+    tell: Callable[[dict[str, Any]], object] = lambda label: None,
+) -> list[Measured]:
     """Times all runs at one size, one after another in each round. A run that fails gets no more
-    turns."""
+    turns. tell: called with a run's label before each of its turns."""
     found = [Measured(dict(run.label), size_bytes) for run in runs]
-    calls = [_calls(run, one) for run, one in zip(runs, found, strict=True)]
-    for _ in range(rounds):
+    calls = []
+    for run, one in zip(runs, found, strict=True):
+        tell({**run.label, "size_bytes": size_bytes})
+        calls.append(_calls(run, one))
+    for turn in range(rounds):
         for run, one, number in zip(runs, found, calls, strict=True):
             if one.failure:
                 continue
+            tell({**run.label, "size_bytes": size_bytes, "round": turn})
             try:
                 one.us.append(run.time_us(size_bytes, number))
             except (TurnError, SleyError) as error:

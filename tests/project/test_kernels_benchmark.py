@@ -316,18 +316,15 @@ def test_the_benchmark_says_that_there_is_no_gpu(
     pytest.skip("there is a GPU")
 
 
-def test_the_steps_on_a_gpu_have_their_order_and_options(
-    modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_steps_on_a_gpu_are_named_and_need_packages(modules: Any, tmp_path: Path) -> None:
     on_gpu = modules["on_gpu"]
-    steps = on_gpu.steps(["--quick"], tmp_path)
-    assert list(steps) == ["build", "device", "tests", "sanitizer", "measure"]
-    assert steps["measure"][-1] == "--quick"
-    assert not on_gpu.run("wrong", ["-c", "print('so'); raise SystemExit(3)"], tmp_path)
-    assert (tmp_path / "wrong.log").read_text() == "so\n"
-    assert "wrong: ended with 3" in capsys.readouterr().out
-    assert on_gpu.run("right", ["-c", "pass"], tmp_path)
     with pytest.raises(SystemExit):
         on_gpu.main(["--only", "nothing", "--out", str(tmp_path)])
     assert on_gpu._is_there("numpy")
     assert not on_gpu._is_there("numpy.none.such")
+    run = on_gpu.Run(tmp_path / "lines", tmp_path, nccl="libnccl.so.2")
+    commands = {step.name: step.command(run) for step in on_gpu.TEN}
+    assert commands["peers"][-2:] == ["--nccl", "libnccl.so.2"]
+    names = [name for name in commands if any("failures" in word for word in commands[name])]
+    assert names == ["failures"]
+    assert "-n" not in commands["failures"], "its time limits need a GPU to itself"

@@ -8,7 +8,7 @@ world.py                  the ranks on the devices of all processes, and the pro
 tables.py, sites.py       a plan as kernels read it; the state on a device between calls
 memory.py                 scratch, and arrays that other processes read
 arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
-failures.py               what the blocks of a failed call were waiting for
+failures.py, state.py     what the blocks of a failed call were waiting for; counters as numbers
 kernel_files.py           the kernels of a plan as .cu and .cpp files
 """
 

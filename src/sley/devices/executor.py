@@ -18,6 +18,7 @@ from sley.devices.failures import failure
 from sley.devices.memory import Pair, Scratch, SharedArrays
 from sley.devices.settings import Settings
 from sley.devices.sites import Group, Mailboxes, Site
+from sley.devices.state import State, read_state
 from sley.devices.tables import CALL, Cut
 from sley.devices.world import Exchange, World
 from sley.engine.limits import check_slot, whole
@@ -177,6 +178,14 @@ class Executor:
                 site.device.synchronize(group.stream)
         self.check()
 
+    def read_state(self) -> State:
+        """The counters and reports in the devices' memory as numbers, for whoever looks for the
+        cause of a hang; also while a call runs, and after it failed. K511 if the executor is
+        closed."""
+        self._check_open()
+        connections, memories = self._kernels.operands.connections, self._mailboxes.memories
+        return read_state(self.plan, connections, self._boxes, memories, self._sites)
+
     def close(self) -> None:
         """Waits for the devices and, with `exchange`, until all processes call this; then frees the
         executor's memory. Afterwards neither the executor, nor its prepared calls, nor graphs that
@@ -199,8 +208,7 @@ class Executor:
     def check(self) -> None:
         """Raises K508 if a block timed out, K511 if one did earlier or if the executor is closed;
         otherwise returns without waiting."""
-        if self._is_closed:
-            raise K511.error(expected="an executor that is open", found="a closed one")
+        self._check_open()
         if self._error is None and self._abort.array[:8].view(np.uint64)[0]:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
@@ -213,10 +221,15 @@ class Executor:
                 found=str(self._error.diagnostics[0].found),
             )
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise K511.error(expected="an executor that is open", found="a closed one")
+
     def _make_sites(self) -> list[Site]:
         """The sites of this process's devices, with the ranks' mailboxes."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
         boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes)
+        self._boxes = boxes
         self._mailboxes = self._world.allocate(boxes.size.tolist())
         return [
             Site.of(

@@ -7,8 +7,9 @@
 // works on its queue; a kernel is a function of a shared object that a test names.
 //
 // What it isn't: a GPU. No machine code runs: any module loads, and has every kernel except one
-// called "missing". It says nothing about speed, about CUDA's memory model, or about what NVIDIA's
-// driver does where its documentation is silent. A captured launch is noted and forgotten.
+// called "missing". A module whose image is "library SIZE PATH" is that shared object: its functions
+// run as kernels, whose argument has SIZE bytes. It says nothing about speed, about CUDA's memory
+// model, or about what NVIDIA's driver does where its documentation is silent.
 //
 // Tests steer it by the functions at the end. Entry points that it lacks are unknown to
 // cuGetProcAddress, as they are to a driver that is too old.
@@ -19,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -40,6 +42,7 @@ enum Result {  // cuda.h: CUresult
     OUT_OF_MEMORY = 2,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
     CANNOT_MAP = 205,
     PEER_ACCESS_UNSUPPORTED = 217,
@@ -73,6 +76,7 @@ struct Stream {
     Context* context;
     bool capturing = false;
     bool busy = false;
+    std::vector<std::function<void()>> captured;
     std::deque<std::function<void()>> queue;
     std::mutex lock;
     std::condition_variable changed;
@@ -136,6 +140,10 @@ std::map<std::string, long long> settings = {
     {"devices", 2},          {"driver_version", 13010}, {"memory_bytes", 1 << 26},
     {"multiprocessors", 4},  {"blocks_each", 2},        {"peer_access", 1},
     {"capability", 90},
+    {"launches", 0},  // so far
+    {"endless", -1},  // the launch, from 0, after which none ends
+    {"lame", -1},     // the launch, from 0, after which each lacks its last block
+    {"lost", -1},     // the launch, from 0, after which each fails, and the device with it
 };
 std::map<std::string, int> failures;
 std::map<std::string, Registered> kernels;
@@ -145,6 +153,7 @@ std::vector<std::string> journal;
 Context contexts[16];
 std::map<Context*, Stream*> default_streams;
 int captures = 0;
+bool lost = false;  // the device, by a kernel that failed: the process can use it no more
 thread_local std::vector<Context*> current;
 thread_local int capture_mode = 0;
 
@@ -160,6 +169,7 @@ struct Entry<int (*)(Arguments...), Body> {
             journal.push_back(name);
             auto failure = failures.find(name);
             if (failure != failures.end()) return failure->second;
+            if (lost && name.rfind("cuGetError", 0)) return ILLEGAL_ADDRESS;
         }
         return Body(arguments...);
     }
@@ -363,8 +373,30 @@ int started(Stream* stream, std::function<void()> what) {
     Held held(lock);
     Stream* real = found(stream);
     if (!real) return INVALID_HANDLE;
-    if (!real->capturing) real->start(std::move(what));
+    if (real->capturing)
+        real->captured.push_back(std::move(what));
+    else
+        real->start(std::move(what));
     return SUCCESS;
+}
+
+int cuMemsetD32Async(std::uintptr_t to, unsigned value, std::size_t count, Stream* stream) {
+    return started(stream, [=] {
+        for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
+    });
+}
+
+int cuMemcpyDtoDAsync(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, Stream* stream) {
+    return started(stream, [=] {
+        std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+    });
+}
+
+int cuStreamWaitValue32(Stream* stream, std::uintptr_t address, unsigned least, unsigned) {
+    return started(stream, [=] {
+        while (*reinterpret_cast<volatile unsigned*>(address) < least)
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+    });
 }
 
 int cuMemsetD8Async(std::uintptr_t to, unsigned char value, std::size_t bytes, Stream* stream) {
@@ -411,14 +443,30 @@ int cuIpcOpenMemHandle(std::uintptr_t* address, HandleBytes bytes, unsigned) {
 
 int cuIpcCloseMemHandle(std::uintptr_t address) { return released(address); }
 
-int cuModuleLoadData(void** module, const void*) {
-    *module = &settings;
-    return forbidden() ? STREAM_CAPTURE_UNSUPPORTED : SUCCESS;
+struct Module {
+    void* library = nullptr;
+    std::size_t call_bytes = 0;
+};
+
+int cuModuleLoadData(Module** module, const char* image) {
+    if (forbidden()) return STREAM_CAPTURE_UNSUPPORTED;
+    *module = new Module;
+    char path[4096];
+    if (std::sscanf(image, "library %zu %4095[^\n]", &(*module)->call_bytes, path) != 2)
+        return SUCCESS;
+    (*module)->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return (*module)->library ? SUCCESS : INVALID_IMAGE;
 }
 
-int cuModuleGetFunction(std::string** function, void*, const char* name) {
-    if (!std::strcmp(name, "missing")) return NOT_FOUND;
-    *function = new std::string(name);
+struct Function {
+    std::string name;
+    Registered own;  // of the module's library
+};
+
+int cuModuleGetFunction(Function** function, Module* module, const char* name) {
+    void* kernel = module->library ? dlsym(module->library, name) : nullptr;
+    if (!std::strcmp(name, "missing") || (module->library && !kernel)) return NOT_FOUND;
+    *function = new Function{name, {reinterpret_cast<Kernel>(kernel), module->call_bytes}};
     return SUCCESS;
 }
 
@@ -476,11 +524,38 @@ int cuStreamBeginCapture(Stream* stream, int) {
     return SUCCESS;
 }
 
-int cuStreamEndCapture(Stream* stream, void** graph) {
+struct Graph {
+    std::vector<std::function<void()>> work;
+};
+
+int cuStreamEndCapture(Stream* stream, Graph** graph) {
     Held held(lock);
-    found(stream)->capturing = false;
+    Stream* real = found(stream);
+    real->capturing = false;
     --captures;
-    *graph = nullptr;
+    *graph = new Graph{std::move(real->captured)};
+    real->captured.clear();
+    return SUCCESS;
+}
+
+int cuGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned long long) {
+    *ready = new Graph(*graph);
+    return SUCCESS;
+}
+
+int cuGraphLaunch(Graph* ready, Stream* stream) {
+    for (const auto& each : ready->work)
+        if (int result = started(stream, each)) return result;
+    return SUCCESS;
+}
+
+int cuGraphExecDestroy(Graph* ready) {
+    delete ready;
+    return SUCCESS;
+}
+
+int cuGraphDestroy(Graph* graph) {
+    delete graph;
     return SUCCESS;
 }
 
@@ -508,6 +583,7 @@ struct Event {
     std::condition_variable changed;
     long set = 0, reached = 0;
     bool captured = false;
+    std::chrono::steady_clock::time_point at;
 };
 
 int cuEventCreate(Event** event, unsigned) {
@@ -524,8 +600,14 @@ int cuEventRecord(Event* event, Stream* stream) {
     return started(stream, [event, number = ++event->set] {
         std::lock_guard<std::mutex> held(event->lock);
         event->reached = number;
+        event->at = std::chrono::steady_clock::now();
         event->changed.notify_all();
     });
+}
+
+int cuEventElapsedTime(float* ms, Event* begin, Event* end) {
+    *ms = std::chrono::duration<float, std::milli>(end->at - begin->at).count();
+    return SUCCESS;
 }
 
 int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
@@ -538,7 +620,12 @@ int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     });
 }
 
-int cuLaunchKernelEx(const LaunchConfig* config, std::string* name, void** arguments, void**) {
+// Whether a launch, by its number, comes after the one that a setting names.
+bool after(const char* setting, long long number) {
+    return settings[setting] >= 0 && number >= settings[setting];
+}
+
+int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** arguments, void**) {
     constexpr int COOPERATIVE = 2;
     Held held(lock);
     bool together = false;
@@ -548,21 +635,26 @@ int cuLaunchKernelEx(const LaunchConfig* config, std::string* name, void** argum
     const unsigned* block = config->block;
     if (together && grid[0] > settings["multiprocessors"] * settings["blocks_each"])
         return COOPERATIVE_LAUNCH_TOO_LARGE;
-    const Registered& registered = kernels[*name];
+    const std::string& name = function->name;
+    const Registered& registered = function->own.kernel ? function->own : kernels[name];
+    long long number = settings["launches"]++;
+    if (after("lost", number)) lost = true;
     const char* bytes = static_cast<const char*>(arguments[0]);
     std::string call(bytes, registered.call_bytes);
     char line[256];
     int length = std::snprintf(
         line, sizeof line, "launch %s grid %u %u %u block %u %u %u together %d call ",
-        name->c_str(), grid[0], grid[1], grid[2], block[0], block[1], block[2], together);
+        name.c_str(), grid[0], grid[1], grid[2], block[0], block[1], block[2], together);
     std::string note(line, length);
     for (unsigned char c : call) {
         note += "0123456789abcdef"[c / 16];
         note += "0123456789abcdef"[c % 16];
     }
     journal.push_back(note);
-    return started(config->stream, [kernel = registered.kernel, call, blocks = grid[0]] {
-        if (kernel) kernel(call.data(), blocks);
+    int blocks = after("lame", number) ? grid[0] - 1 : grid[0];
+    return started(config->stream, [=, kernel = registered.kernel, ends = !after("endless", number)] {
+        while (!ends) std::this_thread::sleep_for(std::chrono::hours(1));
+        if (kernel && !lost) kernel(call.data(), blocks);
     });
 }
 
@@ -594,7 +686,10 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuStreamEndCapture), ENTRY(cuThreadExchangeStreamCaptureMode),
         ENTRY(cuStreamIsCapturing), ENTRY(cuStreamGetCtx), ENTRY(cuEventCreate),
         ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuStreamWaitEvent),
-        ENTRY(cuLaunchKernelEx), ENTRY(cuGetProcAddress),
+        ENTRY(cuLaunchKernelEx), ENTRY(cuGetProcAddress), ENTRY(cuMemsetD32Async),
+        ENTRY(cuMemcpyDtoDAsync), ENTRY(cuStreamWaitValue32), ENTRY(cuEventElapsedTime),
+        ENTRY(cuGraphInstantiateWithFlags), ENTRY(cuGraphLaunch), ENTRY(cuGraphExecDestroy),
+        ENTRY(cuGraphDestroy),
     };
     return all;
 }

@@ -1,0 +1,74 @@
+"""One rank: memory that is written and read back, a copy, and a division without communication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import sley
+from first_contact.lines import Lines, run_step, step_parser
+from sley.codegen import KERNELS
+from sley.devices import Engine, Executor, Settings
+from sley.devices.cuda import CudaDevice
+from support.gpu_checks import OnDevice
+
+COUNT = 1003
+
+
+@sley.program(sley.AllGather(ranks=1, chunks=1))
+def copy(p: Any) -> None:
+    p.chunk(0, "in", 0).copy(0, "out", 0)
+
+
+def _memory(device: CudaDevice) -> Mapping[str, Any]:
+    written = np.random.default_rng(0).integers(0, 256, 1 << 20).astype(np.uint8)
+    memory, found = device.allocate(len(written)), np.empty_like(written)
+    zeroed = np.empty_like(written)
+    device.read(memory, 0, zeroed)
+    device.write(memory, 0, written)
+    device.read(memory, 0, found)
+    return {"wrong": int(np.count_nonzero(found != written) + np.count_nonzero(zeroed))}
+
+
+def _copied(device: CudaDevice, engine: Engine, timeout_s: float) -> Mapping[str, Any]:
+    on = Executor(sley.compile(copy), [device], Settings(engine=engine, timeout_s=timeout_s))
+    source = OnDevice(device, np.arange(COUNT, dtype=np.float32), "float32", shift=1)
+    target = OnDevice(device, np.zeros(COUNT, np.float32), "float32")
+    on([source.array], [target.array])
+    outside = target.fetch()
+    wrong = int(np.count_nonzero(target.host != np.arange(COUNT)))
+    return {"wrong": outside + wrong, "state": on.read_state()} if wrong else {"wrong": outside}
+
+
+def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
+    """The kernel of AVERAGE alone: every element is divided by the number of ranks."""
+    plan = sley.compile(sley.algorithms.ring_allreduce(2, in_place=True))
+    on = Executor(plan, [device] * 2, Settings(timeout_s=timeout_s))
+    data = [OnDevice(device, np.full(COUNT, 6.0 + r, np.float32), "float32") for r in range(2)]
+    prepared = on.prepare([one.array for one in data], reduce_op=sley.ReduceOp.AVG)
+    stream = device.stream()
+    for _, place, program, launch in prepared._turns:
+        if launch.function != KERNELS[0]:
+            place.launch(program, launch, stream)
+    device.synchronize(stream)
+    outside = sum(one.fetch() for one in data)
+    wrong = sum(int(np.count_nonzero(one.host != 3 + r / 2)) for r, one in enumerate(data))
+    return {"wrong": outside + wrong}
+
+
+def step(lines: Lines, timeout_s: float) -> bool:
+    device = CudaDevice.open(0)
+    good = [lines.attempt({"what": "memory"}, lambda: _memory(device))]
+    for engine in Engine:
+        label = {"what": "copy", "engine": engine.value}
+        good.append(lines.attempt(label, partial(_copied, device, engine, timeout_s)))
+    good.append(lines.attempt({"what": "division"}, lambda: _divided(device, timeout_s)))
+    return all(good)
+
+
+if __name__ == "__main__":
+    options = step_parser(__doc__).parse_args()
+    run_step("copies", options.lines, lambda lines: step(lines, options.timeout_s))
