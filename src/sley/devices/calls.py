@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sley.devices.device import Device, Event, Launch
+from sley.devices.frees import launching
 from sley.errors.runtime import R503
 
 
@@ -53,8 +54,9 @@ class PreparedCall:
             # The arrays were made on the default streams; the call may run on others.
             for device in dict.fromkeys(self._devices):
                 device.synchronize(device.default_stream())
-        for number, device, program, launch in self._turns:
-            device.launch(program, launch, given[number])
+        with launching():
+            for number, device, program, launch in self._turns:
+                device.launch(program, launch, given[number])
         if streams is None:
             self._synchronize()
         else:

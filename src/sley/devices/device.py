@@ -53,7 +53,7 @@ class Launch:
     function: the kernel's name in its program. call: the bytes of the kernel's one argument, a
     structure by value. blocks, threads: the grid and the block. together: whether all blocks must
     be resident at the same time (a cooperative launch). keeps: an object that must stay alive until
-    the kernel has ended; a device that could free memory earlier holds a reference until then.
+    the kernel has ended: see `Device.keeps_launched`.
     """
 
     function: str
@@ -81,6 +81,10 @@ class Device(ABC):
 
     platform: str
     """The primitives that it runs: "cuda" or "cpu"."""
+
+    keeps_launched: bool
+    """Whether a started launch holds its `keeps` until it has ended; otherwise whoever drops the
+    last reference must `synchronize` first."""
 
     name: str
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""

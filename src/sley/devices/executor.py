@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from sley.devices.arguments import Arguments, Arrays, check_arguments
 from sley.devices.calls import Order, PreparedCall, Start
 from sley.devices.device import Device, Launch
 from sley.devices.failures import failure
+from sley.devices.frees import release
 from sley.devices.memory import Pair, Scratch, SharedArrays
 from sley.devices.settings import Settings
 from sley.devices.sites import Group, Mailboxes, Site
@@ -51,7 +53,8 @@ class Executor:
     may be captured into a graph. The caller then orders the graph with other calls, and the calls
     of the graph among each other, since the executor doesn't know when the graph runs. The executor
     and the arrays must outlive the graph. Only one thread at a time may use an executor. `close`,
-    or leaving a `with` block, frees its memory. Errors: K5xx, R5xx.
+    or leaving a `with` block, frees its memory; so does dropping the last reference, after waiting
+    for this process's devices, but not for other processes. Errors: K5xx, R5xx.
     """
 
     def __init__(
@@ -80,8 +83,14 @@ class Executor:
         self._scratch = Scratch(self._world, plan)
         self._arrays = SharedArrays(self._world)
         self._order = Order()
-        self._error: SleyError | None = None
+        self._failed = ""
+        """What was found when a call failed. Not the error: its traceback has this executor, which
+        would then live until the garbage collector finds the cycle."""
         self._is_closed = False
+        memory = [self._world, self._abort, self._sites, self._mailboxes]
+        places = [place for place in self._world.places if not place.keeps_launched]
+        self._dropped = finalize(self, _end, places, [*memory, self._scratch, self._arrays])
+        self._dropped.atexit = False  # the driver frees, and perhaps it is no more
 
     @property
     def ranks(self) -> list[int]:
@@ -209,17 +218,15 @@ class Executor:
         """Raises K508 if a block timed out, K511 if one did earlier or if the executor is closed;
         otherwise returns without waiting."""
         self._check_open()
-        if self._error is None and self._abort.array[:8].view(np.uint64)[0]:
+        if self._failed:
+            raise K511.error(expected="an executor without a failed call", found=self._failed)
+        if self._abort.array[:8].view(np.uint64)[0]:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
-            self._error = failure(self.loaded, self._kernels, self._sites, self.settings.timeout_s)
-            if self._error is not None:
-                raise self._error
-        if self._error is not None:
-            raise K511.error(
-                expected="an executor without a failed call",
-                found=str(self._error.diagnostics[0].found),
-            )
+            found = failure(self.loaded, self._kernels, self._sites, self.settings.timeout_s)
+            if found is not None:
+                self._failed = found.found
+                raise SleyError([found])
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -249,13 +256,14 @@ class Executor:
             return
         for device in self._world.places:
             device.synchronize(None)
-        meet = meet and self._error is None and not self._abort.array.any()
+        meet = meet and not self._failed and not self._abort.array.any()
         self._is_closed = True
         self._world.detach()
         try:
             if meet:
                 self._world.meet()  # kernels of other processes write into this one's memory
         finally:
+            self._dropped.detach()
             del self._sites, self._mailboxes, self._scratch, self._arrays, self._programs
 
     def _check_room(self) -> None:
@@ -342,3 +350,17 @@ class Executor:
         for rank, pair in {**pairs, **remote}.items():
             buffers[rank] = (*pair, self._scratch.address(site.device, rank))
         return row.tobytes()
+
+
+def _end(places: Sequence[Device], memory: list[Any]) -> None:
+    """Frees the memory of an executor that was dropped: after all its devices are done, since
+    kernels on one device write into the memory of another. `finalize` holds the memory, so that it
+    isn't freed before, in whatever order the garbage collector finds things."""
+
+    def freed() -> None:
+        for device in places:
+            with suppress(SleyError):  # a failed call's, which nobody waits for any more
+                device.synchronize(None)
+        memory.clear()
+
+    release(freed)

@@ -11,13 +11,13 @@ from sley.devices.sites import Site
 from sley.devices.tables import REPORT, Rows
 from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
 from sley.engine.program import Loaded
-from sley.errors import SleyError
+from sley.errors import Diagnostic
 from sley.errors.devices import K508
 
 
 def failure(
     loaded: Loaded, kernels: Kernels, sites: Sequence[Site], timeout_s: float
-) -> SleyError | None:
+) -> Diagnostic | None:
     """K508 made of the reports of all sites' blocks; None if there are none."""
     stuck: dict[int, list[tuple[Status, Stuck]]] = {}
     for site in sites:
@@ -34,7 +34,7 @@ def failure(
         return None
     outcomes = {rank: _outcome(found) for rank, found in stuck.items()}
     places, lines = describe(loaded, outcomes)
-    return K508.error(
+    return K508.diagnostic(
         at=places,
         expected=f"no instruction to wait longer than {timeout_s:g} s",
         found=lines[0],

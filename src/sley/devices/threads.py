@@ -40,6 +40,7 @@ class ThreadsDevice(Device):
     """
 
     platform = "cpu"
+    keeps_launched = True
     _streams: ClassVar[dict[int, WeakSet[_Stream]]] = {}
     """The streams by device number: devices with the same number are equal."""
     _lock: ClassVar[Lock] = Lock()

@@ -149,6 +149,7 @@ std::map<std::string, int> failures;
 std::map<std::string, Registered> kernels;
 std::map<std::uintptr_t, Allocation> allocations;
 std::set<Stream*> streams;
+std::set<Stream*> destroyed;  // their work is still done, and waited for
 std::vector<std::string> journal;
 Context contexts[16];
 std::map<Context*, Stream*> default_streams;
@@ -330,6 +331,8 @@ void wait_for_all() {
     {
         Held held(lock);
         all.assign(streams.begin(), streams.end());
+        all.insert(all.end(), destroyed.begin(), destroyed.end());
+        for (const auto& [_, stream] : default_streams) all.push_back(stream);
     }
     for (Stream* stream : all) stream->wait();
 }
@@ -484,7 +487,9 @@ int cuStreamCreate(Stream** stream, unsigned) {
 
 int cuStreamDestroy(Stream* stream) {
     Held held(lock);
-    return streams.erase(stream) ? SUCCESS : INVALID_HANDLE;
+    if (!streams.erase(stream)) return INVALID_HANDLE;
+    destroyed.insert(stream);
+    return SUCCESS;
 }
 
 int cuStreamSynchronize(Stream* stream) {
@@ -504,8 +509,9 @@ int cuCtxSynchronize() {
     {
         Held held(lock);
         if (captures) return STREAM_CAPTURE_UNSUPPORTED;
-        for (Stream* stream : streams)
-            if (stream->context == current.back()) all.push_back(stream);
+        for (const auto& some : {streams, destroyed})
+            for (Stream* stream : some)
+                if (stream->context == current.back()) all.push_back(stream);
         all.push_back(found(nullptr));
     }
     for (Stream* stream : all) stream->wait();

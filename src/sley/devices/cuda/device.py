@@ -62,6 +62,7 @@ class CudaDevice(Device):
     """
 
     platform = "cuda"
+    keeps_launched = False
 
     def __init__(self, ordinal: int) -> None:
         cu = driver.bindings()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from sley.devices import frees
 from sley.devices.cuda.driver import apart_from_captures, bindings, call, current
 from sley.devices.device import Event
 from sley.errors.devices import K517
@@ -114,7 +115,11 @@ def _device_of(context: Any, doing: str) -> int:
 
 
 def release(context: Any, free: Callable[[Any], Any], handle: Any) -> None:
-    """Free `handle`. A failure is ignored, since no caller could handle it: the device has failed,
-    and its next use raises the error."""
-    with suppress(SleyError), apart_from_captures(context):
-        free(handle)
+    """Free `handle`, now or after the launches that are being made. A failure is ignored, since no
+    caller could handle it: the device has failed, and its next use raises the error."""
+
+    def freed() -> None:
+        with suppress(SleyError), apart_from_captures(context):
+            free(handle)
+
+    frees.release(freed)
