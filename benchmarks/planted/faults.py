@@ -781,8 +781,50 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a counter is read without acquire",
         "devices codegen",
-        "return acquire(counter) >= needed;",
-        "return peek(counter) >= needed;",
+        "return atomic(counter).load(std::memory_order_acquire);",
+        "return atomic(counter).load(std::memory_order_relaxed);",
+    ),
+    _fault(
+        "kernel: a GPU's poll acquires nothing",
+        "devices codegen",
+        '"ld.acquire." SLEY_SCOPE ".global.u64',
+        '"ld.relaxed." SLEY_SCOPE ".global.u64',
+    ),
+    _fault(
+        "kernel: a message is published without a fence",
+        "devices codegen",
+        "        fence();\n        publish(state.senders[to.peer].published, out);\n",
+        "        publish(state.senders[to.peer].published, out);\n",
+    ),
+    _fault(
+        "kernel: a message is published before its fence",
+        "devices codegen",
+        "        fence();\n        publish(state.senders[to.peer].published, out);\n",
+        "        publish(state.senders[to.peer].published, out);\n        fence();\n",
+    ),
+    _fault(
+        "kernel: a step is published without a fence",
+        "devices codegen",
+        "    fence();\n    publish_progress(done);\n",
+        "    publish_progress(done);\n",
+    ),
+    _fault(
+        "kernel: a GPU's fence is one of the block alone",
+        "devices codegen",
+        '"fence.acq_rel." SLEY_SCOPE ";"',
+        '"fence.acq_rel.cta;"',
+    ),
+    _fault(
+        "kernel: a block publishes before all of its threads are done",
+        "devices codegen",
+        "if (any_thread(!is_fine)) {",
+        "if (!is_fine) {",
+    ),
+    _fault(
+        "kernel: a message is taken for one that was seen",
+        "devices codegen",
+        "if (end.seen < needed) end.seen = reach(",
+        "if (end.seen + 1 < needed) end.seen = reach(",
     ),
     _fault(
         "kernel: half of a word of LL is enough",

@@ -22,7 +22,7 @@ from support.golden import Golden
 from support.machine_code import Code, compiled_text, functions, skip_without_nvrtc
 
 ARCHITECTURE, THREADS = "sm_90", 512
-STEPS = ("send", "recv", "recv_reduce_copy_send", "copy", "reduce")
+STEPS = ("send", "recv", "recv_reduce_copy_send", "copy", "reduce", "publish_step")
 TABLE = "machine-code.txt"
 HEAD = """\
 Kernels of a ring of 8 ranks on 8 GPUs, for {architecture} with {threads} threads.
@@ -132,7 +132,7 @@ def test_a_fence_more_is_not_in_the_table(golden: Golden, monkeypatch: pytest.Mo
 
     def with_a_fence(self: Kernels, engine: Engine, variant: Variant) -> str:
         text = source(self, engine, variant)
-        old = "SLEY_INLINE void barrier() { "
+        old = "SLEY_INLINE bool any_thread(bool flag) { "
         assert old in text
         return text.replace(old, f"{old}__threadfence_system(); ")
 

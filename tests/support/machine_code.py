@@ -25,7 +25,7 @@ _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)")
 _LABEL = re.compile(r"^\.L_\w+:")
 _GLOBAL_LOAD, _GLOBAL_STORE = re.compile(r"LDG?\.E\b"), re.compile(r"STG?\.E\b")
 _WIDTH = re.compile(r"\.(128|64|U?S?16|[US]8)\b")
-_COUNTER = re.compile(r"LDG\.E\.64\.STRONG")
+_COUNTER, _FENCE = re.compile(r"LDG\.E\.64\.STRONG\.SYS"), re.compile(r"MEMBAR\.\w+\.SYS")
 
 
 def skip_without_nvrtc() -> None:
@@ -60,9 +60,9 @@ def disassembler() -> str:
 class Code:
     """What the instructions of a function do, each counted once, however often it runs.
 
-    fences: fences of memory. acquires: loads of counters that order what follows. counters: loads
-    of counters that order nothing. barriers: of all threads of a block. in_flight: the most bytes
-    that a thread loads, of data, before it stores any. loads, stores: of data, by bytes.
+    fences: fences of the memory of all GPUs. acquires: loads of counters that order what follows.
+    counters: loads of counters that order nothing. barriers: of a block's threads. in_flight: the
+    most bytes of data that a thread loads before it stores any. loads, stores: of data, by bytes.
     """
 
     fences: int = 0
@@ -102,7 +102,7 @@ def _code(lines: Sequence[str]) -> Code:
         if match is None:
             continue
         name = match[1]
-        if name.startswith("MEMBAR"):
+        if _FENCE.match(name):
             code.fences += 1
         elif name.startswith("BAR."):
             code.barriers += 1

@@ -45,7 +45,7 @@ SLEY_INLINE void carry_elements(Piece p) {
     if constexpr (kCopies) addresses |= reinterpret_cast<u64>(p.copy);
     i32 done = 0;
     if (addresses % 16 == 0) {
-        const i32 vectors = p.length / (16 / kItem), step = threads();
+        const i32 vectors = p.length / (16 / kItem), step = workers();
         i32 i = thread();
         for (; i + (kBatch - 1) * step < vectors; i += kBatch * step) {
             carry_vectors<kBatch, kCombines, kCopies>(p, i, step);
@@ -54,7 +54,7 @@ SLEY_INLINE void carry_elements(Piece p) {
         done = vectors * (16 / kItem);
     }
     SLEY_UNROLL_BY_4
-    for (i32 i = done + thread(); i < p.length; i += threads()) {
+    for (i32 i = done + thread(); i < p.length; i += workers()) {
         Element e = load_element(p.in + static_cast<i64>(i) * kItem);
         if constexpr (kCombines) e = combine(load_element(p.local + static_cast<i64>(i) * kItem), e);
         store_element(p.out + static_cast<i64>(i) * kItem, e);
@@ -134,7 +134,7 @@ SLEY_INLINE u64 result_word(const Piece& p, i32 word, u64 message) {
 template <bool kReceives, bool kCombines, bool kSends>
 SLEY_INLINE bool carry_ll(Piece p, Flags flags) {
     const i32 words = words_of(p.length);
-    for (i32 w = thread(); w < words; w += threads()) {
+    for (i32 w = thread(); w < words; w += workers()) {
         u64 message = 0;
         if constexpr (kReceives) {
             Patience patience{0, 0};
@@ -160,7 +160,7 @@ SLEY_INLINE bool carry_ll128(Piece p, Flags flags) {
     const i32 words = words_of(p.length);
     const i32 parts = (words + 14) / 15 * 8;
     const i32 turns = (parts + kWarp - 1) / kWarp * kWarp;
-    for (i32 i = thread(); i < turns; i += threads()) {
+    for (i32 i = thread(); i < turns; i += workers()) {
         const bool is_active = i < parts;
         const i32 line = i / 8;
         const int part = i % 8;

@@ -60,6 +60,7 @@ constexpr std::memory_order kPublish = std::memory_order_release;
 
 SLEY_INLINE int thread() { return 0; }
 SLEY_INLINE int threads() { return 1; }
+SLEY_INLINE int workers() { return 1; }
 
 struct Current {
     int block, blocks;
@@ -67,8 +68,16 @@ struct Current {
 static thread_local Current current;
 SLEY_INLINE int block_index() { return current.block; }
 SLEY_INLINE int blocks() { return current.blocks; }
-SLEY_INLINE void barrier() {}
-SLEY_INLINE bool any_thread(bool flag) { return flag; }
+// Whether the block has had a fence since its last barrier. A GPU orders what is published only
+// after one, so here too what is published without is relaxed, which the thread sanitizer notices.
+static thread_local bool is_fenced;
+SLEY_INLINE void fence() { is_fenced = true; }
+SLEY_INLINE void barrier() { is_fenced = false; }
+SLEY_INLINE bool any_thread(bool flag) {
+    barrier();
+    return flag;
+}
+SLEY_INLINE bool any_worker(bool flag) { return any_thread(flag); }
 SLEY_INLINE void sync_warp() {}
 SLEY_INLINE bool any_lane(bool flag) { return flag; }
 SLEY_INLINE bool claim(u32* taken) { return (*taken)++ == 0; }
@@ -88,8 +97,11 @@ SLEY_INLINE u64 peek(const u64* counter) {
 SLEY_INLINE u64 acquire(const u64* counter) {
     return atomic(counter).load(std::memory_order_acquire);
 }
-SLEY_INLINE void before_publishing() {}
-SLEY_INLINE void publish(u64* counter, u64 value) { atomic(counter).store(value, kPublish); }
+SLEY_INLINE void publish(u64* counter, u64 value) {
+    atomic(counter).store(value, is_fenced ? kPublish : std::memory_order_relaxed);
+}
+// In C++, that values are in registers orders nothing: only a release does.
+SLEY_INLINE void publish_read(u64* counter, u64 value) { atomic(counter).store(value, kPublish); }
 SLEY_INLINE u64 peek_host(const u64* word) { return acquire(word); }
 SLEY_INLINE void publish_host(u64* word, u64 value) {
     atomic(word).store(value, std::memory_order_release);
@@ -126,7 +138,7 @@ SLEY_INLINE void store_of_line(u64* line, int part, Pair pair) {
     if (part < 7) {
         line[2 * part + 1] = pair.second;
     } else {
-        publish(line + 15, pair.second);
+        atomic(line + 15).store(pair.second, kPublish);
     }
 }
 

@@ -2,8 +2,11 @@
 // compiles it without any header.
 //
 // Memory is ordered by inline PTX: `ld.acquire`, fences and relaxed accesses at the scope that
-// contains all ranks (SLEY_SCOPE: gpu or sys). Polls are relaxed, and one acquire follows the last
-// one: an acquire in the loop would invalidate the L1 cache each time.
+// contains all ranks (SLEY_SCOPE: gpu or sys). A poll is an acquire, so that the one that succeeds
+// needs no second load. It empties the L1 cache, in which a waiting block has nothing to lose.
+//
+// A block's last warp publishes, all others are workers: they wait, and move data. So they begin the
+// next execution while the last warp waits for its fence. A block of one warp does both.
 #pragma once
 
 #pragma nv_diag_suppress 177  // unused functions: a kernel uses only the primitives of its plan
@@ -35,10 +38,25 @@ constexpr int kWarp = 32;
 
 SLEY_INLINE int thread() { return static_cast<int>(threadIdx.x); }
 SLEY_INLINE int threads() { return static_cast<int>(blockDim.x); }
+SLEY_INLINE constexpr int workers() {
+    return SLEY_THREADS > kWarp ? SLEY_THREADS - kWarp : SLEY_THREADS;
+}
 SLEY_INLINE int block_index() { return static_cast<int>(blockIdx.x); }
 SLEY_INLINE int blocks() { return static_cast<int>(gridDim.x); }
 SLEY_INLINE void barrier() { __syncthreads(); }
 SLEY_INLINE bool any_thread(bool flag) { return __syncthreads_or(flag) != 0; }
+// The same among workers, with a barrier of their own.
+SLEY_INLINE bool any_worker(bool flag) {
+    int result;
+    __syncwarp();
+    asm volatile(
+        "{ .reg .pred p, q;\n"
+        "setp.ne.s32 p, %1, 0;\n"
+        "barrier.cta.red.or.pred.aligned q, 1, %2, p;\n"
+        "selp.s32 %0, 1, 0, q; }"
+        : "=r"(result) : "r"(static_cast<int>(flag)), "n"(workers()) : "memory");
+    return result != 0;
+}
 SLEY_INLINE void sync_warp() { __syncwarp(); }
 SLEY_INLINE bool any_lane(bool flag) { return __any_sync(0xFFFFFFFFu, flag) != 0; }
 SLEY_INLINE bool claim(u32* taken) { return atomicExch(taken, 1u) == 0; }
@@ -51,26 +69,22 @@ SLEY_INLINE u64 now_ns() {
 }
 
 // Counters that other blocks write or read.
-SLEY_INLINE u64 peek(const u64* counter) {
-    u64 value;
-    asm volatile("ld.relaxed." SLEY_SCOPE ".global.u64 %0, [%1];"
-                 : "=l"(value) : "l"(counter) : "memory");
-    return value;
-}
 SLEY_INLINE u64 acquire(const u64* counter) {
     u64 value;
     asm volatile("ld.acquire." SLEY_SCOPE ".global.u64 %0, [%1];"
                  : "=l"(value) : "l"(counter) : "memory");
     return value;
 }
-// One fence serves all counters that are published after it.
-SLEY_INLINE void before_publishing() {
-    asm volatile("fence.acq_rel." SLEY_SCOPE ";" ::: "memory");
-}
+// Orders what the block has written before its last barrier before what is published next.
+SLEY_INLINE void fence() { asm volatile("fence.acq_rel." SLEY_SCOPE ";" ::: "memory"); }
 SLEY_INLINE void publish(u64* counter, u64 value) {
     asm volatile("st.relaxed." SLEY_SCOPE ".global.u64 [%0], %1;"
                  :: "l"(counter), "l"(value) : "memory");
 }
+
+// Publishes that the block has read what others may now overwrite. It needs no fence: a thread that
+// has passed a barrier has used the values that it loaded before, so they are in its registers.
+SLEY_INLINE void publish_read(u64* counter, u64 value) { publish(counter, value); }
 
 // Words for the host, always at system scope.
 SLEY_INLINE u64 peek_host(const u64* word) {

@@ -45,8 +45,8 @@ SLEY_INLINE char* slot_of(const Peer& peer, u64 message) {
     return peer.slots + static_cast<i64>((message - 1) & mask) * state.setup.slot_bytes;
 }
 
-// Waits for all conditions of an execution: its waits, its message, and a slot, in this numbering.
-// False if the block gave up.
+// Waits, as a worker, for all conditions of an execution: its waits, its message, and a slot, in
+// this numbering. False if the thread gave up.
 template <class K>
 SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 out, i32 tile) {
     const int waits = step.wait_count();
@@ -54,21 +54,24 @@ SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 ou
     for (int w = 0; w < waits; ++w) {
         if (thread() != waiter(w)) continue;
         const Wait& wait = state.waits[w];
-        is_fine &= reached(wait.counter, wait.needed.at(tile), step.number(), tile, wait.reason,
-                           wait.target, wait.target_step);
+        const u64 needed = wait.needed.at(tile);
+        is_fine &= reach(wait.counter, needed, step.number(), tile, wait.reason, wait.target,
+                         wait.target_step) >= needed;
     }
     if constexpr (K::kAwaitsMessage) {
         if (thread() == waiter(waits)) {
-            is_fine &= reached(state.receivers[from.peer].published, in, step.number(), tile,
-                               kMessage, static_cast<u32>(from.peer), 0);
+            End& end = state.receivers[from.peer];
+            is_fine &= reached(end, end.published, in, step.number(), tile, kMessage,
+                               static_cast<u32>(from.peer));
         }
     }
     if constexpr (K::kSends) {
         // Message m reuses the slot of message m - slots.
         const u64 slots = static_cast<u64>(state.setup.slots);
         if (thread() == waiter(waits + 1) && !to.stays && out > slots) {
-            is_fine &= reached(state.senders[to.peer].consumed, out - slots, step.number(), tile,
-                               kSlot, static_cast<u32>(to.peer), 0);
+            End& end = state.senders[to.peer];
+            is_fine &= reached(end, end.consumed, out - slots, step.number(), tile, kSlot,
+                               static_cast<u32>(to.peer));
         }
     }
     return is_fine;
@@ -139,15 +142,29 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
     return is_fine;
 }
 
-// Publishes an execution that all threads have finished.
+SLEY_INLINE void publish_progress(u64 done) {
+    publish(state.block.progress + state.block.number, done);
+}
+
+// Publishes an execution for which other blocks wait, and nothing else. A function of its own, so
+// that the other paths have no fence.
+SLEY_FUNCTION void publish_step(u64 done) {
+    fence();
+    publish_progress(done);
+}
+
+// Publishes an execution that all threads have finished. One fence serves all counters after it.
 template <class K>
 SLEY_INLINE void publish_end(Step step, const From& from, const To& to, u64 in, u64 out, u64 done) {
-    constexpr bool kHasMessage = K::kReceives || (K::kSends && !kFlagged);
-    if (thread() != 0 || !(kHasMessage || step.is_posted())) return;
-    before_publishing();
-    if constexpr (K::kReceives) publish(state.receivers[from.peer].consumed, in);
-    if constexpr (K::kSends && !kFlagged) publish(state.senders[to.peer].published, out);
-    if (step.is_posted()) publish(state.block.progress + state.block.number, done);
+    if (thread() != publisher()) return;
+    if constexpr (K::kReceives) publish_read(state.receivers[from.peer].consumed, in);
+    if constexpr (K::kSends && !kFlagged) {
+        fence();
+        publish(state.senders[to.peer].published, out);
+        if (step.is_posted()) publish_progress(done);
+    } else {
+        if (step.is_posted()) publish_step(done);
+    }
 }
 
 template <class K>
@@ -160,24 +177,18 @@ SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, T
     const i32 end = tile == all_tiles ? state.tiles : tile + 1;
     for (i32 t = tile == all_tiles ? 0 : tile; t < end; ++t) {
         const u64 taken = in.at(t), sent = out.at(t);
-        if (K::kAwaitsMessage || K::kSends || step.wait_count() > 0) {
-            const bool is_fine = await<K>(step, from, to, taken, sent, t);
-            if (any_thread(!is_fine)) {
-                state.failed = true;
-                return;
-            }
-        }
         bool is_fine = true;
-        if constexpr (K::kReceives || K::kWrites || K::kSends) {
-            is_fine = carry<K>(step, from, src, dst, to, count, taken, sent, t);
-        }
-        if constexpr (kFlagged) {
-            if (any_thread(!is_fine)) {
-                state.failed = true;
-                return;
+        if (thread() < workers()) {
+            if (K::kAwaitsMessage || K::kSends || step.wait_count() > 0) {
+                is_fine = !any_worker(!await<K>(step, from, to, taken, sent, t));
             }
-        } else {
-            barrier();
+            if constexpr (K::kReceives || K::kWrites || K::kSends) {
+                if (is_fine) is_fine = carry<K>(step, from, src, dst, to, count, taken, sent, t);
+            }
+        }
+        if (any_thread(!is_fine)) {
+            state.failed = true;
+            return;
         }
         publish_end<K>(step, from, to, taken, sent, done.at(t));
     }

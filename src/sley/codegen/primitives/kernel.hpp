@@ -17,10 +17,10 @@ SLEY_INLINE void begin(const Call& call) {
     barrier();
     const Block& b = state.block;
     for (i32 i = thread(); i < b.senders; i += threads()) {
-        state.senders[i] = call.setup.peers[b.first_sender + i];
+        state.senders[i] = {call.setup.peers[b.first_sender + i], 0};
     }
     for (i32 i = thread(); i < b.receivers; i += threads()) {
-        state.receivers[i] = call.setup.peers[b.first_receiver + i];
+        state.receivers[i] = {call.setup.peers[b.first_receiver + i], 0};
     }
     barrier();
 }
@@ -32,10 +32,10 @@ SLEY_INLINE bool drain() {
     bool is_fine = true;
     for (i32 i = 0; i < state.block.senders; ++i) {
         if (thread() != waiter(i)) continue;
-        const Peer& peer = state.senders[i];
+        End& end = state.senders[i];
         const u32 of_rank = static_cast<u32>(state.block.first_sender + i - state.block.rank_sender);
-        is_fine &= reached(peer.consumed, tiles * static_cast<u64>(peer.messages),
-                           state.block.steps - 1, state.tiles - 1, kReading, of_rank, 0);
+        is_fine &= reached(end, end.consumed, tiles * static_cast<u64>(end.messages),
+                           state.block.steps - 1, state.tiles - 1, kReading, of_rank);
     }
     return is_fine;
 }

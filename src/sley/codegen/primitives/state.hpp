@@ -24,13 +24,18 @@ struct Wait {
     u32 reason, target, target_step;
 };
 
+// One end of a connection, and the last value seen of the counter that the other end writes.
+struct End : Peer {
+    u64 seen;
+};
+
 struct State {
     Setup setup;
     Block block;
     Buffers own;  // the rank's
     const Call* call;
-    Peer senders[SLEY_PEERS];
-    Peer receivers[SLEY_PEERS];
+    End senders[SLEY_PEERS];
+    End receivers[SLEY_PEERS];
     Wait waits[SLEY_WAITS];  // of the next instruction; thread `waiter(w)` has wait w
     u64 tiles_before;        // tiles of all calls before this one
     i32 tiles;
@@ -138,25 +143,37 @@ struct Patience {
     }
 };
 
-// Waits until a counter reaches a number; false if the thread gave up.
-SLEY_INLINE bool reached(const u64* counter, u64 needed, i32 step, i32 tile, u32 reason,
-                         u32 target, u32 target_step) {
+// Waits until a counter reaches a number, and returns the value seen; 0 if the thread gave up.
+SLEY_INLINE u64 reach(const u64* counter, u64 needed, i32 step, i32 tile, u32 reason, u32 target,
+                      u32 target_step) {
     Patience patience{0, 0};
-    while (peek(counter) < needed) {
+    u64 seen;
+    while ((seen = acquire(counter)) < needed) {
         const u64 verdict = patience.verdict();
         if (verdict != 0) {
             give_up(verdict, step, tile, reason, target, target_step);
-            return false;
+            return 0;
         }
     }
-    return acquire(counter) >= needed;
+    return seen;
 }
 
-// The thread that waits for condition `number`: in a warp of its own, as long as there are warps.
+// The same for a counter of a connection. Counters only grow, so that no load is needed if the
+// value last seen is enough; the barriers since then order what that load acquired.
+SLEY_INLINE bool reached(End& end, const u64* counter, u64 needed, i32 step, i32 tile, u32 reason,
+                         u32 target) {
+    if (end.seen < needed) end.seen = reach(counter, needed, step, tile, reason, target, 0);
+    return end.seen >= needed;
+}
+
+// The worker that waits for condition `number`: in a warp of its own, as long as there are warps.
 SLEY_INLINE int waiter(int number) {
     const int at = number * kWarp;
-    return (at + at / threads()) % threads();
+    return (at + at / workers()) % workers();
 }
+
+// The thread that publishes: not in a warp that waits, as long as there are warps.
+SLEY_INLINE int publisher() { return threads() - 1; }
 
 // Sets wait `number` of the next instruction: for step `step` of the rank's block `block`.
 SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
