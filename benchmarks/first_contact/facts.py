@@ -69,7 +69,7 @@ def _torch() -> Mapping[str, Any]:
 def _shared() -> Mapping[str, Any]:
     """Whether another process reads this one's memory (CUDA IPC)."""
     device = CudaDevice.open(0)
-    memory = device.allocate(64)
+    memory = device.allocate(64, exported=True)
     device.write(memory, 0, np.full(64, 7, np.uint8))
     handle = device.export(memory).hex()
     command = [sys.executable, "-m", "first_contact.facts", "--attach", handle]

@@ -43,8 +43,8 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     allocate, attach = ThreadsDevice.allocate, ThreadsDevice.attach
 
-    def noted(self: ThreadsDevice, size_bytes: int) -> Memory:
-        memory = allocate(self, size_bytes)
+    def noted(self: ThreadsDevice, size_bytes: int, **how: bool) -> Memory:
+        memory = allocate(self, size_bytes, **how)
         found.append((ref(memory.owner), size_bytes))
         return memory
 

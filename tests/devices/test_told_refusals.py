@@ -119,10 +119,10 @@ def test_memory_that_one_process_does_not_get_is_refused_on_all(
 ) -> None:
     allocate = ThreadsDevice.allocate
 
-    def scarce(self: ThreadsDevice, size_bytes: int) -> Memory:
+    def scarce(self: ThreadsDevice, size_bytes: int, **how: bool) -> Memory:
         if self.number == 1:
             raise K507.error(expected=f"{size_bytes} bytes", found="less")
-        return allocate(self, size_bytes)
+        return allocate(self, size_bytes, **how)
 
     ons = in_processes(2)
     with monkeypatch.context() as patch:
@@ -172,3 +172,29 @@ def test_refusals_of_several_processes_are_one_error() -> None:
     ]
     assert [d.notes for d in error.diagnostics] == [("one", "two", OTHERS), (OTHERS,)]
     assert read_refusals([b"", b'{"0": 3}']) is None
+
+
+def test_lines_that_one_process_does_not_get_whole_are_refused_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The link is looked at when the memory of another process is attached."""
+    plans = {
+        protocol: sley.compile(
+            build("ring-allreduce", ranks=2, in_place=True), protocol=protocol, slots=2
+        )
+        for protocol in ("ll128", "ll")
+    }
+
+    def carries(self: ThreadsDevice, other: object) -> bool:
+        return self.number == 0 or not isinstance(other, bytes)
+
+    monkeypatch.setattr(ThreadsDevice, "carries_lines", carries)
+
+    def make(plan: sley.Plan, meeting: Meeting, member: int) -> Executor:
+        devices = {member: ThreadsDevice(member)}
+        return Executor(plan, devices, Settings(), exchange=meeting.exchange(member))
+
+    meeting = Meeting(2)
+    calls = [lambda m=m: make(plans["ll128"], meeting, m) for m in range(2)]
+    check_refused("K523", 1, calls)
+    together([lambda m=m: make(plans["ll"], meeting, m) for m in range(2)])

@@ -235,10 +235,9 @@ def test_a_fault_of_the_device_in_each_step_is_told(
     import on_gpu
 
     found = next(each for each in on_gpu.TEN if each.name == step)
-    words = {"smoke": "first_contact.smoke", "peers": "kernels.py", "failures": "gpu_processes"}
+    words = {"scope": "--scope sys", "peers": "kernels.py", "calls": "--step calls"}
+    words |= {"tests": "exec(eval", "failures": "gpu_processes"}  # workers of xdist; ranks
     faults = {words.get(step, f"first_contact.{step}"): {fault: 1}}
-    if step in ("calls", "tests"):
-        faults = {"pytest": {fault: 1}, "xdist": {fault: 1}, "execnet": {fault: 1}}
     options = ["--only", f"{step},copies", "--most-bytes", "1024", "--share", "0.01"]
     begin = time.monotonic()
     code, rows = rehearse(driver, tmp_path, faults, *options, "--slowness", "0.4")

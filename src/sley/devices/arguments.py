@@ -11,9 +11,10 @@ from sley.devices.device import Device, View
 from sley.engine.arguments import Part, count_of, parts_of, type_of
 from sley.engine.types import DataType
 from sley.errors import Place
-from sley.errors.devices import K505, K512
+from sley.errors.devices import K505, K512, K524
 from sley.errors.runtime import R503
 from sley.ir.plan import Plan
+from sley.ir.words import Protocol
 
 Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""
@@ -32,9 +33,10 @@ class Arguments:
 
 
 class _Given(NamedTuple):
-    """An array of a call. what: its name in messages."""
+    """An array of a call. what: its name in messages. device: that of its memory."""
 
     what: str
+    device: Device
     view: View
     is_written: bool
 
@@ -49,7 +51,8 @@ def check_arguments(
 ) -> Arguments:
     """The arguments of a call. R503 if they don't fit the plan, or if an array that the call writes
     shares memory with another; K504, K505 and R504 for arrays that kernels can't use, K512 for a
-    read-only output, R514 for an invalid count."""
+    read-only output, K524 for an array that other devices would read and can't, R514 for an
+    invalid count."""
     in_place = plan.collective.in_place
     if in_place and outputs is not None:
         raise R503.error(expected="no outputs: the plan runs in place", found="inputs and outputs")
@@ -64,7 +67,7 @@ def check_arguments(
         for part, view in zip(named, own, strict=True):
             parts.append(part)
             if view is not None:
-                given.append(_Given(part.what, view, view is own[-1]))
+                given.append(_Given(part.what, devices[rank], view, view is own[-1]))
     filled = [one for one in given if one.view.elements]
     typed = filled if filled or dtype is not None else given[:1]
     kind = type_of({one.what: one.view.dtype for one in typed}, dtype, R503)
@@ -72,6 +75,8 @@ def check_arguments(
     for one in filled:
         _check_view(one, kind)
     _check_apart(filled, kind)
+    if plan.protocol is Protocol.DIRECT:
+        _check_reach(filled)
     views = {rank: (_of_type(first[rank], kind), _of_type(second[rank], kind)) for rank in devices}
     return Arguments(count, kind, views)
 
@@ -118,6 +123,19 @@ def _check_view(array: _Given, kind: DataType) -> None:
         )
     if array.is_written and not array.view.writable:
         raise K512.error(at=at, expected="an array that may be written", found="a read-only one")
+
+
+def _check_reach(arrays: Sequence[_Given]) -> None:
+    """K524 for an array that isn't accessible on every device of the call."""
+    places = list(dict.fromkeys(one.device for one in arrays))
+    for one in arrays:
+        for other in places:
+            if other != one.device and not one.device.lends(one.view.address, other):
+                raise K524.error(
+                    at=Place(detail=one.what),
+                    expected=f"memory of {one.device.name} that {other.name} can access",
+                    found="memory of a pool, or mapped memory, without that access",
+                )
 
 
 def _check_apart(arrays: Sequence[_Given], kind: DataType) -> None:

@@ -95,8 +95,9 @@ class Device(ABC):
         named `functions`."""
 
     @abstractmethod
-    def allocate(self, size_bytes: int) -> Memory:
-        """Zeroed memory, aligned to 256 bytes, that other devices and processes can access."""
+    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
+        """Zeroed memory, aligned to 256 bytes, that other devices can access. exported: whether
+        other processes get it, by `export`; then nothing else is exported with it."""
 
     @abstractmethod
     def allocate_host(self, size_bytes: int) -> HostMemory:
@@ -114,6 +115,17 @@ class Device(ABC):
     def reach(self, other: Device) -> None:
         """Let kernels on this device access memory of `other`, a device of this process; K509 if
         the hardware can't."""
+
+    @abstractmethod
+    def carries_lines(self, other: Device | bytes) -> bool:
+        """Whether the 128 bytes that a warp on this device stores at once into memory of `other`
+        arrive as a whole, which LL128 relies on. other: a device of this process, or a handle of
+        memory that another process exported."""
+
+    @abstractmethod
+    def lends(self, address: int, other: Device) -> bool:
+        """Whether kernels on `other`, which reaches this device, can access the caller's memory at
+        an address of this device."""
 
     @abstractmethod
     def export(self, memory: Memory) -> bytes:

@@ -71,7 +71,7 @@ class ThreadsDevice(Device):
         library = cached(key, ".so", lambda path: _compile(command, text, path))
         return ctypes.CDLL(str(library))
 
-    def allocate(self, size_bytes: int) -> Memory:
+    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """See `Device.allocate`. An anonymous file, which other processes open by its descriptor
         in this process."""
         try:
@@ -93,6 +93,13 @@ class ThreadsDevice(Device):
 
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Threads can access all memory of their process."""
+
+    def carries_lines(self, other: Device | bytes) -> bool:
+        """See `Device.carries_lines`. On CPUs a line's flag is stored after its data."""
+        return True
+
+    def lends(self, address: int, other: Device) -> bool:
+        return True
 
     def export(self, memory: Memory) -> bytes:
         descriptor = memory.owner.descriptor

@@ -13,10 +13,11 @@ from sley.devices.tables import RANKS
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.errors import Diagnostic, SleyError
-from sley.errors.devices import K507, K514, K515
+from sley.errors.devices import K507, K514, K515, K523
 from sley.errors.remote import diagnostic_from_json, telling
 from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
+from sley.ir.words import Protocol
 
 _MARK = b"refused:"
 """Prefix of a refusal. No other message has it: the others are empty or JSON."""
@@ -57,6 +58,7 @@ class World:
             )
         self.ranks = plan.collective.ranks
         self._exchange = exchange
+        self._has_lines = plan.protocol is Protocol.LL128
         self._attached: dict[tuple[Device, bytes], Memory] = {}
         with self.telling():
             self.devices = _check_devices(devices, self.ranks, is_alone=exchange is None)
@@ -64,6 +66,7 @@ class World:
                 for other in self.places:
                     if device != other:
                         device.reach(other)
+                        self._check_lines(device, other, other.name)
 
     @property
     def places(self) -> list[Device]:
@@ -93,24 +96,22 @@ class World:
                 if size > LARGEST:
                     raise K507.error(expected=f"{size:,} bytes of memory of a device", found=BEYOND)
             places = self.devices.items()
-            memories = {rank: place.allocate(sizes_bytes[rank]) for rank, place in places}
+            exported = self._exchange is not None
+            memories = {
+                rank: place.allocate(sizes_bytes[rank], exported=exported) for rank, place in places
+            }
         own = {rank: memory.address for rank, memory in memories.items()}
         found: Addresses = {device: dict(own) for device in self.places}
         if self._exchange is None:
             return SharedMemory(memories, found)
         handles = {rank: self.devices[rank].export(m).hex() for rank, m in memories.items()}
-        for rank, handle in self.gather(handles).items():
-            if rank in own:
-                continue
-            for device in self.places:
-                memory = self._attach(device, rank, handle)
-                if memory.size_bytes != sizes_bytes[rank]:
-                    raise R503.error(
-                        expected=f"{sizes_bytes[rank]} bytes of rank {rank}: the same plan, "
-                        "settings and calls in all processes",
-                        found=f"{memory.size_bytes} bytes",
-                    )
-                found[device][rank] = memory.address
+        gathered = self.gather(handles)
+        with self.telling():
+            for rank, handle in gathered.items():
+                if rank not in own:
+                    for device in self.places:
+                        memory = self._attach(device, rank, handle, sizes_bytes[rank])
+                        found[device][rank] = memory.address
         self.meet()  # a process that ended earlier would take its exported memory with it
         return SharedMemory(memories, found)
 
@@ -177,14 +178,31 @@ class World:
             raise error
         return messages
 
-    def _attach(self, device: Device, rank: int, handle: Any) -> Memory:
+    def _attach(self, device: Device, rank: int, handle: Any, size_bytes: int) -> Memory:
+        """The memory of another process's rank, on a device of this process."""
         try:
             key = (device, bytes.fromhex(handle))
         except (TypeError, ValueError):
             raise _no_exchange(f"{handle!r} for the memory of rank {rank}") from None
         if key not in self._attached:
             self._attached[key] = device.attach(key[1])
-        return self._attached[key]
+            self._check_lines(device, key[1], f"the device of rank {rank}, in another process")
+        memory = self._attached[key]
+        if memory.size_bytes != size_bytes:
+            raise R503.error(
+                expected=f"{size_bytes} bytes of rank {rank}: the same plan, settings and calls "
+                "in all processes",
+                found=f"{memory.size_bytes} bytes",
+            )
+        return memory
+
+    def _check_lines(self, device: Device, other: Device | bytes, name: str) -> None:
+        """K523 if the plan writes lines that wouldn't arrive as a whole."""
+        if self._has_lines and not device.carries_lines(other):
+            raise K523.error(
+                expected="a link with native atomics, for LL128",
+                found=f"one without, from {device.name} to {name}",
+            )
 
 
 def refusal(error: SleyError) -> bytes:

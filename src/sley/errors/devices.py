@@ -234,3 +234,39 @@ K522 = Rule(
     instead="Run it on processes or with a communicator, or use AllToAll or AllGather, and pad all "
     "parts to the largest.",
 )
+K523 = Rule(
+    "K523",
+    "torn-lines",
+    what="A plan with the protocol LL128 has ranks on two devices between which lines of 128 bytes "
+    "may arrive in parts.",
+    why="The last 8 bytes of a line say that its other 120 have arrived. That holds where a warp's "
+    "store of 128 bytes arrives as a whole: over NVLink, and within one GPU. PCIe may split it; "
+    "the receiver would then read old data without notice. Links that carry whole lines are those "
+    "with native atomics (`nvidia-smi topo -p2p a`).",
+    example='sley.compile(ring, protocol="LL128")  # on two GPUs that are connected by PCIe',
+    instead="Compile the plan for Simple, LL or Direct, or use GPUs that NVLink connects.",
+)
+K524 = Rule(
+    "K524",
+    "memory-out-of-reach",
+    what="A plan with the protocol Direct gets an array that the other devices of the call can't "
+    "access.",
+    why="With Direct, kernels of one device read the arrays of another. Peer access covers "
+    "plain allocations (cudaMalloc), but not memory of pools (cudaMallocAsync) and mapped memory "
+    "(PyTorch's expandable segments), for which each device must be given access. Without it the "
+    "kernel fails, and the process can no longer use the device.",
+    example="executor(tensors)  # with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    instead="Use arrays of `Executor.empty`, or the array library's plain allocator (PyTorch: "
+    "without expandable_segments and without backend:cudaMallocAsync), or another protocol.",
+)
+K525 = Rule(
+    "K525",
+    "hidden-device",
+    what="The device of another process's rank isn't among those that this process sees.",
+    why="Processes share memory by CUDA IPC, which needs both devices visible in both processes: "
+    "peer access is switched on for a device of one's own process. Launchers that give each "
+    "process one GPU by CUDA_VISIBLE_DEVICES hide the others.",
+    example="CUDA_VISIBLE_DEVICES=$LOCAL_RANK python train.py",
+    instead="Let each process see all GPUs of the host, and open its own by its number: "
+    "`CudaDevice.open(local_rank)`.",
+)

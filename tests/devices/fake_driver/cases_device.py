@@ -315,6 +315,53 @@ def test_handles_that_cannot_be_made_or_used_are_refused(
     refused("K514", device.export, Memory(4096, 64, None))
     fake.fail("cuIpcGetMemHandle", 801)
     refused("K514", device.export, memory)
-    handle = bytes(80)
+    handle = bytes(80) + device.uuid.bytes
     fake.fail("cuIpcOpenMemHandle", 217)
     refused("K509", device.attach, handle)
+
+
+def test_exported_memory_shares_no_block_with_other_memory(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """CUDA IPC exports blocks of 2 MiB, with everything in them."""
+    for size_bytes, taken in ((0, 2 << 20), (100, 2 << 20), ((2 << 20) + 1, 4 << 20)):
+        before = fake.used(0)
+        memory = device.allocate(size_bytes, exported=True)
+        assert fake.used(0) - before == taken
+        assert memory.size_bytes == size_bytes
+        del memory
+
+
+def test_memory_of_a_hidden_device_is_refused(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process saw other devices: CUDA_VISIBLE_DEVICES with one for each."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    hidden = device.export(device.allocate(64))[:-16] + bytes(range(16))
+    error = str(refused("K525", device.attach, hidden))
+    assert "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" in error
+    assert "2 devices that this process sees, with CUDA_VISIBLE_DEVICES=0,1" in error
+    refused("K525", device.carries_lines, hidden)
+
+
+def test_lines_are_whole_where_the_link_has_native_atomics(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    other = CudaDevice.open(1)
+    own, far = (d.export(d.allocate(64)) for d in (device, other))
+    for atomics in (True, False):
+        fake.set(native_atomics=int(atomics))
+        assert [device.carries_lines(d) for d in (other, far)] == [atomics] * 2
+        assert [device.carries_lines(d) for d in (device, own)] == [True] * 2
+
+
+def test_memory_that_peer_access_does_not_cover_is_not_lent(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    other, plain = CudaDevice.open(1), device.allocate(64)
+    fake.set(pooled=1)
+    pooled = device.allocate(64)
+    assert device.lends(plain.address, other)
+    assert not device.lends(pooled.address, other)
+    fake.set(pool_access=1)
+    assert device.lends(pooled.address, other), "its pool lets the device in"

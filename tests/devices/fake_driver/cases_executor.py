@@ -199,3 +199,31 @@ def test_arrays_that_no_kernel_reads_are_refused(device: CudaDevice) -> None:
     odd = array_on(memory, (8,), data=(memory.address + 2, False))
     refused("K505", on, [*data[:3], odd])
     refused("R504", on, [*data[:3], array_on(memory, (8,), typestr=">f4")])
+
+
+def test_lines_between_devices_without_native_atomics_are_refused(fake: FakeDriver) -> None:
+    fake.set(devices=2, native_atomics=0)
+    two = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
+    error = str(refused("K523", Executor, ring(protocol="ll128"), two))
+    assert "(device 0) to Stand-in (device 1)" in error
+    Executor(ring(protocol="ll"), two)
+    Executor(ring(protocol="ll128"), two[:1] * RANKS)
+    fake.set(native_atomics=1)
+    Executor(ring(protocol="ll128"), two)
+
+
+def test_memory_that_the_other_device_cannot_read_is_refused(fake: FakeDriver) -> None:
+    fake.set(devices=2)
+    two = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
+    direct, simple = (Executor(ring(protocol=p), two) for p in ("direct", "simple"))
+    plain = arrays(two, [[0.0] * 8] * RANKS)
+    fake.set(pooled=1)
+    pooled = arrays(two, [[0.0] * 8] * RANKS)
+    error = str(refused("K524", direct.prepare, [*plain[:3], pooled[3]]))
+    assert "data of rank 3" in error
+    assert "(device 1) that Stand-in (device 0) can access" in error
+    direct.prepare(plain)
+    simple.prepare(pooled)
+    Executor(ring(protocol="direct"), two[:1] * RANKS).prepare([pooled[0], pooled[2], *plain[::2]])
+    fake.set(pool_access=1)
+    direct.prepare(pooled)

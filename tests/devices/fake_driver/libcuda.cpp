@@ -113,6 +113,7 @@ struct Allocation {
     int device;  // -1: the host's
     std::size_t bytes;
     int file;
+    bool is_pooled;  // of a pool, or mapped: peer access doesn't cover it
 };
 
 struct Registered {
@@ -140,6 +141,9 @@ std::map<std::string, long long> settings = {
     {"devices", 2},          {"driver_version", 13010}, {"memory_bytes", 1 << 26},
     {"multiprocessors", 4},  {"blocks_each", 2},        {"peer_access", 1},
     {"capability", 90},
+    {"native_atomics", 1},   // of the links between devices
+    {"pooled", 0},           // whether memory is from now on allocated as by a pool
+    {"pool_access", 0},      // of devices to another's pools
     {"launches", 0},  // so far
     {"endless", -1},  // the launch, from 0, after which none ends
     {"lame", -1},     // the launch, from 0, after which each lacks its last block
@@ -201,7 +205,7 @@ int mapped(std::uintptr_t* address, int device, std::size_t bytes, int file) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) return OUT_OF_MEMORY;
     *address = reinterpret_cast<std::uintptr_t>(memory);
-    allocations[*address] = {device, bytes, file};
+    allocations[*address] = {device, bytes, file, settings["pooled"] != 0};
     return SUCCESS;
 }
 
@@ -284,6 +288,14 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     }
 }
 
+int cuDeviceGetP2PAttribute(int* value, int attribute, int from, int to) {
+    constexpr int NATIVE_ATOMICS = 3;
+    if (from == to) return INVALID_DEVICE;
+    if (attribute != NATIVE_ATOMICS) return INVALID_VALUE;
+    *value = settings["native_atomics"];
+    return SUCCESS;
+}
+
 int cuDevicePrimaryCtxRetain(Context** context, int device) {
     contexts[device].device = device;
     *context = &contexts[device];
@@ -364,12 +376,22 @@ int cuMemGetAddressRange(std::uintptr_t* base, std::size_t* bytes, std::uintptr_
 }
 
 int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
-    constexpr int DEVICE_ORDINAL = 9;
+    constexpr int DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10, ACCESS_FLAGS = 16;
+    constexpr std::uint64_t NONE = 0, READ_WRITE = 3;
     Held held(lock);
     auto allocation = holding(address);
-    if (allocation == allocations.end() || attribute != DEVICE_ORDINAL) return INVALID_VALUE;
-    *static_cast<int*>(value) = allocation->second.device;
-    return SUCCESS;
+    if (allocation == allocations.end()) return INVALID_VALUE;
+    const Allocation& a = allocation->second;
+    switch (attribute) {
+        case DEVICE_ORDINAL: *static_cast<int*>(value) = a.device; return SUCCESS;
+        case IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<bool*>(value) = !a.is_pooled; return SUCCESS;
+        case ACCESS_FLAGS: {
+            bool can = a.device == current.back()->device || settings["pool_access"];
+            *static_cast<std::uint64_t*>(value) = can ? READ_WRITE : NONE;
+            return SUCCESS;
+        }
+        default: return INVALID_VALUE;
+    }
 }
 
 int started(Stream* stream, std::function<void()> what) {
@@ -679,7 +701,7 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuInit), ENTRY(cuDriverGetVersion), ENTRY(cuGetErrorString),
         ENTRY(cuGetErrorName), ENTRY(cuDeviceGetCount),
         ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetUuid),
-        ENTRY(cuDeviceGetAttribute), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxPushCurrent),
+        ENTRY(cuDeviceGetAttribute), ENTRY(cuDeviceGetP2PAttribute), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxPushCurrent),
         ENTRY(cuCtxPopCurrent), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice),
         ENTRY(cuCtxSynchronize),
         ENTRY(cuCtxEnablePeerAccess), ENTRY(cuMemAlloc),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import struct
 import uuid
 import weakref
@@ -21,7 +22,7 @@ from sley.devices.cuda.streams import STREAM_ERRORS, CudaEvent, CudaStream, rele
 from sley.devices.device import Bytes, Device, HostMemory, Launch, Memory, View
 from sley.disk_cache import cached_bytes
 from sley.engine.memory import HostBytes
-from sley.errors.devices import K503, K509, K510, K514
+from sley.errors.devices import K503, K509, K510, K514, K525
 from sley.errors.diagnostic import counted
 
 _SHARING_ERRORS = {
@@ -38,9 +39,13 @@ _SHARING_ERRORS = {
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
-_HANDLE = struct.Struct("<64sQQ")
-"""A handle of `export`: the driver's handle of the allocation, the memory's offset in it, and the
-memory's size, in bytes."""
+_HANDLE = struct.Struct("<64sQQ16s")
+"""A handle of `export`: the driver's handle of the allocation, the memory's offset in it, the
+memory's size, in bytes, and the device's UUID."""
+
+_EXPORTED_BYTES = 2 << 20
+"""Exported memory is a multiple of this: the driver carves smaller allocations from blocks of 2
+MiB, and exports the whole block with whatever else lies in it."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +125,15 @@ class CudaDevice(Device):
             module = self._module(text)
             return CudaProgram({name: self._function(module, name) for name in functions})
 
-    def allocate(self, size_bytes: int) -> Memory:
+    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """See `Device.allocate`. Uses cuMemAlloc, since CUDA IPC has no handles for pools and
         virtual memory; it aligns to 256 bytes or more. K507 if memory runs out."""
         cu = self._cu
-        doing = f"allocating {size_bytes} bytes on {self.name}"
+        unit = _EXPORTED_BYTES if exported else 1
+        taken_bytes = -(-max(size_bytes, 1) // unit) * unit
+        doing = f"allocating {taken_bytes} bytes on {self.name}"
         with apart_from_captures(self._context):
-            address = int(call(cu.cuMemAlloc, max(size_bytes, 1), doing=doing))
+            address = int(call(cu.cuMemAlloc, taken_bytes, doing=doing))
             owner = _Owner()
             self._at_end_of(owner, cu.cuMemFree, address)
             if size_bytes:
@@ -196,6 +203,36 @@ class CudaDevice(Device):
         if result not in done:
             raise driver.failure(cu, result, "cuCtxEnablePeerAccess", doing, {})
 
+    def carries_lines(self, other: Device | bytes) -> bool:
+        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. K525
+        for memory of a device that this process doesn't see."""
+        if isinstance(other, bytes):
+            peer = self._exporter(other)
+        elif isinstance(other, CudaDevice):
+            peer = other._device
+        else:
+            return False
+        if int(peer) == int(self._device):
+            return True
+        atomics = self._cu.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+        doing = f"asking for the link from {self.name} to another device"
+        value = call(self._cu.cuDeviceGetP2PAttribute, atomics, self._device, peer, doing=doing)
+        return bool(value)
+
+    def lends(self, address: int, other: Device) -> bool:
+        """See `Device.lends`. Peer access covers memory that has a handle of CUDA IPC, that of
+        cuMemAlloc; for other memory the driver tells what `other` may do."""
+        if not isinstance(other, CudaDevice):
+            return False
+        attribute = self._cu.CUpointer_attribute
+        plain = attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+        flags = attribute.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
+        doing = f"asking for memory of {self.name}"
+        with current(other._context):
+            if call(self._cu.cuPointerGetAttribute, plain, address, doing=doing):
+                return True
+            return bool(call(self._cu.cuPointerGetAttribute, flags, address, doing=doing))
+
     def export(self, memory: Memory) -> bytes:
         """See `Device.export`. Works also for the caller's arrays that are memory of cuMemAlloc.
         K514 if the driver has no handle for the memory."""
@@ -207,18 +244,17 @@ class CudaDevice(Device):
             )
             handle = call(cu.cuIpcGetMemHandle, base, doing=doing, meaning=_SHARING_ERRORS)
         return _HANDLE.pack(
-            ctypes.string_at(handle.getPtr(), 64), memory.address - int(base), memory.size_bytes
+            ctypes.string_at(handle.getPtr(), 64),
+            memory.address - int(base),
+            memory.size_bytes,
+            self.uuid.bytes,
         )
 
     def attach(self, handle: bytes) -> Memory:
         """See `Device.attach`. K514 if the exporting process has ended or is this one, K509 if this
-        device can't reach the memory's device."""
-        if len(handle) != _HANDLE.size:
-            raise K514.error(
-                expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
-                found=f"{len(handle)} bytes",
-            )
-        of_driver, offset, size_bytes = _HANDLE.unpack(handle)
+        device can't reach the memory's device, K525 if this process doesn't see that device."""
+        self._exporter(handle)
+        of_driver, offset, size_bytes, _ = _HANDLE.unpack(handle)
         cu = self._cu
         opened = cu.CUipcMemHandle()
         ctypes.memmove(opened.getPtr(), of_driver, len(of_driver))
@@ -320,6 +356,29 @@ class CudaDevice(Device):
                 call(self._cu.cuCtxSynchronize, doing=f"waiting for {self.name}")
             else:
                 self._wait(stream)
+
+    def _exporter(self, handle: bytes) -> Any:
+        """The device of memory that a process exported, as this process sees it."""
+        if len(handle) != _HANDLE.size:
+            raise K514.error(
+                expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
+                found=f"{len(handle)} bytes",
+            )
+        *_, wanted = _HANDLE.unpack(handle)
+        if wanted == self.uuid.bytes:
+            return self._device
+        cu, number = self._cu, CudaDevice.count()
+        for ordinal in range(number):
+            device = call(cu.cuDeviceGet, ordinal, doing=f"looking at device {ordinal}")
+            identity = call(cu.cuDeviceGetUuid, device, doing=f"looking at device {ordinal}")
+            if bytes(identity.bytes) == wanted:
+                return device
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        variable = f", with CUDA_VISIBLE_DEVICES={visible}" if visible is not None else ""
+        raise K525.error(
+            expected=f"the device of another process's rank, GPU-{uuid.UUID(bytes=wanted)}",
+            found=f"{counted(number, 'device')} that this process sees{variable}",
+        )
 
     def _attribute(self, attribute: Any) -> int:
         doing = f"asking device {self.ordinal} for its attributes"
