@@ -11,7 +11,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Executor, Launching
+from sley.devices import Engine, Executor, Launching, Settings
 from sley.devices.calls import PreparedCall
 from support.device_calls import executor, threads
 from support.golden import Golden
@@ -180,3 +180,14 @@ def test_a_slow_rank_is_waited_for() -> None:
 
     together([lambda: call(0), lambda: call(1)])
     assert [data[rank].tolist() for rank in range(2)] == [[3] * 10] * 2
+
+
+def test_ranks_in_other_processes_may_be_late() -> None:
+    """By a checkpoint; in one process nobody is late for half a minute."""
+    assert Settings().timeout_of(is_one_process=True) == 30
+    assert Settings().timeout_of(is_one_process=False) == 600
+    assert Settings(timeout_s=7).timeout_of(is_one_process=False) == 7
+    plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
+    (on,) = apart(plan, [[0, 1]])
+    assert on.timeout_s == 600
+    assert Executor(plan, [threads()] * 2).timeout_s == 30

@@ -13,7 +13,7 @@ import numpy as np
 from sley.codegen.kinds import Kinds, kinds
 from sley.codegen.operands import Operands, operands
 from sley.codegen.text import text_of
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.devices import K520, K521, K522
 from sley.ir.faults import diagnostics, overlap_faults
 from sley.ir.groups import without_groups
@@ -26,11 +26,19 @@ KERNELS = ("sley_run", "sley_divide")
 
 _SHARED_STEPS = 512
 """The most instructions, and the most conditions, of a block that the interpreter copies into
-shared memory: 28 KiB of the 48 KiB of every GPU."""
+shared memory."""
 
-_STEPS, _WAITS, _CHUNKS = 1 << 20, 1 << 11, 1 << 30
-"""The numbers of steps of a block, of waits of an instruction and of chunks that no longer fit into
-the bits of the kernels' records."""
+_SHARED_BYTES = 48 << 10
+"""The shared memory that a block has on every GPU."""
+
+_STATE_BYTES, _PEER_BYTES, _WAIT_BYTES = 1024, 80, 40
+_STEP_BYTES, _CONDITION_BYTES = 48, 8
+"""Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`): at most 1 KiB, and for each
+connection of its senders and receivers, wait, instruction and condition."""
+
+_STEPS, _CHUNKS = 1 << 20, 1 << 30
+"""The numbers of steps of a block and of chunks that no longer fit into the bits of the kernels'
+records."""
 
 _HEADERS = ("layout.hpp", "elements.hpp", "state.hpp", "carry.hpp", "execute.hpp", "kernel.hpp")
 _INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
@@ -90,7 +98,7 @@ class Kernels:
             + _too_large(chunks, _CHUNKS, "chunks")
         )
         found = operands(plan)
-        _check(_too_large(_longest(found.conditions.offset), _WAITS, "waits of an instruction"))
+        _check(_too_much_shared(found))
         of_blocks = kinds(found)
         return cls(plan, found, of_blocks, text_of(found, of_blocks))
 
@@ -123,6 +131,38 @@ def _too_large(number: int, limit: int, what: str) -> list[Diagnostic]:
     return [K521.diagnostic(expected=f"fewer than {limit} {what}", found=f"{number} {what}")]
 
 
+def _too_much_shared(operands: Operands) -> list[Diagnostic]:
+    """K521 if a block's state doesn't fit into shared memory."""
+    needed = _state_bytes(_peers(operands), _waits(operands))
+    if needed <= _SHARED_BYTES:
+        return []
+    waits = _longest(operands.conditions.offset)
+    return [
+        K521.diagnostic(
+            expected=f"at most {_SHARED_BYTES:,} bytes of shared memory for a block's state",
+            found=f"{needed:,}: an instruction with {counted(waits, 'wait')}, a block with "
+            f"{counted(_connections(operands), 'connection')}",
+        )
+    ]
+
+
+def _state_bytes(peers: int, waits: int) -> int:
+    return _STATE_BYTES + _PEER_BYTES * peers + _WAIT_BYTES * waits
+
+
+def _connections(operands: Operands) -> int:
+    """The most connections that a block sends on, or receives on."""
+    return max(_longest(operands.sends.offset), _longest(operands.receives.offset))
+
+
+def _peers(operands: Operands) -> int:
+    return _round_up(_connections(operands))
+
+
+def _waits(operands: Operands) -> int:
+    return _round_up(_longest(operands.conditions.offset))
+
+
 def _longest(offset: LongArray) -> int:
     """The length of the longest row of a CSR table."""
     return int(np.diff(offset).max(initial=0))
@@ -143,22 +183,25 @@ def _variant(variant: Variant) -> dict[str, object]:
 def _sizes(operands: Operands) -> dict[str, object]:
     """The sizes of arrays in the text, rounded up so that many plans share an interpreter."""
     plan, offset = operands.plan, operands.conditions.offset
+    peers, waits = _peers(operands), _waits(operands)
     steps = _round_up(_longest(plan.block_offset))
     conditions = _round_up(_longest(offset[plan.block_offset]))
-    fits = steps <= _SHARED_STEPS and conditions <= _SHARED_STEPS
+    copied = _STEP_BYTES * steps + _CONDITION_BYTES * conditions
+    fits = max(steps, conditions) <= _SHARED_STEPS
+    fits = fits and _state_bytes(peers, waits) + copied <= _SHARED_BYTES
     return {
         "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
-        "SLEY_PEERS": _round_up(
-            max(_longest(operands.sends.offset), _longest(operands.receives.offset))
-        ),
-        "SLEY_WAITS": _round_up(_longest(offset)),
+        "SLEY_PEERS": peers,
+        "SLEY_WAITS": waits,
         "SLEY_STEPS": steps if fits else 0,
         "SLEY_CONDITIONS": conditions if fits else 0,
     }
 
 
 def _round_up(number: int) -> int:
-    """The next power of two, from 4."""
+    """The next power of two, from 4; above 512, where that would waste much, multiples of 32."""
+    if number > 512:
+        return -(-number // 32) * 32
     return max(4, 1 << (number - 1).bit_length())
 
 

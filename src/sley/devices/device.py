@@ -86,6 +86,9 @@ class Device(ABC):
     """Whether a started launch holds its `keeps` until it has ended; otherwise whoever drops the
     last reference must `synchronize` first."""
 
+    queues: int | None = None
+    """The most streams whose launches never wait for one another to start; None for any number."""
+
     name: str
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 

@@ -18,7 +18,7 @@ from sley.devices.device import Device, Launch
 from sley.devices.failures import failure
 from sley.devices.frees import release
 from sley.devices.memory import Pair, Scratch, SharedArrays
-from sley.devices.settings import Settings
+from sley.devices.settings import Launching, Settings
 from sley.devices.sites import Group, Mailboxes, Site
 from sley.devices.state import State, read_state
 from sley.devices.tables import CALL, Cut
@@ -29,7 +29,7 @@ from sley.engine.native import LARGEST
 from sley.engine.program import load
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError
-from sley.errors.devices import K506, K507, K511
+from sley.errors.devices import K506, K507, K511, K526
 from sley.errors.runtime import R503, R514
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
@@ -72,7 +72,9 @@ class Executor:
         self.plan = plan = without_groups(plan)
         self.settings = settings or Settings()
         self._world = World(plan, devices, exchange)
+        self.timeout_s = self.settings.timeout_of(is_one_process=self._world.is_one_process)
         with self._world.telling():
+            self._check_queues()
             self._kernels = Kernels.of(plan)
             connections = len(self._kernels.operands.connections)
             self.loaded = load(plan, *self.settings.slots_of(plan.slots, connections))
@@ -223,7 +225,7 @@ class Executor:
         if self._abort.array[:8].view(np.uint64)[0]:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
-            found = failure(self.loaded, self._kernels, self._sites, self.settings.timeout_s)
+            found = failure(self.loaded, self._kernels, self._sites, self.timeout_s)
             if found is not None:
                 self._failed = found.found
                 raise SleyError([found])
@@ -272,6 +274,18 @@ class Executor:
         slots_bytes = len(connections) * wiring.slots * wiring.slot_bytes
         if slots_bytes > LARGEST:
             raise K507.error(expected=f"{slots_bytes:,} bytes of slots", found=BEYOND)
+
+    def _check_queues(self) -> None:
+        """K526 if launches of the ranks on a device could wait for one another in a queue."""
+        if self.settings.launching is Launching.TOGETHER:
+            return
+        for device in self._world.places:
+            launches, queues = len(self._world.on(device)), device.queues
+            if queues is not None and launches > queues:
+                raise K526.error(
+                    expected=f"at most {queues} ranks with launches of their own on {device.name}",
+                    found=f"{launches} ranks",
+                )
 
     def _cut(self, arguments: Arguments) -> Cut:
         """The call's cut into tiles. R503 or R506 if there is none."""
@@ -328,7 +342,7 @@ class Executor:
         values = {
             **site.addresses(group),
             "abort": self._abort.address,
-            "timeout_ns": int(self.settings.timeout_s * 1e9),
+            "timeout_ns": int(self.timeout_s * 1e9),
             "chunk": cut.chunk,
             "tile": cut.tile,
             "slot_bytes": self.loaded.wiring.slot_bytes,

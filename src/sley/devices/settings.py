@@ -15,6 +15,9 @@ from sley.ir.choices import member
 THREADS = 512
 """Default threads of a block on a GPU."""
 
+LATE_TIMEOUT_S = 600.0
+"""Default time-out where ranks are in several processes."""
+
 _SLOTS_BYTES = 24 << 20
 """Default size of the slots of all connections together: receivers read them back from the L2
 cache, which has 40 MB on an A100 and 50 MB on an H100."""
@@ -28,9 +31,10 @@ _WARP, _MOST_THREADS = 32, 1024
 
 class Launching(Enum):
     """TOGETHER starts all ranks of a device with one launch, BY_RANK starts each rank with its own
-    launch on its own stream. CUDA maps its streams onto 8 queues, unless
-    CUDA_DEVICE_MAX_CONNECTIONS is set before CUDA starts; with more launches than queues, a rank
-    could wait in a queue behind another."""
+    launch on its own stream. CUDA maps its streams onto 8 queues, or as many as
+    CUDA_DEVICE_MAX_CONNECTIONS says before CUDA starts, at most 32. More ranks on a device are
+    refused (K526), since a rank could wait in a queue behind another. A caller that gives streams
+    must see to it that no two of them share a queue."""
 
     TOGETHER = "together"
     BY_RANK = "by-rank"
@@ -45,7 +49,9 @@ class Settings:
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
         equal share of 24 MiB, from 16 to 512 KiB.
     threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024.
-    timeout_s: how long an instruction may wait before the call fails.
+    timeout_s: how long an instruction may wait before the call fails; by default 30 s, and with
+        ranks in several processes 10 minutes, as in PyTorch: there a rank may be late, by a
+        checkpoint or a slow loader.
     launching: one launch for all ranks of a device, or one for each.
 
     engine and launching may be given as words. Errors: R514.
@@ -55,7 +61,7 @@ class Settings:
     slots: int | None = None
     slot_bytes: int | None = None
     threads: int = THREADS
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float | None = None
     launching: Launching = Launching.TOGETHER
 
     def __post_init__(self) -> None:
@@ -63,7 +69,8 @@ class Settings:
             whole(self.slots, "slots", 1, _MOST_SLOTS)
         if self.slot_bytes is not None:  # kernels count the bytes of a message in 32 bits
             whole(self.slot_bytes, "slot_bytes", 1, _MOST_SLOT_BYTES)
-        check_timeout(self.timeout_s)
+        if self.timeout_s is not None:
+            check_timeout(self.timeout_s)
         if whole(self.threads, "threads", _WARP) % _WARP or self.threads > _MOST_THREADS:
             raise R514.error(
                 expected=f"threads to be a multiple of {_WARP} up to {_MOST_THREADS}",
@@ -71,6 +78,12 @@ class Settings:
             )
         object.__setattr__(self, "engine", member(Engine, self.engine, "engine", R514))
         object.__setattr__(self, "launching", member(Launching, self.launching, "launching", R514))
+
+    def timeout_of(self, *, is_one_process: bool) -> float:
+        """Seconds that an instruction may wait."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        return TIMEOUT_S if is_one_process else LATE_TIMEOUT_S
 
     def slots_of(self, plan_slots: int, connections: int) -> tuple[int, int]:
         """The number of slots of each connection of a plan, and the bytes from one to the next.

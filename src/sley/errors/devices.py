@@ -218,8 +218,9 @@ K521 = Rule(
     "K521",
     "kernel-too-large",
     what="A plan exceeds the size of a kernel's records.",
-    why="A step's number has 20 bits, the number of its waits 11 bits, and a chunk's number 30 "
-    "bits.",
+    why="A step's number has 20 bits, and a chunk's number 30 bits. The waits of an instruction "
+    "and the connections of a block are in shared memory, of which a block has 48 KiB: 40 bytes "
+    "for each wait, 80 for each connection.",
     example="a thread block with 2,000,000 instructions",
     instead="Compile the plan with fewer instances or coarser chunks, or distribute it over more "
     "thread blocks.",
@@ -269,4 +270,16 @@ K525 = Rule(
     example="CUDA_VISIBLE_DEVICES=$LOCAL_RANK python train.py",
     instead="Let each process see all GPUs of the host, and open its own by its number: "
     "`CudaDevice.open(local_rank)`.",
+)
+K526 = Rule(
+    "K526",
+    "too-few-queues",
+    what="More ranks of a device are launched one by one than the device has queues.",
+    why="With Launching.BY_RANK each rank's kernel is on a stream of its own, and all must run at "
+    "the same time. CUDA maps the streams of a device onto 8 queues, or onto as many as "
+    "CUDA_DEVICE_MAX_CONNECTIONS says when CUDA starts (1 to 32). Two kernels in one queue run one "
+    "after the other: the first would wait for the second until its time-out.",
+    example="Settings(launching=Launching.BY_RANK)  # for 16 ranks on one GPU",
+    instead="Use Launching.TOGETHER, fewer ranks on a device, or set "
+    "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
 )

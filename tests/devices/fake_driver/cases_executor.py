@@ -227,3 +227,20 @@ def test_memory_that_the_other_device_cannot_read_is_refused(fake: FakeDriver) -
     Executor(ring(protocol="direct"), two[:1] * RANKS).prepare([pooled[0], pooled[2], *plain[::2]])
     fake.set(pool_access=1)
     direct.prepare(pooled)
+
+
+def test_more_launches_than_queues_are_refused(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(ranks: int, launching: Launching = Launching.BY_RANK) -> Executor:
+        plan = sley.compile(sley.algorithms.ring_allreduce(ranks, in_place=True))
+        return Executor(plan, [device] * ranks, Settings(launching=launching))
+
+    made(8)
+    assert "at most 8 ranks" in str(refused("K526", made, 9))
+    made(9, Launching.TOGETHER)
+    for text, queues in (("32", 32), ("99", 32), ("1", 1), ("0", 8), ("all", 8)):
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", text)
+        driver.queues.cache_clear()
+        assert driver.queues() == queues
+    driver.queues.cache_clear()

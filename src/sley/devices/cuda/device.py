@@ -79,6 +79,7 @@ class CudaDevice(Device):
             )
         driver.check_versions(compiler.version())
         self.ordinal = ordinal
+        self.queues = driver.queues()
         self._cu = cu
         self._device = call(cu.cuDeviceGet, ordinal, doing=f"opening device {ordinal}")
         name = call(cu.cuDeviceGetName, 256, self._device, doing="asking for its name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -24,6 +25,9 @@ from sley.errors.diagnostic import Rule, SleyError
 
 NEEDED = {12: "525.60", 13: "580.65"}
 """The oldest driver for each major version of CUDA, from NVIDIA's compatibility tables."""
+
+_QUEUES, _MOST_QUEUES = 8, 32
+"""CUDA programming guide, environment variables: CUDA_DEVICE_MAX_CONNECTIONS."""
 
 _RULES: dict[Rule, tuple[str, ...]] = {
     K501: (
@@ -146,6 +150,18 @@ def failure(
         found=f"{result.name}: {words.decode() if words else 'an error without a name'}",
         notes=notes,
     )
+
+
+@cache
+def queues() -> int:
+    """The number of queues onto which the driver maps a device's streams, as the environment says:
+    first asked when the first device is opened. A value that is set after CUDA has started has no
+    effect, which this can't see."""
+    try:
+        number = int(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", ""))
+    except ValueError:
+        return _QUEUES
+    return min(number, _MOST_QUEUES) if number > 0 else _QUEUES
 
 
 def driver_version() -> tuple[int, int]:
