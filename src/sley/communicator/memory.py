@@ -101,16 +101,27 @@ _LARGEST_ELEMENT_BYTES = 8
 
 _LEAST_BYTES, _DEFAULT_BYTES, _MOST_BYTES = 32 << 10, 64 << 10, 512 << 10
 
+_NETWORK_BYTES = 128 << 10
+"""The least size of a message between hosts. Measured with 4 hosts of 2 ranks on two cores, each
+host at 1 Gbit/s, AllReduce of 64 MB: 1.06 to 1.09 times the links' bound with 128 KB to 512 KB, 1.1
+to 1.2 with 64 KB."""
+
 
 def slot_bytes(ranks: int, settings: Settings) -> int:
     """Size of a slot of any connection."""
     if settings.slot_bytes is not None:
         return settings.slot_bytes
+    return max(_NETWORK_BYTES, _most_shared(ranks))
+
+
+def _most_shared(ranks: int) -> int:
+    """The largest tile of a plan whose ranks share a host."""
     return max(_DEFAULT_BYTES, _piece_bytes(ranks * (ranks - 1), _STAGED))
 
 
 def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
-    """The bytes of a slot that a plan uses: fewer than all where it has many connections."""
+    """The bytes of a slot that a plan uses: fewer than all where it has many connections on one
+    host."""
     wiring = loaded.wiring
     largest = slot_bytes(wiring.ranks, settings)
     if settings.slot_bytes is not None or not wiring.src.size:
@@ -118,7 +129,12 @@ def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
     pairs = np.unique(np.stack([wiring.src, wiring.dst]), axis=1)
     busiest = np.bincount(np.array(hosts.host)[pairs[0]]).max()
     element_of_each = loaded.max_count * _LARGEST_ELEMENT_BYTES
-    return min(largest, max(element_of_each, _piece_bytes(int(busiest), wiring.slots)))
+    fitting = _piece_bytes(int(busiest), wiring.slots)
+    if hosts.count > 1:
+        fitting = max(fitting, _NETWORK_BYTES)
+    else:
+        fitting = min(fitting, _most_shared(wiring.ranks))
+    return min(largest, max(element_of_each, fitting))
 
 
 def _piece_bytes(pairs: int, staged: int) -> int:
