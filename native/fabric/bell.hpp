@@ -8,6 +8,7 @@
 #include <chrono>
 #include <climits>
 #include <cstdint>
+#include <functional>
 #include <thread>
 
 #ifdef __linux__
@@ -92,8 +93,13 @@ class Rest {
 public:
     using Clock = std::chrono::steady_clock;
 
-    // polls: whether news can come without a ring, from other hosts.
-    Rest(Bell& bell, Crowd& crowd, bool polls) : bell_(bell), crowd_(crowd), polls_(polls) {}
+    // Sleeps at most for a time.
+    using Sleep = std::function<void(std::chrono::nanoseconds most)>;
+
+    // polls: whether news can come without a ring, from other hosts. doze: if it has a function,
+    // that one sleeps until they come.
+    Rest(Bell& bell, Crowd& crowd, bool polls, const Sleep& doze)
+        : bell_(bell), crowd_(crowd), polls_(polls), doze_(doze) {}
     Rest(const Rest&) = delete;
     Rest& operator=(const Rest&) = delete;
     ~Rest() { reset(); }
@@ -130,7 +136,7 @@ public:
         } else if (++checks_ <= kChecks) {
             pause_cpu();
         } else {
-            bell_.sleep(rings_, polls_ ? std::min(most, nap()) : most);
+            doze_ ? doze_(most) : bell_.sleep(rings_, polls_ ? std::min(most, nap()) : most);
             rings_ = bell_.rings();
         }
     }
@@ -158,6 +164,7 @@ private:
     Bell& bell_;
     Crowd& crowd_;
     bool polls_;
+    const Sleep& doze_;
     std::int64_t rounds_ = 0;
     bool is_crowded_ = false, is_waiting_ = false;
     bool is_entered_ = false;

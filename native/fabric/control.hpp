@@ -213,6 +213,9 @@ public:
     // Whether a rank's process has ended, as far as this rank can see.
     std::function<bool(std::int32_t rank)> is_dead;
 
+    // Sleeps until another host sends something. Set if no other rank of this host can ring.
+    Rest::Sleep doze;
+
     // Fails for a rank, if any, that left or died before it ended call `sequence`. (After that it
     // may go: its messages stay.)
     void fail_for_missing(std::uint64_t sequence) {
@@ -255,7 +258,7 @@ public:
     Patience(Control& control, double timeout_s, const CallRecord& call = {})
         : control_(control),
           call_(call),
-          rest_(control.bell(), control.crowd(), control.has_remote()),
+          rest_(control.bell(), control.crowd(), control.has_remote(), control.doze),
           timeout_(to_duration<Clock::duration>(timeout_s)),
           glances_(std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {}
 

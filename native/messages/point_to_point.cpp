@@ -132,7 +132,9 @@ bool PointToPoint::has_unsettled() {
 // the next check of `done`.
 template <class Done>
 void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) {
-    Rest rest(bell(), fabric_->control().crowd(), has_remote());
+    // Calls of other threads ring.
+    const Rest::Sleep none;
+    Rest rest(bell(), fabric_->control().crowd(), has_remote(), none);
     Clock::time_point began;
     unsigned rounds = 0;
     ++drivers_;

@@ -47,6 +47,9 @@ void Pump::connect(const Meeting& meeting) {
         throw std::invalid_argument("not one address for each rank");
     }
     wire_->connect(meeting, *this);
+    if (locals_.size() == 1) {
+        fabric_.control().doze = [this](std::chrono::nanoseconds most) { doze(most); };
+    }
 }
 
 Pump::Peer& Pump::peer(std::int32_t rank) {
@@ -77,9 +80,25 @@ bool Pump::progress() {
     return lock && !closed_ && round();
 }
 
+// Without the lock: other threads of this rank may make progress.
+void Pump::doze(std::chrono::nanoseconds most) {
+    std::vector<pollfd> arrivals;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!closed_) arrivals = wire_->arrivals();
+    }
+    if (arrivals.empty()) return;
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
+    const timespec time{static_cast<std::time_t>(seconds.count()),
+                        static_cast<long>((most - seconds).count())};
+    ppoll(arrivals.data(), static_cast<nfds_t>(arrivals.size()), &time, nullptr);
+}
+
 // Receives first: credits may let senders go on.
 bool Pump::round() {
-    moved_ = wire_->receive(*this);
+    moved_ = false;  // frames that arrive whole set it
+    const bool received = wire_->receive(*this);
+    moved_ = moved_ || received;
     const auto now = Clock::now();
     note_state(now);
     bool posted = false;

@@ -71,6 +71,7 @@ private:
     Incoming& incoming(Peer& peer, std::int32_t index);
 
     bool round();
+    void doze(std::chrono::nanoseconds most);
     static bool has_message(const Outgoing& out);
     bool may_send(const Outgoing& out) const;
     void post_message(Peer& peer, Outgoing& out);

@@ -79,6 +79,7 @@ public:
     void post(std::int32_t peer, const FrameHeader& header, const std::byte* payload) override;
     bool send() override;
     bool receive(FrameSink& sink) override;
+    std::vector<pollfd> arrivals() override { return polled_; }
     void watch(FrameSink& sink) override;
     bool is_sent() const override;
     bool is_delivered() override;

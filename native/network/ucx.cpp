@@ -276,6 +276,15 @@ bool UcxWire::receive(FrameSink& sink) {
     return moved_;
 }
 
+std::vector<pollfd> UcxWire::arrivals() {
+    std::vector<pollfd> found;
+    for (auto* rail : used_) {
+        if ((*library_)().ucp_worker_arm(rail->worker()) == ucp::Status::kBusy) return {};
+        found.push_back({rail->descriptor(), POLLIN, 0});
+    }
+    return found;
+}
+
 bool UcxWire::is_sent() const {
     return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
         return !peer || peer->frames == 0 || peer->loss != Failure::kNone;

@@ -28,6 +28,7 @@ public:
     void post(std::int32_t peer, const FrameHeader& header, const std::byte* payload) override;
     bool send() override { return false; }  // `post` does
     bool receive(FrameSink& sink) override;
+    std::vector<pollfd> arrivals() override;
     void watch(FrameSink&) override {}  // UCX does, on its own
     bool is_sent() const override;
     bool is_delivered() override;

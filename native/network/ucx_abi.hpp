@@ -20,6 +20,7 @@ using Request = void*;  // a request, nullptr if done at once, or an error
 enum class Status : std::int8_t {
     kOk = 0,
     kInProgress = 1,
+    kBusy = -15,
     kLast = -100,
 };
 
@@ -33,7 +34,7 @@ constexpr unsigned kApiMajor = 1, kApiMinor = 10;
 
 struct Params {
     static constexpr std::uint64_t kFeatures = 1 << 0, kSharedWorkers = 1 << 5, kEndpoints = 1 << 6;
-    static constexpr std::uint64_t kActiveMessages = 1 << 6;  // of the features
+    static constexpr std::uint64_t kWakeup = 1 << 4, kActiveMessages = 1 << 6;  // features
 
     std::uint64_t field_mask;
     std::uint64_t features;
@@ -131,6 +132,8 @@ struct Functions {
     void (*ucp_worker_release_address)(Worker worker, Address* address);
     Status (*ucp_worker_set_am_recv_handler)(Worker worker, const ActiveMessageHandler* handler);
     unsigned (*ucp_worker_progress)(Worker worker);
+    Status (*ucp_worker_get_efd)(Worker worker, int* descriptor);
+    Status (*ucp_worker_arm)(Worker worker);
     void (*ucp_worker_destroy)(Worker worker);
     Status (*ucp_ep_create)(Worker worker, const EndpointParams* params, Endpoint* endpoint);
     Request (*ucp_ep_close_nbx)(Endpoint endpoint, const RequestParams* params);

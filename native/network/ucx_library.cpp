@@ -63,6 +63,8 @@ UcxLibrary::UcxLibrary(const std::string& path) {
     find(library, "ucp_worker_release_address", f.ucp_worker_release_address);
     find(library, "ucp_worker_set_am_recv_handler", f.ucp_worker_set_am_recv_handler);
     find(library, "ucp_worker_progress", f.ucp_worker_progress);
+    find(library, "ucp_worker_get_efd", f.ucp_worker_get_efd);
+    find(library, "ucp_worker_arm", f.ucp_worker_arm);
     find(library, "ucp_worker_destroy", f.ucp_worker_destroy);
     find(library, "ucp_ep_create", f.ucp_ep_create);
     find(library, "ucp_ep_close_nbx", f.ucp_ep_close_nbx);
@@ -102,7 +104,7 @@ UcxRail::UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& n
     ucp::Params params{};
     params.field_mask = ucp::Params::kFeatures | ucp::Params::kSharedWorkers |
                         ucp::Params::kEndpoints;
-    params.features = ucp::Params::kActiveMessages;
+    params.features = ucp::Params::kActiveMessages | ucp::Params::kWakeup;
     params.estimated_num_eps = peers;
     if (status == ucp::Status::kOk) {
         status = f.ucp_init_version(ucp::kApiMajor, ucp::kApiMinor, &params, config, &context_);
@@ -113,6 +115,10 @@ UcxRail::UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& n
     worker.field_mask = ucp::WorkerParams::kThreadMode;
     worker.thread_mode = ucp::WorkerParams::kSerialized;
     status = f.ucp_worker_create(context_, &worker, &worker_);
+    if (status == ucp::Status::kOk) {
+        status = f.ucp_worker_get_efd(worker_, &descriptor_);
+        if (status != ucp::Status::kOk) f.ucp_worker_destroy(worker_);
+    }
     if (status != ucp::Status::kOk) f.ucp_cleanup(context_);
     library_->check(status, "a worker for " + nic);
 }

@@ -47,6 +47,8 @@ public:
     UcxRail& operator=(const UcxRail&) = delete;
 
     ucp::Worker worker() const { return worker_; }
+    // Readable once something has come to an armed worker.
+    int descriptor() const { return descriptor_; }
     std::string address() const;
     void handle(unsigned id, ucp::ActiveMessageCallback callback, void* argument) const;
 
@@ -54,6 +56,7 @@ private:
     std::shared_ptr<const UcxLibrary> library_;
     ucp::Context context_ = nullptr;
     ucp::Worker worker_ = nullptr;
+    int descriptor_ = -1;
 };
 
 }  // namespace sley

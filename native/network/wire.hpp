@@ -2,6 +2,8 @@
 // makes frames of the content of FIFOs; a wire knows no FIFOs.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -86,6 +88,8 @@ public:
     // Move what can be moved without waiting; return whether any payload was.
     virtual bool send() = 0;
     virtual bool receive(FrameSink& sink) = 0;
+    // What to poll until something can be received or sent; empty if it can be at once.
+    virtual std::vector<pollfd> arrivals() = 0;
     // Called now and then: checks for peers that the network no longer reaches.
     virtual void watch(FrameSink& sink) = 0;
     // Whether all posted frames have been sent; whether they have reached the other hosts.

@@ -8,7 +8,7 @@ import pytest
 
 import sley
 from sley.communicator import Settings
-from sley.communicator.memory import IN_FLIGHT_BYTES, slot_bytes, tile_bytes
+from sley.communicator.memory import IN_FLIGHT_BYTES, check_slots, slot_bytes, tile_bytes
 from sley.engine.program import load
 from support.call_cases import hosts_of
 
@@ -26,6 +26,15 @@ def test_slots_are_as_large_as_asked_for() -> None:
     settings = replace(Settings(), slot_bytes=12345)
     loaded = load(sley.compile(sley.algorithms.ring_allreduce(4)), 2, 1 << 20)
     assert slot_bytes(4, settings) == tile_bytes(loaded, hosts_of(4), settings) == 12345
+
+
+def test_slots_too_small_for_a_network_are_refused_between_hosts() -> None:
+    small = replace(Settings(), slot_bytes=4095)
+    check_slots(small, hosts_of(4))
+    check_slots(replace(small, slot_bytes=4096), hosts_of(2, 2))
+    with pytest.raises(sley.SleyError) as caught:
+        check_slots(small, hosts_of(2, 2))
+    assert caught.value.code == "N612"
 
 
 def test_tiles_shrink_with_the_connections_of_a_host() -> None:

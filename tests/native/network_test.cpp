@@ -131,6 +131,34 @@ void states() {
     pump_until(job.fabric(3), [&] { return job.fabric(3).control().has_left(0); });
 }
 
+// A round that brings a whole message says so: the caller doesn't rest before it looks. And a rank
+// that is alone on its host sleeps until a message comes.
+void wakes() {
+    Job job({0, 1, 1}, {4, 100, 8}, 1);
+    job.connect();
+    CHECK(job.fabric(0).control().doze && !job.fabric(1).control().doze);
+    FifoSender& out = job.fabric(1).sender(0, 0);
+    FifoReceiver& in = job.fabric(0).receiver(1, 0);
+    for (int i = 0; i < 3; ++i) {
+        out.publish({out.where(out.take_slot()), 8, 9});
+        std::thread sender([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            pump_until(job.fabric(1), [&] { return job.fabric(1).is_settled(); });
+        });
+        const auto begin = Clock::now();
+        while (!in.has_message()) {
+            const bool moved = job.fabric(0).progress();
+            CHECK(moved == in.has_message());
+            if (!moved) job.fabric(0).control().doze(std::chrono::seconds(60));
+        }
+        CHECK(Clock::now() - begin < std::chrono::seconds(50));
+        in.release();
+        job.fabric(0).progress();
+        sender.join();
+    }
+    close_all(job);
+}
+
 // A rank that ends is a failure, unless it closed the fabric before.
 void ends() {
     Job job({0, 1, 2}, {1, 8, 1}, 1);
@@ -163,6 +191,7 @@ int main(int count, char** arguments) {
     const std::pair<const char*, void (*)()> cases[] = {
         {"exchange", exchange}, {"threads", threads},     {"credits", credits},
         {"states", states},     {"ends", ends},           {"killed", killed},
+        {"wakes", wakes},
         {"cut", cut},           {"busy", busy},           {"strangers", strangers},
         {"absentees", absentees}, {"garbage", garbage},   {"pieces", pieces},
     };

@@ -35,6 +35,7 @@ CASES = (
     "credits",
     "states",
     "ends",
+    "wakes",
     "killed",
     "cut",
     "absentees",
@@ -44,7 +45,7 @@ TCP_CASES = (*CASES, "busy", "strangers", "pieces")
 WAITING = ("killed", "cut", "absentees", "busy")
 """Cases that take seconds: the thread sanitizer alone runs them but for `make slow`."""
 SHORT = tuple(case for case in TCP_CASES if case not in WAITING)
-UCX_CASES = {"thread": ("exchange", "threads", "killed"), "address": ("states", "garbage")}
+UCX_CASES = {"thread": ("exchange", "threads", "killed", "wakes"), "address": ("states", "garbage")}
 """The cases over UCX by sanitizer, but for `make slow`; what all wires share runs over TCP."""
 SKIPPED = 77
 

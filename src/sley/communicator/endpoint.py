@@ -19,7 +19,7 @@ from sley.communicator.calls import (
 )
 from sley.communicator.failures import Failures
 from sley.communicator.loading import LoadedPlan, Loader
-from sley.communicator.memory import WAYS, Memory
+from sley.communicator.memory import WAYS, Memory, check_slots
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
 from sley.communicator.ready import Ready, ReadyCalls
@@ -134,6 +134,7 @@ class Endpoint:
                 )
             )
             self.hosts: Hosts = rendezvous.hosts
+            check_slots(settings, self.hosts)
             processes = tuple(one.process for one in rendezvous.descriptions)
             self._member = Member(name, rank, processes)
             fabric = memory.fabric(rendezvous)

@@ -12,6 +12,8 @@ from sley.communicator.settings import Copies, Settings
 from sley.engine import native
 from sley.engine.memory import allocate, reserve
 from sley.engine.program import Loaded
+from sley.errors import Place
+from sley.errors.communicator import N612
 from sley.errors.remote import telling
 from sley.rendezvous.bootstrap import Rendezvous
 from sley.rendezvous.hosts import Hosts
@@ -76,6 +78,16 @@ class Memory:
         )
 
 
+def check_slots(settings: Settings, hosts: Hosts) -> None:
+    """Errors: N612 for slots that are too small for messages to other hosts."""
+    if hosts.count > 1 and settings.slot_bytes and settings.slot_bytes < _LEAST_NETWORK_BYTES:
+        raise N612.error(
+            at=Place(detail="slot_bytes"),
+            expected=f"{_LEAST_NETWORK_BYTES} or more for {hosts.count} hosts",
+            found=str(settings.slot_bytes),
+        )
+
+
 def stride(settings: Settings) -> int:
     """FIFOs from a rank to another: one for each channel, and one for point-to-point messages."""
     return settings.channels + 1
@@ -101,7 +113,7 @@ _LARGEST_ELEMENT_BYTES = 8
 
 _LEAST_BYTES, _DEFAULT_BYTES, _MOST_BYTES = 32 << 10, 64 << 10, 512 << 10
 
-_NETWORK_BYTES = 128 << 10
+_LEAST_NETWORK_BYTES, _NETWORK_BYTES = 4 << 10, 128 << 10
 """The least size of a message between hosts. Measured with 4 hosts of 2 ranks on two cores, each
 host at 1 Gbit/s, AllReduce of 64 MB: 1.06 to 1.09 times the links' bound with 128 KB to 512 KB, 1.1
 to 1.2 with 64 KB."""
