@@ -805,8 +805,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a step is published without a fence",
         "devices codegen",
-        "    fence();\n    publish_progress(done);\n",
-        "    publish_progress(done);\n",
+        "    fence();\n    publish_progress(step, tile);\n",
+        "    publish_progress(step, tile);\n",
     ),
     _fault(
         "kernel: a GPU's fence is one of the block alone",
@@ -825,6 +825,24 @@ FAULTS: tuple[Fault, ...] = (
         "devices codegen",
         "if (end.seen < needed) end.seen = reach(",
         "if (end.seen + 1 < needed) end.seen = reach(",
+    ),
+    _fault(
+        "kernel: an element before the vectors is left out",
+        "devices codegen",
+        "if (head > 0) carry_units<Element, 1",
+        "if (head > 1) carry_units<Element, 1",
+    ),
+    _fault(
+        "kernel: a batch of vectors ends behind its piece",
+        "devices codegen",
+        "for (; rest > (kBatch - 1) * workers(); rest",
+        "for (; rest >= (kBatch - 1) * workers(); rest",
+    ),
+    _fault(
+        "kernel: a reduction overwrites the operand that was loaded before the message came",
+        "devices codegen",
+        "value = combine_words(own, message);",
+        "value = combine_words(message, message);",
     ),
     _fault(
         "kernel: half of a word of LL is enough",

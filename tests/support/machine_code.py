@@ -22,7 +22,7 @@ from sley.disk_cache import cached
 _FUNCTION = re.compile(r"^\s*\.type\s+(\S+),@function$", re.MULTILINE)
 _OF_SLEY = re.compile(r"4sley(\d+)(\w+)")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)")
-_LABEL = re.compile(r"^\.L_\w+:")
+_JUMP = re.compile(r"\*/\s+BRA `")
 _GLOBAL_LOAD, _GLOBAL_STORE = re.compile(r"LDG?\.E\b"), re.compile(r"STG?\.E\b")
 _WIDTH = re.compile(r"\.(128|64|U?S?16|[US]8)\b")
 _COUNTER, _FENCE = re.compile(r"LDG\.E\.64\.STRONG\.SYS"), re.compile(r"MEMBAR\.\w+\.SYS")
@@ -95,9 +95,8 @@ def _code(lines: Sequence[str]) -> Code:
     code = Code()
     loaded, last = 0, ""
     for line in lines:
-        if _LABEL.match(line):
+        if _JUMP.search(line):  # what follows is another path
             loaded = 0
-            continue
         match = _INSTRUCTION.search(line)
         if match is None:
             continue

@@ -16,50 +16,92 @@ struct Piece {
 
 // ---- Elements in memory
 
-template <int kBatch, bool kCombines, bool kCopies>
-SLEY_INLINE void carry_vectors(const Piece& p, i32 first, i32 step) {
-    Vector a[kBatch], b[kBatch];
+SLEY_INLINE void load(Vector* v, const char* at) { *v = load_vector(at); }
+SLEY_INLINE void load(Element* e, const char* at) { *e = load_element(at); }
+SLEY_INLINE void store(char* at, Vector v) { store_vector(at, v); }
+SLEY_INLINE void store(char* at, Element e) { store_element(at, e); }
+
+// A piece from the byte `by` on.
+template <bool kCombines, bool kCopies>
+SLEY_INLINE Piece from_byte(const Piece& p, i64 by) {
+    return {p.out + by, kCopies ? p.copy + by : nullptr, p.in + by,
+            kCombines ? p.local + by : nullptr, p.length};
+}
+
+// The next units (vectors or elements) of a thread, of which the first is at the start of the piece
+// and `rest` units, with those of other threads, follow: it loads all of them before it stores one,
+// so that their latencies overlap. kWhole: all kBatch units are there. made(local, in): the result.
+template <class Unit, int kBatch, bool kWhole, bool kCombines, bool kCopies, class Made>
+SLEY_INLINE void carry_batch(const Piece& p, i32 rest, Made made) {
+    constexpr i64 kSize = static_cast<i64>(sizeof(Unit));
+    const i32 step = workers();
+    Unit in[kBatch] = {}, local[kBatch] = {};
     SLEY_UNROLL
-    for (int k = 0; k < kBatch; ++k) a[k] = load_vector(p.in + 16ll * (first + k * step));
-    if constexpr (kCombines) {
-        SLEY_UNROLL
-        for (int k = 0; k < kBatch; ++k) b[k] = load_vector(p.local + 16ll * (first + k * step));
-        SLEY_UNROLL
-        for (int k = 0; k < kBatch; ++k) a[k] = combine_words(b[k], a[k]);
+    for (int k = 0; k < kBatch; ++k) {
+        if (!kWhole && k * step >= rest) continue;
+        load(&in[k], p.in + k * step * kSize);
+        if constexpr (kCombines) load(&local[k], p.local + k * step * kSize);
     }
     SLEY_UNROLL
-    for (int k = 0; k < kBatch; ++k) store_vector(p.out + 16ll * (first + k * step), a[k]);
-    if constexpr (kCopies) {
-        SLEY_UNROLL
-        for (int k = 0; k < kBatch; ++k) store_vector(p.copy + 16ll * (first + k * step), a[k]);
+    for (int k = 0; k < kBatch; ++k) {
+        if (!kWhole && k * step >= rest) continue;
+        const Unit result = made(local[k], in[k]);
+        store(p.out + k * step * kSize, result);
+        if constexpr (kCopies) store(p.copy + k * step * kSize, result);
     }
 }
 
-// Moves vectors of 16 bytes if all addresses are aligned, several loads before their stores; moves
-// the rest, and unaligned data, element by element.
-template <bool kCombines, bool kCopies>
-SLEY_INLINE void carry_elements(Piece p) {
-    constexpr int kBatch = kCombines && kItem < 4 ? 2 : 4;  // small elements need more registers
-    u64 addresses = reinterpret_cast<u64>(p.out) | reinterpret_cast<u64>(p.in);
-    if constexpr (kCombines) addresses |= reinterpret_cast<u64>(p.local);
-    if constexpr (kCopies) addresses |= reinterpret_cast<u64>(p.copy);
+// `units` units of a piece: whole batches, and the rest as one more.
+template <class Unit, int kBatch, bool kCombines, bool kCopies, class Made>
+SLEY_INLINE void carry_units(const Piece& piece, i64 first_byte, i32 units, Made made) {
+    constexpr i64 kSize = static_cast<i64>(sizeof(Unit));
+    i32 rest = units - thread();
+    Piece p = from_byte<kCombines, kCopies>(piece, first_byte + thread() * kSize);
+    SLEY_ROLLED
+    for (; rest > (kBatch - 1) * workers(); rest -= kBatch * workers()) {
+        carry_batch<Unit, kBatch, true, kCombines, kCopies>(p, rest, made);
+        p = from_byte<kCombines, kCopies>(p, kBatch * workers() * kSize);
+    }
+    if (rest > 0) carry_batch<Unit, kBatch, false, kCombines, kCopies>(p, rest, made);
+}
+
+// Moves vectors of 16 bytes if all addresses have the same distance from a multiple of 16; the
+// elements before and after them, and all others, one by one.
+template <bool kCombines, bool kCopies, class Made>
+SLEY_INLINE void carry_elements(const Piece& p, Made made) {
+    constexpr int kBatch = kCombines ? 4 : 8;
+    constexpr i32 kItems = 16 / kItem;
+    const u64 in = reinterpret_cast<u64>(p.in);
+    u64 difference = in ^ reinterpret_cast<u64>(p.out);
+    if constexpr (kCombines) difference |= in ^ reinterpret_cast<u64>(p.local);
+    if constexpr (kCopies) difference |= in ^ reinterpret_cast<u64>(p.copy);
     i32 done = 0;
-    if (addresses % 16 == 0) {
-        const i32 vectors = p.length / (16 / kItem), step = workers();
-        i32 i = thread();
-        for (; i + (kBatch - 1) * step < vectors; i += kBatch * step) {
-            carry_vectors<kBatch, kCombines, kCopies>(p, i, step);
-        }
-        for (; i < vectors; i += step) carry_vectors<1, kCombines, kCopies>(p, i, step);
-        done = vectors * (16 / kItem);
+    if (difference % 16 == 0) {
+        const i32 until_aligned = static_cast<i32>((16 - in % 16) % 16) / kItem;
+        const i32 head = until_aligned < p.length ? until_aligned : p.length;
+        const i32 vectors = (p.length - head) / kItems;
+        carry_units<Vector, kBatch, kCombines, kCopies>(p, static_cast<i64>(head) * kItem, vectors,
+                                                        made);
+        if (head > 0) carry_units<Element, 1, kCombines, kCopies>(p, 0, head, made);
+        done = head + vectors * kItems;
     }
-    SLEY_UNROLL_BY_4
-    for (i32 i = done + thread(); i < p.length; i += workers()) {
-        Element e = load_element(p.in + static_cast<i64>(i) * kItem);
-        if constexpr (kCombines) e = combine(load_element(p.local + static_cast<i64>(i) * kItem), e);
-        store_element(p.out + static_cast<i64>(i) * kItem, e);
-        if constexpr (kCopies) store_element(p.copy + static_cast<i64>(i) * kItem, e);
-    }
+    carry_units<Element, kBatch, kCombines, kCopies>(p, static_cast<i64>(done) * kItem,
+                                                     p.length - done, made);
+}
+
+struct Combined {
+    template <class Unit>
+    SLEY_METHOD Unit operator()(Unit local, Unit in) const { return combine_words(local, in); }
+};
+struct Taken {
+    template <class Unit>
+    SLEY_METHOD Unit operator()(Unit, Unit in) const { return in; }
+};
+
+template <bool kCombines, bool kCopies>
+SLEY_INLINE void carry_elements(const Piece& p) {
+    if constexpr (kCombines) carry_elements<kCombines, kCopies>(p, Combined{});
+    else carry_elements<kCombines, kCopies>(p, Taken{});
 }
 
 // ---- Elements as words of 8 bytes
@@ -68,12 +110,12 @@ constexpr int kWordItems = 8 / kItem;
 
 SLEY_INLINE i32 words_of(i32 length) { return (length + kWordItems - 1) / kWordItems; }
 
+// kAligned: the word is whole, and its address a multiple of 8.
+template <bool kAligned>
 SLEY_INLINE u64 load_word(const char* at, i32 word, i32 length) {
     const char* from = at + 8ll * word;
+    if constexpr (kAligned) return *reinterpret_cast<const u64*>(from);
     const i32 items = length - word * kWordItems;
-    if (items >= kWordItems && reinterpret_cast<u64>(from) % 8 == 0) {
-        return *reinterpret_cast<const u64*>(from);
-    }
     Element e[kWordItems] = {};
     SLEY_UNROLL
     for (int i = 0; i < kWordItems; ++i) {
@@ -84,13 +126,14 @@ SLEY_INLINE u64 load_word(const char* at, i32 word, i32 length) {
     return result;
 }
 
+template <bool kAligned>
 SLEY_INLINE void store_word(char* at, i32 word, i32 length, u64 value) {
     char* to = at + 8ll * word;
-    const i32 items = length - word * kWordItems;
-    if (items >= kWordItems && reinterpret_cast<u64>(to) % 8 == 0) {
+    if constexpr (kAligned) {
         *reinterpret_cast<u64*>(to) = value;
         return;
     }
+    const i32 items = length - word * kWordItems;
     Element e[kWordItems];
     memcpy(e, &value, sizeof value);
     SLEY_UNROLL
@@ -121,82 +164,184 @@ struct Flags {
     u32 peer;
 };
 
-template <bool kReceives, bool kCombines>
-SLEY_INLINE u64 result_word(const Piece& p, i32 word, u64 message) {
-    u64 value = message;
-    if constexpr (!kReceives) value = load_word(p.in, word, p.length);
-    if constexpr (kCombines) value = combine_words(load_word(p.local, word, p.length), value);
-    return value;
-}
-
 // In a flagged piece, `in` is the slot of the received message (if any), `copy` the slot of the
-// sent one (if any), and `out` the destination or null. False if the block gave up.
-template <bool kReceives, bool kCombines, bool kSends>
-SLEY_INLINE bool carry_ll(Piece p, Flags flags) {
-    const i32 words = words_of(p.length);
-    for (i32 w = thread(); w < words; w += workers()) {
-        u64 message = 0;
+// sent one (if any), and `out` the destination or null. The functions below return false if the
+// block gave up. A thread loads the local operands of a batch, then polls for all of its messages
+// at once: latencies overlap, and those of the operands are over when messages arrive. A word that
+// isn't aligned is loaded element by element, which is a batch by itself.
+
+// The words of a piece from word `first` on, in the buffers of its rank. `at` counts from there.
+template <bool kAligned, bool kReceives, bool kCombines>
+struct Words {
+    const char* in;
+    const char* local;
+    char* out;
+    i32 length;
+    SLEY_METHOD Words(const Piece& p, i32 first)
+        : in(kReceives ? nullptr : p.in + 8ll * first),
+          local(kCombines ? p.local + 8ll * first : nullptr),
+          out(p.out == nullptr ? nullptr : p.out + 8ll * first),
+          length(p.length - first * kWordItems) {}
+    // The operand to load before the message has come.
+    SLEY_METHOD u64 own(i32 at) const {
+        if constexpr (kCombines) return load_word<kAligned>(local, at, length);
+        else if constexpr (!kReceives) return load_word<kAligned>(in, at, length);
+        else return 0;
+    }
+    SLEY_METHOD u64 result(i32 at, u64 own, u64 message) const {
+        u64 value = kReceives ? message : own;
+        if constexpr (kCombines) value = combine_words(own, message);
+        if (out != nullptr) store_word<kAligned>(out, at, length, value);
+        return value;
+    }
+};
+
+// Words `first` to `end` of a piece of LL.
+template <bool kAligned, bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_words(const Piece& p, const Flags& flags, i32 first, i32 end) {
+    constexpr int kBatch = kAligned ? 4 : 1;
+    const i32 step = workers();
+    SLEY_ROLLED
+    for (i32 w = first + thread(); w < end; w += kBatch * step) {
+        const Words<kAligned, kReceives, kCombines> words(p, w);
+        const i32 rest = end - w;
+        u64 own[kBatch] = {}, message[kBatch] = {};
+        SLEY_UNROLL
+        for (int k = 0; k < kBatch; ++k) {
+            if (k * step < rest) own[k] = words.own(k * step);
+        }
         if constexpr (kReceives) {
+            const u64* slot = reinterpret_cast<const u64*>(p.in) + 2ll * w;
             Patience patience{0, 0};
-            while (!take_ll(reinterpret_cast<const u64*>(p.in), w, flags.in, &message)) {
+            for (;;) {
+                bool is_there = true;
+                SLEY_UNROLL
+                for (int k = 0; k < kBatch; ++k) {
+                    if (k * step >= rest) continue;
+                    is_there &= take_ll(slot, k * step, flags.in, &message[k]);
+                }
+                if (is_there) break;
                 const u64 verdict = patience.verdict();
                 if (verdict == 0) continue;
                 give_up(verdict, flags.step, flags.tile, kMessage, flags.peer, 0);
                 return false;
             }
         }
-        const u64 value = result_word<kReceives, kCombines>(p, w, message);
-        if (p.out != nullptr) store_word(p.out, w, p.length, value);
-        if constexpr (kSends) put_ll(reinterpret_cast<u64*>(p.copy), w, flags.out, value);
+        SLEY_UNROLL
+        for (int k = 0; k < kBatch; ++k) {
+            if (k * step >= rest) continue;
+            const u64 value = words.result(k * step, own[k], message[k]);
+            if constexpr (kSends) {
+                put_ll(reinterpret_cast<u64*>(p.copy) + 2ll * w, k * step, flags.out, value);
+            }
+        }
     }
     return true;
 }
 
-// Eight threads share a line: each has two words, the eighth one word and the flag. All threads of
-// a warp run the same number of turns, so that the warp can agree on whether its lines have
-// arrived.
-template <bool kReceives, bool kCombines, bool kSends>
-SLEY_INLINE bool carry_ll128(Piece p, Flags flags) {
-    const i32 words = words_of(p.length);
-    const i32 parts = (words + 14) / 15 * 8;
-    const i32 turns = (parts + kWarp - 1) / kWarp * kWarp;
-    for (i32 i = thread(); i < turns; i += workers()) {
-        const bool is_active = i < parts;
-        const i32 line = i / 8;
-        const int part = i % 8;
-        const i32 w = line * 15 + 2 * part;
-        Pair message{0, 0};
+// A thread's part of a line of LL128: two words, or, for the eighth thread, one word and the flag.
+struct Part {
+    i32 line, number;
+    SLEY_METHOD i32 word() const { return line * 15 + 2 * number; }
+    SLEY_METHOD bool has_second() const { return number < 7; }
+};
+SLEY_INLINE Part part(i32 number) { return {number / 8, number % 8}; }
+
+// The thread's k-th part after part `first`: that of the same number if a warp has whole lines.
+SLEY_INLINE Part later_part(Part first, int k) {
+    if constexpr (kWarp % 8 == 0) return {first.line + k * (workers() / 8), first.number};
+    else return part(first.line * 8 + first.number + k * workers());
+}
+
+// Lines `first` to `end` of a piece of LL128. All threads of a warp run the same number of turns, so
+// that the warp can agree on whether its lines have arrived.
+template <bool kAligned, bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags, i32 first, i32 end) {
+    constexpr int kBatch = !kAligned ? 1 : kCombines ? 3 : 4;  // registers allow no more
+    const i32 turns = 8 * first + (8 * (end - first) + kWarp - 1) / kWarp * kWarp;
+    SLEY_ROLLED
+    for (i32 i = 8 * first + thread(); i < turns; i += kBatch * workers()) {
+        const Part start = part(i);
+        const Words<kAligned, kReceives, kCombines> words(p, start.word());
+        const i32 rest = words_of(p.length) - start.word(), lines = end - start.line;
+        const u64* from = reinterpret_cast<const u64*>(p.in) + 16ll * start.line;
+        u64* to = reinterpret_cast<u64*>(p.copy) + 16ll * start.line;
+        Pair own[kBatch] = {}, message[kBatch] = {};
+        SLEY_UNROLL
+        for (int k = 0; k < kBatch; ++k) {
+            const Part next = later_part(start, k);
+            const i32 word = next.word() - start.word();
+            if (next.line - start.line >= lines) continue;
+            if (word < rest) own[k].first = words.own(word);
+            if (next.has_second() && word + 1 < rest) own[k].second = words.own(word + 1);
+        }
         if constexpr (kReceives) {
-            const u64* at = reinterpret_cast<const u64*>(p.in) + 16ll * line;
             Patience patience{0, 0};
             for (;;) {
                 // The flag covers the whole line only if its parts are loaded together.
                 sync_warp();
-                const bool is_there = !is_active || load_of_line(at, part, flags.in, &message);
+                bool is_there = true;
+                SLEY_UNROLL
+                for (int k = 0; k < kBatch; ++k) {
+                    const Part next = later_part(start, k);
+                    const i32 line = next.line - start.line;
+                    if (line >= lines) continue;
+                    is_there &= load_of_line(from + 16 * line, next.number, flags.in, &message[k]);
+                }
                 if (!any_lane(!is_there)) break;
                 const u64 verdict = patience.verdict();
+                if (!any_lane(verdict != 0)) continue;
                 if (verdict != 0) {
                     give_up(verdict, flags.step, flags.tile, kMessage, flags.peer, 0);
                 }
-                if (any_lane(verdict != 0)) return false;
+                return false;
             }
         }
-        Pair value{0, flags.out};
-        if (is_active && w < words) {
-            value.first = result_word<kReceives, kCombines>(p, w, message.first);
-            if (p.out != nullptr) store_word(p.out, w, p.length, value.first);
-        }
-        if (is_active && part < 7 && w + 1 < words) {
-            value.second = result_word<kReceives, kCombines>(p, w + 1, message.second);
-            if (p.out != nullptr) store_word(p.out, w + 1, p.length, value.second);
-        }
-        if constexpr (kSends) {
-            // A line arrives as a whole only if its parts are stored together.
-            sync_warp();
-            if (is_active) store_of_line(reinterpret_cast<u64*>(p.copy) + 16ll * line, part, value);
+        SLEY_UNROLL
+        for (int k = 0; k < kBatch; ++k) {
+            const Part next = later_part(start, k);
+            const i32 word = next.word() - start.word(), line = next.line - start.line;
+            Pair value{0, flags.out};
+            if (line < lines && word < rest) {
+                value.first = words.result(word, own[k].first, message[k].first);
+            }
+            if (line < lines && next.has_second() && word + 1 < rest) {
+                value.second = words.result(word + 1, own[k].second, message[k].second);
+            }
+            if constexpr (kSends) {
+                // A line arrives as a whole only if its parts are stored together.
+                sync_warp();
+                if (line < lines) store_of_line(to + 16 * line, next.number, value);
+            }
         }
     }
     return true;
+}
+
+// The words of a piece that can be accessed as such: whole ones, at multiples of 8 bytes.
+template <bool kReceives, bool kCombines>
+SLEY_INLINE i32 aligned_words(const Piece& p) {
+    u64 addresses = reinterpret_cast<u64>(p.out);
+    if constexpr (!kReceives) addresses |= reinterpret_cast<u64>(p.in);
+    if constexpr (kCombines) addresses |= reinterpret_cast<u64>(p.local);
+    return addresses % 8 == 0 ? p.length / kWordItems : 0;
+}
+
+template <bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_ll(const Piece& p, const Flags& flags) {
+    const i32 words = words_of(p.length), aligned = aligned_words<kReceives, kCombines>(p);
+    return carry_words<true, kReceives, kCombines, kSends>(p, flags, 0, aligned) &&
+           carry_words<false, kReceives, kCombines, kSends>(p, flags, aligned, words);
+}
+
+template <bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_ll128(const Piece& p, const Flags& flags) {
+    const i32 words = words_of(p.length), lines = (words + 14) / 15;
+    const i32 aligned = aligned_words<kReceives, kCombines>(p);
+    // The last line is with the others, unless its last word isn't whole.
+    const i32 whole = aligned == words ? lines : aligned / 15;
+    return carry_lines<true, kReceives, kCombines, kSends>(p, flags, 0, whole) &&
+           carry_lines<false, kReceives, kCombines, kSends>(p, flags, whole, lines);
 }
 
 }  // namespace sley

@@ -20,7 +20,7 @@
 #define SLEY_TABLE static const
 #define SLEY_LARGE_TABLE static const
 #define SLEY_UNROLL
-#define SLEY_UNROLL_BY_4
+#define SLEY_ROLLED
 
 // A kernel runs its blocks as threads, and returns when all have ended.
 #define SLEY_KERNEL(name)                                                  \

@@ -18,7 +18,7 @@
 #define SLEY_TABLE static __constant__ const
 #define SLEY_LARGE_TABLE static __device__ const  // constant memory has 64 KiB
 #define SLEY_UNROLL _Pragma("unroll")
-#define SLEY_UNROLL_BY_4 _Pragma("unroll 4")
+#define SLEY_ROLLED _Pragma("unroll 1")  // around batches: more of them would need more registers
 // One block may use all registers of a multiprocessor: to spill none matters more than to fit
 // several blocks.
 #define SLEY_KERNEL(name)                                         \

@@ -112,6 +112,18 @@ SLEY_INLINE Words combine_words(Words a, Words b) {
     return a;
 }
 
+// Divides each element of a word of several.
+template <class Words>
+SLEY_INLINE Words divide_words(Words a, i32 divisor) {
+    constexpr int kElements = static_cast<int>(sizeof(Words) / sizeof(Element));
+    Element x[kElements];
+    memcpy(x, &a, sizeof a);
+    SLEY_UNROLL
+    for (int i = 0; i < kElements; ++i) x[i] = divide(x[i], divisor);
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+
 SLEY_INLINE Element load_element(const char* at) { return *reinterpret_cast<const Element*>(at); }
 SLEY_INLINE void store_element(char* at, Element e) { *reinterpret_cast<Element*>(at) = e; }
 

@@ -142,41 +142,44 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
     return is_fine;
 }
 
-SLEY_INLINE void publish_progress(u64 done) {
+SLEY_INLINE void publish_progress(Step step, i32 tile) {
+    const u64 done = series(state.setup.steps, step.number()).at(tile);
     publish(state.block.progress + state.block.number, done);
 }
 
 // Publishes an execution for which other blocks wait, and nothing else. A function of its own, so
 // that the other paths have no fence.
-SLEY_FUNCTION void publish_step(u64 done) {
+SLEY_FUNCTION void publish_step(Step step, i32 tile) {
     fence();
-    publish_progress(done);
+    publish_progress(step, tile);
 }
 
 // Publishes an execution that all threads have finished. One fence serves all counters after it.
 template <class K>
-SLEY_INLINE void publish_end(Step step, const From& from, const To& to, u64 in, u64 out, u64 done) {
+SLEY_INLINE void publish_end(Step step, const From& from, const To& to, u64 in, u64 out,
+                             i32 tile) {
     if (thread() != publisher()) return;
     if constexpr (K::kReceives) publish_read(state.receivers[from.peer].consumed, in);
     if constexpr (K::kSends && !kFlagged) {
         fence();
         publish(state.senders[to.peer].published, out);
-        if (step.is_posted()) publish_progress(done);
+        if (step.is_posted()) publish_progress(step, tile);
     } else {
-        if (step.is_posted()) publish_step(done);
+        if (step.is_posted()) publish_step(step, tile);
     }
 }
 
 template <class K>
 SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, To to, i32 count) {
     if (state.failed) return;
-    Series in{0, 0}, out{0, 0};
-    if constexpr (K::kReceives) in = series(state.receivers[from.peer].messages, from.message);
-    if constexpr (K::kSends) out = series(state.senders[to.peer].messages, to.message);
-    const Series done = series(state.setup.steps, step.number());
     const i32 end = tile == all_tiles ? state.tiles : tile + 1;
     for (i32 t = tile == all_tiles ? 0 : tile; t < end; ++t) {
-        const u64 taken = in.at(t), sent = out.at(t);
+        // The numbers of its messages, made anew for each tile: they would take registers.
+        u64 taken = 0, sent = 0;
+        if constexpr (K::kReceives) {
+            taken = series(state.receivers[from.peer].messages, from.message).at(t);
+        }
+        if constexpr (K::kSends) sent = series(state.senders[to.peer].messages, to.message).at(t);
         bool is_fine = true;
         if (thread() < workers()) {
             if (K::kAwaitsMessage || K::kSends || step.wait_count() > 0) {
@@ -190,7 +193,7 @@ SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, T
             state.failed = true;
             return;
         }
-        publish_end<K>(step, from, to, taken, sent, done.at(t));
+        publish_end<K>(step, from, to, taken, sent, t);
     }
 }
 

@@ -50,9 +50,19 @@ SLEY_INLINE void end() {
     }
 }
 
+struct Divided {
+    i32 divisor;
+    template <class Unit>
+    SLEY_METHOD Unit operator()(Unit, Unit in) const { return divide_words(in, divisor); }
+};
+
 SLEY_INLINE void divide_elements(char* first, i64 length, i32 divisor) {
-    for (i64 i = thread(); i < length; i += threads()) {
-        store_element(first + i * kItem, divide(load_element(first + i * kItem), divisor));
+    if (thread() >= workers()) return;
+    for (i64 done = 0; done < length; done += kMerged) {
+        const i64 rest = length - done;
+        char* at = first + done * kItem;
+        const Piece p{at, nullptr, at, nullptr, static_cast<i32>(rest < kMerged ? rest : kMerged)};
+        carry_elements<false, false>(p, Divided{divisor});
     }
 }
 
