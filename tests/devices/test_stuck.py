@@ -16,7 +16,7 @@ from sley.devices.calls import PreparedCall
 from support.device_calls import executor, threads
 from support.golden import Golden
 from support.plan_edits import swapped
-from support.process_ranks import apart, together
+from support.process_ranks import Meeting, apart, together
 
 SHORT_S = 0.3
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
@@ -191,3 +191,28 @@ def test_ranks_in_other_processes_may_be_late() -> None:
     (on,) = apart(plan, [[0, 1]])
     assert on.timeout_s == 600
     assert Executor(plan, [threads()] * 2).timeout_s == 30
+
+
+def test_a_call_that_one_process_gives_up_ends_in_all() -> None:
+    """Ranks 0 and 1 call, rank 2 never does; rank 1 would wait for long."""
+    plan = sley.compile(build("ring-allreduce", ranks=3, in_place=True))
+    meeting, ons = Meeting(3), dict[int, Executor]()
+    timeouts_s = (0.3, 300.0, 300.0)
+
+    def make(rank: int) -> None:
+        settings = Settings(Engine.INTERPRETED, timeout_s=timeouts_s[rank], slot_bytes=256)
+        ons[rank] = Executor(plan, {rank: threads(rank)}, settings, exchange=meeting.exchange(rank))
+
+    def call(rank: int) -> str:
+        return refused("K508", lambda: ons[rank]({rank: np.zeros(9, np.int32)}))
+
+    together([lambda rank=rank: make(rank) for rank in range(3)])
+    begin, found = time.monotonic(), dict[int, str]()
+    together([lambda rank=rank: found.update({rank: call(rank)}) for rank in range(2)])
+    assert time.monotonic() - begin < 30
+    assert "rank 0, block 0" in found[0]
+    assert "rank 1, block 0" in found[1]
+    assert "that another process has given up" in call(2)
+    refused("K511", lambda: ons[2]({2: np.zeros(9, np.int32)}))
+    for on in ons.values():
+        on.close()

@@ -4,6 +4,7 @@ executor.py               a plan on devices, ready for repeated calls
 execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked
 settings.py, names.py     how a plan runs; devices by name
 device.py                 the interface of a device; threads.py and cuda/ implement it
+shared_files.py           files in memory that processes share
 world.py                  the ranks on the devices of all processes, and the processes' exchanges
 tables.py, sites.py       a plan as kernels read it; the state on a device between calls
 memory.py, frees.py       scratch, and arrays that other processes read; when memory is freed

@@ -107,6 +107,11 @@ class Device(ABC):
         """Zeroed memory of the host that all devices of the process can access."""
 
     @abstractmethod
+    def map_host(self, path: str, size_bytes: int) -> HostMemory:
+        """The bytes of a file, which other processes map too, as memory of the host that all
+        devices of the process can access. K514 if it can't be mapped."""
+
+    @abstractmethod
     def write(self, memory: Memory, offset: int, data: Bytes) -> None:
         """Copy bytes into `memory`; done when it returns."""
 

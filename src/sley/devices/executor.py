@@ -29,7 +29,7 @@ from sley.engine.native import LARGEST
 from sley.engine.program import load
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError
-from sley.errors.devices import K506, K507, K511, K526
+from sley.errors.devices import K506, K507, K508, K511, K526
 from sley.errors.runtime import R503, R514
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
@@ -79,7 +79,8 @@ class Executor:
             connections = len(self._kernels.operands.connections)
             self.loaded = load(plan, *self.settings.slots_of(plan.slots, connections))
             self._check_room()
-            self._abort = self._world.places[0].allocate_host(64)
+        # Shared, so that a call that is given up in one process ends in all.
+        self._abort = self._world.allocate_host(64)
         self._sites = self._make_sites()
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
         self._scratch = Scratch(self._world, plan)
@@ -226,6 +227,11 @@ class Executor:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
             found = failure(self.loaded, self._kernels, self._sites, self.timeout_s)
+            if found is None and not self._world.is_one_process:
+                found = K508.diagnostic(
+                    expected="calls that all processes make",
+                    found="one that another process has given up",
+                )
             if found is not None:
                 self._failed = found.found
                 raise SleyError([found])

@@ -21,6 +21,7 @@ from weakref import WeakSet
 import numpy as np
 
 from sley.devices.device import Bytes, Device, Event, HostMemory, Launch, Memory, View
+from sley.devices.shared_files import map_bytes
 from sley.disk_cache import cached
 from sley.engine.types import BITS, DATA_TYPES, name_of
 from sley.errors import Place
@@ -84,6 +85,10 @@ class ThreadsDevice(Device):
     def allocate_host(self, size_bytes: int) -> HostMemory:
         array = np.zeros(size_bytes, np.uint8)
         return HostMemory(array.ctypes.data, array, array)
+
+    def map_host(self, path: str, size_bytes: int) -> HostMemory:
+        mapped = map_bytes(path, size_bytes)
+        return HostMemory(mapped.ctypes.data, mapped, mapped)
 
     def write(self, memory: Memory, offset: int, data: Bytes) -> None:
         _bytes_of(memory, offset, len(data))[:] = data

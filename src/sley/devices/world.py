@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sley.devices.device import Device, Memory
+from sley.devices.device import Device, HostMemory, Memory
+from sley.devices.shared_files import shared_file
 from sley.devices.tables import RANKS
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
@@ -114,6 +115,23 @@ class World:
                         found[device][rank] = memory.address
         self.meet()  # a process that ended earlier would take its exported memory with it
         return SharedMemory(memories, found)
+
+    def allocate_host(self, size_bytes: int) -> HostMemory:
+        """Zeroed memory of the host that the devices of all processes can access; all processes
+        call this together. K507 if memory runs out, K514 if the processes can't share it."""
+        place = self.places[0]
+        if self._exchange is None:
+            return place.allocate_host(size_bytes)
+        with ExitStack() as stack:
+            path = ""
+            with self.telling():
+                if 0 in self.devices:
+                    path = stack.enter_context(shared_file(size_bytes))
+            path = str(self.gather(dict.fromkeys(self.devices, path))[0])
+            with self.telling():
+                memory = place.map_host(path, size_bytes)
+            self.meet()  # the file goes when all have mapped it
+        return memory
 
     def gather(self, own: Mapping[int, Any]) -> dict[int, Any]:
         """Gathers one value for each rank from all processes. own: plain values, by rank of this

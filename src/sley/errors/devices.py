@@ -85,7 +85,8 @@ K508 = Rule(
     what="A kernel gave up: an instruction waited longer than the timeout for a message, a free "
     "slot or another block.",
     why="Kernels never wait without a limit, so a device never hangs. Either a peer is missing "
-    "(its process ended, was stopped, or made another call), or the plan hangs (docs/machine.md).",
+    "(its process ended, was stopped, or made another call), or the plan hangs (docs/machine.md). "
+    "A call that one process gives up ends in all of them.",
     example="executor(inputs)  # on seven ranks of eight",
     instead="The message names the waiting instruction and its peer: make the same calls, in the "
     "same order, on all ranks. If a peer is only slow, raise timeout_s. If all ranks made the "

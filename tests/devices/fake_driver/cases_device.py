@@ -365,3 +365,22 @@ def test_memory_that_peer_access_does_not_cover_is_not_lent(
     assert not device.lends(pooled.address, other)
     fake.set(pool_access=1)
     assert device.lends(pooled.address, other), "its pool lets the device in"
+
+
+def test_a_file_is_memory_of_the_host_for_devices(
+    fake: FakeDriver, device: CudaDevice, tmp_path: Path
+) -> None:
+    path = tmp_path / "shared"
+    path.write_bytes(bytes(64))
+    one, other = (device.map_host(str(path), 64) for _ in range(2))
+    assert one.address == one.array.ctypes.data != other.address
+    one.array[5] = 7
+    assert other.array[5] == 7
+    fake.journal()
+    del one
+    gc.collect()
+    assert fake.journal().count("cuMemHostUnregister") == 1
+    assert "shared" in str(refused("K514", device.map_host, f"{path}-not", 64))
+    refused("K514", device.map_host, str(path), 65)
+    fake.fail("cuMemHostRegister", 801)
+    refused("K514", device.map_host, str(path), 64)

@@ -50,6 +50,7 @@ enum Result {  // cuda.h: CUresult
     NOT_FOUND = 500,
     ILLEGAL_ADDRESS = 700,
     PEER_ACCESS_ALREADY_ENABLED = 704,
+    HOST_MEMORY_ALREADY_REGISTERED = 712,
     COOPERATIVE_LAUNCH_TOO_LARGE = 720,
     STREAM_CAPTURE_UNSUPPORTED = 900,
     STREAM_CAPTURE_ISOLATION = 905,
@@ -359,6 +360,30 @@ int cuMemHostAlloc(void** address, std::size_t bytes, unsigned flags) {
     Held held(lock);
     if ((flags & PORTABLE_AND_MAPPED) != PORTABLE_AND_MAPPED) return INVALID_VALUE;
     return allocated(reinterpret_cast<std::uintptr_t*>(address), -1, bytes);
+}
+
+std::set<std::uintptr_t> registered;  // by the host, for its devices
+
+int cuMemHostRegister(void* address, std::size_t, unsigned flags) {
+    constexpr unsigned PORTABLE_AND_MAPPED = 3;
+    Held held(lock);
+    if ((flags & PORTABLE_AND_MAPPED) != PORTABLE_AND_MAPPED) return INVALID_VALUE;
+    bool is_new = registered.insert(reinterpret_cast<std::uintptr_t>(address)).second;
+    return is_new ? SUCCESS : HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+int cuMemHostUnregister(void* address) {
+    wait_for_all();
+    Held held(lock);
+    *static_cast<volatile char*>(address);  // it is mapped still
+    bool was = registered.erase(reinterpret_cast<std::uintptr_t>(address));
+    return was ? SUCCESS : INVALID_VALUE;
+}
+
+int cuMemHostGetDevicePointer(std::uintptr_t* on_device, void* address, unsigned) {
+    *on_device = reinterpret_cast<std::uintptr_t>(address);
+    Held held(lock);
+    return registered.count(*on_device) ? SUCCESS : INVALID_VALUE;
 }
 
 int cuMemFreeHost(void* address) {
@@ -705,7 +730,8 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuCtxPopCurrent), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice),
         ENTRY(cuCtxSynchronize),
         ENTRY(cuCtxEnablePeerAccess), ENTRY(cuMemAlloc),
-        ENTRY(cuMemFree), ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost), ENTRY(cuMemGetAddressRange),
+        ENTRY(cuMemFree), ENTRY(cuMemHostAlloc), ENTRY(cuMemHostRegister), ENTRY(cuMemHostUnregister),
+        ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemFreeHost), ENTRY(cuMemGetAddressRange),
         ENTRY(cuPointerGetAttribute), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
         ENTRY(cuMemcpyDtoHAsync), ENTRY(cuIpcGetMemHandle), ENTRY(cuIpcOpenMemHandle),
         ENTRY(cuIpcCloseMemHandle), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),

@@ -20,6 +20,7 @@ from sley.devices.cuda.arrays import CudaArray
 from sley.devices.cuda.driver import apart_from_captures, call, current
 from sley.devices.cuda.streams import STREAM_ERRORS, CudaEvent, CudaStream, release
 from sley.devices.device import Bytes, Device, HostMemory, Launch, Memory, View
+from sley.devices.shared_files import map_bytes
 from sley.disk_cache import cached_bytes
 from sley.engine.memory import HostBytes
 from sley.errors.devices import K503, K509, K510, K514, K525
@@ -161,6 +162,27 @@ class CudaDevice(Device):
         self._at_end_of(owner, cu.cuMemFreeHost, address)
         array = np.asarray(owner)
         array[:] = 0
+        return HostMemory(address, array, owner)
+
+    def map_host(self, path: str, size_bytes: int) -> HostMemory:
+        """See `Device.map_host`. Its address on the devices is that of the host, as everywhere with
+        unified addressing on Linux."""
+        cu, array, owner = self._cu, map_bytes(path, size_bytes), _Owner()
+        flags = cu.CU_MEMHOSTREGISTER_PORTABLE | cu.CU_MEMHOSTREGISTER_DEVICEMAP
+        doing = f"letting {self.name} use memory that processes share"
+        with apart_from_captures(self._context):
+            call(
+                cu.cuMemHostRegister,
+                array.ctypes.data,
+                size_bytes,
+                flags,
+                doing=doing,
+                meaning=_SHARING_ERRORS,
+            )
+            # The function holds the array: the memory is mapped until the driver has let it go.
+            unregister = lambda address, array=array: cu.cuMemHostUnregister(address)  # noqa: E731
+            self._at_end_of(owner, unregister, array.ctypes.data)
+            address = int(call(cu.cuMemHostGetDevicePointer, array.ctypes.data, 0, doing=doing))
         return HostMemory(address, array, owner)
 
     def write(self, memory: Memory, offset: int, data: Bytes) -> None:
