@@ -216,3 +216,27 @@ def test_a_call_that_one_process_gives_up_ends_in_all() -> None:
     refused("K511", lambda: ons[2]({2: np.zeros(9, np.int32)}))
     for on in ons.values():
         on.close()
+
+
+def test_the_state_in_memory_tells_how_far_calls_came() -> None:
+    plan = sley.compile(build("ring-allreduce", ranks=3, in_place=True))
+    on = executor(plan, engine=Engine.INTERPRETED, slot_bytes=64)
+    assert {row[3] for row in on.read_state()["connections"]} == {0}
+    for _ in range(2):
+        on([np.zeros(96, np.int32) for _ in range(3)])
+    state = on.read_state()
+    messages = {(src, dst): (sent, read) for src, dst, _, sent, read in state["connections"]}
+    assert messages.keys() == {(0, 1), (1, 2), (2, 0)}
+    tiles = state["tiles"][0][0]
+    assert set(messages.values()) == {(4 * tiles, 4 * tiles)}, "a ring of 3 sends 4 times a tile"
+    assert state["reports"] == []
+    on.close()
+    refused("K511", on.read_state)
+
+
+def test_the_state_after_a_hang_has_its_reports() -> None:
+    on = executor(hanging(), engine=Engine.INTERPRETED, timeout_s=SHORT_S)
+    refused("K508", lambda: on([np.zeros(9, np.int32) for _ in range(3)]))
+    reports = on.read_state()["reports"]
+    assert {report["rank"] for report in reports} == {0, 1, 2}
+    assert 1 in {report["status"] for report in reports}, "one has waited too long"
