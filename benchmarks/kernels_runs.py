@@ -87,7 +87,8 @@ class Data:
 
 
 class Call:
-    """An executor as a run. graph: whether its calls are captured in a CUDA graph."""
+    """An executor as a run. graph: whether its calls are captured in a CUDA graph. is_wide: whether
+    its fences order memory for the whole system, as for several devices."""
 
     def __init__(
         self,
@@ -101,13 +102,14 @@ class Call:
         graph: bool = False,
         slot_bytes: int | None = None,
         timeout_s: float = TIMEOUT_S,
+        is_wide: bool = False,
         **label: Any,
     ) -> None:
         ranks = case.plan.collective.ranks
         self._data, self._timer, self._graph = data, timer, graph
         self.executor = Executor(
             case.plan,
-            [data.device] * ranks,
+            dict.fromkeys(range(ranks), data.device),
             Settings(
                 engine=engine,
                 threads=threads,
@@ -115,6 +117,7 @@ class Call:
                 slot_bytes=slot_bytes,
                 timeout_s=timeout_s,
             ),
+            exchange=(lambda message: [message]) if is_wide else None,
         )
         self._streams = timer.streams(1 if launching is Launching.TOGETHER else ranks)
         wiring = self.executor.loaded.wiring

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -24,17 +25,17 @@ def _checked(sanitizer: str, tool: str, until: float) -> Mapping[str, Any]:
     if left_s <= 0:
         return {"left_out": "the time is over"}
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, SCRIPT]
-    done = subprocess.run(
-        [*map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=left_s,
-    )
-    if "Device not supported" in done.stdout:
+    # To a file: after a time-out the program that the tool runs would keep a pipe open.
+    with tempfile.TemporaryFile("w+") as output:
+        done = subprocess.run(
+            [*map(str, command)], stdout=output, stderr=subprocess.STDOUT, timeout=left_s
+        )
+        output.seek(0)
+        words = output.read()
+    if "Device not supported" in words:
         return {"left_out": "compute-sanitizer doesn't support this device"}
     wrong = int(done.returncode != 0)
-    return {"wrong": wrong, "code": done.returncode, "last": done.stdout[-2000 * wrong - 200 :]}
+    return {"wrong": wrong, "code": done.returncode, "last": words[-2000 * wrong - 200 :]}
 
 
 def step(lines: Lines, limit_s: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,9 @@ SIZES = (1 << 10, 1 << 20, 64 << 20)
 SHIFTS = (0, 3)
 """Elements beyond the size: counts that fill vectors, and counts that don't."""
 
+SENT = (Protocol.SIMPLE, Protocol.LL, Protocol.LL128)
+"""Protocols that leave nothing to be read in the caller's arrays."""
+
 TYPES = ("float32", "bfloat16")
 CALLS = 5
 
@@ -34,28 +37,33 @@ def _timed(call: Call, size_bytes: int) -> Mapping[str, Any]:
     return {"wrong": 0, "us": round(us, 2), "busbw_GBps": round(busbw, 2)}
 
 
+def _runs(lines: Lines, call: Call, label: Mapping[str, Any], sizes_bytes: Sequence[int]) -> bool:
+    """A call over sizes, until it fails: its executor may be of no use then."""
+    for size_bytes in sizes_bytes:
+        more = {"size_bytes": size_bytes, "blocks": BLOCKS}
+        if not lines.attempt({**label, **more}, partial(_timed, call, size_bytes)):
+            return False
+    return True
+
+
 def step(lines: Lines, protocols: list[Protocol], most_bytes: int, timeout_s: float) -> bool:
     device = CudaDevice.open(0)
     timer, good = CudaTimer(device), []
     sizes = [size for size in SIZES if size <= most_bytes]
     for dtype in TYPES:
         item = DATA_TYPES[dtype].size_bytes
-        data = Data(device, RANKS, max(sizes) + max(SHIFTS) * item, dtype)
+        every = [size + shift * item for size in sizes for shift in SHIFTS]
+        data = Data(device, RANKS, max(every), dtype)
         for algorithm in (plans.RING, plans.ALL_PAIRS):
             for protocol in protocols:
                 case = plans.case(algorithm, RANKS, protocol, BLOCKS)
                 label = {"algorithm": algorithm, "protocol": protocol.name, "dtype": dtype}
                 call = Call(case, data, timer, timeout_s=timeout_s)
-                for size in sizes:
-                    for shift in SHIFTS:
-                        more = {"size_bytes": size + shift * item, "blocks": BLOCKS}
-                        work = partial(_timed, call, size + shift * item)
-                        good.append(lines.attempt(label | more, work))
-                        if not good[-1]:
-                            break  # the executor may have failed
-                    else:
-                        continue
-                    break
+                good.append(_runs(lines, call, label, every))
+                if dtype == TYPES[0] and algorithm == plans.RING and protocol in SENT:
+                    # What fences for several devices cost, beside the same call without them.
+                    wide = Call(case, data, timer, timeout_s=timeout_s, is_wide=True)
+                    good.append(_runs(lines, wide, {**label, "scope": "sys"}, sizes))
         del data
         gc.collect()
     return all(good)
