@@ -124,6 +124,24 @@ def test_a_step_that_ends_leaves_no_child(tmp_path: Path) -> None:
     assert is_gone(int(end.last)), "its child runs on"
 
 
+def test_a_run_that_is_ended_leaves_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from first_contact import deadlines
+
+    def ended(file: Any) -> None:
+        if (tmp_path / "pid").exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(deadlines, "_show", ended)
+    text = "echo $$ > part; mv part pid; sleep 60"
+    with pytest.raises(KeyboardInterrupt):
+        deadlines.run_within(
+            ["sh", "-c", text], 20.0, tmp_path / "log", cwd=tmp_path, environment=os.environ
+        )
+    assert is_gone(int((tmp_path / "pid").read_text())), "the step runs on"
+
+
 def test_what_was_measured_is_in_the_file_when_a_later_measurement_fails(tmp_path: Path) -> None:
     from first_contact.lines import DeviceLostError, Lines, read_lines
 

@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from sley.devices.device import Memory
+from sley.disk_cache import cached
 from sley.errors import SleyError
 
 HERE = Path(__file__).parent
@@ -42,8 +43,11 @@ def compile_library(source: Path, library: Path, *flags: str) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of a process over the stand-in, which is made in `folder`."""
-    compile_library(HERE / "libcuda.cpp", folder / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
+    """The variables of a process over the stand-in, which is put into `folder`."""
+    source, flags = HERE / "libcuda.cpp", ("-Wl,-soname,libcuda.so.1",)
+    key = [source.read_text(), *_FLAGS, *flags]
+    library = cached(key, ".so", lambda path: compile_library(source, path, *flags))
+    shutil.copy(library, folder / "libcuda.so.1")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "CUDA"))}
     return {
         **kept,
