@@ -2,10 +2,12 @@
 
     torchrun --nnodes 2 --nproc-per-node 4 ... benchmarks/hosts.py --gbps 1 --nics eth0
     torchrun ... benchmarks/hosts.py --gbps 0.2 --nics eth0 --nics eth0,eth1,eth2,eth3
+    mpiexec ... -x MASTER_ADDR -x MASTER_PORT python benchmarks/hosts.py ... --sizes 8,1K,32K
 
 All ranks run this script, with the same number on each host. Float32, in place. The engines are
-sley over TCP and UCX, each over every given list of interfaces, and gloo over the first interface
-of the first list. They take turns, round by round. A time is that of back-to-back calls after a
+sley over TCP and UCX, each over every given list of interfaces, gloo over the first interface of
+the first list, and, if an MPI starts the ranks, that MPI (through mpi4py), over the interfaces of
+its own options. They take turns, round by round. A time is that of back-to-back calls after a
 barrier, on the slowest rank; a cell has the median over the rounds. Results are checked before they
 are timed, and a wrong result ends the run.
 
@@ -135,6 +137,20 @@ def gloo(data: np.ndarray[Any, Any]) -> None:
     dist.all_reduce(torch.from_numpy(data))
 
 
+def start() -> list[Engine]:
+    """Starts PyTorch's world; the engine of the MPI that has started this rank, if one has."""
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+        return []
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    os.environ.update(RANK=str(world.rank), WORLD_SIZE=str(world.size))
+    dist.init_process_group("gloo")
+    name = ".".join(MPI.Get_library_version().split(",")[0].split(".")[:3])
+    return [Engine(name, 1, lambda data: world.Allreduce(MPI.IN_PLACE, data))]
+
+
 def bound_ms(hosts: int, size_bytes: int, gbps: float) -> float:
     """The lower bound on an AllReduce between this number of hosts, from a host's links."""
     return 2 * (hosts - 1) / hosts * size_bytes * 8 / gbps / 1e6
@@ -184,12 +200,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def engines_of(
-    options: argparse.Namespace, opened: ExitStack
+    options: argparse.Namespace, peers: Sequence[Engine], opened: ExitStack
 ) -> tuple[list[Engine], list[Engine], int]:
     """The engines of AllReduce, the engines of AllToNext, and the number of hosts."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     store = TorchStore(dist.PrefixStore("sley", dist.group.WORLD.get_group_store()))
-    sums, shifts, hosts = [Engine("gloo", 1, gloo)], [], 1
+    sums, shifts, hosts = [Engine("gloo", 1, gloo), *peers], [], 1
     for nics in options.nics:
         for network in options.networks.split(","):
             settings = Settings(timeout_s=TIMEOUT_S, network=Network(network))
@@ -237,10 +253,10 @@ def report(times: list[Times], hosts: int, gbps: float) -> str:
 def main() -> None:
     options = parser().parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", options.nics[0].split(",")[0])
-    dist.init_process_group("gloo")
+    peers = start()
     facts, times = machine.facts(), []
     with ExitStack() as opened:
-        sums, shifts, hosts = engines_of(options, opened)
+        sums, shifts, hosts = engines_of(options, peers, opened)
         if hosts < 2:
             raise SystemExit("all ranks are on one host; the benchmark needs at least 2 hosts")
         for engine in sums:
