@@ -54,7 +54,7 @@ private:
         std::unique_ptr<std::byte[]> data;
     };
     struct Peer {
-        Peer(const Fabric& fabric, std::int32_t rank)
+        Peer(Fabric& fabric, std::int32_t rank)
             : outgoing(rank, fabric.shape().fifo), incoming(fabric, rank) {}
 
         Outgoing outgoing;

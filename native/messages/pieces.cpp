@@ -1,6 +1,7 @@
 #include "messages/pieces.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 
@@ -119,6 +120,9 @@ std::int64_t Incoming::take(const std::byte* from, std::int64_t bytes, bool is_p
     } else {
         copy_bytes(to_ + at_, from, static_cast<std::size_t>(bytes));
     }
+    // A sender that has given up may have overwritten them meanwhile.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (is_pulled && fabric_.control().failed()) return 0;
     receiver_->release();
     at_ += bytes;
     has_moved_ = true;

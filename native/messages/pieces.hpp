@@ -54,7 +54,7 @@ private:
 // memory that stores it for a later one.
 class Incoming {
 public:
-    Incoming(const Fabric& fabric, std::int32_t src) : fabric_(fabric), src_(src) {}
+    Incoming(Fabric& fabric, std::int32_t src) : fabric_(fabric), src_(src) {}
 
     bool is_open() const { return receiver_ != nullptr; }
     void open(FifoReceiver& receiver) { receiver_ = &receiver; }
@@ -68,7 +68,7 @@ public:
     // the bytes, as `take_piece` does.
     std::int64_t begin(const Header& header, Operation* receive, std::byte* to,
                        OperationList& finished);
-    // Takes the next piece; the last one ends the receive.
+    // Takes the next piece; the last one ends the receive. 0 if the fabric has failed meanwhile.
     std::int64_t take_piece(OperationList& finished);
 
     // The receive of the message, or null.
@@ -85,7 +85,7 @@ private:
     std::int64_t take(const std::byte* from, std::int64_t bytes, bool is_pulled,
                       OperationList& finished);
 
-    const Fabric& fabric_;
+    Fabric& fabric_;
     std::int32_t src_;
     FifoReceiver* receiver_ = nullptr;
     bool is_under_way_ = false;
