@@ -49,6 +49,8 @@ def check_gone(device: str, how: str, timeout_s: float = TIMEOUT_S) -> None:
         processes.start(0)
         found = processes.answer(0)
         assert time.monotonic() - begin < PATIENCE_S
+        if device == "cuda" and how == "kill" and found["code"] == "K516":
+            return  # the memory of the killed process is gone: CUDA leaves open what a write does
         assert found["code"] == "K508"
         assert "rank 0, block 0, step 1" in found["text"]
         assert "waits for a message from rank 1" in found["text"]
