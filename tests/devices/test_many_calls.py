@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Executor, Launching, Settings
+from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice
 from support.device_calls import (
     TIMEOUT_S,
     Call,
@@ -190,6 +190,22 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
         )
         for count in (0, 1, 2, 1000):
             assert wrong(on, count, "int32", sley.ReduceOp.AVG) == 0
+
+
+@pytest.mark.parametrize(
+    ("protocol", "apart", "together"),
+    [("Simple", 512, 64), ("LL128", 128, 64), ("Direct", 512, 64)],
+)
+def test_slots_share_the_cache_of_their_device(protocol: str, apart: int, together: int) -> None:
+    """Slots of a ring of 8 ranks with 16 blocks each, in KiB: on a device each, and all on one."""
+    program = build("ring-allreduce", ranks=8, in_place=True)
+    plan = sley.compile(program, protocol=protocol, instances=16)
+    for devices, expected in (
+        ([ThreadsDevice(rank) for rank in range(8)], apart),
+        ([threads()] * 8, together),
+    ):
+        on = Executor(plan, devices)
+        assert on.loaded.wiring.slot_bytes == expected << 10
 
 
 def test_slots_have_room_for_small_calls_by_default() -> None:

@@ -76,8 +76,11 @@ class Executor:
         with self._world.telling():
             self._check_queues()
             self._kernels = Kernels.of(plan)
-            connections = len(self._kernels.operands.connections)
-            self.loaded = load(plan, *self.settings.slots_of(plan.slots, connections))
+        connections = self._kernels.operands.connections
+        received = np.bincount(connections.dst, minlength=plan.collective.ranks).tolist()
+        most = self._world.most_on_a_device(received)
+        with self._world.telling():
+            self.loaded = load(plan, *self.settings.slots_of(plan, most))
             self._check_room()
         # Shared, so that a call that is given up in one process ends in all.
         self._abort = self._world.allocate_host(64)

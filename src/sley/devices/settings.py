@@ -11,6 +11,8 @@ from sley.codegen import Engine
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors.runtime import R514
 from sley.ir.choices import member
+from sley.ir.plan import Plan
+from sley.ir.words import Protocol
 
 THREADS = 512
 """Default threads of a block on a GPU."""
@@ -19,10 +21,13 @@ LATE_TIMEOUT_S = 600.0
 """Default time-out where ranks are in several processes."""
 
 _SLOTS_BYTES = 24 << 20
-"""Default size of the slots of all connections together: receivers read them back from the L2
-cache, which has 40 MB on an A100 and 50 MB on an H100."""
+"""Default size of all slots on a device together: receivers read them back from the L2 cache, which
+has 40 MB on an A100 and 50 MB on an H100."""
 
-_SLOT_BYTES = (16 << 10, 512 << 10)
+_LEAST_SLOT_BYTES, _MOST_BY_DEFAULT = 16 << 10, 512 << 10
+_LEAST_OF_LINES = 64 << 10
+"""LL128's least: the threads of a block move some 30 KB of it at once, so that less would be spent
+on the fixed cost of a message. The most is a step of NCCL's buffers (4 MiB in eight steps)."""
 _MOST_SLOT_BYTES = 1 << 30
 _MOST_SLOTS = 1 << 30
 _ALIGNMENTS = (128, 16)
@@ -47,7 +52,7 @@ class Settings:
     engine: generated code, or the interpreter.
     slots: messages that a connection holds, rounded up to a power of two; by default the plan's.
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
-        equal share of 24 MiB, from 16 to 512 KiB.
+        equal share of 24 MiB on each device, from 16 (LL128: 64) to 512 KiB.
     threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024.
     timeout_s: how long an instruction may wait before the call fails; by default 30 s, and with
         ranks in several processes 10 minutes, as in PyTorch: there a rank may be late, by a
@@ -85,15 +90,17 @@ class Settings:
             return self.timeout_s
         return TIMEOUT_S if is_one_process else LATE_TIMEOUT_S
 
-    def slots_of(self, plan_slots: int, connections: int) -> tuple[int, int]:
+    def slots_of(self, plan: Plan, received: int) -> tuple[int, int]:
         """The number of slots of each connection of a plan, and the bytes from one to the next.
 
-        plan_slots: the plan's own number. Errors: R514.
+        received: the most connections on which the ranks of one device receive. Errors: R514.
         """
-        slots = plan_slots if self.slots is None else int(self.slots)
+        slots = plan.slots if self.slots is None else int(self.slots)
         slots = whole(max(slots, 1), "slots", 1, _MOST_SLOTS)
-        slot_bytes = _room(connections * slots) if self.slot_bytes is None else self.slot_bytes
-        is_enough = slots >= plan_slots
+        slot_bytes = self.slot_bytes
+        if slot_bytes is None:
+            slot_bytes = _room(received * slots, plan.protocol)
+        is_enough = slots >= plan.slots
         return 1 << (slots - 1).bit_length() if is_enough else slots, _align(slot_bytes)
 
 
@@ -103,8 +110,8 @@ def _align(slot_bytes: int) -> int:
     return next((slot_bytes // a * a for a in _ALIGNMENTS if slot_bytes >= a), slot_bytes)
 
 
-def _room(slots: int) -> int:
-    """Default bytes of a slot: a power of two."""
-    least, most = _SLOT_BYTES
+def _room(slots: int, protocol: Protocol) -> int:
+    """Default bytes of a slot, if a device has so many: a power of two."""
+    least = _LEAST_OF_LINES if protocol is Protocol.LL128 else _LEAST_SLOT_BYTES
     share = _SLOTS_BYTES // max(slots, 1)
-    return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, most))
+    return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, _MOST_BY_DEFAULT))

@@ -88,6 +88,17 @@ class World:
         """The ranks of this process on a device."""
         return [rank for rank, place in self.devices.items() if place == device]
 
+    def most_on_a_device(self, of_ranks: Sequence[int]) -> int:
+        """The largest of the devices' sums of a number of each rank; all processes call this
+        together. Ranks of two processes count as on two devices. K514, R503: see `gather`."""
+        sums = {device: sum(of_ranks[rank] for rank in self.on(device)) for device in self.places}
+        own = {rank: sums[device] for rank, device in self.devices.items()}
+        every = own if self._exchange is None else self.gather(own)
+        for value in every.values():
+            if not isinstance(value, int):
+                raise _no_exchange(f"{value!r} for the connections of a device")
+        return max(every.values())
+
     def allocate(self, sizes_bytes: Sequence[int]) -> SharedMemory:
         """Allocates sizes_bytes[r] bytes for each rank r; all processes call this together, with
         the same sizes. K507 if memory runs out, K514 if a process has ended, R503 if the processes'
