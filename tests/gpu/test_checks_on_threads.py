@@ -6,15 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_gpu_failures import check_hang, check_memory
-from test_gpu_processes import check_calls, check_gone
 
 import sley
 from sley.devices import Engine, ThreadsDevice
 from support import gpu_small_calls
 from support.device_calls import threads
-from support.gpu_checks import Call, OnDevice, Sums, executor, wrong
+from support.gpu_checks import (
+    Call,
+    OnDevice,
+    Sums,
+    check_hang,
+    check_memory,
+    executor,
+    wrong,
+)
 from support.gpu_plans import cases, compiled, counts, ring
+from support.gpu_processes import check_calls, check_gone
 
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
 

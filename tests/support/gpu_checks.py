@@ -6,20 +6,28 @@ themselves.
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 import sley
-from sley.devices import Device, Executor, Settings
+from sley.devices import Device, Engine, Executor, Settings
 from sley.devices.device import Memory
 from sley.engine.check import CheckedBuffers
 from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
 from support.device_calls import TIMEOUT_S, filled_buffers, small_slots
+from support.gpu_plans import hanging, ring
 
 _GUARD_BYTES = 512
 _GUARD_BYTE = 0x5C
+_HANG_TIMEOUT_S = 1.0
+_PATIENCE_S = 30.0
+"""By then a call with that timeout must have ended."""
 
 
 def executor(plan: sley.Plan, device: Device, **options: Any) -> Executor:
@@ -148,3 +156,27 @@ class Sums:
         expected = (total % 2**32 * factor % 2**32).astype(np.uint32).view(np.int32)
         found = np.stack([one.host for one in self._on_device])
         return outside + int(np.count_nonzero(found != expected))
+
+
+def check_hang(device: Device, engine: Engine) -> None:
+    """A plan that hangs ends with K508, and the device stays usable."""
+    on = executor(hanging(), device, engine=engine, timeout_s=_HANG_TIMEOUT_S)
+    call = Sums(device, 3, 64).arrays
+    begin = time.monotonic()
+    with pytest.raises(SleyError) as caught:
+        on(call)
+    assert time.monotonic() - begin < _PATIENCE_S
+    found = caught.value.diagnostics[0]
+    assert found.rule.code == "K508"
+    assert "waits for a message from rank" in found.found
+    assert re.search(r"rank \d, block 0, step 0 \(recv_reduce_send\), tile 0", str(caught.value))
+    with pytest.raises(SleyError, match="K511"):
+        on(call)
+    assert wrong(executor(ring(3), device, engine=engine), device, 1003) == 0
+
+
+def check_memory(device: Device, slots: int) -> None:
+    """More memory than there is is refused, and the device stays usable."""
+    with pytest.raises(SleyError, match="K507"):
+        executor(ring(3), device, slots=slots, slot_bytes=1 << 30)
+    assert wrong(executor(ring(3), device), device, 1003) == 0

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -23,6 +24,11 @@ HERE = Path(__file__).parent
 COUNT = 1003
 START_S = 120.0
 """The longest time for processes to start and to compile their kernels."""
+
+CALLS = 10
+GONE_TIMEOUT_S = 3.0
+PATIENCE_S = 30.0
+"""By then a call with that timeout must have ended, on a GPU that processes share in turns."""
 
 
 class Ranks:
@@ -111,6 +117,31 @@ class Ranks:
             everything = [self._asked.pop(r) for r in range(len(self._processes))]
         for each in range(len(self._processes)):
             self._say(each, {"exchanged": everything})
+
+
+def check_calls(device: str, ranks: int, protocol: str, engine: str) -> None:
+    """Some calls of all ranks give right results."""
+    with Ranks(device, ranks, protocol, engine) as processes:
+        for _ in range(CALLS):
+            assert processes.call() == [{"wrong": 0}] * ranks
+
+
+def check_gone(device: str, how: str, timeout_s: float = GONE_TIMEOUT_S) -> None:
+    """Rank 1 makes one call and is there no more; the next call of rank 0 says what waits."""
+    with Ranks(device, 2, timeout_s=timeout_s) as processes:
+        assert processes.call() == [{"wrong": 0}] * 2
+        getattr(processes, how)(1)
+        begin = time.monotonic()
+        processes.start(0)
+        found = processes.answer(0)
+        assert time.monotonic() - begin < PATIENCE_S
+        if device == "cuda" and how == "kill" and found["code"] == "K516":
+            return  # the memory of the killed process is gone: CUDA leaves open what a write does
+        assert found["code"] == "K508"
+        assert "rank 0, block 0, step 1" in found["text"]
+        assert "waits for a message from rank 1" in found["text"]
+        processes.start(0)
+        assert processes.answer(0)["code"] == "K511"
 
 
 def _exchange(message: bytes) -> list[bytes]:
