@@ -150,7 +150,7 @@ TEN = (
     _tests("calls", CALLS, deadline_s=45),
     _tests("tests", LIBRARY, workers=WORKERS, share=True, deadline_s=150),
     # Alone: kernels of other processes, with which they took turns, would break their time limits.
-    _tests("failures", *FAILURES, deadline_s=60),
+    _tests("failures", *FAILURES, deadline_s=90),
 )
 
 _INSTALL = ("-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--upgrade")
