@@ -1,0 +1,68 @@
+"""The estimate of a step's time: of what the machine code does, and as the page shows it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.devices.step_model import STEPS, Latencies, data_bytes, estimated_model
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE_CODE = ROOT / "tests" / "devices" / "golden" / "machine-code.txt"
+
+
+def counted(protocol: sley.Protocol) -> list[int]:
+    """Fences, acquires, barriers and bytes in flight of a step in the table of machine code."""
+    start = [protocol.value, "float32", "generated", "recv_reduce_copy_send"]
+    lines = [line.split() for line in MACHINE_CODE.read_text().splitlines()]
+    (row,) = [line for line in lines if line[:4] == start]
+    return [int(number) for number in row[4:8]]
+
+
+@pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.value)
+def test_the_model_has_the_fences_of_the_machine_code(protocol: sley.Protocol) -> None:
+    fences, _, barriers, in_flight = counted(protocol)
+    step = STEPS[protocol]
+    assert step.fences == fences
+    assert step.barriers <= barriers
+    assert step.batch_bytes * step.operands <= in_flight
+
+
+def test_the_page_shows_the_table_that_the_program_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    table = import_module("step_model").table()
+    assert table in (ROOT / "docs" / "kernels.md").read_text()
+
+
+def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:
+    latencies = Latencies(memory_us=0.5, cache_us=0.25, fence_us=1, barrier_us=0.125, hop_us=0.5)
+    step = replace(STEPS[sley.Protocol.SIMPLE], batch_bytes=64, threads=480)
+    assert step.fixed_us(latencies) == 1 + 0.25 + 2 * 0.125 + 0.5
+    turn = max(0.5, 480 * 64 * 2 / latencies.load_GBps / 1e3)
+    assert step.time_us(480 * 64 + 1, latencies) == pytest.approx(2 + 2 * turn)
+    assert step.rate_GBps(latencies) == pytest.approx(480 * 64 / turn / 1e3)
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
+def test_the_simulator_takes_the_rates_of_the_model(protocol: str) -> None:
+    topology = sley.topologies.dgx_h100()
+    program = build("ring-allreduce", ranks=8, in_place=True)
+    plan = sley.compile(program, protocol=protocol, topology=topology)
+    model = estimated_model(plan, topology.model)
+    step = STEPS[plan.protocol]
+    assert model.nvlink_block_GBps == step.rate_GBps(Latencies())
+    assert model.nvlink_latency_us[plan.protocol] == step.fixed_us(Latencies())
+    assert model.tile_bytes[plan.protocol] == data_bytes(512 << 10, plan.protocol)
+    small = sley.simulate(plan, "1K", topology, model=model)
+    hops = 2 * 7
+    least = small.launch_us + hops * step.fixed_us(Latencies())
+    assert least <= small.time_us <= 1.3 * least
+    large = sley.simulate(plan, "256M", topology, model=model)
+    wire = model.wire_efficiency[plan.protocol]
+    assert 0.5 < large.busbw_GBps / (model.nvlink_block_GBps * wire) <= 1
