@@ -30,7 +30,7 @@ STEPS = [
 ROOM = {"multiprocessors": 132, "memory_bytes": 8 << 30}
 """A stand-in as large as an H100, so that the blocks of all steps fit."""
 
-END_S = 2.0
+END_S = 5.0
 """What starting and ending a process may take longer than its deadline, on a busy machine."""
 
 
@@ -93,20 +93,23 @@ def is_gone(process: int) -> bool:
 def test_a_step_that_hangs_ends_with_its_children_and_says_where_it_was(tmp_path: Path) -> None:
     from first_contact.deadlines import run_within
 
-    child = "import time; open('child', 'w').write(str(__import__('os').getpid())); time.sleep(60)"
-    text = f"""
-import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", {child!r}])
+    text = """
+import subprocess, time
+subprocess.Popen(["sh", "-c", "echo $$ > part; mv part child; sleep 60"])
 def asleep_here():
     print("soon")
     time.sleep(60)
 asleep_here()
 """
-    begin = time.monotonic()
+    begin, deadline_s = time.monotonic(), 2.0
     end = run_within(
-        [sys.executable, "-c", text], 1.0, tmp_path / "log", cwd=tmp_path, environment=os.environ
+        [sys.executable, "-S", "-c", text],
+        deadline_s,
+        tmp_path / "log",
+        cwd=tmp_path,
+        environment=os.environ,
     )
-    assert time.monotonic() - begin < 1.0 + END_S
+    assert time.monotonic() - begin < deadline_s + END_S
     assert end.code is None
     assert "soon" in end.last
     assert "in asleep_here" in end.last
