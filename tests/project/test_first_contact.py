@@ -213,7 +213,7 @@ def test_a_kernel_that_never_ends_is_told_with_its_counters(
     import on_gpu
 
     faults = {"first_contact.smoke": {"endless": 1}}
-    code, rows = rehearse(driver, tmp_path, faults, "--only", "smoke", "--slowness", "0.5")
+    code, rows = rehearse(driver, tmp_path, faults, "--only", "smoke", "--slowness", "0.8")
     assert code == 1
     told = of("smoke", rows)
     (hung,) = [row for row in told if "doesn't end" in row.get("failure", "")]
