@@ -46,6 +46,7 @@ MODULES: dict[str, str | None] = {
     "plan": "Plan",
     "one_sided": "One-sided plans",
     "connections": "Connections and messages",
+    "cut": "Homes of chunks",
     "conditions": "Condition",
     "choices": None,
     "extension": None,

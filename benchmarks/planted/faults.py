@@ -857,12 +857,28 @@ FAULTS: tuple[Fault, ...] = (
         "kProtocol == kLL128 ? (words + 13) / 15 * 128",
     ),
     _fault(
-        "kernel: the rest of a chunk is at another chunk's place",
+        "kernel: a chunk begins where it would if all chunks had the least elements",
         "devices codegen",
-        "element += (c.chunks - within - 1) * c.chunk + within;",
-        "element += (c.chunks - within - 1) * c.chunk;",
-        "element += group * c.left_over + within * c.left_over / c.chunks;",
-        "element += group * c.left_over;",
+        "first = static_cast<i64>(group) * c.count + border(within);",
+        "first = static_cast<i64>(group) * c.count + within * c.least;",
+    ),
+    _fault(
+        "kernel: a chunk of scratch is as long as the block's first one",
+        "devices codegen",
+        "return length_of(static_cast<u32>(homes[chunk]));",
+        "return length_of(0);",
+    ),
+    _fault(
+        "kernel: the last elements of misplaced chunks are at their places, which are too short",
+        "devices codegen",
+        "if (kMisplaced && element >= length_of(within)) {",
+        "if (false) {",
+    ),
+    _fault(
+        "cut: places between which only messages move data have homes of their own",
+        "ir engine jobs",
+        "taken = np.flatnonzero(messages.send_of != NONE)",
+        "taken = np.flatnonzero(messages.send_of > len(plan.instructions))",
     ),
     _fault(
         "kernel: a call ends before others have read its memory",
@@ -987,8 +1003,26 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "engine: chunks of parts that are apart are taken for adjacent ones",
         "communicator",
-        "tail || (length == cut().chunk && cut().left_over == 0 && layout_.is_whole());",
-        "tail || (length == cut().chunk && cut().left_over == 0);",
+        "is_adjacent_ = cut_.tiles == 1 && blocks_ == nullptr && !has_runs_;",
+        "is_adjacent_ = cut_.tiles == 1 && !has_runs_;",
+    ),
+    _fault(
+        "engine: chunks of scratch have the length of the block's first one",
+        "jobs compiler",
+        "const auto at = static_cast<std::size_t>(home);",
+        "const auto at = static_cast<std::size_t>(home * 0);",
+    ),
+    _fault(
+        "engine: misplaced chunks of different lengths are taken for adjacent ones",
+        "jobs compiler",
+        "is_adjacent_ = cut_.tiles == 1 && blocks_ == nullptr && !has_runs_;",
+        "is_adjacent_ = cut_.tiles == 1 && blocks_ == nullptr;",
+    ),
+    _fault(
+        "engine: the last elements of misplaced chunks are at their places, which are too short",
+        "jobs compiler",
+        "if (has_runs_ && memory != kScratch && element >= length_of(memory, cell)) {",
+        "if (false) {",
     ),
     _fault(
         "torch: sizes on only one side are ignored",

@@ -69,6 +69,8 @@ ProgramColumns make_columns(const RankProgram& p) {
     using Bases = std::tuple<std::int32_t, std::int32_t>;
     std::tie(c.input_base, c.output_base) = attribute<Bases>(p, "bases");
     c.max_count = attribute<std::int32_t>(p, "max_count");
+    c.scratch_home = column<std::int32_t>(p, "scratch_home");
+    c.misplaced = attribute<bool>(p, "misplaced");
     c.in_place = attribute<bool>(p, "in_place");
     c.tile_major = attribute<bool>(p, "tile_major");
     c.all_pullable = attribute<bool>(p, "all_pullable");

@@ -91,11 +91,9 @@ void Execution::begin_iteration() {
     ++iteration_;
     has_pulled_ = false;
     if (varies_) varying_->begin_iteration();
-    layout_.load_tail();
 }
 
 void Execution::end_iteration() {
-    layout_.store_tail();
     if (call_.op == ReduceOp::kAverage) layout_.divide_outputs(call_.type);
     ++way_counts_[static_cast<std::size_t>(way_)];
     if (!has_choice_) return;
@@ -136,15 +134,14 @@ void Execution::choose_pulled() {
             fabric_.in_heap(call_.memory[memory], static_cast<std::size_t>(call_.bytes[memory]));
     }
     pulls_ = false;
-    if (varies_) return;  // a hold would have to know which messages are skipped
+    // A hold would have to know which messages are skipped.
+    if (varies_ || layout_.has_runs()) return;
     const bool has_heap = (heap_[kInput] | heap_[kOutput]) != 0 && way_ != Way::kStreamed;
     if (!has_heap && way_ != Way::kAttached) return;
-    const bool whole =
-        cut().full_tiles == 1 && cut().left_over == 0 && layout_.is_whole();
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
         const auto& in = program_.instructions[i];
         const auto memory = sends_source(in.op) ? in.src_memory : in.dst_memory;
-        const bool one_piece = in.count == 1 || (whole && !in.shifted);
+        const bool one_piece = in.count == 1 || (layout_.is_adjacent() && !in.shifted);
         const bool in_heap = has_heap && heap_[memory] != 0;
         pulled_[i] = in.pullable && one_piece && (in_heap || is_attached(in));
         pulls_ |= pulled_[i] != 0;
@@ -171,7 +168,7 @@ std::int32_t Execution::unread_hold(const Instruction& in, std::int64_t tile) {
 
 // Whether the message of an instruction, if it is pulled, has been consumed.
 bool Execution::has_been_read(const Instruction& in, std::int64_t tile) {
-    if (!is_pulled(in, tile)) return true;
+    if (!is_pulled(in)) return true;
     const auto send = static_cast<std::size_t>(in.send);
     const auto number = program_.tile_major
                             ? tile * program_.messages[send] + in.turn
@@ -228,7 +225,7 @@ bool Execution::perform(const Instruction& in, std::int64_t tile) {
 bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& incoming) {
     auto& sender = *senders_[static_cast<std::size_t>(in.send)].fifo;
     const auto bytes = static_cast<std::uint32_t>(bytes_of(in, tile));
-    if (is_pulled(in, tile)) {
+    if (is_pulled(in)) {
         if (in.op != Op::kSend && !work(in, tile, incoming, nullptr)) return false;
         forget_overwritten(in, tile);
         publish_pulled(in, tile, bytes);
@@ -257,7 +254,8 @@ bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& i
 void Execution::publish_pulled(const Instruction& in, std::int64_t tile, std::uint32_t bytes) {
     const bool own = sends_source(in.op);
     const auto memory = own ? in.src_memory : in.dst_memory;
-    const std::byte* data = layout_.address(memory, own ? in.src_cell : in.dst_cell, tile);
+    const auto cell = own ? in.src_cell : in.dst_cell;
+    const std::byte* data = layout_.address(memory, cell, tile * cut().tile);
     const auto where = heap_[memory] != 0
                            ? heap_[memory] + static_cast<std::uint64_t>(data - layout_.base(memory))
                            : kInProcess | reinterpret_cast<std::uint64_t>(data);
@@ -293,34 +291,44 @@ void Execution::forget_overwritten(const Instruction& in, std::int64_t tile) {
 bool Execution::work(const Instruction& in, std::int64_t tile, const Incoming& message,
                      std::byte* slot) {
     if (varies_) return work_varying(in, tile, message.data, slot);
-    const bool tail = layout_.is_tail(tile);
-    std::int64_t length = layout_.length_of(tile);
-    std::int64_t pieces = in.count;
-    // Whole chunks that are adjacent in memory are one piece.
-    const bool side_by_side =
-        tail || (length == cut().chunk && cut().left_over == 0 && layout_.is_whole());
-    if (side_by_side && !in.shifted) {
-        length *= pieces;
-        pieces = 1;
+    const bool reads = reads_source(in.op);
+    const auto memory = reads ? in.src_memory : in.dst_memory;
+    const std::int64_t first = reads ? in.src_cell : in.dst_cell;
+    // Chunks that are adjacent in memory are one piece.
+    if (layout_.is_adjacent() && !in.shifted) {
+        const auto length = layout_.length_of(memory, first, in.count, tile);
+        return length == 0 || work_run(in, 0, {0, length}, message, slot);
     }
-    const auto n = static_cast<std::size_t>(length);
-    for (std::int64_t i = 0; i < pieces; ++i) {
-        const auto piece = in.descending ? pieces - 1 - i : i;
-        const auto offset = static_cast<std::size_t>(piece * length * cut().item);
-        const auto from = message.from(offset);
-        Operands at{nullptr, nullptr, from.data, slot ? slot + offset : nullptr};
-        if (writes_destination(in.op)) {
-            at.dst = layout_.address(in.dst_memory, in.dst_cell + piece, tile);
+    std::int64_t offset = in.descending ? bytes_of(in, tile) : 0;
+    for (std::int64_t i = 0; i < in.count; ++i) {
+        const auto piece = in.descending ? in.count - 1 - i : i;
+        if (in.descending) offset -= layout_.length_of(memory, first + piece, 1, tile) * cut().item;
+        auto end = offset;
+        for (int number = 0; number < layout_.runs(); ++number) {
+            const auto run = layout_.run_of(memory, first + piece, tile, number);
+            if (run.length() == 0) continue;
+            const auto from = message.from(static_cast<std::size_t>(end));
+            if (!work_run(in, piece, run, from, slot ? slot + end : nullptr)) return false;
+            end += run.length() * cut().item;
         }
-        if (reads_source(in.op)) {
-            at.src = layout_.address(in.src_memory, in.src_cell + piece, tile);
-        }
-        if (from.sender < 0) {
-            compute(in, at, n);
-        } else if (!work_fetched(in, from, at, n)) {
-            return false;
-        }
+        if (!in.descending) offset = end;
     }
+    return true;
+}
+
+// The work on a run of chunk `piece` of an instruction. False as for `work`.
+bool Execution::work_run(const Instruction& in, std::int64_t piece, Run run,
+                         const Incoming& message, std::byte* slot) {
+    Operands at{nullptr, nullptr, message.data, slot};
+    if (writes_destination(in.op)) {
+        at.dst = layout_.address(in.dst_memory, in.dst_cell + piece, run.begin);
+    }
+    if (reads_source(in.op)) {
+        at.src = layout_.address(in.src_memory, in.src_cell + piece, run.begin);
+    }
+    const auto n = static_cast<std::size_t>(run.length());
+    if (message.sender >= 0) return work_fetched(in, message, at, n);
+    compute(in, at, n);
     return true;
 }
 

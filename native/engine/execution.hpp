@@ -56,7 +56,7 @@ public:
         }
         if (in.send < 0) return {Reason::kNone, -1};
         auto& to = senders_[static_cast<std::size_t>(in.send)];
-        const bool has_room = is_pulled(in, tile)
+        const bool has_room = is_pulled(in)
                                   ? to.fifo->has_envelope()
                                   : to.fifo->has_slot(static_cast<std::size_t>(room_.slots));
         if (has_room) return {Reason::kNone, -1};
@@ -131,9 +131,8 @@ private:
     std::int64_t tile_room(bool can_attach) const;
     void choose_pulled();
     bool is_attached(const Instruction& in) const;
-    bool is_pulled(const Instruction& in, std::int64_t tile) const {
-        return pulls_ && !layout_.is_tail(tile) &&
-               pulled_[program_.row_of(in)] != 0;
+    bool is_pulled(const Instruction& in) const {
+        return pulls_ && pulled_[program_.row_of(in)] != 0;
     }
     std::int32_t unread_hold(const Instruction& in, std::int64_t tile);
     bool has_been_read(const Instruction& in, std::int64_t tile);
@@ -146,11 +145,16 @@ private:
 
     std::int64_t bytes_of(const Instruction& in, std::int64_t tile) const {
         if (varies_) return varying_->bytes_of(in, tile);
-        return in.count * layout_.length_of(tile) * cut().item;
+        const bool reads = reads_source(in.op);
+        return layout_.length_of(reads ? in.src_memory : in.dst_memory,
+                                 reads ? in.src_cell : in.dst_cell, in.count, tile) *
+               cut().item;
     }
     bool work(const Instruction& in, std::int64_t tile, const Incoming& message, std::byte* slot);
     bool work_varying(const Instruction& in, std::int64_t tile, const std::byte* message,
                       std::byte* slot);
+    bool work_run(const Instruction& in, std::int64_t piece, Run run, const Incoming& message,
+                  std::byte* slot);
     bool work_fetched(const Instruction& in, const Incoming& message, Operands at, std::size_t n);
     bool fetch(const Incoming& message, std::byte* to, std::size_t bytes);
     void compute(const Instruction& in, const Operands& at, std::size_t n) const;
@@ -184,7 +188,7 @@ private:
     std::uint64_t heap_[kMemories] = {};           // `where` of each memory, 0 if not in the heap
     bool pulls_ = false;
     bool has_pulled_ = false;
-    std::vector<std::uint8_t> pulled_;         // of each instruction: whether, in full tiles
+    std::vector<std::uint8_t> pulled_;         // of each instruction: whether its message is
     std::vector<std::uint64_t> first_number_;  // of each sender's messages
     std::uint64_t iteration_ = 0;              // counted over all calls
     std::vector<Staged> staged_;               // the last tiles of each shared payload

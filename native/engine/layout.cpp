@@ -1,6 +1,5 @@
 #include "engine/layout.hpp"
 
-#include <cstring>
 #include <limits>
 #include <new>
 
@@ -19,63 +18,70 @@ void grow(std::vector<std::uint64_t>& memory, std::size_t size) {
 }  // namespace
 
 void Layout::begin(const Call& call) {
-    cut_ = {};
-    cut_.item = static_cast<std::int64_t>(item_size(call.type));
-    cut_.chunk = call.count / program_.chunks;
-    cut_.left_over = call.count % program_.chunks;
+    const std::int64_t item = static_cast<std::int64_t>(item_size(call.type));
+    const std::int64_t chunks = program_.chunks, scratch = program_.cells[kScratch];
+    cut_ = {call.count, call.count / chunks, true, 1, 0, item};
     constexpr auto kMost = std::numeric_limits<std::int64_t>::max() / 2;
-    if (cut_.chunk > kMost / (std::max(1, program_.cells[kScratch]) * cut_.item)) {
+    if (cut_.chunk > kMost / (std::max<std::int64_t>(1, scratch) * item) - kUnitBytes) {
         throw std::bad_alloc();
     }
-    grow(scratch_, words(program_.cells[kScratch] * cut_.chunk * cut_.item));
+    cut_.is_even =
+        chunks == 1 || (call.count % chunks == 0 && cut_.chunk * item % kUnitBytes == 0);
+    has_runs_ = program_.misplaced && !cut_.is_even;
+    if (!cut_.is_even) find_borders();
+    const auto elements = cut_.is_even ? scratch * cut_.chunk : first_[kScratch].back();
+    grow(scratch_, words(elements * item));
     blocks_ = call.blocks.get();
     base_[kInput] = call.memory[kInput];
     base_[kOutput] = call.memory[kOutput];
     base_[kScratch] = reinterpret_cast<std::byte*>(scratch_.data());
-    if (cut_.left_over == 0) return;
+}
 
-    std::size_t total = 0;
-    for (const auto cells : program_.cells) total += words(cells * cut_.item);
-    grow(tail_memory_, total);
-    std::size_t start = 0;
-    for (std::size_t m = 0; m < kMemories; ++m) {
-        tail_[m] = reinterpret_cast<std::byte*>(tail_memory_.data() + start);
-        start += words(program_.cells[m] * cut_.item);
+// Calls of one size after another keep their borders.
+void Layout::find_borders() {
+    const auto chunks = static_cast<std::size_t>(program_.chunks);
+    const auto unit = kUnitBytes / cut_.item;
+    const auto main = cut_.count / unit / program_.chunks * unit;
+    cut_.chunk = has_runs_ ? main + unit : std::min(main + unit, cut_.count);
+    const std::pair key{cut_.count, cut_.item};
+    if (borders_of_ == key) return;
+    borders_of_ = {};
+    std::vector<std::int64_t> borders;
+    for (std::int64_t i = 0; i <= program_.chunks; ++i) {
+        borders.push_back(border(i, program_.chunks, cut_.count, cut_.item));
     }
+    for (const auto memory : {kInput, kOutput}) {
+        first_[memory].clear();
+        const auto cells = static_cast<std::size_t>(program_.cells[memory]);
+        for (std::size_t cell = 0; cell <= cells; ++cell) {
+            const auto block = static_cast<std::int64_t>(cell / chunks);
+            first_[memory].push_back(block * cut_.count + borders[cell % chunks]);
+        }
+    }
+    first_[kScratch].assign(1, 0);
+    for (const auto home : program_.scratch_home) {
+        const auto at = static_cast<std::size_t>(home);
+        const auto length = has_runs_ ? cut_.chunk : borders[at + 1] - borders[at];
+        first_[kScratch].push_back(first_[kScratch].back() + length);
+    }
+    if (has_runs_) find_runs(main, cut_.count % unit);
+    borders_of_ = key;
+}
+
+void Layout::find_runs(std::int64_t main, std::int64_t last) {
+    run_borders_[1] = main;
+    run_borders_[2] = main + last;
+    run_borders_[3] = cut_.chunk;
+    const auto cells = static_cast<std::size_t>(program_.cells[kInput] + program_.cells[kOutput]);
+    grow(overflow_memory_, cells * words(kUnitBytes));
+    overflow_[kInput] = reinterpret_cast<std::byte*>(overflow_memory_.data());
+    overflow_[kOutput] = overflow_[kInput] + program_.cells[kInput] * kUnitBytes;
 }
 
 void Layout::cut_tiles(std::int64_t elements) {
     cut_.tile = elements;
-    cut_.full_tiles = (cut_.chunk + cut_.tile - 1) / cut_.tile;
-    cut_.tiles = cut_.full_tiles + (cut_.left_over > 0 ? 1 : 0);
-}
-
-// Whether a chunk has one element more than `cut_.chunk`.
-bool Layout::has_one_more(std::int64_t cell) const {
-    const auto index = cell % program_.chunks;
-    return index * cut_.left_over % program_.chunks >= program_.chunks - cut_.left_over;
-}
-
-void Layout::load_tail() {
-    if (cut_.left_over == 0) return;
-    const auto item = static_cast<std::size_t>(cut_.item);
-    for (const auto memory : {kInput, kOutput}) {
-        for (std::int64_t cell = 0; cell < program_.cells[memory]; ++cell) {
-            if (!has_one_more(cell)) continue;
-            std::memcpy(tail_element(memory, cell), last_element(memory, cell), item);
-        }
-    }
-}
-
-void Layout::store_tail() {
-    if (cut_.left_over == 0) return;
-    const auto item = static_cast<std::size_t>(cut_.item);
-    for (const auto memory : {kInput, kOutput}) {
-        for (const auto cell : program_.written[memory]) {
-            if (!has_one_more(cell)) continue;
-            std::memcpy(last_element(memory, cell), tail_element(memory, cell), item);
-        }
-    }
+    cut_.tiles = (cut_.chunk + cut_.tile - 1) / cut_.tile;
+    is_adjacent_ = cut_.tiles == 1 && blocks_ == nullptr && !has_runs_;
 }
 
 void Layout::divide_outputs(DataType type) {
@@ -85,9 +91,8 @@ void Layout::divide_outputs(DataType type) {
         const auto divisor = program_.divisor[i];
         if (divisor == 1) continue;
         const auto cell = program_.output_base + static_cast<std::int64_t>(i);
-        const auto length = cut_.chunk + (has_one_more(cell) ? 1 : 0);
-        divide(start_of(memory, cell), divisor,
-               static_cast<std::size_t>(length));
+        divide(address(memory, cell, 0), divisor,
+               static_cast<std::size_t>(length_of(memory, cell)));
     }
 }
 

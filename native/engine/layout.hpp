@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "engine/borders.hpp"
 #include "engine/program.hpp"
 #include "engine/reduce.hpp"
 #include "engine/varying.hpp"
@@ -34,19 +36,27 @@ inline Call varying_call(std::shared_ptr<const Parts> parts, DataType type, std:
     return {0, type, ReduceOp::kSum, {}, {}, {0, what, kVaryingCount}, std::move(parts), nullptr};
 }
 
-// How a call cuts every chunk (machine.md, "Memory" and "Tiles").
+// How a call cuts blocks into chunks, and chunks into tiles (machine.md, "Memory" and "Tiles").
 struct Cut {
-    std::int64_t chunk;       // elements of every chunk
-    std::int64_t left_over;   // chunks of a block with one element more
-    std::int64_t tile;        // elements of a full tile
-    std::int64_t full_tiles;  // tiles before the tail, which has those last elements
-    std::int64_t tiles;
-    std::int64_t item;  // bytes of an element
+    std::int64_t count;  // elements of a block
+    std::int64_t chunk;  // elements of the longest chunk
+    bool is_even;        // whether all chunks have that many
+    std::int64_t tile;   // elements of a full tile
+    std::int64_t tiles;  // of the longest chunk; in the last ones others may have no elements
+    std::int64_t item;   // bytes of an element
 };
 
-// The memory of a rank's calls, one after another. The tile of the chunks' last elements, the tail,
-// runs on small arrays of one element per chunk: so chunks without such an element need no special
-// case, and all accesses stay within the caller's memory.
+// Elements of a chunk that are in one piece, by their numbers in the chunk.
+struct Run {
+    std::int64_t begin, end;
+    std::int64_t length() const { return end - begin; }
+};
+
+// The memory of a rank's calls, one after another. A chunk has as many elements as its place has.
+// Only if the plan keeps chunks at the places of others, and chunks differ, all have as many as the
+// longest: the last elements, at most a unit, of a chunk at a shorter place are in `overflow_`.
+// Then every chunk has the same three runs, of which each is in one piece in every place: what all
+// chunks have, as many elements as the block's last unit has, and the rest of a unit.
 class Layout {
 public:
     // scratch: memory for the plan's scratch, in 64-bit words, shared with later calls of other
@@ -61,60 +71,77 @@ public:
 
     const Cut& cut() const { return cut_; }
     const std::byte* base(Memory memory) const { return base_[memory]; }
-    // Whether the blocks of the input and output are in one piece each.
-    bool is_whole() const { return blocks_ == nullptr; }
-    bool is_tail(std::int64_t tile) const { return tile == cut_.full_tiles; }
+    // Whether a chunk of a message is in several runs.
+    bool has_runs() const { return has_runs_; }
+    // Whether neighbouring chunks are in one piece.
+    bool is_adjacent() const { return is_adjacent_; }
 
-    // The elements of a chunk in a tile.
-    std::int64_t length_of(std::int64_t tile) const {
-        if (is_tail(tile)) return 1;
-        return std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
+    // The elements of a tile of `cells` neighbouring chunks.
+    std::int64_t length_of(Memory memory, std::int64_t cell, std::int64_t cells,
+                           std::int64_t tile) const {
+        if (cut_.is_even || has_runs_) return cells * in_tile(cut_.chunk, tile);
+        if (is_adjacent_) return first_element(memory, cell + cells) - first_element(memory, cell);
+        std::int64_t elements = 0;
+        for (auto end = cell + cells; cell < end; ++cell) {
+            elements += in_tile(length_of(memory, cell), tile);
+        }
+        return elements;
+    }
+    int runs() const { return has_runs_ ? 3 : 1; }
+    // A run of a tile of a chunk, maybe empty.
+    Run run_of(Memory memory, std::int64_t cell, std::int64_t tile, int number) const {
+        const auto begin = tile * cut_.tile;
+        if (!has_runs_) return {begin, begin + length_of(memory, cell, 1, tile)};
+        const auto first = std::max(begin, run_borders_[number]);
+        return {first, std::max(first, std::min(begin + cut_.tile, run_borders_[number + 1]))};
     }
 
-    std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const {
-        if (is_tail(tile)) return tail_element(memory, cell);
-        const auto start = memory == kScratch ? base_[kScratch] + cell * cut_.chunk * cut_.item
-                                              : start_of(memory, cell);
-        return start + tile * cut_.tile * cut_.item;
+    // An element of a chunk.
+    std::byte* address(Memory memory, std::int64_t cell, std::int64_t element) const {
+        if (has_runs_ && memory != kScratch && element >= length_of(memory, cell)) {
+            return overflow_[memory] + cell * kUnitBytes + (element - run_borders_[1]) * cut_.item;
+        }
+        const auto start = blocks_ == nullptr || memory == kScratch
+                               ? base_[memory] + first_element(memory, cell) * cut_.item
+                               : start_in_block(memory, cell);
+        return start + element * cut_.item;
     }
 
-    // Copy the tail's elements from the caller's memory, and back those of cells that the rank
-    // writes: the memory of others may be read-only.
-    void load_tail();
-    void store_tail();
     // Divides sums into averages.
     void divide_outputs(DataType type);
 
 private:
-    std::int64_t first_element(std::int64_t cell) const {
-        const auto elements = cell * cut_.chunk;
-        if (cut_.left_over == 0) return elements;
-        const auto block = cell / program_.chunks, index = cell % program_.chunks;
-        return elements + block * cut_.left_over + index * cut_.left_over / program_.chunks;
+    // The elements of a chunk of `length` in a tile.
+    std::int64_t in_tile(std::int64_t length, std::int64_t tile) const {
+        return std::clamp<std::int64_t>(length - tile * cut_.tile, 0, cut_.tile);
     }
-    // The first element of a chunk of the input or output.
-    std::byte* start_of(Memory memory, std::int64_t cell) const {
-        if (blocks_ == nullptr) return base_[memory] + first_element(cell) * cut_.item;
+    std::int64_t first_element(Memory memory, std::int64_t cell) const {
+        return cut_.is_even ? cell * cut_.chunk : first_[memory][static_cast<std::size_t>(cell)];
+    }
+    // The elements that a place has room for.
+    std::int64_t length_of(Memory memory, std::int64_t cell) const {
+        return first_element(memory, cell + 1) - first_element(memory, cell);
+    }
+    std::byte* start_in_block(Memory memory, std::int64_t cell) const {
         const auto block = cell / program_.chunks;
-        const auto first = first_element(cell) - first_element(block * program_.chunks);
+        const auto first = first_element(memory, cell) - block * cut_.count;
         return blocks_->of[memory][static_cast<std::size_t>(block)].data + first * cut_.item;
     }
-    bool has_one_more(std::int64_t cell) const;
-    // The last element of a chunk that has one more, and its place in the tail.
-    std::byte* last_element(Memory memory, std::int64_t cell) const {
-        return start_of(memory, cell) + cut_.chunk * cut_.item;
-    }
-    std::byte* tail_element(Memory memory, std::int64_t cell) const {
-        return tail_[memory] + cell * cut_.item;
-    }
+    void find_borders();
+    void find_runs(std::int64_t main, std::int64_t last);
 
     const Program& program_;
     std::vector<std::uint64_t>& scratch_;
     Cut cut_{};
     std::byte* base_[kMemories] = {};
     const Parts* blocks_ = nullptr;  // of the call
-    std::byte* tail_[kMemories] = {};
-    std::vector<std::uint64_t> tail_memory_;  // 64-bit words, for alignment
+    // Of an uneven cut: the first element of each chunk in its memory, and the end.
+    std::vector<std::int64_t> first_[kMemories];
+    std::pair<std::int64_t, std::int64_t> borders_of_;  // count and item
+    bool has_runs_ = false, is_adjacent_ = false;
+    std::int64_t run_borders_[4] = {};  // in every chunk
+    std::byte* overflow_[2] = {};       // a unit for each chunk of input and output
+    std::vector<std::uint64_t> overflow_memory_;  // 64-bit words, for alignment
 };
 
 }  // namespace sley

@@ -31,7 +31,6 @@ public:
         for (std::int64_t row = 0; row < rows_; ++row) build_instruction(row);
         find_payloads();
         find_final();
-        find_written();
         return std::move(program_);
     }
 
@@ -59,6 +58,10 @@ private:
                 throw ProgramFault(-1, "a buffer that begins outside the rank's data");
             }
         }
+        const auto is_chunk = [this](auto home) { return home >= 0 && home < c_.chunks; };
+        if (!std::all_of(c_.scratch_home.begin(), c_.scratch_home.end(), is_chunk)) {
+            throw ProgramFault(-1, "scratch for a chunk that no block has");
+        }
         if (static_cast<std::int64_t>(c_.divisor.size()) != c_.sizes[kOutput]) {
             throw ProgramFault(-1, "not one divisor for each output chunk");
         }
@@ -79,6 +82,8 @@ private:
         program_.divisor = c_.divisor;
         program_.chunks = c_.chunks;
         program_.max_count = c_.max_count;
+        program_.scratch_home = c_.scratch_home;
+        program_.misplaced = c_.misplaced;
         program_.in_place = c_.in_place;
         program_.tile_major = c_.tile_major;
         program_.all_pullable = c_.all_pullable;
@@ -134,9 +139,26 @@ private:
             in.shifted = distance != 0 && std::abs(distance) < in.count;
             in.descending = in.shifted && distance > 0;
         }
+        if (reads_source(in.op) && writes_destination(in.op)) check_homes(row, in);
         build_waits(row, in);
         build_holds(row, in);
         program_.instructions.push_back(in);
+    }
+
+    // The chunks that an instruction moves must be as long at both places.
+    void check_homes(std::int64_t row, const Instruction& in) const {
+        if (c_.misplaced) return;
+        for (std::int32_t i = 0; i < in.count; ++i) {
+            const auto home = home_of(in.src_memory, in.src_cell + i);
+            if (home != home_of(in.dst_memory, in.dst_cell + i)) {
+                throw ProgramFault(row, "a move between places of different chunks of a block");
+            }
+        }
+    }
+
+    std::int32_t home_of(Memory memory, std::int32_t cell) const {
+        if (memory == kScratch) return c_.scratch_home[static_cast<std::size_t>(cell)];
+        return cell % c_.chunks;
     }
 
     std::pair<Memory, std::int32_t> operand(std::int64_t row, const char* which,
@@ -150,6 +172,9 @@ private:
                                         " to " + std::to_string(end - 1) + " of the " +
                                         kMemoryNames[buffer] + ", which has " +
                                         std::to_string(c_.sizes[buffer]));
+        }
+        if (buffer == kScratch && end > static_cast<std::int64_t>(c_.scratch_home.size())) {
+            throw ProgramFault(row, "scratch for no chunk of a block");
         }
         if (!c_.in_place || buffer == kScratch) return {static_cast<Memory>(buffer), index};
         return {kInput, index + (buffer == kInput ? c_.input_base : c_.output_base)};
@@ -251,21 +276,6 @@ private:
             if (!writes_destination(in.op)) continue;
             const auto first = is_read[in.dst_memory].begin() + in.dst_cell;
             in.is_final = std::find(first, first + in.count, true) == first + in.count;
-        }
-    }
-
-    void find_written() {
-        for (const auto memory : {kInput, kOutput}) {
-            std::vector<bool> is_written(static_cast<std::size_t>(program_.cells[memory]));
-            for (const auto& in : program_.instructions) {
-                if (!writes_destination(in.op) || in.dst_memory != memory) continue;
-                std::fill_n(is_written.begin() + in.dst_cell, in.count, true);
-            }
-            for (std::int32_t cell = 0; cell < program_.cells[memory]; ++cell) {
-                if (is_written[static_cast<std::size_t>(cell)]) {
-                    program_.written[memory].push_back(cell);
-                }
-            }
         }
     }
 

@@ -60,6 +60,10 @@ struct ProgramColumns {
     std::int32_t sizes[kMemories] = {};
     std::int32_t input_base = 0, output_base = 0;
     std::int32_t max_count = 1;  // the longest message of the whole plan, in chunks
+    // The chunk of a block that each chunk of scratch is for, up to the last one that is used.
+    // misplaced: the plan keeps chunks at the places of others, and these mean nothing.
+    std::vector<std::int32_t> scratch_home;
+    bool misplaced = false;
     bool in_place = false;
     bool tile_major = true;
     // Of all ranks together: whether each message is pullable, and a single chunk; whether any
@@ -126,8 +130,8 @@ struct Program {
     bool in_place;
     bool tile_major;
     bool all_pullable, reduces, needs_all, gains_attached;
-    // The cells of kInput and of kOutput that instructions of the rank write, ascending.
-    std::vector<std::int32_t> written[2];
+    std::vector<std::int32_t> scratch_home;
+    bool misplaced;
 
     std::size_t row_of(const Instruction& in) const {
         return static_cast<std::size_t>(&in - instructions.data());

@@ -2,16 +2,9 @@
 
 #include <cstring>
 
+#include "engine/borders.hpp"
+
 namespace sley {
-
-namespace {
-
-// The first element of chunk `index` of a block of `count` elements.
-std::int64_t first_element(std::int64_t count, std::int64_t index, std::int64_t chunks) {
-    return index * (count / chunks) + index * (count % chunks) / chunks;
-}
-
-}  // namespace
 
 VaryingLayout::VaryingLayout(const Program& program,
                              std::vector<std::vector<std::uint64_t>>& scratch)
@@ -36,8 +29,8 @@ void VaryingLayout::begin(const Parts& parts, std::int64_t tile, std::int64_t it
         for (std::size_t cell = 0; cell < cells; ++cell) {
             const auto& part = parts.of[memory][cell / static_cast<std::size_t>(chunks)];
             const auto index = static_cast<std::int64_t>(cell) % chunks;
-            const auto start = first_element(part.count, index, chunks);
-            length_[memory][cell] = first_element(part.count, index + 1, chunks) - start;
+            const auto start = border(index, chunks, part.count, item);
+            length_[memory][cell] = border(index + 1, chunks, part.count, item) - start;
             data_[memory][cell] = part.data + start * item;
         }
     }

@@ -11,6 +11,7 @@ import pytest
 
 import sley
 from sley.algorithms import CATALOG, build
+from sley.ir.cut import border
 from sley.ir.words import ReduceOp
 from support.rank_threads import execute
 
@@ -47,7 +48,7 @@ def from_own(chunk: int) -> list[int]:
 
 def chunk_of(element: Array, chunks: int) -> Array:
     """The chunk of each element of a block."""
-    starts = np.arange(chunks + 1) * COUNT // chunks
+    starts = border(np.arange(chunks + 1), chunks, COUNT, np.dtype(np.float32).itemsize)
     return np.searchsorted(starts, element, side="right") - 1
 
 

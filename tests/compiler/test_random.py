@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
+from sley.ir.cut import border
 from sley.ir.program import Transfers
 from support.examples import examples
 from support.random_options import random_options
@@ -59,10 +60,10 @@ def test_instances_leave_every_element_where_the_program_puts_it() -> None:
         p.chunk(0, "in", 0).copy(1, "in", 0)
         p.chunk(1, "in", 1).reduce(p.chunk(0, "in", 1)).copy(0, "in", 1)
 
-    for count in range(9):
+    for count in range(13):
         ones, tens = np.arange(count), 10 * np.arange(count)
-        border = count // 2
-        promised = np.concatenate([ones[:border], ones[border:] + tens[border:]])
+        half_way = border(1, 2, count, ones.itemsize)
+        promised = np.concatenate([ones[:half_way], ones[half_way:] + tens[half_way:]])
         for instances in (1, 2, 3):
             plan = sley.compile(half, instances=instances)
             for output in execute(plan, [ones, tens], count=count):

@@ -49,6 +49,7 @@ ProgramColumns columns_of(const std::vector<std::vector<Row>>& blocks, std::int3
     c.chunks = chunks;
     c.sizes[kInput] = c.sizes[kOutput] = chunks;
     c.sizes[kScratch] = scratch;
+    c.scratch_home.resize(static_cast<std::size_t>(scratch));
     c.divisor.assign(static_cast<std::size_t>(chunks), 1);
     c.in_place = in_place;
     c.tile_major = tile_major;

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import sley
+from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.jobs import Settings
@@ -21,6 +22,9 @@ BUFFERS = ("in", "out", "scratch")
 
 SMALL_SLOT = 1024
 """The bytes of a slot: small, so that even a few elements make several tiles."""
+
+ITEM_BYTES = 8
+"""Of an int64."""
 
 MANY_TILES = 6000
 """The elements of a chunk: at least 46 tiles in such slots, more than the slots of any random plan
@@ -65,10 +69,10 @@ class RandomProgram:
     promised: dict[tuple[int, int], Counter[tuple[int, int]]]
 
     def chunk(self, index: int, count: int) -> slice:
-        """The place of a chunk in a buffer whose blocks have `count` elements (docs/machine.md)."""
+        """The place of a chunk in a buffer whose blocks have `count` int64 (docs/machine.md)."""
         block, within = divmod(index, self.cut)
-        start = block * count
-        return slice(start + within * count // self.cut, start + (within + 1) * count // self.cut)
+        first, end = (int(border(k, self.cut, count, ITEM_BYTES)) for k in (within, within + 1))
+        return slice(block * count + first, block * count + end)
 
 
 class Model:

@@ -16,6 +16,7 @@ from sley.engine.limits import check_slot
 from sley.engine.outcomes import Outcome, Report, failure
 from sley.engine.program import RankProgram, load
 from sley.engine.varying import places_in
+from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.jobs import Settings
@@ -37,8 +38,9 @@ def execute(
     loaded = load(plan, settings.slots, settings.slot_bytes)
     check_slot(loaded, call.dtype, varies=call.counts is not None)
     # Slots no larger than the longest message; this doesn't change the cut into tiles.
-    longest = loaded.max_count * max(call.count // plan.collective.chunks, 1)
-    room = min(loaded.wiring.slot_bytes, longest * call.dtype.size_bytes)
+    item = call.dtype.size_bytes
+    longest = max(longest_chunk(plan.collective.chunks, call.count, item), 1)
+    room = min(loaded.wiring.slot_bytes, loaded.max_count * longest * item)
     if call.counts is not None:
         room = loaded.wiring.slot_bytes
     wiring = replace(loaded.wiring, slot_bytes=room)

@@ -9,6 +9,7 @@ import numpy as np
 from sley.codegen.flagged import needed_waits
 from sley.direct import pulls
 from sley.ir.connections import Connections, Messages
+from sley.ir.cut import Homes
 from sley.ir.plan import Plan
 from sley.ir.tables import (
     NONE,
@@ -95,7 +96,7 @@ class Operands:
     connections: the connections of the plan. sends, receives: their numbers within blocks.
     src, dst: the operands. pulled: the position, at the sender, of the received message; NOWHERE
     for a message in a slot. stays: bool, whether the sent message is pulled from the buffer.
-    posts: bool, whether other blocks wait for the instruction.
+    posts: bool, whether other blocks wait for the instruction. homes: of the plan's scratch.
     """
 
     plan: Plan
@@ -108,6 +109,7 @@ class Operands:
     stays: BoolArray
     conditions: Conditions
     posts: BoolArray
+    homes: Homes
 
 
 def operands(plan: Plan) -> Operands:
@@ -133,6 +135,7 @@ def operands(plan: Plan) -> Operands:
         stays=found.pulled & SENDS[t.op],
         conditions=_conditions(plan, messages.connections, sends, waits, found.holds),
         posts=posts,
+        homes=Homes.of(plan, messages),
     )
 
 

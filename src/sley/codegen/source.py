@@ -191,6 +191,7 @@ def _sizes(operands: Operands) -> dict[str, object]:
     fits = fits and _state_bytes(peers, waits) + copied <= _SHARED_BYTES
     return {
         "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
+        "SLEY_MISPLACED": int(operands.homes.misplaced),
         "SLEY_PEERS": peers,
         "SLEY_WAITS": waits,
         "SLEY_STEPS": steps if fits else 0,

@@ -31,6 +31,7 @@ from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError
 from sley.errors.devices import K506, K507, K508, K511, K526
 from sley.errors.runtime import R503, R514
+from sley.ir.cut import longest_chunk
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Protocol, ReduceOp
@@ -86,7 +87,7 @@ class Executor:
         self._abort = self._world.allocate_host(64)
         self._sites = self._make_sites()
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
-        self._scratch = Scratch(self._world, plan)
+        self._scratch = Scratch(self._world, plan, self.loaded.homes.misplaced)
         self._arrays = SharedArrays(self._world)
         self._order = Order()
         self._failed = ""
@@ -116,8 +117,8 @@ class Executor:
         is captured into a graph."""
         self.check()
         count, kind = whole(count, "count", 0), data_type(dtype)
-        room = -(-count // self.plan.collective.chunks) * kind.size_bytes
-        self._scratch.reserve(room, self.synchronize)
+        elements = longest_chunk(self.plan.collective.chunks, count, kind.size_bytes)
+        self._scratch.reserve(elements * kind.size_bytes, self.synchronize)
 
     def __call__(
         self,
@@ -300,9 +301,9 @@ class Executor:
         """The call's cut into tiles. R503 or R506 if there is none."""
         check_slot(self.loaded, arguments.dtype)
         cut = tables.cut(self.loaded, arguments.dtype.size_bytes, arguments.count)
-        if cut.full_tiles > _MAX_TILES:
+        if cut.tiles > _MAX_TILES:
             raise R503.error(
-                expected=f"at most {_MAX_TILES} tiles a chunk", found=f"{cut.full_tiles} tiles"
+                expected=f"at most {_MAX_TILES} tiles a chunk", found=f"{cut.tiles} tiles"
             )
         return cut
 
@@ -352,11 +353,8 @@ class Executor:
             **site.addresses(group),
             "abort": self._abort.address,
             "timeout_ns": int(self.timeout_s * 1e9),
-            "chunk": cut.chunk,
-            "tile": cut.tile,
+            **vars(cut),
             "slot_bytes": self.loaded.wiring.slot_bytes,
-            "full_tiles": cut.full_tiles,
-            "left_over": cut.left_over,
             "chunks": self.plan.collective.chunks,
             "slots": self.loaded.wiring.slots,
             "steps": int(np.diff(self.plan.block_offset).max(initial=1)),

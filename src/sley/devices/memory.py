@@ -13,11 +13,11 @@ from sley.engine.types import DATA_TYPES, data_type
 from sley.errors import Place
 from sley.errors.devices import K514
 from sley.errors.runtime import R503
+from sley.ir.cut import UNIT_BYTES
 from sley.ir.plan import Plan
 
 Pair = tuple[int, int]
 
-_MOST_ITEM_BYTES = 8
 _ALIGNMENT = 256
 """Bytes. Devices align new memory to it; scratch gets the same alignment."""
 
@@ -25,15 +25,15 @@ _ALIGNMENT = 256
 class Scratch:
     """The ranks' scratch, which grows with the largest call.
 
-    Before its scratch, each rank has one element for each chunk of its input and output: room for
-    the last element of a longer chunk that the plan keeps there (`docs/machine.md`, "Memory").
+    misplaced: whether the plan keeps chunks at the places of others. Before its scratch, each rank
+        then has a unit for each chunk of its input and output: room for the last elements of a
+        longer chunk there (`docs/machine.md`, "Memory").
     """
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan, misplaced: bool) -> None:
         self._world, self._chunks = world, plan.scratch_chunks
-        c = plan.collective
-        most = int(c.data_chunks.max()) if c.chunks > 1 else 0
-        self._front = -(-2 * most * _MOST_ITEM_BYTES // _ALIGNMENT) * _ALIGNMENT
+        most = int(plan.collective.data_chunks.max()) if misplaced else 0
+        self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
         self._room = 0
         self._memory = self._allocate(0) if self._front else None
         self._outgrown: list[SharedMemory] = []

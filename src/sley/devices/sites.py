@@ -151,6 +151,7 @@ class Site:
             "instructions": tables.instructions(kernels),
             "conditions": tables.conditions(kernels),
             "divisions": divisions,
+            "homes": kernels.operands.homes.scratch,
         }
         return cls(
             device=device,
@@ -169,7 +170,7 @@ class Site:
         return found
 
 
-def _store(device: Device, table: Rows) -> Memory:
+def _store(device: Device, table: np.ndarray) -> Memory:
     data: Bytes = np.frombuffer(table.tobytes(), np.uint8)
     memory = device.allocate(max(len(data), 1))
     device.write(memory, 0, data)

@@ -11,6 +11,7 @@ from sley.codegen import Kernels
 from sley.codegen.operands import Places
 from sley.engine.program import Loaded
 from sley.errors.runtime import R506
+from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, Protocol
 
@@ -35,7 +36,7 @@ REPORT = _structure(
 PEER = _structure(*_of("u8", "published consumed slots"), *_of("i4", "rank messages"))
 BLOCK = _structure(
     *_of("i4", "rank number kind member first_sender senders first_receiver receivers"),
-    *_of("i4", "rank_sender first_step steps first_condition conditions unused"),
+    *_of("i4", "rank_sender first_step steps first_condition conditions first_home"),
     *_of("u8", "progress memory report"),
 )
 INSTRUCTION = _structure(
@@ -52,9 +53,9 @@ INSTRUCTION = _structure(
 CONDITION = _structure(("target", "i4"), ("number_held", "u4"))
 DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
 CALL = _structure(
-    *_of("u8", "blocks peers instructions conditions divisions abort timeout_ns"),
-    *_of("i8", "chunk tile slot_bytes"),
-    *_of("i4", "full_tiles left_over chunks slots steps division_count tile_major unused"),
+    *_of("u8", "blocks peers instructions conditions divisions homes abort timeout_ns"),
+    *_of("i8", "count chunk least tile slot_bytes"),
+    *_of("i4", "tiles left_over chunks slots steps division_count tile_major is_even"),
     ("buffers", "u8"),
     buffers=3 * RANKS,
 )
@@ -64,45 +65,63 @@ _VECTOR_BYTES = 16
 _WORD_BYTES = 8
 _LINE_BYTES, _LINE_WORDS = 128, 15
 
+_RUNS = 3
+"""The runs of a chunk that may be at the place of another one (`primitives/execute.hpp`)."""
+
 Rows = NDArray[np.void]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A call's cut into tiles (`docs/machine.md`, "Memory").
+    """A call's cut into chunks and tiles, as kernels read it (`docs/machine.md`, "Memory").
 
-    chunk: least elements of a chunk. tile: elements of a tile. full_tiles: tiles of a chunk before
-    the tile of last elements. left_over: chunks of a block that have one element more.
+    count: elements of a block. chunk: of the longest chunk, in whole units. least: in the whole
+    units that all chunks have. tile: of a tile. tiles: of the longest chunk. left_over: units of a
+    block beyond the least. is_even: whether all chunks have `chunk` elements.
     """
 
+    count: int
     chunk: int
+    least: int
     tile: int
-    full_tiles: int
+    tiles: int
     left_over: int
+    is_even: bool
 
 
 def cut(loaded: Loaded, item_bytes: int, count: int) -> Cut:
     """The cut of a call of `count` elements a block, of `item_bytes` each; R506 if a slot is
     smaller than the smallest tile."""
-    chunk, left_over = divmod(count, loaded.plan.collective.chunks)
-    tile = tile_elements(loaded, item_bytes)
+    chunks, unit = loaded.plan.collective.chunks, UNIT_BYTES // item_bytes
+    units, left_over = divmod(-(-count // unit), chunks)
+    chunk, tile = longest_chunk(chunks, count, item_bytes), tile_elements(loaded, item_bytes)
     if tile == 0:
-        least = _LINE_BYTES if loaded.plan.protocol is Protocol.LL128 else _VECTOR_BYTES
+        least = _least_bytes(loaded) * (_RUNS if loaded.homes.misplaced else 1)
         raise R506.error(
             expected=f"slot_bytes >= {loaded.max_count * least}: {least} for each of "
             f"{loaded.max_count} chunks of a message",
             found=f"slot_bytes={loaded.wiring.slot_bytes}",
         )
-    return Cut(chunk, tile, -(-chunk // tile), left_over)
+    return Cut(
+        count=count,
+        chunk=chunk,
+        least=units * unit,
+        tile=tile,
+        tiles=-(-chunk // tile),
+        left_over=left_over,
+        is_even=chunk * chunks == count,
+    )
 
 
 def tile_elements(loaded: Loaded, item_bytes: int) -> int:
     """Elements of a tile: the most for which the longest message fits into a slot; 0 if none does.
 
     A message of Simple takes whole vectors; LL takes 16 bytes for 8 of data, LL128 lines of 128
-    bytes for 120.
+    bytes for 120. So does each of the runs of a chunk that may be at the place of another one.
     """
     room = loaded.wiring.slot_bytes // loaded.max_count
+    if loaded.homes.misplaced:
+        room = max(room - (_RUNS - 1) * _least_bytes(loaded), 0)
     match loaded.plan.protocol:
         case Protocol.LL:
             data_bytes = room // _VECTOR_BYTES * _WORD_BYTES
@@ -111,6 +130,11 @@ def tile_elements(loaded: Loaded, item_bytes: int) -> int:
         case _:
             data_bytes = room // _VECTOR_BYTES * _VECTOR_BYTES
     return data_bytes // item_bytes
+
+
+def _least_bytes(loaded: Loaded) -> int:
+    """The least bytes of data in a slot."""
+    return _LINE_BYTES if loaded.plan.protocol is Protocol.LL128 else _VECTOR_BYTES
 
 
 def blocks(kernels: Kernels) -> Rows:
@@ -126,6 +150,7 @@ def blocks(kernels: Kernels) -> Rows:
     rows["first_step"], rows["steps"] = plan.block_offset[:-1], np.diff(plan.block_offset)
     first = o.conditions.offset[plan.block_offset]
     rows["first_condition"], rows["conditions"] = first[:-1], np.diff(first)
+    rows["first_home"] = o.homes.offset[plan.block_rank]
     return rows
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sley.engine.program import BufferSizes, promised_inputs
 from sley.engine.types import Array, DataType, bfloat16_bits
+from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 
@@ -241,10 +242,9 @@ class CheckedBuffers:
 
     def _start(self, chunk: Any) -> Any:
         """The first element of a chunk of a buffer, or of several (machine.md, "Memory")."""
-        chunks = self._promise.chunks
+        chunks, item = self._promise.chunks, self._pattern.dtype.size_bytes
         block, within = np.divmod(chunk, chunks)
-        size, left_over = divmod(self._count, chunks)
-        return block * self._count + within * size + within * left_over // chunks
+        return block * self._count + border(within, chunks, self._count, item)
 
     def _end(self, chunk: int) -> int:
         return int(self._start(chunk + 1))

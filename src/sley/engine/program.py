@@ -17,6 +17,7 @@ from sley.errors import Place, SleyError
 from sley.errors.runtime import R505, R510
 from sley.ir.collective import Collective
 from sley.ir.connections import Connections, Messages, connection_faults
+from sley.ir.cut import Homes, longest_chunk
 from sley.ir.faults import diagnostics, faults
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
@@ -83,6 +84,8 @@ class RankProgram:
     divisor: int32 (output chunks,), the divisor of each under AVG.
     chunks: chunks of a block of the collective. sizes: input, output and scratch, in chunks.
     bases: positions of input and output, in place. max_count: longest message of the whole plan.
+    scratch_home: int32, the chunk of a block that each chunk of scratch holds that is used, unless
+        `misplaced`: `Homes`.
     in_place, tile_major: the plan's. all_pullable, reduces, needs_all, gains_attached: of all ranks
         together.
     """
@@ -108,6 +111,8 @@ class RankProgram:
     sizes: tuple[int, int, int]
     bases: tuple[int, int]
     max_count: int
+    scratch_home: IntArray
+    misplaced: bool
     in_place: bool
     tile_major: bool
     all_pullable: bool
@@ -145,12 +150,13 @@ class Pullable:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A plan that the engine has validated."""
+    """A plan that the engine has validated. homes: of the plan without groups, as programs are."""
 
     plan: Plan
     wiring: Wiring
     programs: tuple[RankProgram, ...]
     max_count: int
+    homes: Homes
 
 
 @dataclass(frozen=True)
@@ -184,9 +190,11 @@ def buffer_sizes(plan: Plan, rank: int, count: int) -> BufferSizes:
     )
 
 
-def scratch_elements(plan: Plan, count: int) -> int:
-    """Elements of all ranks' scratch in a call of `count` elements a block."""
-    return int(plan.scratch_chunks.sum(dtype=np.int64)) * -(-count // plan.collective.chunks)
+def scratch_bytes(plan: Plan, count: int, item_bytes: int) -> int:
+    """The most bytes of all ranks' scratch in a call of `count` elements a block."""
+    chunks = plan.collective.chunks
+    scratch_chunks = int(plan.scratch_chunks.sum(dtype=np.int64))
+    return scratch_chunks * longest_chunk(chunks, count, item_bytes) * item_bytes
 
 
 def load(
@@ -201,28 +209,29 @@ def load(
     if found:
         raise SleyError(diagnostics(R510, plan, found))
     plan = without_groups(plan)
-    connections = _connections(plan)
+    messages = _messages(plan)
     if slots is not None and slots < plan.slots:
         raise R505.error(
             at=Place(detail=plan.name), expected=f"at least {plan.slots} slots", found=f"{slots}"
         )
     slots = plan.slots if slots is None else int(slots)
-    wiring = Wiring.of(connections, plan.collective.ranks, slots, int(slot_bytes))
-    messages = np.concatenate([plan.sends, plan.receives])
-    max_count = int(plan.instructions.count[messages].max(initial=1))
+    wiring = Wiring.of(messages.connections, plan.collective.ranks, slots, int(slot_bytes))
+    ends = np.concatenate([plan.sends, plan.receives])
+    max_count = int(plan.instructions.count[ends].max(initial=1))
     all_pullable = pullable is not None and pullable.covers(plan)
     pullable = pullable or Pullable.none(plan)
     of_all = all_pullable, needs_all(plan.collective), gains_attached(plan)
+    homes = Homes.of(plan, messages)
     programs = tuple(
-        _program(plan, rank, connections, pullable, max_count, of_all)
+        _program(plan, rank, messages.connections, homes, pullable, max_count, of_all)
         for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
-    return Loaded(plan, wiring, programs, max_count)
+    return Loaded(plan, wiring, programs, max_count, homes)
 
 
-def _connections(plan: Plan) -> Connections:
-    """The connections of a plan without faults; R510 for connections whose ends disagree, and for
+def _messages(plan: Plan) -> Messages:
+    """The messages of a plan without faults; R510 for connections whose ends disagree, and for
     buffers in place that don't begin with a block."""
     # A later call would receive left-over messages, and a longer receive would read data of an
     # older message.
@@ -236,13 +245,14 @@ def _connections(plan: Plan) -> Connections:
             expected="buffers that begin with a block of the collective",
             found="others",
         )
-    return messages.connections
+    return messages
 
 
 def _program(
     plan: Plan,
     rank: int,
     connections: Connections,
+    homes: Homes,
     pullable: Pullable,
     max_count: int,
     of_all: tuple[bool, bool, bool],
@@ -280,6 +290,8 @@ def _program(
         ),
         bases=(int(c.input_base[rank]), int(c.output_base[rank])),
         max_count=max_count,
+        scratch_home=homes.scratch[homes.offset[rank] : homes.offset[rank + 1]],
+        misplaced=homes.misplaced,
         in_place=c.in_place,
         tile_major=plan.loop_order is LoopOrder.TILE,
         all_pullable=of_all[0],

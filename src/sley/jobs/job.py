@@ -20,7 +20,7 @@ from sley.engine.measure import Sweep
 from sley.engine.memory import BEYOND, allocate, no_memory
 from sley.engine.native import LARGEST
 from sley.engine.outcomes import Outcome, Status, describe, failure
-from sley.engine.program import buffer_sizes, load, scratch_elements
+from sley.engine.program import buffer_sizes, load, scratch_bytes
 from sley.engine.types import Array, DataType
 from sley.engine.varying import check_count
 from sley.errors import Place, SleyError, counted
@@ -166,8 +166,8 @@ class Job(Closing):
         check_count(self.plan.collective, count, self.plan.name, R514)
         sizes = [buffer_sizes(self.plan, rank, count) for rank in range(ranks)]
         elements = sum(s.data if in_place else s.input + s.output for s in sizes)
-        elements += scratch_elements(self.plan, count)
-        self._request(elements * dtype.size_bytes)
+        scratch = scratch_bytes(self.plan, count, dtype.size_bytes)
+        self._request(elements * dtype.size_bytes + scratch)
         for rank in range(ranks):
             self._group.send(rank, Allocate(sizes[rank], count, dtype.name, reduce_op, in_place))
         self._collect(self._patience_s)
@@ -186,7 +186,7 @@ class Job(Closing):
 
     def _execute(self, inputs: Inputs) -> list[Array]:
         spans, total = inputs.spans()
-        scratch = scratch_elements(self.plan, inputs.count) * inputs.dtype.size_bytes
+        scratch = scratch_bytes(self.plan, inputs.count, inputs.dtype.size_bytes)
         self._request(total + scratch)
         segment = allocate(lambda: native.Segment.create(total), "the buffers", total)
         memory = segment.array

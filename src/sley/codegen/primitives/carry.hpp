@@ -108,7 +108,10 @@ SLEY_INLINE void carry_elements(const Piece& p) {
 
 constexpr int kWordItems = 8 / kItem;
 
-SLEY_INLINE i32 words_of(i32 length) { return (length + kWordItems - 1) / kWordItems; }
+// At least one: its flag says that the message has come.
+SLEY_INLINE i32 words_of(i32 length) {
+    return length == 0 ? 1 : (length + kWordItems - 1) / kWordItems;
+}
 
 // kAligned: the word is whole, and its address a multiple of 8.
 template <bool kAligned>

@@ -77,23 +77,49 @@ SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 ou
     return is_fine;
 }
 
+// Elements of a chunk's tile that are in one piece in memory: all of them, unless the plan keeps
+// chunks at the places of others. Then what all chunks have, as many elements as the last unit of
+// the block has, and the rest of a unit are one run each.
+struct Run {
+    i64 first;  // in the chunk
+    i32 length;
+};
+constexpr i32 kRuns = kMisplaced ? 3 : 1;
+
+SLEY_INLINE Run run_of(Place where, i32 index, i32 tile, i32 number) {
+    const Setup& c = state.setup;
+    const i64 begin = tile * c.tile;
+    if (!kMisplaced || c.is_even) {
+        return {begin, number == 0 ? tile_length(chunk_length(where, index), tile) : 0};
+    }
+    const i64 main = c.chunk - kUnit;
+    const i64 borders[4] = {0, main, main + c.count % kUnit, c.chunk};
+    const i64 end = begin + c.tile;
+    const i64 first = borders[number] > begin ? borders[number] : begin;
+    const i64 last = borders[number + 1] < end ? borders[number + 1] : end;
+    return {first, first < last ? static_cast<i32>(last - first) : 0};
+}
+
+SLEY_INLINE i32 bytes_in_slot(i32 length) {
+    const i32 words = words_of(length);
+    return kProtocol == kLL      ? words * 16
+           : kProtocol == kLL128 ? (words + 14) / 15 * 128
+                                 : (length * kItem + 15) / 16 * 16;
+}
+
 constexpr i32 kMerged = 1 << 26;  // elements: their bytes still fit into 32 bits
 
 // Moves the data of one execution; false if the block gave up.
 template <class K>
 SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const To& to, i32 count,
                        u64 in, u64 out, i32 tile) {
-    i32 length = tile_length(tile);
-    i32 pieces = count;
-    // Whole chunks are adjacent in memory: one piece.
-    if (state.setup.full_tiles == 1 && state.setup.left_over == 0 && length < kMerged / pieces) {
-        length *= pieces;
+    const Setup& c = state.setup;
+    i32 pieces = count, merged = 1;
+    // Whole chunks of one length are adjacent in memory: one piece.
+    if (c.tiles == 1 && c.is_even && c.chunk < kMerged / pieces) {
+        merged = pieces;
         pieces = 1;
     }
-    const i32 words = words_of(length);
-    const i32 stride = kProtocol == kLL      ? words * 16
-                       : kProtocol == kLL128 ? (words + 14) / 15 * 128
-                                             : (length * kItem + 15) / 16 * 16;
     char* message = nullptr;
     char* slot = nullptr;
     bool is_pulled = false;
@@ -105,15 +131,21 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
         if (!to.stays) slot = slot_of(state.senders[to.peer], out);
     }
     bool is_fine = true;
-    for (i32 i = 0; i < pieces && is_fine; ++i) {
-        char* target = K::kWrites ? address(state.own, dst, i, tile) : nullptr;
-        const char* source = K::kReads ? address(state.own, src, i, tile) : nullptr;
-        const char* arrived = message + static_cast<i64>(i) * stride;
-        char* leaving = slot == nullptr ? nullptr : slot + static_cast<i64>(i) * stride;
+    for (i32 n = 0; n < pieces * kRuns && is_fine; ++n) {
+        const i32 i = n / kRuns;
+        const Run run = run_of(K::kReads ? src : dst, i, tile, n % kRuns);
+        const i32 length = run.length * merged;
+        if (kMisplaced && length == 0) continue;
+        char* target = K::kWrites ? address(state.own, dst, i, run.first) : nullptr;
+        const char* source = K::kReads ? address(state.own, src, i, run.first) : nullptr;
+        const char* arrived = message;
+        char* leaving = slot;
+        message += bytes_in_slot(length);
+        if (slot != nullptr) slot += bytes_in_slot(length);
         if constexpr (K::kReceives && kProtocol == kDirect) {
             if (is_pulled) {
                 const i32 rank = state.receivers[from.peer].rank;
-                arrived = address(state.call->buffers[rank], from.pulled, i, tile);
+                arrived = address(state.call->buffers[rank], from.pulled, i, run.first);
             }
         }
         // A local reduction combines its destination with its source.

@@ -10,7 +10,7 @@ SLEY_INLINE void begin(const Call& call) {
         state.own = call.buffers[state.block.rank];
         state.call = &call;
         state.tiles_before = state.block.memory->tiles;
-        state.tiles = state.setup.full_tiles + (state.setup.left_over > 0 ? 1 : 0);
+        state.tiles = state.setup.tiles;
         state.given_up = 0;
         state.failed = false;
     }
@@ -77,11 +77,8 @@ SLEY_KERNEL(sley_divide) {
     for (i32 d = block_index(); d < c.division_count; d += blocks()) {
         const Division division = c.divisions[d];
         const Buffers& buffers = call.buffers[division.rank];
-        const i64 within = static_cast<i64>(division.chunk.bits & 0x3FFFFFFFu) % c.chunks;
-        const i64 length = c.chunk + (has_one_more(within) ? 1 : 0);
-        if (length > 0) {
-            // Without a full tile, tile 0 is that of the last elements.
-            divide_elements(address(buffers, division.chunk, 0, 0), length, division.divisor);
-        }
+        const u32 within = (division.chunk.bits & 0x3FFFFFFFu) % static_cast<u32>(c.chunks);
+        char* first = address(buffers, division.chunk, 0, 0);
+        divide_elements(first, length_of(within), division.divisor);
     }
 }

@@ -42,7 +42,7 @@ struct Block {
     i32 rank_sender;                  // the row of the rank's first sender
     i32 first_step, steps;            // interpreter: rows of the instructions
     i32 first_condition, conditions;  // and rows of the conditions
-    i32 unused;
+    i32 first_home;                   // of the rank's scratch, a row of the homes
     u64* progress;  // of each block of the rank: executions finished so far
     BlockMemory* memory;
     Report* report;
@@ -82,7 +82,8 @@ struct Division {
     i32 divisor;
 };
 
-// A rank's memories. An element for each chunk of data and output precedes the scratch.
+// A rank's memories. If the plan keeps chunks at the places of others, a unit for each chunk of
+// data and output precedes the scratch.
 struct Buffers {
     char* memory[3];
 };
@@ -94,19 +95,22 @@ struct Setup {
     const Instruction* instructions;
     const Condition* conditions;
     const Division* divisions;
+    const i32* homes;  // of each chunk of scratch: the chunk of a block that it holds
     u64* abort;  // of the process: not 0 once a block has given up
     u64 timeout_ns;
-    i64 chunk;   // elements of every chunk
+    i64 count;   // elements of a block of the collective
+    i64 chunk;   // elements of the longest chunk, in whole units
+    i64 least;   // elements in the whole units that all chunks have
     i64 tile;    // elements of a tile
     i64 slot_bytes;
-    i32 full_tiles;
-    i32 left_over;  // chunks of a block of the collective with one element more
+    i32 tiles;
+    i32 left_over;  // units of a block beyond `least` of each chunk; a chunk has one or none
     i32 chunks;     // of a block of the collective
     i32 slots;      // a power of two
     i32 steps;      // of the longest block
     i32 division_count;
     i32 tile_major;
-    i32 unused;
+    i32 is_even;  // whether all chunks have `chunk` elements
 };
 
 // The argument of every kernel, by value: a captured launch keeps it.
@@ -117,6 +121,6 @@ struct Call {
 
 static_assert(sizeof(BlockMemory) == 64 && sizeof(Report) == 32 && sizeof(Peer) == 32, "layout");
 static_assert(sizeof(Block) == 80 && sizeof(Instruction) == 48 && sizeof(Condition) == 8, "layout");
-static_assert(sizeof(Division) == 12 && sizeof(Call) == 112 + 24 * kRanks, "layout");
+static_assert(sizeof(Division) == 12 && sizeof(Call) == 136 + 24 * kRanks, "layout");
 
 }  // namespace sley

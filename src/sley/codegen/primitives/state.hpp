@@ -70,42 +70,56 @@ SLEY_INLINE Place data(i32 chunk) { return place(kData, chunk); }  // in place: 
 SLEY_INLINE Place nowhere() { return place(kNowhere, 0); }
 SLEY_INLINE bool is_somewhere(Place p) { return p.bits >> 30 != kNowhere; }
 
-// The elements of a chunk in a tile.
-SLEY_INLINE i32 tile_length(i32 tile) {
+// Borders of chunks are at multiples of a unit of 16 bytes, from the begin of their block.
+constexpr i32 kUnit = 16 / kItem;
+// Whether the plan keeps chunks at the places of others. Then all chunks have as many elements as
+// the longest, and one at a shorter place has the last of them, at most a unit, before the scratch.
+constexpr bool kMisplaced = SLEY_MISPLACED != 0;
+
+// The first element of chunk `within` of a block; of `Setup::chunks` the block's end.
+SLEY_INLINE i64 border(u32 within) {
     const Setup& c = state.setup;
-    if (tile == c.full_tiles) return 1;
-    const i64 rest = c.chunk - tile * c.tile;
-    return static_cast<i32>(rest < c.tile ? rest : c.tile);
+    const u64 more = static_cast<u64>(within) * static_cast<u64>(c.left_over) /
+                     static_cast<u64>(c.chunks);
+    const i64 first = static_cast<i64>(within) * c.least + static_cast<i64>(more) * kUnit;
+    return first < c.count ? first : c.count;
 }
 
-// Whether chunk `within` of a block of the collective has one element more than `Setup::chunk`.
-SLEY_INLINE bool has_one_more(i64 within) {
+SLEY_INLINE i64 length_of(u32 within) { return border(within + 1) - border(within); }
+
+// The elements of a chunk of this rank, the one `index` after a place.
+SLEY_INLINE i64 chunk_length(Place where, i32 index) {
     const Setup& c = state.setup;
-    return within * c.left_over % c.chunks >= c.chunks - c.left_over;
+    if (kMisplaced || c.is_even) return c.chunk;
+    const u32 chunk = (where.bits & 0x3FFFFFFFu) + static_cast<u32>(index);
+    if (where.bits >> 30 != kScratch) return length_of(chunk % static_cast<u32>(c.chunks));
+    const i32* homes = c.homes + state.block.first_home;
+    return length_of(static_cast<u32>(homes[chunk]));
 }
 
-// The address of a tile of the chunk `index` after a place, in some rank's buffers. The last tile
-// has the additional elements, one of each chunk. A chunk of data or output without one may still
-// hold another chunk's for a time: in the memory before the scratch.
-SLEY_INLINE char* address(const Buffers& buffers, Place where, i32 index, i32 tile) {
+// The elements, of `length`, that are in a tile.
+SLEY_INLINE i32 tile_length(i64 length, i32 tile) {
+    const i64 rest = length - tile * state.setup.tile;
+    return static_cast<i32>(rest < 0 ? 0 : rest < state.setup.tile ? rest : state.setup.tile);
+}
+
+// The address of an element of the chunk `index` after a place, in some rank's buffers. A function
+// of its own, so that its numbers take no registers while data move.
+SLEY_FUNCTION char* address(const Buffers& buffers, Place where, i32 index, i64 element) {
     const Setup& c = state.setup;
     const u32 memory = where.bits >> 30;
-    const i64 chunk = static_cast<i64>(where.bits & 0x3FFFFFFFu) + index;
-    const bool is_last = tile == c.full_tiles;
-    i64 element = chunk * c.chunk + (is_last ? c.chunk : tile * c.tile);
-    if (c.left_over > 0) {
-        if (memory == kScratch) {
-            element += chunk;
-        } else {
-            const i64 group = chunk / c.chunks;
-            const i64 within = chunk - group * c.chunks;
-            if (is_last && !has_one_more(within)) {
-                return buffers.memory[kScratch] - (2 * chunk + memory + 1) * kItem;
-            }
-            element += group * c.left_over + within * c.left_over / c.chunks;
+    const u32 chunk = (where.bits & 0x3FFFFFFFu) + static_cast<u32>(index);
+    i64 first = static_cast<i64>(chunk) * c.chunk;
+    if (memory != kScratch && !c.is_even) {
+        const u32 group = chunk / static_cast<u32>(c.chunks);
+        const u32 within = chunk - group * static_cast<u32>(c.chunks);
+        if (kMisplaced && element >= length_of(within)) {
+            const i64 unit = 2 * static_cast<i64>(chunk) + memory + 1;
+            return buffers.memory[kScratch] - 16 * unit + (element + kUnit - c.chunk) * kItem;
         }
+        first = static_cast<i64>(group) * c.count + border(within);
     }
-    return buffers.memory[memory] + element * kItem;
+    return buffers.memory[memory] + (first + element) * kItem;
 }
 
 // ---- Waiting
