@@ -58,9 +58,10 @@ def check(
     op: sley.ReduceOp = sley.ReduceOp.SUM,
     *,
     one_gpu: bool = True,
+    threads: int = 512,
 ) -> None:
-    """Compiles; nothing may spill, and a block of 512 threads must fit."""
-    variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, 512, one_gpu)
+    """Compiles; nothing may spill, and a block must fit."""
+    variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, threads, one_gpu)
     compiled = compiled_text(kernels.source(engine, variant), architecture)
     assert compiled.cubin[:4] == b"\x7fELF"
     assert set(KERNELS) <= set(compiled.functions)
@@ -78,6 +79,11 @@ def test_kernels_of_every_protocol_and_type_compile_without_spills(
     protocol: str, dtype: str, engine: Engine, architecture: str
 ) -> None:
     check(with_waits(protocol), engine, dtype, architecture)
+
+
+def test_kernels_of_larger_blocks_compile_without_spills() -> None:
+    """640 threads leave 96 registers to each; more threads leave too few."""
+    check(with_waits("ll128"), Engine.INTERPRETED, "bfloat16", "sm_90", threads=640)
 
 
 @pytest.mark.slow

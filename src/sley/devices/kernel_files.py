@@ -9,9 +9,8 @@ import numpy as np
 
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
 from sley.codegen.text import one_line
-from sley.devices.settings import THREADS
+from sley.devices.settings import THREADS, Settings
 from sley.devices.tables import RANKS
-from sley.engine.limits import whole
 from sley.engine.types import data_type, reduction
 from sley.errors.devices import K515
 from sley.formats import Format
@@ -62,7 +61,7 @@ def write(
     type. Errors: K515, R504, R514.
     """
     kind, op = data_type(dtype), reduction(reduce_op)
-    threads = whole(threads, "threads", 32)
+    threads = Settings(threads=threads).threads
     c = plan.collective
     if c.ranks > RANKS:
         raise K515.error(expected=f"at most {RANKS} ranks", found=f"{c.ranks} ranks")

@@ -53,7 +53,8 @@ class Settings:
     slots: messages that a connection holds, rounded up to a power of two; by default the plan's.
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
         equal share of 24 MiB on each device, from 16 (LL128: 64) to 512 KiB.
-    threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024.
+    threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024. The last warp publishes,
+        the others move data; a single one does both.
     timeout_s: how long an instruction may wait before the call fails; by default 30 s, and with
         ranks in several processes 10 minutes, as in PyTorch: there a rank may be late, by a
         checkpoint or a slow loader.

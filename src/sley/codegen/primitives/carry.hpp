@@ -14,6 +14,10 @@ struct Piece {
     i32 length;
 };
 
+// The batches of a thread of a block with up to 512; a larger block has as many bytes under way with
+// half of that, and has half of the registers for it.
+constexpr int kShare = SLEY_THREADS > 512 ? 2 : 1;
+
 // ---- Elements in memory
 
 SLEY_INLINE void load(Vector* v, const char* at) { *v = load_vector(at); }
@@ -69,7 +73,7 @@ SLEY_INLINE void carry_units(const Piece& piece, i64 first_byte, i32 units, Made
 // elements before and after them, and all others, one by one.
 template <bool kCombines, bool kCopies, class Made>
 SLEY_INLINE void carry_elements(const Piece& p, Made made) {
-    constexpr int kBatch = kCombines ? 4 : 8;
+    constexpr int kBatch = (kCombines ? 4 : 8) / kShare;
     constexpr i32 kItems = 16 / kItem;
     const u64 in = reinterpret_cast<u64>(p.in);
     u64 difference = in ^ reinterpret_cast<u64>(p.out);
@@ -202,7 +206,7 @@ struct Words {
 // Words `first` to `end` of a piece of LL.
 template <bool kAligned, bool kReceives, bool kCombines, bool kSends>
 SLEY_INLINE bool carry_words(const Piece& p, const Flags& flags, i32 first, i32 end) {
-    constexpr int kBatch = kAligned ? 4 : 1;
+    constexpr int kBatch = kAligned ? 4 / kShare : 1;
     const i32 step = workers();
     SLEY_ROLLED
     for (i32 w = first + thread(); w < end; w += kBatch * step) {
@@ -260,7 +264,7 @@ SLEY_INLINE Part later_part(Part first, int k) {
 // that the warp can agree on whether its lines have arrived.
 template <bool kAligned, bool kReceives, bool kCombines, bool kSends>
 SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags, i32 first, i32 end) {
-    constexpr int kBatch = !kAligned ? 1 : kCombines ? 3 : 4;  // registers allow no more
+    constexpr int kBatch = kAligned ? (kCombines ? 3 : 4) / kShare : 1;  // four would spill
     const i32 turns = 8 * first + (8 * (end - first) + kWarp - 1) / kWarp * kWarp;
     SLEY_ROLLED
     for (i32 i = 8 * first + thread(); i < turns; i += kBatch * workers()) {
