@@ -876,7 +876,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "cut: places between which only messages move data have homes of their own",
-        "ir engine jobs",
+        "ir",
         "taken = np.flatnonzero(messages.send_of != NONE)",
         "taken = np.flatnonzero(messages.send_of > len(plan.instructions))",
     ),

@@ -61,15 +61,17 @@ def test_no_algorithm_keeps_a_chunk_at_the_place_of_another(name: str) -> None:
 
 
 def test_scratch_has_the_home_of_what_comes_through_messages() -> None:
-    """Chunk 1 of a block goes through scratch of both ranks to another block."""
+    """Chunk 1 of a block goes through scratch of both ranks, and back to another block."""
     hand = small_plans.Hand()
     hand.add(0, 0, Op.COPY, (small_plans.IN, 1), (small_plans.SCRATCH, 2))
     hand.add(0, 0, Op.SEND, (small_plans.SCRATCH, 2), to=1)
     hand.add(1, 0, Op.RECV, dst=(small_plans.SCRATCH, 0), of=0)
-    hand.add(1, 0, Op.COPY, (small_plans.SCRATCH, 0), (small_plans.OUT, 3))
+    hand.add(1, 0, Op.SEND, (small_plans.SCRATCH, 0), to=0)
+    hand.add(0, 0, Op.RECV, dst=(small_plans.OUT, 3), of=1)
     found = homes(hand.plan(sley.AllGather(2, chunks=2), scratch=4))
     assert not found.misplaced
     assert found.offset.tolist() == [0, 3, 4]
     assert found.scratch[[2, 3]].tolist() == [1, 1]
-    hand.add(1, 0, Op.COPY, (small_plans.SCRATCH, 0), (small_plans.OUT, 2))
+    hand.add(1, 0, Op.SEND, (small_plans.SCRATCH, 0), to=0)
+    hand.add(0, 0, Op.RECV, dst=(small_plans.OUT, 2), of=1)
     assert homes(hand.plan(sley.AllGather(2, chunks=2), scratch=4)).misplaced
