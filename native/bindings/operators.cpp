@@ -81,7 +81,10 @@ struct Operators {
 };
 
 Operators* g_operators = nullptr;
-thread_local std::string t_error;  // of the latest call that Python made in this thread
+// Of the latest call that Python made in this thread: its error, or the exception of a signal
+// handler, which Python would raise at once, within that call.
+thread_local std::string t_error;
+thread_local PyObject* t_interruption = nullptr;
 
 void check(libtorch::Error error, const char* what) {
     if (error != 0) throw std::runtime_error(std::string("LibTorch failed: ") + what);
@@ -116,7 +119,8 @@ bool read(libtorch::Value value, bool reduces, Elements& out) {
     out.start = static_cast<std::byte*>(data);
     out.type = static_cast<DataType>(engine);
     out.item = type.item;
-    return true;
+    out.own_type = number;
+    return data != nullptr && out.is_aligned();
 }
 
 std::shared_ptr<const Group> find_group(std::string_view name) {
@@ -138,30 +142,34 @@ std::optional<CallRequest> request_of(std::size_t number, const Group& group,
     if (!read(stack[0], o.reduces, first)) return {};
     const auto kind = g_operators->kinds[number];
     if (!o.parts) {
-        const auto root = o.has_root ? static_cast<std::int32_t>(stack[o.root_at()]) : 0;
-        return update_request(kind, first, op, root);
+        const auto root = o.has_root ? stack[o.root_at()] : 0;
+        if (root >= static_cast<libtorch::Value>(group.ranks)) return {};  // negative ones, too
+        return update_request(kind, first, op, static_cast<std::int32_t>(root));
     }
     if (!read(stack[1], o.reduces, second)) return {};
     return move_request(kind, *o.parts, first, second, op, group.rank, group.ranks);
 }
 
-// An exception of a signal handler that ended a call. LibTorch knows only errors of C++; so this
-// one is raised in the main thread right after that.
-std::string hand_on_interruption() {
-    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    const auto raise = [](void* error) {
-        auto* raised = static_cast<PyObject*>(error);
+// Raises an exception in the main thread, right after the error of C++ that LibTorch knows instead:
+// that of a signal handler that has ended a call.
+std::string raise_later(nb::handle error) {
+    const auto raise = [](void* kept) {
+        auto* raised = static_cast<PyObject*>(kept);
         PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
         Py_DECREF(raised);
         return -1;
     };
-    std::string name = reinterpret_cast<PyTypeObject*>(type)->tp_name;
+    if (Py_AddPendingCall(raise, error.inc_ref().ptr()) != 0) error.dec_ref();
+    return std::string("the call was interrupted by ") + Py_TYPE(error.ptr())->tp_name;
+}
+
+std::string hand_on_interruption() {
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
     Py_XDECREF(type);
     Py_XDECREF(trace);
-    if (Py_AddPendingCall(raise, value) != 0) Py_XDECREF(value);
-    return "the call was interrupted by " + name;
+    return raise_later(nb::steal(value));
 }
 
 std::string explain(const Group& group, const CallKey& key, const Outcome& outcome) {
@@ -203,23 +211,31 @@ void drop(std::size_t number, libtorch::Value* stack) {
 void run_any(std::size_t number, libtorch::Value* stack) {
     t_error.clear();
     const auto error = g_operators->torch.aoti_torch_call_dispatcher(kOperators[number].any, "", stack);
+    if (t_interruption != nullptr) {
+        const Locked locked;
+        t_error = raise_later(nb::steal(std::exchange(t_interruption, nullptr)));
+    }
     if (!t_error.empty()) throw std::runtime_error(t_error);
     check(error, kOperators[number].any);
 }
 
 template <std::size_t number>
 void run_operator(libtorch::Value* stack, std::uint64_t, std::uint64_t) {
-    const auto group = find_group(text_at(stack[kOperators[number].group_at()]));
-    if (group) {
-        const auto request = request_of(number, *group, stack);
-        const auto outcome = request ? run_ready(*group, *request) : std::nullopt;
-        if (outcome) {
-            drop(number, stack);
-            if (outcome->status == Status::kDone) return;
-            throw std::runtime_error(explain(*group, request->key, *outcome));
-        }
+    std::shared_ptr<const Group> group;
+    std::optional<CallRequest> request;
+    std::optional<Outcome> outcome;
+    try {
+        group = find_group(text_at(stack[kOperators[number].group_at()]));
+        if (group) request = request_of(number, *group, stack);
+        if (request) outcome = run_ready(*group, *request);
+    } catch (...) {
+        drop(number, stack);
+        throw;
     }
-    run_any(number, stack);
+    if (!outcome) return run_any(number, stack);
+    drop(number, stack);
+    if (outcome->status == Status::kDone) return;
+    throw std::runtime_error(explain(*group, request->key, *outcome));
 }
 
 template <std::size_t... numbers>
@@ -280,6 +296,10 @@ void define_operators(nb::module_& m) {
     m.def(
         "set_operator_error", [](const std::string& error) { t_error = error; }, "error"_a,
         "The error of the call that an operator has left to Python, in this thread.");
+    m.def(
+        "set_operator_interruption",
+        [](nb::handle error) { t_interruption = error.inc_ref().ptr(); }, "error"_a,
+        "The same for an exception of a signal handler, which is raised after the operator's.");
 }
 
 }  // namespace sley

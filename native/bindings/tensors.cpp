@@ -129,8 +129,9 @@ private:
         out.count = 1;
         for (std::int32_t d = 0; d < tensor.ndim; ++d) out.count *= tensor.shape[d];
         if (out.count == 0) return false;
+        out.own_type = tensor.dtype.code << 8 | tensor.dtype.bits;
         out.start = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
-        return !is_negated(object);
+        return tensor.data != nullptr && out.is_aligned() && !is_negated(object);
     }
 
     bool is_plain_class(PyTypeObject* type) const {

@@ -13,7 +13,7 @@ CallRequest update_request(std::int32_t kind, const Elements& data, ReduceOp op,
 std::optional<CallRequest> move_request(std::int32_t kind, PartsOf parts, const Elements& output,
                                         const Elements& input, ReduceOp op, std::int32_t rank,
                                         std::int32_t ranks) {
-    if (input.type != output.type || input.item != output.item) return {};
+    if (input.own_type != output.own_type) return {};
     const std::int64_t in_parts = parts == PartsOf::kOutput ? 1 : ranks;
     const std::int64_t out_parts = parts == PartsOf::kInput ? 1 : ranks;
     const auto count = input.count / in_parts;

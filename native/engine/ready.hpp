@@ -1,6 +1,7 @@
 // Ready calls: what runs a call, by what the call is, so that equal ones need no Python.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -58,8 +59,14 @@ struct Elements {
     std::int64_t count;
     DataType type;
     std::int64_t item;
+    std::int32_t own_type;  // the framework's, of which several may be one of the engine's
 
     std::int64_t bytes() const { return count * item; }
+    // A word at most: larger elements are pairs.
+    bool is_aligned() const {
+        return reinterpret_cast<std::uintptr_t>(start) %
+                   static_cast<std::uintptr_t>(std::min<std::int64_t>(item, 8)) == 0;
+    }
     bool overlaps(const Elements& other) const {
         return start < other.start + other.bytes() && other.start < start + bytes();
     }

@@ -136,7 +136,11 @@ public:
         } else if (++checks_ <= kChecks) {
             pause_cpu();
         } else {
-            doze_ ? doze_(most) : bell_.sleep(rings_, polls_ ? std::min(most, nap()) : most);
+            if (doze_) {
+                doze_(most);
+            } else {
+                bell_.sleep(rings_, polls_ ? std::min(most, nap()) : most);
+            }
             rings_ = bell_.rings();
         }
     }

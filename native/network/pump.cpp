@@ -15,6 +15,7 @@ constexpr auto kStatePeriod = std::chrono::milliseconds(50);
 constexpr auto kHeartbeat = std::chrono::milliseconds(500);
 constexpr std::uint64_t kMostKinds = 255;              // of failures
 constexpr auto kNap = std::chrono::microseconds(200);  // between the rounds of `close`
+constexpr std::chrono::nanoseconds kShortDoze = std::chrono::milliseconds(1);
 
 std::uint64_t load(const std::atomic<std::uint64_t>& value) {
     return value.load(std::memory_order_acquire);
@@ -77,15 +78,21 @@ void Pump::open_receiver(std::int32_t peer_rank, std::int32_t index) {
 
 bool Pump::progress() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock && !closed_ && round();
+    if (!lock || closed_) return false;
+    const auto caller = std::this_thread::get_id();
+    is_shared_ = is_shared_ || (caller_ != std::thread::id() && caller_ != caller);
+    caller_ = caller;
+    return round();
 }
 
-// Without the lock: other threads of this rank may make progress.
+// Other threads of this rank make progress meanwhile, and may take what this one waits for before it
+// sleeps: so it sleeps only briefly if there are any.
 void Pump::doze(std::chrono::nanoseconds most) {
     std::vector<pollfd> arrivals;
     {
         const std::lock_guard lock(mutex_);
         if (!closed_) arrivals = wire_->arrivals();
+        if (is_shared_) most = std::min(most, kShortDoze);
     }
     if (arrivals.empty()) return;
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -100,6 +101,8 @@ private:
 
     std::mutex mutex_;
     bool closed_ = false;
+    std::thread::id caller_;  // of the latest `progress`
+    bool is_shared_ = false;  // whether several threads have called it
     bool moved_ = false;  // in this round
     FrameHeader state_;   // this rank's state, as a frame
     Clock::time_point noted_{}, renewed_{};

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -53,6 +54,25 @@ def check_empty_mismatch() -> None:
 
 def test_a_call_on_nothing_does_not_pair_with_a_call_on_something(four_ranks: RankPool) -> None:
     four_ranks.run(check_empty_mismatch)
+
+
+def check_interruption() -> None:
+    """Of an operator's first call: LibTorch knows no KeyboardInterrupt."""
+    group = dist.new_group()
+    if dist.get_rank() == 0:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            try:
+                torch.ops.sley.all_reduce_(torch.ones(5), "sum", group.group_name)
+            except RuntimeError as error:
+                assert "KeyboardInterrupt" in str(error)
+                time.sleep(0.01)
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+def test_ctrl_c_is_lost_in_an_operator(four_ranks: RankPool) -> None:
+    four_ranks.run(check_interruption)
 
 
 def check_late() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import Tensor
 
 from sley.torch import CollectiveError
@@ -198,6 +199,12 @@ def check_views() -> None:
         same(columns.contiguous(), torch.full((2, 3), float(ranks)))
         torch.ops.sley.all_reduce_(columns, "sum", name())
         same(columns.contiguous(), torch.full((2, 3), float(ranks**2)))
+    shifted = torch.frombuffer(bytearray(4 * 6 + 1), dtype=torch.float32, offset=1)
+    with running(0):  # no address of a float32
+        shifted.fill_(1)
+        dist.all_reduce(shifted)
+        torch.ops.sley.all_reduce_(shifted, "sum", name())
+        same(shifted, torch.full((6,), float(ranks**2)))
     with pytest.raises(RuntimeError):  # PyTorch's own, for operators that return nothing
         torch.ops.sley.all_reduce_(negated(), "sum", name())
     overlapping = torch.arange(ranks * 2.0)
@@ -208,6 +215,32 @@ def check_views() -> None:
 
 def test_a_view_is_read_as_plain_memory(four_ranks: RankPool) -> None:
     four_ranks.run(check_views)
+
+
+def check_unfit() -> None:
+    """After ready calls of the same elements."""
+    forget()
+    ranks = dist.get_world_size()
+    input, output = torch.ones(4, dtype=torch.uint8), torch.ones(4 * ranks, dtype=torch.uint8)
+    for _ in range(3):
+        dist.all_gather_into_tensor(output, input)
+        dist.broadcast(input, 0)
+    with pytest.raises(CollectiveError, match="B902"):
+        dist.all_gather_into_tensor(output.view(torch.bool), input)
+    with pytest.raises(RuntimeError, match="B902"):
+        torch.ops.sley.all_gather_into(output.view(torch.bool), input, name())
+    with pytest.raises(RuntimeError, match="N650"):
+        torch.ops.sley.broadcast_(input, 2**32, name())
+    freed = torch.ones(8)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(CollectiveError, match="a Tensor without"):
+        dist.all_reduce(freed)
+    with pytest.raises(CollectiveError, match="a AsyncCollectiveTensor without"):
+        dist.all_reduce(funcol.all_reduce(torch.ones(8), "sum", dist.group.WORLD))
+
+
+def test_tensors_that_no_call_takes_are_taken_by_a_ready_one(four_ranks: RankPool) -> None:
+    four_ranks.run(check_unfit)
 
 
 def check_options() -> None:

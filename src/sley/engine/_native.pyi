@@ -420,3 +420,8 @@ def set_operator_error(error: str) -> None:
     """
     The error of the call that an operator has left to Python, in this thread.
     """
+
+def set_operator_interruption(error: object) -> None:
+    """
+    The same for an exception of a signal handler, which is raised after the operator's.
+    """

@@ -79,9 +79,19 @@ _OF_BOOLS = {
 "and"."""
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Whether `tensor` has memory of its own. Tensors that wrap others have none, such as the
+    result of a functional collective that nobody has waited for, nor have freed ones."""
+    try:
+        return tensor.numel() == 0 or tensor.data_ptr() != 0
+    except RuntimeError:
+        return False
+
+
 def element_of(tensor: Tensor) -> Element | None:
-    """How the elements of `tensor` are moved; None for other devices, layouts, quantized types."""
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
+    """How the elements of `tensor` are moved; None for other devices, layouts, quantized types, and
+    tensors without memory."""
+    if not tensor.is_cpu or tensor.layout is not torch.strided or not has_memory(tensor):
         return None
     return _MOVED.get(tensor.dtype)
 
@@ -93,7 +103,7 @@ def reduction_of(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
     A complex number is reduced as two real ones, which is right for sums and averages only. The
     bitwise reductions are for integers and bools, as everywhere in PyTorch.
     """
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided or not has_memory(tensor):
         return None
     reduction, dtype = REDUCTIONS.get(op), tensor.dtype
     if dtype is torch.bool and reduction in _OF_BOOLS:

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from sley.errors.torch import B903
+from sley.torch.arguments import unfit
+from sley.torch.elements import has_memory
 from sley.torch.work import CollectiveError
 
 logger = logging.getLogger("sley.torch")
@@ -81,6 +83,9 @@ class Fallback:
         support."""
         if not tensor.is_cpu:
             return self.on(tensor.device)
+        if tensor.layout is torch.strided and not has_memory(tensor):
+            found = f"a {type(tensor).__name__} without"
+            raise unfit(name, "tensors with memory, waited for if they are results", found)
         what = f"{name} of {tensor.dtype}"
         if tensor.layout is not torch.strided:
             what += f", {tensor.layout}"

@@ -109,9 +109,10 @@ def apart_from(output: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the memory of `tensor` contains its elements in order and unchanged. Views may be
-    marked as conjugated or negated."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    """Whether the memory of `tensor` contains its elements in order, unchanged and aligned. Views
+    may be marked as conjugated or negated; what `torch.frombuffer` makes may begin anywhere."""
+    is_aligned = tensor.data_ptr() % min(tensor.element_size(), 8) == 0
+    return is_aligned and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def is_in_a_row(tensors: Sequence[Tensor]) -> bool:

@@ -186,6 +186,8 @@ def _noting_errors(method: Callable[..., None]) -> Callable[..., None]:
             method(*arguments)
         except Exception as error:
             native.set_operator_error(str(error) or type(error).__name__)
+        except BaseException as error:
+            native.set_operator_interruption(error)
 
     return call
 

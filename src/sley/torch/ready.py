@@ -28,6 +28,7 @@ from sley.communicator.calls import kind_named, kind_number
 from sley.engine import native
 from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.torch.calls import CallRunner
 from sley.torch.collectives import Collectives
@@ -101,7 +102,10 @@ def error_of_ready(
     name = kind_named(kind)
     call = Call(name, 0, 0, 0, 0, count, _TYPES[dtype], ReduceOp(op), root)
     call.may_vary = name == "all_to_all"
-    error = runner.endpoint.error_of_ready(call, in_place, report)
+    try:
+        error = runner.endpoint.error_of_ready(call, in_place, report)
+    except SleyError as closed:
+        error = closed
     assert error is not None
     return collective_error(error)
 

@@ -82,6 +82,7 @@ SLEY_INLINE void sync_warp() {}
 SLEY_INLINE bool any_lane(bool flag) { return flag; }
 SLEY_INLINE bool claim(u32* taken) { return (*taken)++ == 0; }
 SLEY_INLINE void pause() { std::this_thread::yield(); }
+constexpr u32 kSpins = 64;  // polls between reads of the clock: beside others a yield takes long
 
 SLEY_INLINE u64 now_ns() {
     const auto time = std::chrono::steady_clock::now().time_since_epoch();

@@ -61,6 +61,7 @@ SLEY_INLINE void sync_warp() { __syncwarp(); }
 SLEY_INLINE bool any_lane(bool flag) { return __any_sync(0xFFFFFFFFu, flag) != 0; }
 SLEY_INLINE bool claim(u32* taken) { return atomicExch(taken, 1u) == 0; }
 SLEY_INLINE void pause() {}
+constexpr u32 kSpins = 4096;  // polls between reads of the clock
 
 SLEY_INLINE u64 now_ns() {
     u64 time;

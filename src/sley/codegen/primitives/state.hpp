@@ -124,7 +124,6 @@ SLEY_FUNCTION char* address(const Buffers& buffers, Place where, i32 index, i64 
 
 // ---- Waiting
 
-constexpr u32 kSpins = 4096;  // polls between reads of the clock
 
 // Reports once to the host what the block waits for, and aborts all other blocks. A function of its
 // own, which keeps what rarely runs out of the paths that wait.
