@@ -991,8 +991,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "torch: a negated view is read as it is in memory",
         "torch",
-        "return !is_negated(object);",
-        "return true;",
+        "return tensor.data != nullptr && out.is_aligned() && !is_negated(object);",
+        "return tensor.data != nullptr && out.is_aligned();",
     ),
     _fault(
         "torch: a registered plan doesn't run ready calls",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from support.gpu_checks import (
 from support.gpu_plans import cases, compiled, counts, ring
 from support.gpu_processes import check_calls, check_gone
 
+SLOW = partial(pytest.param, marks=pytest.mark.slow)
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
 
 
@@ -31,8 +33,14 @@ def device() -> ThreadsDevice:
     return threads()
 
 
-@ENGINES
-@pytest.mark.parametrize("name", ["ring-allreduce", "all-pairs-alltoall", "binomial-broadcast"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("ring-allreduce", Engine.GENERATED),
+        ("all-pairs-alltoall", Engine.INTERPRETED),
+        ("binomial-broadcast", Engine.GENERATED),
+    ],
+)
 def test_the_check_of_the_library_passes_on_threads(
     name: str, engine: Engine, device: ThreadsDevice
 ) -> None:
@@ -86,12 +94,12 @@ def test_the_check_of_memory_passes_on_threads(device: ThreadsDevice) -> None:
     check_memory(device, 1 << 30)
 
 
-@pytest.mark.parametrize("protocol", ["SIMPLE", "DIRECT"])
+@pytest.mark.parametrize("protocol", [SLOW("SIMPLE"), "DIRECT"])
 def test_the_check_of_processes_passes_on_threads(protocol: str) -> None:
     check_calls("threads", 2, protocol, "generated")
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", SLOW("stop")])
 def test_the_check_of_a_rank_that_is_gone_passes_on_threads(how: str) -> None:
     check_gone("threads", how, timeout_s=1.0)
 
