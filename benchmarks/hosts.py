@@ -147,7 +147,8 @@ def start() -> list[Engine]:
     world = MPI.COMM_WORLD
     os.environ.update(RANK=str(world.rank), WORLD_SIZE=str(world.size))
     dist.init_process_group("gloo")
-    name = ".".join(MPI.Get_library_version().split(",")[0].split(".")[:3])
+    vendor, version = MPI.get_vendor()
+    name = f"{vendor} {'.'.join(map(str, version))}"
     return [Engine(name, 1, lambda data: world.Allreduce(MPI.IN_PLACE, data))]
 
 
@@ -229,7 +230,7 @@ def engines_of(
 def report(times: list[Times], hosts: int, gbps: float) -> str:
     sums = [t for t in times if t.what == "AllReduce"]
     shifts = [t for t in times if t.what == "AllToNext"]
-    fewest = min((t.nics for t in sums if t.engine != "gloo"), default=1)
+    fewest = min((t.nics for t in sums if t.engine.startswith("sley")), default=1)
 
     def one_interface(t: Times) -> Times | None:
         if t.nics == fewest or "direct" in t.engine:

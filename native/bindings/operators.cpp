@@ -143,7 +143,7 @@ std::optional<CallRequest> request_of(std::size_t number, const Group& group,
     const auto kind = g_operators->kinds[number];
     if (!o.parts) {
         const auto root = o.has_root ? stack[o.root_at()] : 0;
-        if (root >= static_cast<libtorch::Value>(group.ranks)) return {};  // negative ones, too
+        if (root >= static_cast<libtorch::Value>(group.ranks)) return {};  // or negative
         return update_request(kind, first, op, static_cast<std::int32_t>(root));
     }
     if (!read(stack[1], o.reduces, second)) return {};

@@ -286,7 +286,8 @@ private:
         const bool was_stopped = now - looked_ >= kStopped;
         if (rest_.is_first_wait() || beats != beats_ || was_stopped) moved_ = now;
         looked_ = now;
-        is_quiet_ = now - moved_ >= (control_.doze ? kQuietNetwork : kQuiet) || now - began_ >= kLongWait;
+        const auto quiet = control_.doze ? kQuietNetwork : kQuiet;
+        is_quiet_ = now - moved_ >= quiet || now - began_ >= kLongWait;
         beats_ = beats;
         if (now - glanced_ >= glances_) {
             glanced_ = now;

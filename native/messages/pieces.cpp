@@ -120,7 +120,7 @@ std::int64_t Incoming::take(const std::byte* from, std::int64_t bytes, bool is_p
     } else {
         copy_bytes(to_ + at_, from, static_cast<std::size_t>(bytes));
     }
-    // A sender that has given up may have overwritten them meanwhile.
+    // A sender that has given up may have overwritten the data meanwhile.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (is_pulled && fabric_.control().failed()) return 0;
     receiver_->release();

@@ -84,8 +84,8 @@ class Fallback:
         if not tensor.is_cpu:
             return self.on(tensor.device)
         if tensor.layout is torch.strided and not has_memory(tensor):
-            found = f"a {type(tensor).__name__} without"
-            raise unfit(name, "tensors with memory, waited for if they are results", found)
+            expected = "tensors with memory (wait for those that functional collectives return)"
+            raise unfit(name, expected, f"{type(tensor).__name__}, without memory")
         what = f"{name} of {tensor.dtype}"
         if tensor.layout is not torch.strided:
             what += f", {tensor.layout}"
