@@ -28,10 +28,9 @@ void define_operators(nanobind::module_& m);
 void define_ready(nanobind::module_& m);
 void define_tensors(nanobind::module_& m);
 
-// Calls without a number. Throw std::invalid_argument for an unknown type or operation.
-Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte* input,
-               std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes);
-Call make_varying(std::shared_ptr<const Parts> parts, std::int32_t type, std::uint64_t what);
+// Throw std::invalid_argument for an unknown type or operation.
+DataType to_type(std::int32_t type);
+ReduceOp to_op(std::int32_t op);
 
 // An outcome for Python, as plain values that can be pickled: (status, seconds, rank, bytes,
 // [(instruction, tile, reason, target)], whether it ran with varying counts instead).
@@ -54,6 +53,21 @@ inline Problem problem_of(const Outcome& outcome) {
     if (outcome.status == Status::kDone && !outcome.varied) return {};
     return to_report(outcome);
 }
+
+// A Python function that any thread may call and destroy.
+class Function {
+public:
+    explicit Function(nanobind::object function)
+        : function_(function.release().ptr(), [](PyObject* kept) {
+              if (is_python_ending()) return;
+              const Locked locked;
+              Py_DECREF(kept);
+          }) {}
+    nanobind::handle operator*() const { return function_.get(); }
+
+private:
+    std::shared_ptr<PyObject> function_;
+};
 
 // Memory owned by Python, by its address.
 using Address = std::uintptr_t;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
-#include "bindings/calls.hpp"
 #include "engine/calls.hpp"
 
 namespace nb = nanobind;
@@ -20,17 +19,34 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-Call make_recorded(std::int64_t count, std::int32_t type, std::int32_t op, Address input,
-                   std::int64_t input_bytes, Address output, std::int64_t output_bytes,
-                   std::uint64_t what, const Varying& varying) {
-    Call call = make_call(count, type, op, at(input), input_bytes, at(output), output_bytes);
-    const auto record = varying ? std::get<1>(*varying) : 0;
-    call.record = {0, what, static_cast<std::uint64_t>(count), record};
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, Address input,
+               std::int64_t input_bytes, Address output, std::int64_t output_bytes) {
+    return {count, to_type(type), to_op(op), {at(input), at(output)}, {input_bytes, output_bytes},
+            {}, nullptr, nullptr};
+}
+
+Call make_in_blocks(std::int64_t count, std::int32_t type, std::int32_t op,
+                    std::shared_ptr<Parts> blocks) {
+    auto call = make_call(count, type, op, 0, 0, 0, 0);
+    const auto item = static_cast<std::int64_t>(item_size(call.type));
+    for (const auto memory : {kInput, kOutput}) {
+        call.bytes[memory] = static_cast<std::int64_t>(blocks->of[memory].size()) * count * item;
+    }
+    call.blocks = std::move(blocks);
     return call;
 }
 
-Problem run_here(Owned<Calls>& calls, const Runner& runner, const Call& call, double timeout_s,
-                 std::int64_t iterations) {
+Call make_varying(std::shared_ptr<Parts> parts, std::int32_t type) {
+    return varying_call(std::move(parts), to_type(type));
+}
+
+Runner make_runner(std::shared_ptr<Engine> engine, std::shared_ptr<Choice> choice,
+                   std::uint64_t what, const Runner* varying) {
+    return {{std::move(engine), what}, std::move(choice), varying ? varying->own : Option{}};
+}
+
+Problem run(Owned<Calls>& calls, const Runner& runner, const Call& call, double timeout_s,
+            std::int64_t iterations) {
     Outcome outcome;
     {
         const Waiting waiting;
@@ -39,85 +55,6 @@ Problem run_here(Owned<Calls>& calls, const Runner& runner, const Call& call, do
     raise_if_interrupted();
     return problem_of(outcome);
 }
-
-template <class Target>
-Problem run_now(Owned<Calls>& calls, const std::shared_ptr<Target>& target, std::int64_t count,
-                std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
-                Address output, std::int64_t output_bytes, std::uint64_t what,
-                const Varying& varying, double timeout_s, std::int64_t iterations) {
-    const auto call = make_recorded(count, type, op, input, input_bytes, output, output_bytes,
-                                    what, varying);
-    return run_here(calls, runner_of(target, varying), call, timeout_s, iterations);
-}
-
-template <class Target>
-std::shared_ptr<Ticket> submit(Owned<Calls>& calls, const std::shared_ptr<Target>& target,
-                               std::int64_t count, std::int32_t type, std::int32_t op,
-                               Address input, std::int64_t input_bytes, Address output,
-                               std::int64_t output_bytes, std::uint64_t what,
-                               const Varying& varying, double timeout_s) {
-    const auto call = make_recorded(count, type, op, input, input_bytes, output, output_bytes,
-                                    what, varying);
-    return calls->submit(runner_of(target, varying), call, timeout_s);
-}
-
-// A call of equal counts whose buffers are blocks, maybe apart.
-Call make_in_blocks(std::int64_t count, std::int32_t type, std::int32_t op,
-                    const std::shared_ptr<Parts>& blocks, std::uint64_t what) {
-    const auto item = static_cast<std::int64_t>(item_size(make_call(0, type, op, {}, 0, {}, 0).type));
-    const auto bytes = [&](Memory memory) {
-        return static_cast<std::int64_t>(blocks->of[memory].size()) * count * item;
-    };
-    auto call = make_recorded(count, type, op, 0, bytes(kInput), 0, bytes(kOutput), what, {});
-    call.blocks = blocks;
-    return call;
-}
-
-template <class Target>
-Problem run_in_blocks(Owned<Calls>& calls, const std::shared_ptr<Target>& target,
-                      std::int64_t count, std::int32_t type, std::int32_t op,
-                      const std::shared_ptr<Parts>& blocks, std::uint64_t what, double timeout_s,
-                      std::int64_t iterations) {
-    const auto call = make_in_blocks(count, type, op, blocks, what);
-    return run_here(calls, runner_of(target, {}), call, timeout_s, iterations);
-}
-
-template <class Target>
-std::shared_ptr<Ticket> submit_in_blocks(Owned<Calls>& calls, const std::shared_ptr<Target>& target,
-                                         std::int64_t count, std::int32_t type, std::int32_t op,
-                                         const std::shared_ptr<Parts>& blocks, std::uint64_t what,
-                                         double timeout_s) {
-    return calls->submit(runner_of(target, {}), make_in_blocks(count, type, op, blocks, what),
-                         timeout_s);
-}
-
-Problem run_varying(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine,
-                    const std::shared_ptr<Parts>& parts, std::int32_t type, std::uint64_t what,
-                    double timeout_s, std::int64_t iterations) {
-    return run_here(calls, runner_of(engine, {}), make_varying(parts, type, what), timeout_s,
-                    iterations);
-}
-
-std::shared_ptr<Ticket> submit_varying(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine,
-                                       const std::shared_ptr<Parts>& parts, std::int32_t type,
-                                       std::uint64_t what, double timeout_s) {
-    return calls->submit(runner_of(engine, {}), make_varying(parts, type, what), timeout_s);
-}
-
-// A Python function that any thread may call and destroy.
-class Function {
-public:
-    explicit Function(nb::callable function)
-        : function_(function.release().ptr(), [](PyObject* kept) {
-              if (is_python_ending()) return;
-              const Locked locked;
-              Py_DECREF(kept);
-          }) {}
-    nb::handle operator*() const { return function_.get(); }
-
-private:
-    std::shared_ptr<PyObject> function_;
-};
 
 using Options = std::vector<std::tuple<std::shared_ptr<Engine>, std::uint64_t>>;
 using TurnRows = std::vector<std::tuple<std::int32_t, std::int64_t>>;
@@ -169,6 +106,31 @@ void define_choice(nb::module_& m) {
                             "How many turns there may be at once.");
 }
 
+void define_call(nb::module_& m) {
+    nb::class_<Call>(m, "Call", "A rank's call, on memory by address, which must stay.")
+        .def_static("create", &make_call, "count"_a, "dtype"_a, "op"_a, "input"_a, "input_bytes"_a,
+                    "output"_a, "output_bytes"_a,
+                    "count: elements of a block. dtype, op: numbers of a DataType and a ReduceOp.")
+        .def_static("in_blocks", &make_in_blocks, "count"_a, "dtype"_a, "op"_a, "blocks"_a,
+                    "A call of equal counts whose buffers' blocks may be apart.")
+        .def_static("varying", &make_varying, "parts"_a, "dtype"_a, "A call of varying counts.");
+    nb::class_<Runner>(m, "Runner", "What runs equal calls.")
+        .def_static(
+            "create",
+            [](std::shared_ptr<Engine> engine, std::uint64_t what, const Runner* varying) {
+                return make_runner(std::move(engine), nullptr, what, varying);
+            },
+            "engine"_a, "what"_a, "varying"_a.none(),
+            "what: the calls' record. varying: what runs them if another rank makes them with "
+            "varying counts; None if none may.")
+        .def_static(
+            "create",
+            [](std::shared_ptr<Choice> choice, std::uint64_t what, const Runner* varying) {
+                return make_runner(nullptr, std::move(choice), what, varying);
+            },
+            "choice"_a, "what"_a, "varying"_a.none(), "On a choice's engines, with their records.");
+}
+
 void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
     auto* kept = then.release().ptr();
     ticket.on_done([kept] {
@@ -212,42 +174,20 @@ void define_ticket(nb::module_& m) {
 void define_calls(nb::module_& m) {
     define_ticket(m);
     define_choice(m);
+    define_call(m);
     nb::class_<Owned<Calls>>(m, "Calls", "The collective calls of a communicator, in order.")
         .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
         .def(
             "is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); },
             "Whether this is the thread that runs submitted calls, which must not wait for one.")
-        .def("run", &run_now<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
-             "timeout_s"_a, "iterations"_a,
-             "Runs a call `iterations` times back to back, on memory by address; returns what "
-             "`Ticket.outcome` does. what: the call's record. varying: the engine, and its record, "
-             "that run the call if another rank makes it with varying counts; None if none may.")
-        .def("run", &run_now<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
-             "timeout_s"_a, "iterations"_a,
-             "Runs a call on the engines of a choice, with their records.")
-        .def("submit", &submit<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
-             "timeout_s"_a, "Runs a call in the thread; its memory must stay.")
-        .def("submit", &submit<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "varying"_a.none(),
-             "timeout_s"_a, "Runs a call on the engines of a choice, with their records.")
-        .def("run_varying", &run_varying, "engine"_a, "parts"_a, "dtype"_a, "what"_a,
-             "timeout_s"_a, "iterations"_a, "Runs a call of varying counts, as `run`.")
-        .def("submit_varying", &submit_varying, "engine"_a, "parts"_a, "dtype"_a, "what"_a,
-             "timeout_s"_a, "Runs a call of varying counts in the thread.")
-        .def("run_in_blocks", &run_in_blocks<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a,
-             "blocks"_a, "what"_a, "timeout_s"_a, "iterations"_a,
-             "Runs a call of equal counts, as `run`, whose buffers' blocks may be apart.")
-        .def("run_in_blocks", &run_in_blocks<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a,
-             "blocks"_a, "what"_a, "timeout_s"_a, "iterations"_a,
-             "Runs such a call on the engines of a choice.")
-        .def("submit_in_blocks", &submit_in_blocks<Engine>, "engine"_a, "count"_a, "dtype"_a,
-             "op"_a, "blocks"_a, "what"_a, "timeout_s"_a, "Runs such a call in the thread.")
-        .def("submit_in_blocks", &submit_in_blocks<Choice>, "choice"_a, "count"_a, "dtype"_a,
-             "op"_a, "blocks"_a, "what"_a, "timeout_s"_a,
-             "Runs such a call in the thread, on the engines of a choice.")
+        .def("run", &run, "runner"_a, "call"_a, "timeout_s"_a, "iterations"_a,
+             "Runs a call `iterations` times back to back; returns what `Ticket.outcome` does.")
+        .def(
+            "submit",
+            [](Owned<Calls>& self, const Runner& runner, const Call& call, double timeout_s) {
+                return self->submit(runner, call, timeout_s);
+            },
+            "runner"_a, "call"_a, "timeout_s"_a, "Runs a call in the thread.")
         .def(
             "close", [](Owned<Calls>& self) { self->close(); },
             nb::call_guard<Unlocked>(), "Ends all pending calls.");

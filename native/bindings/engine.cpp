@@ -106,10 +106,16 @@ Report run_met(Engine& engine, const Call& call, std::int64_t iterations, double
 
 Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
                Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
-    const auto call = make_call(count, type, op, reinterpret_cast<std::byte*>(input.data()),
-                                static_cast<std::int64_t>(input.size()),
-                                reinterpret_cast<std::byte*>(output.data()),
-                                static_cast<std::int64_t>(output.size()));
+    const Call call{count,
+                    to_type(type),
+                    to_op(op),
+                    {reinterpret_cast<std::byte*>(input.data()),
+                     reinterpret_cast<std::byte*>(output.data())},
+                    {static_cast<std::int64_t>(input.size()),
+                     static_cast<std::int64_t>(output.size())},
+                    {},
+                    nullptr,
+                    nullptr};
     engine.check(call);
     return run_met(engine, call, iterations, timeout_s);
 }
@@ -128,7 +134,7 @@ std::shared_ptr<Parts> make_parts(const Places& input, const Places& output) {
 
 Report run_varying(Engine& engine, const std::shared_ptr<Parts>& parts, std::int32_t type,
                    std::int64_t iterations, double timeout_s) {
-    const auto call = make_varying(parts, type, 0);
+    const auto call = varying_call(parts, to_type(type));
     engine.check(call);
     return run_met(engine, call, iterations, timeout_s);
 }
@@ -141,22 +147,16 @@ void die_with_parent() {
 #endif
 }
 
+}  // namespace
+
 DataType to_type(std::int32_t type) {
     if (type < 0 || type >= kDataTypes) throw std::invalid_argument("an unknown type");
     return static_cast<DataType>(type);
 }
 
-}  // namespace
-
-Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte* input,
-               std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes) {
+ReduceOp to_op(std::int32_t op) {
     if (op < 0 || op >= kReduceOps) throw std::invalid_argument("an unknown operation");
-    return {count, to_type(type), static_cast<ReduceOp>(op),
-            {input, output}, {input_bytes, output_bytes}, {}, nullptr, nullptr};
-}
-
-Call make_varying(std::shared_ptr<const Parts> parts, std::int32_t type, std::uint64_t what) {
-    return varying_call(std::move(parts), to_type(type), what);
+    return static_cast<ReduceOp>(op);
 }
 
 void define_engine(nb::module_& m) {

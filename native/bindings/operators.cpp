@@ -34,29 +34,18 @@ namespace {
 
 constexpr std::int32_t kNone = -1;
 
-// An operator's arguments: tensors, then a root and an operation if it has them, and the group.
+constexpr std::size_t kMostOperators = 8;
+
+// Its arguments: tensors, then a root and an operation if its kind has them, and the group.
 struct Operator {
-    const char* name;
-    const char* any;   // the one that makes any call
-    const char* kind;  // of the call
-    std::optional<PartsOf> parts;  // none: the output is the input
-    bool has_root;
-    bool reduces;
+    std::string name;
+    std::string any;  // the one that makes any call
+    Kind kind;
 
-    std::size_t root_at() const { return parts ? 2 : 1; }
-    std::size_t op_at() const { return root_at() + (has_root ? 1 : 0); }
-    std::size_t group_at() const { return op_at() + (reduces ? 1 : 0); }
+    std::size_t tensors() const { return kind.is_update() ? 1 : 2; }
+    std::size_t op_at() const { return tensors() + (kind.has_root ? 1 : 0); }
+    std::size_t group_at() const { return op_at() + (kind.reduces ? 1 : 0); }
 };
-
-constexpr std::array<Operator, 6> kOperators{{
-    {"all_reduce_", "sley::_all_reduce_", "all_reduce", {}, false, true},
-    {"broadcast_", "sley::_broadcast_", "broadcast", {}, true, false},
-    {"reduce_", "sley::_reduce_", "reduce", {}, true, true},
-    {"all_gather_into", "sley::_all_gather_into", "all_gather", PartsOf::kOutput, false, false},
-    {"reduce_scatter_into", "sley::_reduce_scatter_into", "reduce_scatter", PartsOf::kInput, false,
-     true},
-    {"all_to_all_into", "sley::_all_to_all_into", "all_to_all", PartsOf::kBoth, false, false},
-}};
 
 // The engine's type of a PyTorch type whose elements are moved, or reduced, and its bytes.
 struct Type {
@@ -67,7 +56,7 @@ struct Type {
 struct Group {
     std::shared_ptr<ReadyCalls> ready;
     std::int32_t rank, ranks;
-    PyObject* explain;
+    Function explain;
 };
 
 // They live as long as the process, as the operators do.
@@ -75,16 +64,14 @@ struct Operators {
     libtorch::Functions torch;
     std::vector<Type> types;  // by LibTorch's numbers
     std::unordered_map<std::string, std::int32_t> reductions;
-    std::array<std::int32_t, kOperators.size()> kinds;
+    std::vector<Operator> all;
     std::shared_mutex mutex;
     std::unordered_map<std::string, std::shared_ptr<const Group>> groups;
 };
 
 Operators* g_operators = nullptr;
-// Of the latest call that Python made in this thread: its error, or the exception of a signal
-// handler, which Python would raise at once, within that call.
-thread_local std::string t_error;
-thread_local PyObject* t_interruption = nullptr;
+// The exception of the latest call that Python made in this thread, if it failed.
+thread_local PyObject* t_error = nullptr;
 
 void check(libtorch::Error error, const char* what) {
     if (error != 0) throw std::runtime_error(std::string("LibTorch failed: ") + what);
@@ -131,23 +118,23 @@ std::shared_ptr<const Group> find_group(std::string_view name) {
 
 std::optional<CallRequest> request_of(std::size_t number, const Group& group,
                                       const libtorch::Value* stack) {
-    const auto& o = kOperators[number];
+    const auto& o = g_operators->all[number];
+    const auto& kind = o.kind;
     auto op = ReduceOp::kSum;
-    if (o.reduces) {
+    if (kind.reduces) {
         const auto found = g_operators->reductions.find(std::string(text_at(stack[o.op_at()])));
         if (found == g_operators->reductions.end()) return {};
         op = static_cast<ReduceOp>(found->second);
     }
     Elements first{}, second{};
-    if (!read(stack[0], o.reduces, first)) return {};
-    const auto kind = g_operators->kinds[number];
-    if (!o.parts) {
-        const auto root = o.has_root ? stack[o.root_at()] : 0;
+    if (!read(stack[0], kind.reduces, first)) return {};
+    if (kind.is_update()) {
+        const auto root = kind.has_root ? stack[1] : 0;
         if (root >= static_cast<libtorch::Value>(group.ranks)) return {};  // or negative
         return update_request(kind, first, op, static_cast<std::int32_t>(root));
     }
-    if (!read(stack[1], o.reduces, second)) return {};
-    return move_request(kind, *o.parts, first, second, op, group.rank, group.ranks);
+    if (!read(stack[1], kind.reduces, second)) return {};
+    return move_request(kind, first, second, op, group.rank, group.ranks);
 }
 
 // Raises an exception in the main thread, right after the error of C++ that LibTorch knows instead:
@@ -176,10 +163,7 @@ std::string explain(const Group& group, const CallKey& key, const Outcome& outco
     const Locked locked;
     if (PyErr_Occurred() != nullptr) return hand_on_interruption();
     try {
-        const nb::handle function(group.explain);
-        return nb::cast<std::string>(function(key.kind, static_cast<int>(key.type),
-                                              static_cast<int>(key.op), key.in_place, key.root,
-                                              key.count, to_report(outcome)));
+        return nb::cast<std::string>((*group.explain)(key, to_report(outcome)));
     } catch (nb::python_error& error) {
         return error.what();
     }
@@ -198,8 +182,8 @@ std::optional<Outcome> run_ready(const Group& group, const CallRequest& request)
 
 void drop(std::size_t number, libtorch::Value* stack) {
     const auto& torch = g_operators->torch;
-    const auto& o = kOperators[number];
-    for (std::size_t i = 0; i < (o.parts ? 2u : 1u); ++i) {
+    const auto& o = g_operators->all[number];
+    for (std::size_t i = 0; i < o.tensors(); ++i) {
         torch.aoti_torch_delete_tensor_object(reinterpret_cast<libtorch::Tensor>(stack[i]));
     }
     for (std::size_t i = o.op_at(); i <= o.group_at(); ++i) {
@@ -207,16 +191,23 @@ void drop(std::size_t number, libtorch::Value* stack) {
     }
 }
 
+// The text for LibTorch of an exception that Python has noted. That of a signal handler, which Python
+// would raise at once, within the call, is raised after it.
+std::string text_of(nb::object error) {
+    if (PyObject_IsInstance(error.ptr(), PyExc_Exception) != 1) return raise_later(error);
+    const std::string text = nb::str(error).c_str();
+    return text.empty() ? Py_TYPE(error.ptr())->tp_name : text;
+}
+
 // Leaves a call to Python, with its arguments.
 void run_any(std::size_t number, libtorch::Value* stack) {
-    t_error.clear();
-    const auto error = g_operators->torch.aoti_torch_call_dispatcher(kOperators[number].any, "", stack);
-    if (t_interruption != nullptr) {
+    const char* any = g_operators->all[number].any.c_str();
+    const auto error = g_operators->torch.aoti_torch_call_dispatcher(any, "", stack);
+    if (t_error != nullptr) {
         const Locked locked;
-        t_error = raise_later(nb::steal(std::exchange(t_interruption, nullptr)));
+        throw std::runtime_error(text_of(nb::steal(std::exchange(t_error, nullptr))));
     }
-    if (!t_error.empty()) throw std::runtime_error(t_error);
-    check(error, kOperators[number].any);
+    check(error, any);
 }
 
 template <std::size_t number>
@@ -225,7 +216,7 @@ void run_operator(libtorch::Value* stack, std::uint64_t, std::uint64_t) {
     std::optional<CallRequest> request;
     std::optional<Outcome> outcome;
     try {
-        group = find_group(text_at(stack[kOperators[number].group_at()]));
+        group = find_group(text_at(stack[g_operators->all[number].group_at()]));
         if (group) request = request_of(number, *group, stack);
         if (request) outcome = run_ready(*group, *request);
     } catch (...) {
@@ -238,26 +229,27 @@ void run_operator(libtorch::Value* stack, std::uint64_t, std::uint64_t) {
     throw std::runtime_error(explain(*group, request->key, *outcome));
 }
 
+// LibTorch tells a kernel only its arguments, so each operator has its own function.
 template <std::size_t... numbers>
-void add_kernels(libtorch::Library library, std::index_sequence<numbers...>) {
-    const auto& torch = g_operators->torch;
-    (check(torch.aoti_torch_library_impl(library, kOperators[numbers].name,
-                                         &run_operator<numbers>),
-           kOperators[numbers].name),
-     ...);
+constexpr std::array<libtorch::Kernel, kMostOperators> make_kernels(
+    std::index_sequence<numbers...>) {
+    return {&run_operator<numbers>...};
 }
+constexpr auto kKernels = make_kernels(std::make_index_sequence<kMostOperators>());
 
 using TypeRows = std::vector<std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>>;
 using Numbers = std::unordered_map<std::string, std::int32_t>;
+using Kinds = std::vector<std::tuple<std::string, Kind>>;
 
 void add_operators(const std::string& path, const TypeRows& types, const Numbers& reductions,
-                   const Numbers& kinds) {
+                   const Kinds& kinds) {
     if (g_operators != nullptr) return;
+    if (kinds.size() > kMostOperators) throw std::invalid_argument("too many operators");
     auto operators = std::make_unique<Operators>();
     operators->torch = libtorch::find_functions(path);
     operators->reductions = reductions;
-    for (std::size_t i = 0; i < kOperators.size(); ++i) {
-        operators->kinds[i] = kinds.at(kOperators[i].kind);
+    for (const auto& [name, kind] : kinds) {
+        operators->all.push_back({name, "sley::_" + name, kind});
     }
     for (const auto& [name, moved, reduced, item] : types) {
         const auto number = libtorch::find_type(path, name);
@@ -271,15 +263,28 @@ void add_operators(const std::string& path, const TypeRows& types, const Numbers
     check(g_operators->torch.aoti_torch_library_init_impl("sley", "CPU", __FILE__, __LINE__,
                                                           &library),
           "a library of operators");
-    add_kernels(library, std::make_index_sequence<kOperators.size()>());
+    for (std::size_t i = 0; i < g_operators->all.size(); ++i) {
+        const auto* name = g_operators->all[i].name.c_str();
+        check(g_operators->torch.aoti_torch_library_impl(library, name, kKernels[i]), name);
+    }
 }
 
 void add_group(const std::string& name, std::shared_ptr<ReadyCalls> ready, std::int32_t rank,
                std::int32_t ranks, AnyFunction explain) {
     auto group = std::make_shared<Group>(
-        Group{std::move(ready), rank, ranks, explain.release().ptr()});
+        Group{std::move(ready), rank, ranks, Function(std::move(explain))});
     const std::unique_lock lock(g_operators->mutex);
     g_operators->groups[name] = std::move(group);
+}
+
+// Forgets a group, unless another one has its name by now.
+void remove_group(const std::string& name, const std::shared_ptr<ReadyCalls>& ready) {
+    std::shared_ptr<const Group> ended;  // destroyed without the lock
+    const std::unique_lock lock(g_operators->mutex);
+    const auto found = g_operators->groups.find(name);
+    if (found == g_operators->groups.end() || found->second->ready != ready) return;
+    ended.swap(found->second);
+    g_operators->groups.erase(found);
 }
 
 }  // namespace
@@ -288,18 +293,17 @@ void define_operators(nb::module_& m) {
     m.def("add_operators", &add_operators, "path"_a, "types"_a, "reductions"_a, "kinds"_a,
           "Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: "
           "PyTorch's name, the engine's numbers of a type whose elements are moved and reduced "
-          "(-1: none), and its bytes. reductions, kinds: the engine's numbers, by name. "
-          "RuntimeError if LibTorch lacks a function.");
+          "(-1: none), and its bytes. reductions: the engine's numbers, by name. kinds: each "
+          "operator's name, and what it calls. RuntimeError if LibTorch lacks a function.");
     m.def("add_group", &add_group, "name"_a, "ready"_a, "rank"_a, "ranks"_a, "explain"_a,
           "Makes the ready calls of a group known to the operators. explain: the error of a call "
-          "as text, from what `ReadyCalls.put` takes and its report.");
+          "as text, from its `CallKey` and its report.");
+    m.def("remove_group", &remove_group, "name"_a, "ready"_a,
+          "Makes a group unknown again, if its ready calls are these.");
     m.def(
-        "set_operator_error", [](const std::string& error) { t_error = error; }, "error"_a,
-        "The error of the call that an operator has left to Python, in this thread.");
-    m.def(
-        "set_operator_interruption",
-        [](nb::handle error) { t_interruption = error.inc_ref().ptr(); }, "error"_a,
-        "The same for an exception of a signal handler, which is raised after the operator's.");
+        "set_operator_error",
+        [](nb::handle error) { Py_XSETREF(t_error, error.inc_ref().ptr()); }, "error"_a,
+        "The exception of the call that an operator has left to Python, in this thread.");
 }
 
 }  // namespace sley

@@ -88,26 +88,28 @@ public:
         read_ = api->read;
     }
 
+    // Whether the calls of this process are recorded, which Python's functions do.
+    static inline bool is_watched = false;
+
     // A call whose output is its input; whether it has run.
-    bool update(std::int32_t kind, nb::handle options_class, bool reduces, bool has_root,
-                nb::handle tensors, nb::handle given) {
+    bool update(const Kind& kind, nb::handle options_class, nb::handle tensors, nb::handle given) {
         Elements data{};
         if (!PyList_CheckExact(tensors.ptr()) || PyList_GET_SIZE(tensors.ptr()) != 1) return false;
-        if (!read(PyList_GET_ITEM(tensors.ptr(), 0), reduces, data)) return false;
-        const auto options = read(given, options_class, reduces, has_root);
+        if (!read(PyList_GET_ITEM(tensors.ptr(), 0), kind.reduces, data)) return false;
+        const auto options = read(given, options_class, kind);
         if (!options.is_plain) return false;
         return run(update_request(kind, data, static_cast<ReduceOp>(options.op), options.root));
     }
 
     // A call from one tensor to another; whether it has run.
-    bool move(std::int32_t kind, nb::handle options_class, bool reduces, PartsOf parts,
-              nb::handle output, nb::handle input, nb::handle given) {
+    bool move(const Kind& kind, nb::handle options_class, nb::handle output, nb::handle input,
+              nb::handle given) {
         Elements in{}, out{};
-        if (!read(output, reduces, out) || !read(input, reduces, in)) return false;
-        const auto options = read(given, options_class, reduces, false);
+        if (!read(output, kind.reduces, out) || !read(input, kind.reduces, in)) return false;
+        const auto options = read(given, options_class, kind);
         if (!options.is_plain) return false;
-        const auto request = move_request(kind, parts, out, in, static_cast<ReduceOp>(options.op),
-                                          rank_, ranks_);
+        const auto request = move_request(kind, out, in, static_cast<ReduceOp>(options.op), rank_,
+                                          ranks_);
         return request && run(*request);
     }
 
@@ -150,7 +152,7 @@ private:
         return negated;
     }
 
-    Options read(nb::handle given, nb::handle options_class, bool reduces, bool has_root) const {
+    Options read(nb::handle given, nb::handle options_class, const Kind& kind) const {
         Options options;
         if (reinterpret_cast<PyObject*>(Py_TYPE(given.ptr())) != options_class.ptr()) return {};
         if (!nb::getattr(given, async_op_).is(nb::handle(Py_False))) return {};
@@ -158,13 +160,13 @@ private:
                                                       no_timeout_.ptr(), Py_GT);
         if (is_timed < 0) throw nb::python_error();
         if (is_timed != 0) return {};
-        if (reduces) {
+        if (kind.reduces) {
             const auto number = PyObject_Hash(nb::getattr(given, reduce_op_).ptr());
             if (number < 0 || number >= static_cast<Py_hash_t>(reductions_.size())) return {};
             options.op = reductions_[static_cast<std::size_t>(number)];
             if (options.op == kNone) return {};
         }
-        if (has_root) options.root = nb::cast<std::int32_t>(nb::getattr(given, root_));
+        if (kind.has_root) options.root = nb::cast<std::int32_t>(nb::getattr(given, root_));
         options.is_plain = true;
         return options;
     }
@@ -179,9 +181,7 @@ private:
         raise_if_interrupted();
         if (!outcome) return false;
         if (outcome->status == Status::kDone) return true;
-        const auto& key = request.key;
-        fail_(key.kind, static_cast<int>(key.type), static_cast<int>(key.op), key.in_place,
-              key.root, key.count, to_report(*outcome));
+        fail_(request.key, to_report(*outcome));
         throw std::logic_error("a failed call without an error");
     }
 
@@ -202,40 +202,41 @@ private:
             timeout_ = nb::str("timeout"), reduce_op_ = nb::str("reduceOp"),
             root_ = nb::str("rootRank"),
             is_profiler_enabled_ = nb::str("_is_profiler_enabled");
-
-public:
-    // Whether the calls of this process are recorded, which Python's functions do.
-    static inline bool is_watched = false;
 };
 
 using Shared = std::shared_ptr<TensorCalls>;
 
-AnyFunction make_update(const Shared& calls, std::int32_t kind, nb::object options_class,
-                       bool reduces, bool has_root, AnyFunction otherwise) {
+AnyFunction make_update(const Shared& calls, const Kind& kind, nb::object options_class,
+                        AnyFunction otherwise) {
     return nb::borrow<AnyFunction>(nb::cpp_function([=](nb::args args, nb::kwargs more) -> nb::object {
         if (args.size() == 2 && more.size() == 0 &&
-            calls->update(kind, options_class, reduces, has_root, args[0], args[1])) {
+            calls->update(kind, options_class, args[0], args[1])) {
             return nb::none();
         }
         return otherwise(*args, **more);
     }));
 }
 
-AnyFunction make_move(const Shared& calls, std::int32_t kind, nb::object options_class, bool reduces,
-                     int parts, AnyFunction otherwise) {
+AnyFunction make_move(const Shared& calls, const Kind& kind, nb::object options_class,
+                      AnyFunction otherwise) {
+    // An exchange has lists of split sizes before its options; empty ones are equal parts.
+    const std::size_t last = kind.input_parts && kind.output_parts ? 4 : 2;
     return nb::borrow<AnyFunction>(nb::cpp_function([=](nb::args args, nb::kwargs more) -> nb::object {
-        // An exchange has lists of split sizes before its options; empty ones are equal parts.
-        const std::size_t last = static_cast<PartsOf>(parts) == PartsOf::kBoth ? 4 : 2;
         bool is_plain = args.size() == last + 1 && more.size() == 0;
         for (std::size_t i = 2; is_plain && i < last; ++i) {
             is_plain = PyList_CheckExact(args[i].ptr()) && PyList_GET_SIZE(args[i].ptr()) == 0;
         }
-        if (is_plain && calls->move(kind, options_class, reduces, static_cast<PartsOf>(parts),
-                                    args[0], args[1], args[last])) {
+        if (is_plain && calls->move(kind, options_class, args[0], args[1], args[last])) {
             return nb::none();
         }
         return otherwise(*args, **more);
     }));
+}
+
+AnyFunction make_function(const Shared& calls, const Kind& kind, nb::object options_class,
+                          AnyFunction otherwise) {
+    const auto make = kind.is_update() ? make_update : make_move;
+    return make(calls, kind, std::move(options_class), std::move(otherwise));
 }
 
 }  // namespace
@@ -264,18 +265,14 @@ void define_tensors(nb::module_& m) {
             "DLPack's code and bits. reductions: the engine's operation by the hash of the "
             "framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true "
             "while calls are profiled. no_timeout: the largest value of a timeout that is none. "
-            "fail: raises the error of a call, from what `ReadyCalls.put` takes and its report. "
+            "fail: raises the error of a call, from its `CallKey` and its report. "
             "ValueError for an unknown version of `exchange`.")
         .def_prop_rw_static(
             "is_watched", [](nb::handle) { return TensorCalls::is_watched; },
             [](nb::handle, bool is_watched) { TensorCalls::is_watched = is_watched; },
             "Whether all calls go to `otherwise`.")
-        .def("update", &make_update, "kind"_a, "options_class"_a, "reduces"_a, "has_root"_a,
-             "otherwise"_a, "The function of a kind of calls whose output is their input.")
-        .def("move", &make_move, "kind"_a, "options_class"_a, "reduces"_a, "parts"_a,
-             "otherwise"_a,
-             "The function of a kind of calls from one tensor to another. parts: 0 if the output "
-             "has a part for each rank, 1 if the input has, 2 if both have.");
+        .def("function", &make_function, "kind"_a, "options_class"_a, "otherwise"_a,
+             "The function for a kind of calls.");
 }
 
 }  // namespace sley

@@ -154,7 +154,8 @@ void Calls::close() {
     if (thread_.joinable()) thread_.join();
 }
 
-Outcome Calls::run(const Runner& runner, Call call, double timeout_s, std::int64_t iterations) {
+Outcome Calls::run(const Runner& runner, const Call& call, double timeout_s,
+                   std::int64_t iterations) {
     runner.check(call);
     {
         std::unique_lock lock(mutex_);
@@ -171,7 +172,7 @@ Outcome Calls::run(const Runner& runner, Call call, double timeout_s, std::int64
     return outcome;
 }
 
-std::shared_ptr<Ticket> Calls::submit(const Runner& runner, Call call, double timeout_s) {
+std::shared_ptr<Ticket> Calls::submit(const Runner& runner, const Call& call, double timeout_s) {
     runner.check(call);
     auto ticket = std::make_shared<Ticket>();
     {
@@ -186,17 +187,18 @@ std::shared_ptr<Ticket> Calls::submit(const Runner& runner, Call call, double ti
 Outcome Calls::run_in_turn(const Runner& runner, Call call, double timeout_s,
                            std::int64_t iterations) {
     Outcome outcome;
+    call.record = runner.record_of(call);
     if (runner.choice) {
         outcome = run_choice(*runner.choice, call, timeout_s, iterations);
     } else {
         call.record.sequence = ++number_;
-        outcome = run_call(*runner.engine, call, iterations, timeout_s, false);
+        outcome = run_call(*runner.own.engine, call, iterations, timeout_s, false);
     }
     if (outcome.status != Status::kVarying) return outcome;
-    // The same call, with the same number.
-    call = varying_call(runner.varying->equal_parts(call), call.type, call.record.varying);
-    call.record.sequence = number_;
-    outcome = run_call(*runner.varying, call, iterations, timeout_s, false);
+    auto& varying = *runner.varying.engine;
+    call = varying_call(varying.equal_parts(call), call.type);
+    call.record = {number_, runner.varying.what, kVaryingCount};  // the same call's
+    outcome = run_call(varying, call, iterations, timeout_s, false);
     outcome.varied = true;
     return outcome;
 }

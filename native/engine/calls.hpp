@@ -19,17 +19,24 @@ namespace sley {
 Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s,
                  bool meet);
 
-// What runs a call: an engine, or one of a choice. varying: what runs it if other ranks make it with
-// varying counts; null if none may.
+// What runs equal calls: an engine, or those of a choice; and `CallRecord::what` of the calls, which
+// that of a choice's engine replaces. varying: what runs them if other ranks make them with varying
+// counts; without an engine if none may.
 struct Runner {
-    std::shared_ptr<Engine> engine;
+    Option own;
     std::shared_ptr<Choice> choice;
-    std::shared_ptr<Engine> varying;
+    Option varying;
 
     // Throws what `Engine::check` does.
     void check(const Call& call) const {
-        engine ? engine->check(call) : choice->check(call);
-        if (varying) varying->check_lengths(static_cast<std::int64_t>(item_size(call.type)));
+        own.engine ? own.engine->check(call) : choice->check(call);
+        if (!varying.engine) return;
+        varying.engine->check_lengths(static_cast<std::int64_t>(item_size(call.type)));
+    }
+    // The record of a call, without its number.
+    CallRecord record_of(const Call& call) const {
+        if (call.parts) return {0, own.what, kVaryingCount};
+        return {0, own.what, static_cast<std::uint64_t>(call.count), varying.what};
     }
 };
 
@@ -47,10 +54,11 @@ public:
     void close();
 
     // Runs a call in the caller's thread when its turn has come, `iterations` times back to back.
-    // Throws what `Engine::check` does.
-    Outcome run(const Runner& runner, Call call, double timeout_s, std::int64_t iterations = 1);
+    // The call has no record: the runner's is its. Throws what `Engine::check` does.
+    Outcome run(const Runner& runner, const Call& call, double timeout_s,
+                std::int64_t iterations = 1);
     // Runs a call in the thread. Its memory must stay until the ticket has ended.
-    std::shared_ptr<Ticket> submit(const Runner& runner, Call call, double timeout_s);
+    std::shared_ptr<Ticket> submit(const Runner& runner, const Call& call, double timeout_s);
 
 private:
     struct Task {

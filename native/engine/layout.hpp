@@ -31,9 +31,8 @@ struct Call {
     std::shared_ptr<const Parts> blocks;
 };
 
-// `what`: that of the call's record.
-inline Call varying_call(std::shared_ptr<const Parts> parts, DataType type, std::uint64_t what) {
-    return {0, type, ReduceOp::kSum, {}, {}, {0, what, kVaryingCount}, std::move(parts), nullptr};
+inline Call varying_call(std::shared_ptr<const Parts> parts, DataType type) {
+    return {0, type, ReduceOp::kSum, {}, {}, {}, std::move(parts), nullptr};
 }
 
 // How a call cuts blocks into chunks, and chunks into tiles (machine.md, "Memory" and "Tiles").

@@ -1,4 +1,4 @@
-// Ready calls: what runs a call, by what the call is, so that equal ones need no Python.
+// Ready calls: what runs a call, by the call's key, so that equal ones need no Python.
 #pragma once
 
 #include <algorithm>
@@ -72,23 +72,22 @@ struct Elements {
     }
 };
 
-// Which buffers of a call have a part for each rank.
-enum class PartsOf { kOutput, kInput, kBoth };
+// A kind of calls. input_parts, output_parts: whether this buffer has a part for each rank; of kinds
+// without parts, the output is the input.
+struct Kind {
+    std::int32_t number;
+    bool reduces, has_root, input_parts, output_parts;
+
+    bool is_update() const { return !input_parts && !output_parts; }
+};
 
 // The request of a call whose output is its input.
-CallRequest update_request(std::int32_t kind, const Elements& data, ReduceOp op, std::int32_t root);
+CallRequest update_request(const Kind& kind, const Elements& data, ReduceOp op, std::int32_t root);
 // The request of a call from one buffer to another; nothing if they don't fit the collective, or
 // overlap in another way than its plans in place expect: a part is the rank's own of the whole.
-std::optional<CallRequest> move_request(std::int32_t kind, PartsOf parts, const Elements& output,
+std::optional<CallRequest> move_request(const Kind& kind, const Elements& output,
                                         const Elements& input, ReduceOp op, std::int32_t rank,
                                         std::int32_t ranks);
-
-// What runs a call. what, varying: of its record.
-struct ReadyCall {
-    Runner runner;
-    std::uint64_t what;
-    std::uint64_t varying;
-};
 
 // The ready calls of a communicator. Threads may share it.
 class ReadyCalls {
@@ -96,7 +95,7 @@ public:
     ReadyCalls(std::shared_ptr<Calls> calls, double timeout_s)
         : calls_(std::move(calls)), timeout_s_(timeout_s) {}
 
-    void put(const CallKey& key, ReadyCall call);
+    void put(const CallKey& key, Runner runner);
     void clear();
     void set_timeout(double seconds);
     // No call is ready any more, whatever is put; those that run keep what they need.
@@ -111,14 +110,14 @@ public:
 private:
     struct Found {
         std::shared_ptr<Calls> calls;
-        std::shared_ptr<const ReadyCall> ready;
+        std::shared_ptr<const Runner> runner;
         double timeout_s;
     };
     std::optional<Found> find(const CallKey& key) const;
 
     mutable std::mutex mutex_;
     std::shared_ptr<Calls> calls_;  // null after `close`
-    std::unordered_map<CallKey, std::shared_ptr<const ReadyCall>, CallKeyHash> ready_;
+    std::unordered_map<CallKey, std::shared_ptr<const Runner>, CallKeyHash> ready_;
     double timeout_s_;
     std::atomic<std::uint64_t> number_{0};
 };

@@ -66,6 +66,11 @@ def check_coalesced(sizes: list[int]) -> None:
             future.wait()
         for tensor in tensors:
             same(tensor, torch.full(tensor.shape, float(ranks)))
+        twice = [tensors[0].fill_(1)] * 2  # the sum of what was there before the call
+        future = dist.all_reduce_coalesced(twice, async_op=async_op)
+        if async_op:
+            future.wait()
+        same(twice[0], torch.full(twice[0].shape, float(ranks)))
 
 
 @pytest.mark.parametrize("sizes", [[3, 0, 8], [5, 0, 40_000]], ids=["packed", "one by one"])

@@ -121,6 +121,20 @@ def test_errors_are_those_of_both_libraries() -> None:
         work.get_future().wait()
 
 
+def test_an_error_of_copying_the_result_ends_work_and_future() -> None:
+    def fail() -> None:
+        raise RuntimeError("no such view")
+
+    part = Part()
+    work = Pending([part], [], unpack=fail)
+    future = work.get_future()
+    part.end()
+    with pytest.raises(RuntimeError, match="no such view"):
+        work.wait()
+    with pytest.raises(RuntimeError, match="no such view"):
+        future.wait()
+
+
 def test_no_output_is_unpacked_after_an_error() -> None:
     part = Part()
     unpacked: list[bool] = []

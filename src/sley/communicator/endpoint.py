@@ -5,9 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from dataclasses import replace
 
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import (
@@ -17,86 +16,26 @@ from sley.communicator.calls import (
     Work,
     describe_record,
 )
-from sley.communicator.failures import Failures
-from sley.communicator.loading import LoadedPlan, Loader
-from sley.communicator.memory import WAYS, Memory, check_slots
-from sley.communicator.messages import ANY, Messages
-from sley.communicator.network import connect
-from sley.communicator.ready import Ready, ReadyCalls
+from sley.communicator.loading import LoadedPlan
+from sley.communicator.memory import WAYS, Memory
+from sley.communicator.messages import ANY
+from sley.communicator.opening import Core, open_core
+from sley.communicator.ready import Ready
 from sley.communicator.recording import RECORDING, Member
-from sley.communicator.settings import Copies, Settings
-from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
+from sley.communicator.settings import Settings
+from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.communicator.tuner import Tuner
 from sley.engine import native
 from sley.engine.limits import whole
 from sley.engine.outcomes import Outcome, Report
 from sley.engine.varying import check_count
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.words import is_integer
-from sley.policy import Policy
-from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
+from sley.rendezvous.bootstrap import bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
-from sley.selection.plans import Change, Plans
-
-_SETTLE_S = 2.0
-"""How long closing may wait until other hosts have received what was sent."""
-
-_Either: TypeAlias = "tuple[Ready, Ready | None]"
-"""The plan of a call, and that of the AllToAllV that may replace it."""
-
-_Equal: TypeAlias = (
-    "tuple[Any, int, int, int, int, int, int, int, int, tuple[native.Engine, int] | None, float]"
-)
-"""The arguments of `native.Calls.run`: the engine or the choice, count, type, operation, input and
-output with their sizes, the call's record, the engine and the record of an AllToAllV that may
-replace it, and the timeout."""
-
-
-@dataclass(frozen=True)
-class _InBlocks:
-    """The arguments of `native.Calls.run_in_blocks`. engine: or a choice."""
-
-    engine: Any
-    count: int
-    dtype: int
-    op: int
-    blocks: native.Parts
-    record: int
-    timeout_s: float
-
-    @property
-    def all(self) -> tuple[Any, int, int, int, native.Parts, int, float]:
-        """They, in the order in which the engine takes them."""
-        place = self.engine, self.count, self.dtype, self.op
-        return *place, self.blocks, self.record, self.timeout_s
-
-
-class _Varying(NamedTuple):
-    """The arguments of `native.Calls.run_varying`."""
-
-    engine: native.Engine
-    parts: native.Parts
-    dtype: int
-    record: int
-    timeout_s: float
-
-
-_Arguments: TypeAlias = "_Equal | _Varying | _InBlocks"
-
-
-@dataclass(frozen=True)
-class _Core:
-    """The engine's objects of an open communicator, and the plans that it has loaded. A call keeps
-    them until it returns, even if another thread closes the communicator meanwhile."""
-
-    fabric: native.Fabric
-    calls: native.Calls
-    messages: Messages
-    failures: Failures
-    loader: Loader
-    ready: ReadyCalls
+from sley.selection.plans import Change
 
 
 class Endpoint:
@@ -134,50 +73,15 @@ class Endpoint:
                 )
             )
             self.hosts: Hosts = rendezvous.hosts
-            check_slots(settings, self.hosts)
             processes = tuple(one.process for one in rendezvous.descriptions)
             self._member = Member(name, rank, processes)
-            fabric = memory.fabric(rendezvous)
-            fabric.watch(_processes_to_watch(rendezvous, opened))
-            transport = connect(fabric, rendezvous, settings.network, settings.timeout_s)
-            if transport is not None:
-                opened.callback(transport.close, _SETTLE_S)
-            failures = Failures(fabric, rank, name)
-            messages = Messages(fabric, settings, failures)
-            opened.callback(messages.close)
-            calls = native.Calls(fabric)
-            opened.callback(calls.close)
-            opened.callback(fabric.close)
-            opened.callback(fabric.settle, _SETTLE_S)
-            offered = [description.offered for description in rendezvous.descriptions]
-            policy, problems = tuner.agree(offered, self.hosts)
-            self.plans = _plans(self.hosts, settings, policy, problems)
-            loader = Loader(fabric, rank, self.hosts, settings, self.plans, name)
-            ready = ReadyCalls(
-                self.plans,
-                loader,
-                calls,
-                self.hosts,
-                rank=rank,
-                name=name,
-                timeout_s=settings.timeout_s,
-            )
-            self._core: _Core | None = _Core(fabric, calls, messages, failures, loader, ready)
+            core = open_core(rendezvous, memory, tuner, settings, name, opened)
             self._closing = opened.pop_all()
-        self._log_start(fabric, ready, policy)
+        self._core: Core | None = core
+        self.plans = core.plans
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
         RECORDING.start()
-
-    def _log_start(self, fabric: native.Fabric, ready: ReadyCalls, policy: Policy | None) -> None:
-        """Logs what this communicator does otherwise than its settings say, and its policy."""
-        if self.settings.copies is Copies.ATTACHED and not fabric.is_attached:
-            why = "not all ranks let the others read their memory"
-            logger.warning("%s: copies are CACHED: %s", self.name, why)
-        ready.log_problems()
-        if policy is not None and self.rank == 0:
-            found = self.settings.tuner, policy.machine
-            logger.info("%s: the policy %s, for %s", self.name, *found)
 
     def submit(
         self, call: Call, *, async_op: bool = False, owners: tuple[object, ...] = ()
@@ -189,18 +93,18 @@ class Endpoint:
         those of an asynchronous call."""
         core = self._open_core()
         recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
-        either, arguments = self._arguments(core, call)
+        ready, made = self._prepare(core, call)
         if async_op:
             work = Work(
-                _submit(core.calls, arguments),
-                lambda report: self._error(core, either, call, report),
+                core.calls.submit(ready.runner, made, self.settings.timeout_s),
+                lambda report: self._error(core, ready, call, report),
                 owners,
             )
             if recorded is not None:
                 work.recorded = recorded.overlap()
             core.failures.latest = work
             return work
-        varied = self._run(core, either, call, arguments, 1)
+        varied = self._run(core, ready, call, made, 1)
         if recorded is not None:
             recorded.end()
             if varied:
@@ -209,19 +113,19 @@ class Endpoint:
 
     def describe(self, call: Call) -> str:
         """A call in words, with the plan that runs it. Errors: as `submit`."""
-        loaded, record = self._open_core().ready.find(call, is_in_place(call, self.rank))
+        ready = self._open_core().ready.find(call, is_in_place(call, self.rank))
         count = call.count if call.parts is None else VARYING_COUNT
-        return f"{describe_record(record, count)}, by {loaded.current.ready.selection.name}"
+        name = ready.plan.current.ready.selection.name
+        return f"{describe_record(ready.record, count)}, by {name}"
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
         between them. Errors: as `submit`."""
         core = self._open_core()
-        either, arguments = self._arguments(core, call)
-        loaded = either[0][0]
-        before = loaded.seconds()
-        self._run(core, either, call, arguments, whole(iterations, "iterations", 1))
-        return (loaded.seconds() - before) / iterations * 1e6
+        ready, made = self._prepare(core, call)
+        before = ready.plan.seconds()
+        self._run(core, ready, call, made, whole(iterations, "iterations", 1))
+        return (ready.plan.seconds() - before) / iterations * 1e6
 
     def send_memory(
         self,
@@ -267,8 +171,7 @@ class Endpoint:
         memory."""
         core = self._open_core()
         core.failures.look_at_latest()
-        either = core.ready.find(call, in_place), core.ready.find_varying(call)
-        return self._error(core, either, call, report)
+        return self._error(core, core.ready.find(call, in_place), call, report)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Sets `Settings.timeout_s` for all later calls."""
@@ -341,86 +244,58 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _arguments(self, core: _Core, call: Call) -> tuple[_Either, _Arguments]:
-        """The plans of a call, and the engine's arguments."""
+    def _prepare(self, core: Core, call: Call) -> tuple[Ready, native.Call]:
+        """What runs a call, and the call for the engine."""
         in_place = is_in_place(call, self.rank)
-        found = core.ready.find(call, in_place)
-        loaded, record = found
+        ready = core.ready.find(call, in_place)
+        plan, dtype, op = ready.plan, call.dtype.number, int(call.op)
         if call.parts is not None:
-            collective = loaded.current.ready.plan.collective
+            collective = plan.current.ready.plan.collective
             check_count(collective, call.parts.most, f"rank {self.rank}", N627)
-            place = call.parts.native, call.dtype.number
-            engine, timeout_s = loaded.current.engine, self.settings.timeout_s
-            return (found, None), _Varying(engine, *place, record, timeout_s)
-        if (call.input_is_read_only and loaded.writes_input) or (
-            call.output_is_read_only and loaded.writes_memory
+            return ready, native.Call.varying(call.parts.native, dtype)
+        if (call.input_is_read_only and plan.writes_input) or (
+            call.output_is_read_only and plan.writes_memory
         ):
             raise N627.error(
                 expected=f"an array that {call.kind} may write to, as the plan "
-                f"{loaded.current.ready.plan.name} does",
+                f"{plan.current.ready.plan.name} does",
                 found="a read-only one",
             )
         if call.blocks is not None:
-            kinds = call.dtype.number, int(call.op)
-            blocks, timeout_s = call.blocks.native, self.settings.timeout_s
-            in_blocks = _InBlocks(loaded.engine, call.count, *kinds, blocks, record, timeout_s)
-            return (found, None), in_blocks
-        instead = core.ready.find_varying(call)
-        varying = None if instead is None else (instead[0].current.engine, instead[1])
-        arguments = (
-            loaded.engine,
-            call.count,
-            call.dtype.number,
-            int(call.op),
-            *_memory(call, in_place),
-            record,
-            varying,
-            self.settings.timeout_s,
-        )
-        return (found, instead), arguments
+            return ready, native.Call.in_blocks(call.count, dtype, op, call.blocks.native)
+        return ready, native.Call.create(call.count, dtype, op, *_memory(call, in_place))
 
     def _error(
-        self, core: _Core, either: _Either, call: Call, report: Report | None
+        self, core: Core, ready: Ready, call: Call, report: Report | None
     ) -> SleyError | None:
         if report is None:
             return None
-        (loaded, record), instead = either
         count, counts = call.count, tuple[int, ...]()
         if call.parts is not None:
             count, counts = VARYING_COUNT, call.parts.output
-        elif instead is not None and Outcome.of(report).varied:
-            (loaded, record), count = instead, VARYING_COUNT
+        elif ready.varying is not None and Outcome.of(report).varied:
+            ready, count = ready.varying, VARYING_COUNT
             counts = (call.count,) * self.ranks
-        words = describe_record(record, count)
-        plan, timeout_s = loaded.current.loaded, self.settings.timeout_s
+        words = describe_record(ready.record, count)
+        plan, timeout_s = ready.plan.current.loaded, self.settings.timeout_s
         return core.failures.error(report, words, timeout_s, loaded=plan, counts=counts)
 
     def _run(
-        self,
-        core: _Core,
-        either: _Either,
-        call: Call,
-        arguments: _Arguments,
-        iterations: int,
+        self, core: Core, ready: Ready, call: Call, made: native.Call, iterations: int
     ) -> bool:
         """Runs a call in this thread, to its end. Returns whether an AllToAll ran as an
         AllToAllV."""
         self._check_thread(core)
-        if isinstance(arguments, _Varying):
-            report = core.calls.run_varying(*arguments, iterations)
-        elif isinstance(arguments, _InBlocks):
-            report = core.calls.run_in_blocks(*arguments.all, iterations)
-        else:
-            report = core.calls.run(*arguments, iterations)
+        report = core.calls.run(ready.runner, made, self.settings.timeout_s, iterations)
         if report is None:
             return False
         core.failures.look_at_latest()
-        error = self._error(core, either, call, report)
+        error = self._error(core, ready, call, report)
         if error is not None:
             raise error
         return True
 
-    def _open_core(self) -> _Core:
+    def _open_core(self) -> Core:
         core = self._core
         if core is None or self._is_closed:
             raise N623.error(
@@ -432,7 +307,7 @@ class Endpoint:
             )
         return core
 
-    def _check_thread(self, core: _Core) -> None:
+    def _check_thread(self, core: Core) -> None:
         if core.calls.is_own_thread():
             raise N632.error(
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
@@ -447,46 +322,6 @@ class Endpoint:
                 found=repr(rank),
                 remedy="Give a rank of the communicator.",
             )
-
-
-def _submit(calls: native.Calls, arguments: _Arguments) -> native.Ticket:
-    if isinstance(arguments, _Varying):
-        return calls.submit_varying(*arguments)
-    if isinstance(arguments, _InBlocks):
-        return calls.submit_in_blocks(*arguments.all)
-    return calls.submit(*arguments)
-
-
-def _plans(
-    hosts: Hosts, settings: Settings, policy: Policy | None, problems: Sequence[Diagnostic]
-) -> Plans:
-    """The plans of a communicator. policy, problems: as all ranks have agreed."""
-    return Plans(
-        hosts,
-        slots=settings.slots,
-        channels=settings.channels,
-        plan_dir=settings.plan_dir,
-        cache=settings.use_cache,
-        policy=policy,
-        problems=problems,
-    )
-
-
-def _processes_to_watch(
-    rendezvous: Rendezvous, opened: contextlib.ExitStack
-) -> list[tuple[int, int]]:
-    """Descriptors that become readable when a process on this host ends, and its rank."""
-    watched = [(sock.fileno(), rank) for rank, sock in rendezvous.sockets.items()]
-    own = rendezvous.descriptions[rendezvous.rank].process
-    for rank in rendezvous.fds:
-        process = rendezvous.descriptions[rank].process
-        if process.namespace != own.namespace or process.is_gone():
-            continue
-        with contextlib.suppress(OSError):
-            fd = os.pidfd_open(process.pid)
-            opened.callback(os.close, fd)
-            watched.append((fd, rank))
-    return watched
 
 
 def _leave_to_parent() -> None:

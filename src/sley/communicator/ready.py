@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from sley.communicator.calls import Call, kind_number, record_of
@@ -16,16 +17,28 @@ from sley.selection.plans import Plans, ReadyPlan
 Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
 
-Ready: TypeAlias = "tuple[AnyPlan, int]"
-"""The plan of a call, and its record."""
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What runs equal calls.
+
+    record: of the calls, by `record_of`. runner: plan and record for the engine. varying: what runs
+    an AllToAll that other ranks make as an AllToAllV; None if none may.
+    """
+
+    plan: AnyPlan
+    record: int
+    runner: native.Runner
+    varying: Ready | None
+
 
 _MOST_KEYS = 4096
 """Different calls whose plans are remembered; after more, all are looked up again."""
 
 
 class ReadyCalls:
-    """The plans of a rank's calls. The first call of its kind, count, type, operation, place and
-    root finds and loads the plan, equal ones take it from here.
+    """What runs a rank's calls. The first call of its kind, count, type, operation, place and root
+    finds and loads the plan, equal ones take it from here.
 
     native: the same for the engine, for calls without Python.
     """
@@ -49,17 +62,10 @@ class ReadyCalls:
         plans.on_registration = self.clear
 
     def find(self, call: Call, in_place: bool) -> Ready:
-        """The plan of a call. Errors: N65x, R507, R510, V2xx."""
+        """What runs a call. Errors: N65x, R507, R510, V2xx."""
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
         return self._found.get(key) or self._make(key, call, in_place)
-
-    def find_varying(self, call: Call) -> Ready | None:
-        """The plan of the AllToAllV that other ranks may make of the AllToAll `call`; None if they
-        may not."""
-        if not call.may_vary:
-            return None
-        return self.find(Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op), False)
 
     def clear(self) -> None:
         """Forgets all plans: others may take precedence from now on."""
@@ -95,27 +101,19 @@ class ReadyCalls:
         self.log_problems()
         if len(self._found) >= _MOST_KEYS:
             self.clear()
-        found = loaded, _record(call, loaded.current.ready)
-        self._found[key] = found
+        varying = None
+        if call.may_vary:
+            varying = self.find(Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op), False)
+        current = loaded.current
+        engine = current.engine if current.ready.plan.collective.varies else loaded.engine
+        record = _record(call, current.ready)
+        runner = native.Runner.create(engine, record, None if varying is None else varying.runner)
+        found = self._found[key] = Ready(loaded, record, runner, varying)
         if call.plan is None and call.parts is None:
-            self._put(call, in_place, found)
+            kind, dtype, op = kind_number(call.kind), call.dtype.number, int(call.op)
+            made = native.CallKey(kind, dtype, op, in_place, call.root, call.count)
+            self.native.put(made, runner)
         return found
-
-    def _put(self, call: Call, in_place: bool, found: Ready) -> None:
-        """Makes a call ready in the engine."""
-        loaded, record = found
-        varying = self.find_varying(call)
-        self.native.put(
-            kind_number(call.kind),
-            call.dtype.number,
-            int(call.op),
-            in_place,
-            call.root,
-            call.count,
-            loaded.engine,
-            record,
-            None if varying is None else (varying[0].current.engine, varying[1]),
-        )
 
     def _request(self, call: Call, in_place: bool) -> Request:
         ranks = len(self._hosts.host)

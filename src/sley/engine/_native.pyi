@@ -242,6 +242,38 @@ class Choice:
     most_turns: Final[int] = ...
     """How many turns there may be at once."""
 
+class Call:
+    """A rank's call, on memory by address, which must stay."""
+
+    @staticmethod
+    def create(count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int) -> Call:
+        """
+        count: elements of a block. dtype, op: numbers of a DataType and a ReduceOp.
+        """
+
+    @staticmethod
+    def in_blocks(count: int, dtype: int, op: int, blocks: Parts) -> Call:
+        """A call of equal counts whose buffers' blocks may be apart."""
+
+    @staticmethod
+    def varying(parts: Parts, dtype: int) -> Call:
+        """A call of varying counts."""
+
+class Runner:
+    """What runs equal calls."""
+
+    @overload
+    @staticmethod
+    def create(engine: Engine, what: int, varying: Runner | None) -> Runner:
+        """
+        what: the calls' record. varying: what runs them if another rank makes them with varying counts; None if none may.
+        """
+
+    @overload
+    @staticmethod
+    def create(choice: Choice, what: int, varying: Runner | None) -> Runner:
+        """On a choice's engines, with their records."""
+
 class Calls:
     """The collective calls of a communicator, in order."""
 
@@ -252,47 +284,13 @@ class Calls:
         Whether this is the thread that runs submitted calls, which must not wait for one.
         """
 
-    @overload
-    def run(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
+    def run(self, runner: Runner, call: Call, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
         """
-        Runs a call `iterations` times back to back, on memory by address; returns what `Ticket.outcome` does. what: the call's record. varying: the engine, and its record, that run the call if another rank makes it with varying counts; None if none may.
-        """
-
-    @overload
-    def run(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
-        """Runs a call on the engines of a choice, with their records."""
-
-    @overload
-    def submit(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float) -> Ticket:
-        """Runs a call in the thread; its memory must stay."""
-
-    @overload
-    def submit(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, varying: tuple[Engine, int] | None, timeout_s: float) -> Ticket:
-        """Runs a call on the engines of a choice, with their records."""
-
-    def run_varying(self, engine: Engine, parts: Parts, dtype: int, what: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
-        """Runs a call of varying counts, as `run`."""
-
-    def submit_varying(self, engine: Engine, parts: Parts, dtype: int, what: int, timeout_s: float) -> Ticket:
-        """Runs a call of varying counts in the thread."""
-
-    @overload
-    def run_in_blocks(self, engine: Engine, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
-        """
-        Runs a call of equal counts, as `run`, whose buffers' blocks may be apart.
+        Runs a call `iterations` times back to back; returns what `Ticket.outcome` does.
         """
 
-    @overload
-    def run_in_blocks(self, choice: Choice, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
-        """Runs such a call on the engines of a choice."""
-
-    @overload
-    def submit_in_blocks(self, engine: Engine, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float) -> Ticket:
-        """Runs such a call in the thread."""
-
-    @overload
-    def submit_in_blocks(self, choice: Choice, count: int, dtype: int, op: int, blocks: Parts, what: int, timeout_s: float) -> Ticket:
-        """Runs such a call in the thread, on the engines of a choice."""
+    def submit(self, runner: Runner, call: Call, timeout_s: float) -> Ticket:
+        """Runs a call in the thread."""
 
     def close(self) -> None:
         """Ends all pending calls."""
@@ -354,22 +352,51 @@ def ucx_transport(fabric: Fabric, nics: Sequence[str], nic: int, timeout_s: floa
 def ucx_version(library: str) -> str:
     """The version of a libucp.so.0; OSError if it cannot be used."""
 
+class CallKey:
+    """Equal for calls that run alike."""
+
+    def __init__(self, kind: int, dtype: int, op: int, in_place: bool, root: int, count: int) -> None:
+        """
+        kind: any number. dtype, op: numbers of a DataType and a ReduceOp. count: elements of a block.
+        """
+
+    @property
+    def kind(self) -> int: ...
+
+    @property
+    def dtype(self) -> int: ...
+
+    @property
+    def op(self) -> int: ...
+
+    @property
+    def in_place(self) -> bool: ...
+
+    @property
+    def root(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+class Kind:
+    """A kind of calls that may be ready."""
+
+    def __init__(self, number: int, reduces: bool, has_root: bool, input_parts: bool, output_parts: bool) -> None:
+        """
+        number: of `CallKey.kind`. input_parts, output_parts: whether this buffer has a part for each rank; of kinds without parts, the output is the input.
+        """
+
 class ReadyCalls:
     """
-    What runs the calls that a rank has made before: equal ones need no Python. A call is known by its kind (a number), type, operation, whether it is in place, root, and count.
+    What runs the calls that a rank has made before: equal ones need no Python.
     """
 
     @staticmethod
     def create(calls: Calls, timeout_s: float) -> ReadyCalls:
         """timeout_s: of the calls."""
 
-    @overload
-    def put(self, kind: int, dtype: int, op: int, in_place: bool, root: int, count: int, engine: Engine, what: int, varying: tuple[Engine, int] | None) -> None:
-        """Makes a call ready. The last three: as for `Calls.run`."""
-
-    @overload
-    def put(self, kind: int, dtype: int, op: int, in_place: bool, root: int, count: int, choice: Choice, what: int, varying: tuple[Engine, int] | None) -> None:
-        """Makes a call ready, on a choice's engines."""
+    def put(self, key: CallKey, runner: Runner) -> None:
+        """Makes a call ready."""
 
     def clear(self) -> None:
         """Forgets all."""
@@ -392,36 +419,29 @@ class TensorCalls:
     @staticmethod
     def create(ready: ReadyCalls, exchange: CapsuleType, classes: tuple[type, ...], rank: int, ranks: int, moved: Sequence[tuple[int, int, int]], reduced: Sequence[tuple[int, int, int]], reductions: Sequence[int], profiler: dict[str, Any], no_timeout: object, fail: Callable[..., Any]) -> TensorCalls:
         """
-        exchange: DLPack's C interface of the framework. classes: of its plain tensors. moved, reduced: the engine's types of elements that are moved or reduced, each after DLPack's code and bits. reductions: the engine's operation by the hash of the framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true while calls are profiled. no_timeout: the largest value of a timeout that is none. fail: raises the error of a call, from what `ReadyCalls.put` takes and its report. ValueError for an unknown version of `exchange`.
+        exchange: DLPack's C interface of the framework. classes: of its plain tensors. moved, reduced: the engine's types of elements that are moved or reduced, each after DLPack's code and bits. reductions: the engine's operation by the hash of the framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true while calls are profiled. no_timeout: the largest value of a timeout that is none. fail: raises the error of a call, from its `CallKey` and its report. ValueError for an unknown version of `exchange`.
         """
 
     is_watched: ClassVar[bool] = ...
     """Whether all calls go to `otherwise`."""
 
-    def update(self, kind: int, options_class: object, reduces: bool, has_root: bool, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of a kind of calls whose output is their input."""
+    def function(self, kind: Kind, options_class: object, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """The function for a kind of calls."""
 
-    def move(self, kind: int, options_class: object, reduces: bool, parts: int, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """
-        The function of a kind of calls from one tensor to another. parts: 0 if the output has a part for each rank, 1 if the input has, 2 if both have.
-        """
-
-def add_operators(path: str, types: Sequence[tuple[str, int, int, int]], reductions: Mapping[str, int], kinds: Mapping[str, int]) -> None:
+def add_operators(path: str, types: Sequence[tuple[str, int, int, int]], reductions: Mapping[str, int], kinds: Sequence[tuple[str, Kind]]) -> None:
     """
-    Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: PyTorch's name, the engine's numbers of a type whose elements are moved and reduced (-1: none), and its bytes. reductions, kinds: the engine's numbers, by name. RuntimeError if LibTorch lacks a function.
+    Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: PyTorch's name, the engine's numbers of a type whose elements are moved and reduced (-1: none), and its bytes. reductions: the engine's numbers, by name. kinds: each operator's name, and what it calls. RuntimeError if LibTorch lacks a function.
     """
 
 def add_group(name: str, ready: ReadyCalls, rank: int, ranks: int, explain: Callable[..., Any]) -> None:
     """
-    Makes the ready calls of a group known to the operators. explain: the error of a call as text, from what `ReadyCalls.put` takes and its report.
+    Makes the ready calls of a group known to the operators. explain: the error of a call as text, from its `CallKey` and its report.
     """
 
-def set_operator_error(error: str) -> None:
-    """
-    The error of the call that an operator has left to Python, in this thread.
-    """
+def remove_group(name: str, ready: ReadyCalls) -> None:
+    """Makes a group unknown again, if its ready calls are these."""
 
-def set_operator_interruption(error: object) -> None:
+def set_operator_error(error: object) -> None:
     """
-    The same for an exception of a signal handler, which is raised after the operator's.
+    The exception of the call that an operator has left to Python, in this thread.
     """

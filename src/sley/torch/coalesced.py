@@ -37,6 +37,12 @@ class Coalesced:
     def __init__(self, runner: CallRunner, methods: Mapping[str, Callable[..., Any]]) -> None:
         self._runner, self._ranks, self._methods = runner, runner.ranks, methods
 
+    def _run_each(
+        self, name: str, calls: Sequence[tuple[Any, ...]], outputs: Sequence[Tensor]
+    ) -> dist.Work:
+        """Calls of a method, one after another."""
+        return together([self._methods[name](*arguments) for arguments in calls], outputs)
+
     def allreduce_coalesced(
         self, tensors: Sequence[Tensor], opts: Any = None, *, op: Any = None
     ) -> dist.Work:
@@ -45,8 +51,7 @@ class Coalesced:
         if reduction is None:
             one = AllreduceOptions()
             one.reduceOp, one.timeout, one.asyncOp = opts.reduceOp, opts.timeout, opts.asyncOp
-            works = [self._methods["allreduce"]([tensor], one) for tensor in tensors]
-            return together(works, tensors)
+            return self._run_each("allreduce", [([tensor], one) for tensor in tensors], tensors)
         check_apart(tensors)
         row = flat(tensors)
         memories = row_of(row), row_of(row, Unpack(row, tensors))
@@ -59,8 +64,7 @@ class Coalesced:
         opts = options(AllgatherOptions, opts)
         element = element_of(inputs[0]) if _are_packed(inputs, opts) else None
         if element is None:
-            works = [self._methods["all_gather_single"](*pair, opts) for pair in pairs]
-            return together(works, outputs)
+            return self._run_each("all_gather_single", [(*pair, opts) for pair in pairs], outputs)
         for output, given in pairs:
             check_parts("all_gather", output, given.numel(), given, self._ranks)
         check_apart(outputs)
@@ -75,15 +79,13 @@ class Coalesced:
         """output_lists: for each rank, a list with a tensor for each of its `inputs`."""
         opts = options(AllgatherOptions, opts)
         lists = [[tensors[i] for tensors in output_lists] for i in range(len(inputs))]
+        pairs = list(zip(lists, inputs, strict=True))
         outputs = [tensor for tensors in zip(*lists, strict=True) for tensor in tensors]
         element = element_of(inputs[0]) if _are_packed(inputs, opts) else None
         if element is None:
-            works = [
-                self._methods["allgather"]([tensors], [tensor], opts)
-                for tensors, tensor in zip(lists, inputs, strict=True)
-            ]
-            return together(works, outputs)
-        for tensors, tensor in zip(lists, inputs, strict=True):
+            calls = [([tensors], [tensor], opts) for tensors, tensor in pairs]
+            return self._run_each("allgather", calls, outputs)
+        for tensors, tensor in pairs:
             check_lists("all_gather", tensors, tensor, self._ranks)
         check_apart(outputs)
         row = flat(inputs)
@@ -98,8 +100,8 @@ class Coalesced:
         opts = options(ReduceScatterOptions, opts)
         reduction = reduction_of(outputs[0], opts.reduceOp) if _are_packed(outputs, opts) else None
         if reduction is None:
-            works = [self._methods["reduce_scatter_single"](*pair, opts) for pair in pairs]
-            return together(works, outputs)
+            calls = [(*pair, opts) for pair in pairs]
+            return self._run_each("reduce_scatter_single", calls, outputs)
         for output, given in pairs:
             check_parts("reduce_scatter", given, output.numel(), output, self._ranks)
         check_apart(outputs)
@@ -114,11 +116,14 @@ class Coalesced:
 
 
 def _are_packed(tensors: Sequence[Tensor], opts: Any) -> bool:
-    """Whether one call for all of `tensors`, of a rank's parts, is faster than one for each."""
-    return (
-        opts.asyncOp
-        and len(tensors) > 1
-        and len({tensor.dtype for tensor in tensors}) == 1
-        and all(tensor.is_cpu and tensor.layout is torch.strided for tensor in tensors)
-        and sum(tensor.nbytes for tensor in tensors) <= len(tensors) * _PACKED_BYTES
-    )
+    """Whether one call for all of `tensors`, of a rank's parts, is faster than one for each; or the
+    only right one, since a tensor is there twice."""
+    if (
+        len(tensors) < 2
+        or len({tensor.dtype for tensor in tensors}) > 1
+        or not all(tensor.is_cpu and tensor.layout is torch.strided for tensor in tensors)
+    ):
+        return False
+    size_bytes = sum(tensor.nbytes for tensor in tensors)
+    are_small = size_bytes <= len(tensors) * _PACKED_BYTES
+    return (opts.asyncOp and are_small) or len(set(map(id, tensors))) < len(tensors)

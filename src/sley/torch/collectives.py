@@ -70,9 +70,8 @@ class Collectives:
         *,
         op: Any = None,
     ) -> dist.Work:
-        if type(opts) is not AllreduceOptions:
-            tensors = as_list(tensors)
-            opts = options(AllreduceOptions, opts, timeout, reduceOp=op)
+        tensors = as_list(tensors)
+        opts = options(AllreduceOptions, opts, timeout, reduceOp=op)
         tensor = single("all_reduce", tensors)
         reduction = reduction_of(tensor, opts.reduceOp)
         if reduction is None:

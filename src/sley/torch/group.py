@@ -31,7 +31,7 @@ from sley.torch.fallback import Fallback
 from sley.torch.memory import empty
 from sley.torch.messages import Messages
 from sley.torch.monitored import MonitoredBarrier
-from sley.torch.operators import add_group
+from sley.torch.operators import add_group, remove_group
 from sley.torch.ready import ready_methods
 from sley.torch.work import Finished, Pending, Together
 
@@ -135,6 +135,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         return self._name
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
+        remove_group(self._name, self._ready)
         self._name = name
         add_group(name, self._runner)
 
@@ -237,6 +238,7 @@ class ProcessGroupSley(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leaves the group; `destroy_process_group` calls it."""
+        remove_group(self._name, self._ready)
         self._endpoint.close()
         self._fallback.close()
 

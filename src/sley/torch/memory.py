@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch._utils import _unflatten_dense_tensors
 
 from sley.communicator.heap import empty as empty_array
 from sley.torch.arguments import unfit
@@ -58,7 +58,7 @@ def to_write(tensors: Sequence[Tensor]) -> Memory:
         return Memory(tensors[0].data_ptr(), size_bytes, tensors)
     check_apart(tensors)
     row = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
-    return Memory(row.data_ptr(), row.nbytes, row, Unpack(row, tensors))
+    return row_of(row, Unpack(row, tensors))
 
 
 def to_update(tensor: Tensor) -> Memory:
@@ -83,15 +83,12 @@ def check_apart(tensors: Sequence[Tensor]) -> None:
 
 def copy_of(tensors: Sequence[Tensor]) -> Memory:
     """A copy of the elements of `tensors`."""
-    row = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-    return Memory(row.data_ptr(), row.nbytes, row)
+    return row_of(flat(tensors))
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """The elements of several tensors, one after another, as a copy."""
-    with torch.no_grad():
-        row: Tensor = _flatten_dense_tensors(tensors)
-        return row
+    """The elements of `tensors`, one after another, as a copy."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def row_of(row: Tensor, unpack: Callable[[], None] | None = None) -> Memory:

@@ -23,42 +23,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    AllreduceOptions,
-    BroadcastOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-)
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from sley.communicator.calls import kind_number
 from sley.engine import native
+from sley.engine.outcomes import Report
 from sley.selection.kinds import CALLS
 from sley.torch.calls import CallRunner
 from sley.torch.elements import REDUCTIONS
-from sley.torch.ready import error_of_ready, types
-
-_SCHEMAS = {
-    "all_reduce_": "(Tensor(a!) tensor, str reduce_op, str group_name) -> ()",
-    "broadcast_": "(Tensor(a!) tensor, int root, str group_name) -> ()",
-    "reduce_": "(Tensor(a!) tensor, int root, str reduce_op, str group_name) -> ()",
-    "all_gather_into": "(Tensor(a!) output, Tensor input, str group_name) -> ()",
-    "reduce_scatter_into": (
-        "(Tensor(a!) output, Tensor input, str reduce_op, str group_name) -> ()"
-    ),
-    "all_to_all_into": "(Tensor(a!) output, Tensor input, str group_name) -> ()",
-    "all_reduce": "(Tensor input, str reduce_op, str group_name) -> Tensor",
-    "all_gather": "(Tensor input, str group_name) -> Tensor",
-    "reduce_scatter": "(Tensor input, str reduce_op, str group_name) -> Tensor",
-    "all_to_all": "(Tensor input, str group_name) -> Tensor",
-}
+from sley.torch.ready import FORMS, Form, error_of_ready, ready_kind, types
 
 _OPS = {str(op.op).rsplit(".", 1)[-1].lower(): op for op in REDUCTIONS}
 """PyTorch's operations by their names in `torch.ops.sley`."""
@@ -70,39 +48,35 @@ def _op_of(name: str) -> dist.ReduceOp:
     return _OPS[name]
 
 
-# How a group makes each call. The options of PyTorch's own functions, which wait, say the same.
+def _writing(kind: str, form: Form) -> Callable[..., None]:
+    """How a group makes the calls of an operator that writes to a tensor. The options of PyTorch's
+    own functions, which wait, say the same."""
+    row = CALLS[kind]
+
+    def call(*arguments: Any) -> None:
+        *given, group_name = arguments
+        options = form.options()
+        if row.reduces:
+            options.reduceOp = _op_of(given.pop())
+        if row.roles:
+            options.rootRank = given.pop()
+        method = getattr(_resolve_process_group(group_name), form.in_groups)
+        if not row.has_parts:
+            method(given, options).wait()
+        elif kind == "all_to_all":
+            method(*given, [], [], options).wait()  # no split sizes: equal parts
+        else:
+            method(*given, options).wait()
+
+    return call
 
 
-def _all_reduce_(tensor: Tensor, reduce_op: str, group_name: str) -> None:
-    options = AllreduceOptions()
-    options.reduceOp = _op_of(reduce_op)
-    _group(group_name).allreduce([tensor], options).wait()
-
-
-def _broadcast_(tensor: Tensor, root: int, group_name: str) -> None:
-    options = BroadcastOptions()
-    options.rootRank = root
-    _group(group_name).broadcast([tensor], options).wait()
-
-
-def _reduce_(tensor: Tensor, root: int, reduce_op: str, group_name: str) -> None:
-    options = ReduceOptions()
-    options.rootRank, options.reduceOp = root, _op_of(reduce_op)
-    _group(group_name).reduce([tensor], options).wait()
-
-
-def _all_gather_into(output: Tensor, input: Tensor, group_name: str) -> None:
-    _group(group_name)._allgather_base(output, input).wait()
-
-
-def _reduce_scatter_into(output: Tensor, input: Tensor, reduce_op: str, group_name: str) -> None:
-    options = ReduceScatterOptions()
-    options.reduceOp = _op_of(reduce_op)
-    _group(group_name)._reduce_scatter_base(output, input, options).wait()
-
-
-def _all_to_all_into(output: Tensor, input: Tensor, group_name: str) -> None:
-    _group(group_name).alltoall_base(output, input, [], []).wait()
+def _schema(kind: str) -> str:
+    """The arguments of an operator that writes to a tensor."""
+    row = CALLS[kind]
+    words = ["Tensor(a!) output", "Tensor input"] if row.has_parts else ["Tensor(a!) tensor"]
+    words += ["int root"] * bool(row.roles) + ["str reduce_op"] * row.reduces + ["str group_name"]
+    return f"({', '.join(words)}) -> ()"
 
 
 # The operators that return a tensor, in terms of those that don't.
@@ -115,13 +89,13 @@ def _all_reduce(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
 
 
 def _all_gather(input: Tensor, group_name: str) -> Tensor:
-    output = _empty_rows(input, _group(group_name).size(), 1)
+    output = _empty_rows(input, _resolve_process_group(group_name).size(), 1)
     torch.ops.sley.all_gather_into(output, input, group_name)
     return output
 
 
 def _reduce_scatter(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    output = _empty_rows(input, 1, _group(group_name).size())
+    output = _empty_rows(input, 1, _resolve_process_group(group_name).size())
     torch.ops.sley.reduce_scatter_into(output, input, reduce_op, group_name)
     return output
 
@@ -132,15 +106,11 @@ def _all_to_all(input: Tensor, group_name: str) -> Tensor:
     return output
 
 
-_WRITING = (
-    _all_reduce_,
-    _broadcast_,
-    _reduce_,
-    _all_gather_into,
-    _reduce_scatter_into,
-    _all_to_all_into,
-)
-_RETURNING = (_all_reduce, _all_gather, _reduce_scatter, _all_to_all)
+_RETURNING = {
+    "(Tensor input, str reduce_op, str group_name) -> Tensor": (_all_reduce, _reduce_scatter),
+    "(Tensor input, str group_name) -> Tensor": (_all_gather, _all_to_all),
+}
+"""These operators, by their arguments."""
 
 
 def _empty_rows(input: Tensor, times: int, parts: int) -> Tensor:
@@ -150,22 +120,19 @@ def _empty_rows(input: Tensor, times: int, parts: int) -> Tensor:
     return input.new_empty([input.shape[0] * times // parts, *input.shape[1:]])
 
 
-def _group(name: str) -> Any:
-    return _resolve_process_group(name)
-
-
 def define() -> torch.library.Library:
     """Defines the operators, with C++ kernels where PyTorch has LibTorch's stable interface. They
     exist as long as the returned object."""
     library = torch.library.Library("sley", "DEF")
-    for function in _RETURNING:
-        name = function.__name__.removeprefix("_")
-        library.define(name + _SCHEMAS[name])
-        library.impl(name, function, "CompositeImplicitAutograd")
-    for method in _WRITING:
-        name = method.__name__.removeprefix("_")
-        library.define(name + _SCHEMAS[name])
-        library.define(f"_{name}{_SCHEMAS[name]}")
+    for schema, functions in _RETURNING.items():
+        for function in functions:
+            name = function.__name__.removeprefix("_")
+            library.define(name + schema)
+            library.impl(name, function, "CompositeImplicitAutograd")
+    for kind, form in FORMS.items():
+        name, method = form.operator, _writing(kind, form)
+        library.define(f"{name}{_schema(kind)}")
+        library.define(f"_{name}{_schema(kind)}")
         library.impl(name, method, "CompositeExplicitAutograd")
         library.impl(f"_{name}", _noting_errors(method), "CompositeExplicitAutograd")
         torch.library.register_fake(f"sley::{name}", _do_nothing, lib=library)
@@ -177,17 +144,14 @@ def _do_nothing(*arguments: object) -> None:
 
 
 def _noting_errors(method: Callable[..., None]) -> Callable[..., None]:
-    """`method` for a call that a kernel in C++ leaves to Python: LibTorch would lose the text of an
-    exception, so the kernel gets it otherwise."""
+    """`method` for a call that a kernel in C++ leaves to Python: LibTorch would lose an exception,
+    so the kernel gets it otherwise."""
 
-    @wraps(method)
     def call(*arguments: Any) -> None:
         try:
             method(*arguments)
-        except Exception as error:
-            native.set_operator_error(str(error) or type(error).__name__)
         except BaseException as error:
-            native.set_operator_interruption(error)
+            native.set_operator_error(error)
 
     return call
 
@@ -198,11 +162,17 @@ def add_group(name: str, runner: CallRunner) -> None:
         return
     kept = weakref.ref(runner)
 
-    def explain(*call: Any) -> str:
+    def explain(key: native.CallKey, report: Report) -> str:
         runner = kept()
-        return "the group has ended" if runner is None else str(error_of_ready(runner, *call))
+        return "the group has ended" if runner is None else str(error_of_ready(runner, key, report))
 
     native.add_group(name, runner.endpoint.ready, runner.rank, runner.ranks, explain)
+
+
+def remove_group(name: str, ready: native.ReadyCalls) -> None:
+    """Makes a group unknown to the operators again."""
+    if _has_kernels:
+        native.remove_group(name, ready)
 
 
 def _add_kernels() -> bool:
@@ -215,7 +185,7 @@ def _add_kernels() -> bool:
             str(path),
             [(name, moved, reduced, item) for name, _, moved, reduced, item in types()],
             {name: int(REDUCTIONS[op]) for name, op in _OPS.items()},
-            {kind: kind_number(kind) for kind in CALLS},
+            [(form.operator, ready_kind(kind)) for kind, form in FORMS.items()],
         )
     except RuntimeError:
         return False

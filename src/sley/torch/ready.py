@@ -7,7 +7,7 @@ which PyTorch has from 2.10 on; without it, all calls go through `Collectives`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
@@ -30,28 +30,39 @@ from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
+from sley.selection.kinds import CALLS
 from sley.torch.calls import CallRunner
 from sley.torch.collectives import Collectives
 from sley.torch.elements import REDUCTIONS, element_of, reduction_of
 from sley.torch.work import UNSET, CollectiveError, collective_error
 
 _TYPES = tuple(DATA_TYPES.values())
-_OUTPUT, _INPUT, _BOTH = 0, 1, 2  # the buffers with a part for each rank
 
-_UPDATES: tuple[tuple[str, str, type, bool], ...] = (
-    ("allreduce", "all_reduce", AllreduceOptions, False),
-    ("reduce", "reduce", ReduceOptions, True),
-    ("broadcast", "broadcast", BroadcastOptions, True),
-)
-"""The methods whose output is their input: the kind of call, the options' class, and whether those
-have a root."""
 
-_MOVES: tuple[tuple[str, str, type, int], ...] = (
-    ("all_gather_single", "all_gather", AllgatherOptions, _OUTPUT),
-    ("reduce_scatter_single", "reduce_scatter", ReduceScatterOptions, _INPUT),
-    ("all_to_all_single", "all_to_all", AllToAllOptions, _BOTH),
-)
-"""The methods from one tensor to another: the kind of call, the options' class, and the parts."""
+class Form(NamedTuple):
+    """How PyTorch makes calls of one kind that may be ready.
+
+    method: of `Collectives`. in_groups: the same of process groups in all releases. operator: in
+    `torch.ops.sley`. options: their class.
+    """
+
+    method: str
+    in_groups: str
+    operator: str
+    options: type
+
+
+FORMS: Mapping[str, Form] = {
+    "all_reduce": Form("allreduce", "allreduce", "all_reduce_", AllreduceOptions),
+    "broadcast": Form("broadcast", "broadcast", "broadcast_", BroadcastOptions),
+    "reduce": Form("reduce", "reduce", "reduce_", ReduceOptions),
+    "all_gather": Form("all_gather_single", "_allgather_base", "all_gather_into", AllgatherOptions),
+    "reduce_scatter": Form(
+        "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_into", ReduceScatterOptions
+    ),
+    "all_to_all": Form("all_to_all_single", "alltoall_base", "all_to_all_into", AllToAllOptions),
+}
+"""The forms, by the kinds of calls."""
 
 _SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 _DL_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
@@ -77,33 +88,28 @@ def ready_methods(collectives: Collectives, runner: CallRunner) -> dict[str, Cal
         UNSET,
         _fail(runner),
     )
-    methods: dict[str, Callable[..., Any]] = {}
-    for name, kind, options, has_root in _UPDATES:
-        otherwise, reduces = getattr(collectives, name), hasattr(options, "reduceOp")
-        number = kind_number(kind)
-        methods[name] = calls.update(number, options, reduces, has_root, otherwise)
-    for name, kind, options, parts in _MOVES:
-        otherwise, reduces = getattr(collectives, name), hasattr(options, "reduceOp")
-        methods[name] = calls.move(kind_number(kind), options, reduces, parts, otherwise)
-    return methods
+    return {
+        form.method: calls.function(
+            ready_kind(kind), form.options, getattr(collectives, form.method)
+        )
+        for kind, form in FORMS.items()
+    }
 
 
-def error_of_ready(
-    runner: CallRunner,
-    kind: int,
-    dtype: int,
-    op: int,
-    in_place: bool,
-    root: int,
-    count: int,
-    report: Report,
-) -> CollectiveError:
-    """The error of a ready call, from its key in `native.ReadyCalls` and its report."""
-    name = kind_named(kind)
-    call = Call(name, 0, 0, 0, 0, count, _TYPES[dtype], ReduceOp(op), root)
+def ready_kind(name: str) -> native.Kind:
+    """A kind of calls, for the engine's ready calls."""
+    row = CALLS[name]
+    parts = row.input_parts, row.output_parts
+    return native.Kind(kind_number(name), row.reduces, bool(row.roles), *parts)
+
+
+def error_of_ready(runner: CallRunner, key: native.CallKey, report: Report) -> CollectiveError:
+    """The error of a ready call."""
+    name = kind_named(key.kind)
+    call = Call(name, 0, 0, 0, 0, key.count, _TYPES[key.dtype], ReduceOp(key.op), key.root)
     call.may_vary = name == "all_to_all"
     try:
-        error = runner.endpoint.error_of_ready(call, in_place, report)
+        error = runner.endpoint.error_of_ready(call, key.in_place, report)
     except SleyError as closed:
         error = closed
     assert error is not None
@@ -113,8 +119,8 @@ def error_of_ready(
 def _fail(runner: CallRunner) -> Callable[..., NoReturn]:
     """A function that raises the error of a ready call."""
 
-    def fail(*call: Any) -> NoReturn:
-        raise error_of_ready(runner, *call)
+    def fail(key: native.CallKey, report: Report) -> NoReturn:
+        raise error_of_ready(runner, key, report)
 
     return fail
 

@@ -121,7 +121,7 @@ class Pending(dist.Work):
         self._source = source
         self._lock = threading.Lock()
         self._has_ended = False
-        self._error: CollectiveError | None = None
+        self._error: Exception | None = None
         self._ending: Future[None] | None = None
         self._future: Future[list[Tensor]] | None = None
         call_at_end(parts, self._on_end)
@@ -163,7 +163,7 @@ class Pending(dist.Work):
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
 
-    def exception(self) -> CollectiveError | None:
+    def exception(self) -> Exception | None:
         return self._error if self.is_completed() else None
 
     def result(self) -> list[Tensor]:
@@ -224,6 +224,8 @@ class Pending(dist.Work):
                     self._unpack()
             except SleyError as error:
                 self._error = collective_error(error)
+            except Exception as error:  # of PyTorch, where a result is copied to the tensors
+                self._error = error
             self._has_ended = True
             self._owners = self._unpack = None
             return self._ending
