@@ -649,9 +649,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "engine: a rank that joins a varying call keeps the count of its own",
         "communicator",
-        "call = varying_call(runner.varying->equal_parts(call), call.type, call.record.varying);",
-        "call.parts = runner.varying->equal_parts(call);\n"
-        "    call.record = {0, call.record.varying, kVaryingCount};",
+        "call = varying_call(varying.equal_parts(call), call.type);",
+        "call.parts = varying.equal_parts(call);",
     ),
     _fault(
         "control: different calls of varying counts are not noticed",
