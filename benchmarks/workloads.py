@@ -30,7 +30,7 @@ from sley.errors import SleyError
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.policy import Decision
-from sley.simulate import Simulator
+from sley.simulation import Simulator
 from sley.tuning.arms import IN_PLACE, Arms, grid_of
 from sley.tuning.steps import Key, Runs, step_time, table_times
 from sley.tuning.training import DEFAULT_AGENT

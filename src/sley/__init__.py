@@ -36,16 +36,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sley.front_door import *
 
-_FUNCTIONS = ("simulate", "verify")
-"""Names of packages that are functions here."""
-
 
 class _FrontDoor(ModuleType):
     """`sley`: it loads what it offers at the first use of a name. The workers of a job use none."""
 
     def __getattr__(self, name: str) -> Any:
         is_own = name.isidentifier() and not name.startswith("_")
-        if is_own and name not in _FUNCTIONS and find_spec(f"sley.{name}"):
+        spec = find_spec(f"sley.{name}") if is_own else None
+        if spec and spec.origin:  # a folder without modules, which an older version left, has none
             return importlib.import_module(f"sley.{name}")
         if is_own or name in ("__all__", "__version__"):
             door = importlib.import_module("sley.front_door")
@@ -54,10 +52,6 @@ class _FrontDoor(ModuleType):
                     vars(self).setdefault(own, getattr(door, own))
                 return getattr(door, name)
         raise AttributeError(f"module 'sley' has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _FUNCTIONS or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *self.__all__})

@@ -29,7 +29,7 @@ from sley.formats import (
 )
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
-from sley.verify import Proof, verify
+from sley.verification import Proof, verify
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {**formats.FORMATS, **{f.suffix: f for f in (*kernel_files.FORMATS, chakra.FORMAT)}}

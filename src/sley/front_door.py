@@ -25,8 +25,8 @@ from sley.passes.lift import lift
 from sley.passes.timeline import Costs
 from sley.running import execute, run
 from sley.scripts import load_msccl
-from sley.simulate import Simulation, Simulator, simulate
-from sley.verify import Proof, verify
+from sley.simulation import Simulation, Simulator, simulate
+from sley.verification import Proof, verify
 
 methods.attach()
 

@@ -35,10 +35,10 @@ from sley.report.stages import stage_table
 from sley.report.tables import Text, pipeline_table, plan_table
 from sley.running import execute as execute_plan
 from sley.running import run as run_plan
-from sley.simulate import Simulation
-from sley.simulate import simulate as simulate_plan
+from sley.simulation import Simulation
+from sley.simulation import simulate as simulate_plan
 from sley.topologies import save as save_topology
-from sley.verify import verify as verify_plan
+from sley.verification import verify as verify_plan
 
 
 def show_plan(plan: Plan, rank: int | None = None) -> Text:

@@ -18,7 +18,7 @@ from sley.errors.runtime import R514
 from sley.ir.plan import Plan, check_kind
 from sley.ir.sizes import checked_sizes
 from sley.ir.words import ReduceOp
-from sley.verify import verify
+from sley.verification import verify
 
 __all__ = ["execute", "run"]
 

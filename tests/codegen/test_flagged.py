@@ -15,7 +15,7 @@ from sley.codegen import Kernels
 from sley.codegen.flagged import needed_waits
 from sley.ir.connections import Messages
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
-from sley.verify.hangs import run_of
+from sley.verification.hangs import run_of
 from support.examples import examples
 from support.plan_edits import wait_pairs, with_waits
 from support.random_plans import random_plan

@@ -16,7 +16,7 @@ import sley
 from sley.compiler.options import Options
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _Row, _Search
 from sley.compiler.space import LeastTime, Space, candidates
-from sley.simulate import Simulator
+from sley.simulation import Simulator
 from support.examples import examples
 
 NDV4 = sley.topologies.ndv4()

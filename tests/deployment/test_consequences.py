@@ -23,7 +23,7 @@ WRITERS = ("writer", "fitting", "rewriting", "emission", "placing", "threadblock
 OF_NO_FILE = ("C309", "F437", "F440", "F441", "F453", "F460", "F461", "F499")
 """Problems of a call of sley, or of writing a file."""
 
-VERIFIER = importlib.import_module("sley.verify")  # `sley.verify` is its function
+VERIFIER = importlib.import_module("sley.verification")
 
 
 def raised(package) -> set[str]:

@@ -22,7 +22,7 @@ from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Edges
 from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op, Protocol
-from sley.verify.hangs import run_abstractly
+from sley.verification.hangs import run_abstractly
 from support.direct_machine import HangError, Machine, TornError, WrongError
 from support.examples import examples
 from support.plan_edits import as_nop

@@ -14,7 +14,7 @@ from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml import checks, parse
 from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
-from sley.verify import verify
+from sley.verification import verify
 from support.examples import examples
 from support.file_mutants import TARGETS, mutant
 from support.xml_plans import VALID, broken

@@ -9,7 +9,7 @@ import pytest
 
 from sley.errors import SleyError
 from sley.formats import msccl_xml
-from sley.verify import verify
+from sley.verification import verify
 from support.file_mutants import FILES, TARGETS, base, mutant
 from support.runtime_model import faults_of
 

@@ -18,7 +18,7 @@ from sley.devices import ThreadsDevice
 from sley.devices.measure import compare
 from sley.engine.measure import Sweep
 from sley.formats import TARGETS, chakra, msccl_xml, mscclpp
-from sley.verify import verify
+from sley.verification import verify
 
 PROGRAM = """
 import sley

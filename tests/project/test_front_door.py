@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -75,13 +76,19 @@ def in_a_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_packages_hide_no_function_and_workers_load_no_compiler() -> None:
+def test_workers_load_no_compiler() -> None:
     assert in_a_new_process(
-        "import sys, sley.jobs.worker, sley.verify, sley.simulate\n"
+        "import sys, sley.jobs.worker, sley.verification, sley.simulation\n"
         "print([n for n in ('compiler', 'lang', 'front_door') if f'sley.{n}' in sys.modules])\n"
         "print(sley.verify.__name__, sley.simulate.__name__, sley.topologies.__name__)\n"
         "print(hasattr(sley, 'no_such_name'), 'compile' in dir(sley))"
     ).splitlines() == ["[]", "verify simulate sley.topologies", "False True"]
+
+
+def test_no_function_has_the_name_of_a_package() -> None:
+    """`import sley.NAME.MODULE` would find the function."""
+    packages = {module.name for module in pkgutil.iter_modules(sley.__path__)}
+    assert {name for name in packages & set(sley.__all__) if callable(getattr(sley, name))} == set()
 
 
 def test_a_value_has_its_methods_without_the_front_door() -> None:

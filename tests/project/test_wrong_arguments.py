@@ -13,7 +13,7 @@ import pytest
 import sley
 from sley.bounds import Bounds, bound
 from sley.compiler.options import OptionWords
-from sley.simulate import Simulator, estimate
+from sley.simulation import Simulator, estimate
 
 RING = sley.algorithms.ring_allreduce(8)
 PLAN = sley.compile(RING)

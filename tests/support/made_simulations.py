@@ -14,7 +14,7 @@ from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, SENDS, LoopOrder
-from sley.simulate.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
+from sley.simulation.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
 
 LAUNCH_US = 8.0
 HOP_US = 3.0

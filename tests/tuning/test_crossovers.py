@@ -8,7 +8,7 @@ from sley import compile, topologies
 from sley.algorithms import build
 from sley.compiler import Options
 from sley.policy import Decision, Policy
-from sley.simulate import Simulator
+from sley.simulation import Simulator
 from sley.tuning.arms import Arms
 from sley.tuning.backends import Simulated
 from sley.tuning.noise import Noise

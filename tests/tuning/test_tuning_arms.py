@@ -8,7 +8,7 @@ from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.policy import Decision
-from sley.simulate import Simulator
+from sley.simulation import Simulator
 from sley.tuning import nccl
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays

@@ -22,7 +22,7 @@ from sley.cli.simulating import Reports, Simulating, report_options, simulation_
 from sley.cli.sources import plan_of, prefer_in_place
 from sley.errors import SleyError
 from sley.report.simulation import comparison_table
-from sley.simulate import Simulation
+from sley.simulation import Simulation
 
 
 @click.command("selection", cls=PlanCommand, add_help_option=False)

@@ -20,7 +20,7 @@ from sley.formats.format import target_among
 from sley.lang import msccl
 from sley.lang.msccl import ScriptProgram
 from sley.scripts import ScriptPlans
-from sley.verify import Proof, verify
+from sley.verification import Proof, verify
 
 _PROGRAM = ".py"
 _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())

@@ -18,7 +18,7 @@ from sley.ir.collective import Collective
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
 from sley.report.tables import table_lines
-from sley.simulate import Simulation
+from sley.simulation import Simulation
 from sley.topologies import machine_names
 from sley.tuning.nccl_runs import NcclRuns
 

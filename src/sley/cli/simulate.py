@@ -28,7 +28,7 @@ from sley.report.limit import limit_of
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
 from sley.report.what_if import Change, what_if, what_if_lines
-from sley.simulate import Simulation, Simulator, estimate
+from sley.simulation import Simulation, Simulator, estimate
 
 
 @click.command("simulate", cls=PlanCommand)

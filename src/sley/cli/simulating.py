@@ -21,7 +21,7 @@ from sley.ir.topology import Topology
 from sley.report.html import html_report
 from sley.report.plots import plot
 from sley.report.what_if import Change
-from sley.simulate import Simulation, Simulator
+from sley.simulation import Simulation, Simulator
 
 
 @dataclass(frozen=True)

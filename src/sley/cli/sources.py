@@ -28,9 +28,9 @@ from sley.lang import rescclang
 from sley.lang.files import ProgramFunction
 from sley.passes.lift import lift
 from sley.recognition import Kind
-from sley.simulate.routes import Routes
+from sley.simulation.routes import Routes
 from sley.topologies import link_rings, look_up
-from sley.verify import verify as prove
+from sley.verification import verify as prove
 
 
 def plan_of(

@@ -15,7 +15,7 @@ from sley.errors import Diagnostic
 from sley.files import verify_file
 from sley.formats import keywords
 from sley.ir.plan import Plan
-from sley.verify import Proof, verify
+from sley.verification import Proof, verify
 
 
 @click.command("verify", cls=PlanCommand)

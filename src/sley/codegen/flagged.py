@@ -15,8 +15,8 @@ import numpy as np
 from sley.ir.happens_before import conflicts
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, ordered_by
-from sley.verify.hangs import run_of
-from sley.verify.structure import messages_of
+from sley.verification.hangs import run_of
+from sley.verification.structure import messages_of
 
 
 def needed_waits(plan: Plan) -> Edges:

@@ -30,7 +30,7 @@ from sley.passes.order import order
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import pipelines
 from sley.passes.timeline import Costs
-from sley.verify import verify as verify_plan
+from sley.verification import verify as verify_plan
 
 T = TypeVar("T")
 

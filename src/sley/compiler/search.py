@@ -23,7 +23,7 @@ from sley.ir.program import Program
 from sley.ir.sizes import checked_sizes
 from sley.ir.topology import Topology
 from sley.topologies import topology_of
-from sley.verify import verify
+from sley.verification import verify
 
 T = TypeVar("T")
 

@@ -30,8 +30,8 @@ from sley.ir.words import (
     Protocol,
     Schedule,
 )
-from sley.simulate import Simulator
-from sley.simulate.inputs import Inputs
+from sley.simulation import Simulator
+from sley.simulation.inputs import Inputs
 
 INSTANCES = (1, 2, 4, 8, 16, 24)
 CHANNELS = (1, 2, 4)

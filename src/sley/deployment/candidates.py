@@ -18,7 +18,7 @@ from sley.ir.conditions import INPUT_KEPT, Condition
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.sizes import sizes_text
 from sley.ir.tables import NONE
-from sley.verify import Proof
+from sley.verification import Proof
 
 
 class Places(NamedTuple):

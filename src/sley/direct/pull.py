@@ -28,8 +28,8 @@ from sley.ir.tables import (
     spans,
 )
 from sley.ir.words import SENDS, SENDS_SOURCE, WRITES_DESTINATION, Op, Protocol
-from sley.verify.hangs import run_of
-from sley.verify.structure import messages_of
+from sley.verification.hangs import run_of
+from sley.verification.structure import messages_of
 
 _WORD_BITS = 64
 _MOST_WORDS = 2**22

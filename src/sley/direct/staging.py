@@ -12,7 +12,7 @@ from sley.ir.connections import Messages
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray
-from sley.verify.hangs import Events, hold_pairs, run_abstractly, wait_pairs
+from sley.verification.hangs import Events, hold_pairs, run_abstractly, wait_pairs
 
 
 def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:

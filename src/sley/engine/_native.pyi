@@ -9,7 +9,7 @@ import numpy
 from numpy.typing import NDArray
 from typing_extensions import CapsuleType
 
-from sley.engine.program import RankProgram, Wiring
+import sley.engine.program
 
 
 class ProgramFault(ValueError):
@@ -174,7 +174,7 @@ class Engine:
     """One rank's program of a plan, ready to be called."""
 
     @staticmethod
-    def create(fabric: Fabric, wiring: Wiring, program: RankProgram) -> Engine:
+    def create(fabric: Fabric, wiring: sley.engine.program.Wiring, program: sley.engine.program.RankProgram) -> Engine:
         """ProgramFault for an invalid program."""
 
     def run(self, count: int, dtype: int, op: int, input: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], output: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], iterations: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool]:
@@ -191,7 +191,7 @@ class Engine:
     def tally(self) -> Tally:
         """The calls so far."""
 
-def check_program(wiring: Wiring, program: RankProgram) -> None:
+def check_program(wiring: sley.engine.program.Wiring, program: sley.engine.program.RankProgram) -> None:
     """ProgramFault for an invalid program."""
 
 def die_with_parent() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.ir.plan import Plan
 from sley.ir.words import Op
-from sley.simulate.result import Cause, Executions, Simulation
+from sley.simulation.result import Cause, Executions, Simulation
 
 CAUSE_WORDS = {
     Cause.LAUNCH: "launch",

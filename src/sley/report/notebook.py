@@ -20,7 +20,7 @@ from sley.report.pictures import (
 )
 from sley.report.simulation import simulation_lines
 from sley.report.tables import plan_summary
-from sley.simulate.result import Simulation
+from sley.simulation.result import Simulation
 from sley.topologies.summary import Summary
 
 MOST_BYTES = 2**22

@@ -20,7 +20,7 @@ from sley.report.simulation import (
     require_simulations,
     simulation_names,
 )
-from sley.simulate.result import Executions, Simulation
+from sley.simulation.result import Executions, Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

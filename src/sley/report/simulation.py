@@ -21,8 +21,8 @@ from sley.report.critical import (
 )
 from sley.report.limit import limit_of
 from sley.report.link_classes import link_classes
-from sley.simulate.equations import Estimates
-from sley.simulate.result import Simulation
+from sley.simulation.equations import Estimates
+from sley.simulation.result import Simulation
 
 STEPS = 12
 """The most steps of the critical path in the text."""

@@ -14,7 +14,7 @@ from sley.ir.tables import BoolArray
 from sley.report.alike import alike_ranks, block_name
 from sley.report.critical import op_name
 from sley.report.simulation import busiest_links
-from sley.simulate.result import Cause, Executions, Simulation
+from sley.simulation.result import Cause, Executions, Simulation
 
 Event = dict[str, Any]
 

@@ -14,8 +14,8 @@ from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER
 from sley.report.limit import Factor
 from sley.report.link_classes import LinkClass, link_classes
-from sley.simulate import Simulator
-from sley.simulate.result import Simulation
+from sley.simulation import Simulator
+from sley.simulation.result import Simulation
 
 BUSY = 0.9
 """The share of the busiest link's use from which a class of links counts among the busiest."""

@@ -23,7 +23,7 @@ from sley.ir.plan import Plan
 from sley.selection.rules import Selection
 
 _SECTION = "plans"
-_MAKERS = ("algorithms", "compiler", "ir", "lang", "passes", "verify")
+_MAKERS = ("algorithms", "compiler", "ir", "lang", "passes", "verification")
 """The packages that make a plan."""
 
 

@@ -44,7 +44,7 @@ from sley.recognition import (
 )
 from sley.selection.kinds import kinds_of
 from sley.text_files import checked_words, text_of, toml_tables
-from sley.verify import verify
+from sley.verification import verify
 
 Source: TypeAlias = Plan | Program | str | os.PathLike[str]
 """The source of a user plan."""

@@ -28,8 +28,8 @@ from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.policy import Decision
 from sley.policy.nccl_names import NCCL_ALGORITHMS
-from sley.simulate import Simulator
-from sley.simulate.inputs import Tiling
+from sley.simulation import Simulator
+from sley.simulation.inputs import Tiling
 from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
 from sley.tuning import nccl

@@ -12,7 +12,7 @@ from sley.errors.tuning import D932
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
 from sley.policy import Decision
-from sley.simulate import Simulation, Simulator
+from sley.simulation import Simulation, Simulator
 from sley.tuning import nccl
 from sley.tuning.arms import as_run, decision_of
 

@@ -17,7 +17,7 @@ from sley.compiler.choices import Choices
 from sley.errors.tuning import D946
 from sley.ir.tables import NONE
 from sley.policy import Decision
-from sley.simulate import Simulator
+from sley.simulation import Simulator
 from sley.tuning.arms import Arms
 from sley.tuning.backends import Recorded
 from sley.tuning.noise import Noise

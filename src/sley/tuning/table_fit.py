@@ -23,7 +23,7 @@ from sley.errors.simulation import S713, S714
 from sley.ir.cost_model import ByProtocol
 from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
-from sley.simulate import Simulation
+from sley.simulation import Simulation
 from sley.tuning import nccl
 from sley.tuning.arms import BLOCK_RATES
 from sley.tuning.nccl_runs import NcclRuns

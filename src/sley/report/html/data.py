@@ -21,7 +21,7 @@ from sley.report.link_classes import LinkClass, link_classes
 from sley.report.pictures.lattice import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.report.what_if import Change, change_text
-from sley.simulate.result import Executions, Simulation
+from sley.simulation.result import Executions, Simulation
 from sley.topologies.lattice import sides_of, steps
 
 Values = dict[str, Any]

@@ -6,7 +6,7 @@ import pytest
 
 import sley
 from sley.lang import ChunkProgram
-from sley.verify.reach import spell_ranks
+from sley.verification.reach import spell_ranks
 
 
 def notes(program: sley.Program) -> tuple[str, list[str]]:

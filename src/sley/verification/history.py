@@ -16,8 +16,8 @@ from sley.ir.faults import LIMIT
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer
-from sley.verify.memory import Moves, Range, user_cells
-from sley.verify.result import difference, spell
+from sley.verification.memory import Moves, Range, user_cells
+from sley.verification.result import difference, spell
 
 
 @dataclass(frozen=True)

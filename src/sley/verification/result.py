@@ -23,8 +23,8 @@ from sley.ir.words import (
     WRITES_DESTINATION,
     Op,
 )
-from sley.verify.reach import spell_ranks, unheard
-from sley.verify.values import Values
+from sley.verification.reach import spell_ranks, unheard
+from sley.verification.values import Values
 
 
 @dataclass(frozen=True)

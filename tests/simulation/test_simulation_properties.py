@@ -16,8 +16,8 @@ from sley.ir.cost_model import ByProtocol
 from sley.ir.fabric import LinkKind
 from sley.ir.tables import NONE, Table
 from sley.ir.words import LoopOrder, Op
-from sley.simulate import Cause, Simulation, Simulator
-from sley.simulate.result import Executions
+from sley.simulation import Cause, Simulation, Simulator
+from sley.simulation.result import Executions
 from sley.topologies import machine
 from support.examples import examples
 from support.random_cases import Call, calls

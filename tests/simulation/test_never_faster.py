@@ -12,7 +12,7 @@ import sley
 from sley.algorithms import CATALOG, build
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
-from sley.simulate import Simulator
+from sley.simulation import Simulator
 from sley.topologies import machine, machine_names
 from support.algorithm_cases import GROUPED
 

@@ -15,11 +15,11 @@ from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
 from sley.ir.tables import NONE
 from sley.ir.words import Op
-from sley.verify.hangs import run_abstractly
-from sley.verify.one_sided import check_one_sided
-from sley.verify.races import check_races
-from sley.verify.result import check_result
-from sley.verify.structure import check_one_sided_name, check_rows, match_messages
+from sley.verification.hangs import run_abstractly
+from sley.verification.one_sided import check_one_sided
+from sley.verification.races import check_races
+from sley.verification.result import check_result
+from sley.verification.structure import check_one_sided_name, check_rows, match_messages
 
 _FIRST = {about: k for k, about in enumerate(("place", "root", "counts", "sizes", "chunks"))}
 """The subjects of conditions that come first, in their order."""

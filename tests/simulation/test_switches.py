@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sley
-from simulate.test_hand_computed import CHUNK, ROUND, simulated, spans, star
+from simulation.test_hand_computed import CHUNK, ROUND, simulated, spans, star
 from sley.ir.cost_model import CostModel
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan

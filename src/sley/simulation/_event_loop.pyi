@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
-from sley.simulate.inputs import Inputs
+import sley.simulation.inputs
 
 
 class Result:
@@ -95,7 +95,7 @@ class Result:
     def stuck(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """The instructions at which blocks are stuck; empty if all have ended."""
 
-def simulate(inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int) -> Result:
+def simulate(inputs: sley.simulation.inputs.Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int) -> Result:
     """
     Runs a plan on a topology, with chunks cut into `tiles` of `tile_bytes`.
     """

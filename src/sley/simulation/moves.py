@@ -14,7 +14,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray
 from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, REDUCES, SENDS, Op, Protocol
-from sley.simulate.routes import Routes
+from sley.simulation.routes import Routes
 
 # Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
 # that it sends to. A send over the network writes into a FIFO of its own GPU instead.

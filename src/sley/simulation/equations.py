@@ -22,9 +22,9 @@ from sley.ir.sizes import checked_size
 from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer
-from sley.simulate.inputs import Tiling, choose_topology
-from sley.simulate.routes import Routes, latencies
-from sley.simulate.turns import Turns
+from sley.simulation.inputs import Tiling, choose_topology
+from sley.simulation.routes import Routes, latencies
+from sley.simulation.turns import Turns
 
 _SAME = 1e-9
 """Relative difference up to which times are equal."""

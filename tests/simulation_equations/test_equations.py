@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley.ir.tables import NONE
-from sley.simulate.equations import Estimates, LevelEstimate, estimate
+from sley.simulation.equations import Estimates, LevelEstimate, estimate
 from support.examples import examples
 from support.plan_edits import as_nop, with_columns
 from support.random_programs import RandomProgram, random_programs

@@ -18,7 +18,7 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import LoopOrder, Op, Protocol
-from sley.simulate import Cause
+from sley.simulation import Cause
 from support.small_plans import IN, OUT, SCRATCH, Hand, ring_allreduce
 
 CHUNK = 80_000

@@ -21,11 +21,11 @@ from sley.ir.sizes import checked_size, checked_sizes, is_one_size
 from sley.ir.tables import NONE, FloatArray, LongArray, inverse
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
-from sley.simulate.inputs import Inputs, Tiling, choose_topology
-from sley.simulate.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
+from sley.simulation.inputs import Inputs, Tiling, choose_topology
+from sley.simulation.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
 
 if TYPE_CHECKING:
-    from sley.simulate._event_loop import Result
+    from sley.simulation._event_loop import Result
 
 MAX_EXECUTIONS = 10**8
 """Bound on instructions times tiles: each takes some fifty bytes and half a microsecond."""
@@ -286,7 +286,7 @@ def _run(
     inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
 ) -> Result:
     """Runs the event loop. Errors: R512."""
-    found: Result = load("sley.simulate._event_loop").simulate(
+    found: Result = load("sley.simulation._event_loop").simulate(
         inputs, tiles, tile_bytes, last_tile_bytes, slots
     )
     return found

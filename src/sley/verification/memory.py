@@ -10,7 +10,7 @@ import numpy as np
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer
-from sley.verify.values import Values
+from sley.verification.values import Values
 
 PLAIN, DATA, FLAG = 0, 1, 2
 """What a cell holds: plain data, or the first or the second half of a packet."""

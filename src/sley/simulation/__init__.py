@@ -4,9 +4,9 @@
 ResCCL's estimates, by the `turns` of a plan's instructions.
 """
 
-from sley.simulate.equations import Estimates, LevelEstimate, estimate
-from sley.simulate.result import Cause, Executions, LinkLoad, Simulation
-from sley.simulate.simulator import Simulator, simulate
+from sley.simulation.equations import Estimates, LevelEstimate, estimate
+from sley.simulation.result import Cause, Executions, LinkLoad, Simulation
+from sley.simulation.simulator import Simulator, simulate
 
 __all__ = [
     "Cause",

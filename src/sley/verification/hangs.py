@@ -14,7 +14,7 @@ from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
 from sley.ir.words import LoopOrder
-from sley.verify.meetings import check_meetings
+from sley.verification.meetings import check_meetings
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from sley.ir.faults import LIMIT
 from sley.ir.one_sided import THREAD_ACTIONS, Action, OneSidedPlan
 from sley.ir.tables import NONE, spans
 from sley.ir.words import Buffer
-from sley.verify.calls import perform_calls
+from sley.verification.calls import perform_calls
 
 
 def check_one_sided(plan: OneSidedPlan) -> tuple[list[Diagnostic], int]:

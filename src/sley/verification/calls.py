@@ -20,10 +20,10 @@ from sley.ir.faults import LIMIT
 from sley.ir.one_sided import MEETINGS, Action, OneSidedPlan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer
-from sley.verify.clocks import Clock
-from sley.verify.history import Mismatch, explain
-from sley.verify.memory import DATA, FLAG, PLAIN, Memory, Range, moves_of, user_cells
-from sley.verify.values import NOTHING, Values
+from sley.verification.clocks import Clock
+from sley.verification.history import Mismatch, explain
+from sley.verification.memory import DATA, FLAG, PLAIN, Memory, Range, moves_of, user_cells
+from sley.verification.values import NOTHING, Values
 
 _REST = NONE
 """The threads of a block that perform no action alone."""

@@ -4,6 +4,6 @@ It reads only the plan, never the program or the compiler's intermediate results
 the checks: `structure`, `hangs` (with `meetings` for instruction order), `races` and `result`.
 """
 
-from sley.verify.verifier import Proof, verify
+from sley.verification.verifier import Proof, verify
 
 __all__ = ["Proof", "verify"]

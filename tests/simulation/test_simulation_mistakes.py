@@ -13,7 +13,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import Edges
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op
-from sley.simulate import Simulator
+from sley.simulation import Simulator
 from support.plan_edits import with_columns
 from support.small_plans import IN, OUT, Hand, direct_allgather, stalling, stalling_for_a_slot
 

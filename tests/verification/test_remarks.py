@@ -7,7 +7,7 @@ import pytest
 
 import sley
 from sley.ir.words import Op
-from sley.verify.values import Values
+from sley.verification.values import Values
 from support.rank_threads import execute
 from support.small_plans import IN, OUT, SCRATCH, Hand
 

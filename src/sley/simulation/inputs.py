@@ -15,8 +15,8 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol
-from sley.simulate.moves import Moves, memory_of
-from sley.simulate.routes import Routes, latencies
+from sley.simulation.moves import Moves, memory_of
+from sley.simulation.routes import Routes, latencies
 from sley.topologies import topology_of
 
 
