@@ -301,6 +301,16 @@ def check_in_place() -> None:
     dist.all_to_all(parts, parts)
     same(whole, 10.0 * torch.arange(float(ranks)) + rank)
 
+    # The tensors of a list are adjacent on one rank alone.
+    parts = (
+        list(torch.zeros(ranks).split(1)) if rank == 0 else [torch.zeros(1) for _ in range(ranks)]
+    )
+    parts[rank].fill_(rank + 1.0)
+    dist.all_gather(parts, parts[rank])
+    same(torch.cat(parts), torch.arange(1.0, ranks + 1))
+    dist.reduce_scatter(parts[rank], parts)
+    same(parts[rank], torch.tensor([ranks * (rank + 1.0)]))
+
     whole = torch.full((ranks,), rank + 1.0)
     dist.gather(whole[rank : rank + 1], list(whole.split(1)) if rank == 1 else None, 1)
     same(whole, torch.arange(1.0, ranks + 1) if rank == 1 else torch.full((ranks,), rank + 1.0))

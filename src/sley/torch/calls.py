@@ -69,7 +69,8 @@ class CallRunner:
         """A collective from `inputs` to `outputs`; a rank's part has `numel` elements.
 
         If the two overlap in a way that the collective doesn't define as in place, the input is
-        copied first. Tensors of a list may be anywhere.
+        copied first. Tensors of a list may be anywhere, so they are never in place: on another rank
+        they may not be adjacent.
         """
         if not (is_in_a_row(inputs) and is_in_a_row(outputs)):
             return self._run_in_blocks(kind, opts, inputs, outputs, element, op, root)
@@ -81,7 +82,9 @@ class CallRunner:
             source_own = source.address + (own if source.size_bytes > target.size_bytes else 0)
             target_own = target.address + (own if target.size_bytes > source.size_bytes else 0)
             row = CALLS[kind]
-            is_in_place = row.has_place_of_rank and not row.roles  # on all ranks, or on none
+            is_single = len(inputs) == len(outputs) == 1
+            # On all ranks, or on none.
+            is_in_place = is_single and row.has_place_of_rank and not row.roles
             if source_own != target_own or not is_in_place:
                 source = copy_of(inputs)
         call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
