@@ -1,5 +1,5 @@
-"""Write the pages that come from the code, data-model.md and errors.md, the list of decisions, and
-the picture of a report, which takes a Chromium.
+"""Write the pages that come from the code, data-model.md and those in errors/, the list of
+decisions, and the picture of a report, which takes a Chromium.
 
     python docs/generate.py            write them
     python docs/generate.py --check    fail if what is there is not what would be written
@@ -61,22 +61,67 @@ MODULES: dict[str, str | None] = {
     "sizes": None,
 }
 
-FAMILIES = {
-    "L": ("Language", "Requirements on programs."),
-    "C": ("Compiler", "Requirements on a program, its directives, options and target."),
-    "V": ("Verifier", "Requirements on every plan before it runs."),
-    "F": (
-        "Formats and deployment",
-        "Requirements on files that are read, on plans that are written, and on directories.",
+# Page: its title, a sentence, and the modules of `sley.errors` with its rules.
+FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "language": ("Language", "Requirements on programs.", ("language", "rescclang")),
+    "compiler": (
+        "Compiler",
+        "Requirements on a program, its directives, options and target.",
+        ("compiler",),
     ),
-    "R": ("Runtime", "Errors of runs on processes of this machine."),
-    "K": ("Kernels and devices", "Errors of kernels on GPUs, or on threads of this machine."),
-    "N": ("Communicator", "Errors while ranks make a communicator, and during its calls."),
-    "B": ("PyTorch backend", "Errors in collectives of torch.distributed."),
-    "D": ("Policies", "Requirements on what a tuner has learned, and on its training."),
-    "T": ("Topologies", "Requirements on the description of a cluster."),
-    "P": ("Pictures and reports", "Errors in the contents and files of pictures and reports."),
-    "S": ("Simulation", "Requirements on the input of a simulation."),
+    "verifier": ("Verifier", "Requirements on every plan before it runs.", ("verifier",)),
+    "files": (
+        "Files",
+        "Requirements on files that are read, and on plans that are written.",
+        ("formats",),
+    ),
+    "mscclpp": (
+        "MSCCL++ plans",
+        "Requirements on execution plans of MSCCL++ that are read or written.",
+        ("mscclpp",),
+    ),
+    "schedules": (
+        "Synthesisers' schedules",
+        "Requirements on schedules, and on files that are recognised by their content.",
+        ("schedules",),
+    ),
+    "deployment": (
+        "Deployment",
+        "What runtimes make of directories of files, and requirements on packages.",
+        ("deployment",),
+    ),
+    "runtime": ("Runtime", "Errors of runs on processes of this machine.", ("runtime",)),
+    "devices": (
+        "Kernels and devices",
+        "Errors of kernels on GPUs, or on threads of this machine.",
+        ("devices",),
+    ),
+    "communicator": (
+        "Communicator",
+        "Errors while ranks make a communicator, during its calls, and while a plan is selected.",
+        ("communicator", "calls", "selection"),
+    ),
+    "torch": (
+        "PyTorch backend",
+        "Errors in collectives of torch.distributed.",
+        ("torch",),
+    ),
+    "policies": (
+        "Policies and tuning",
+        "Requirements on what a tuner has learned, and on its training.",
+        ("policy", "tuning"),
+    ),
+    "topologies": (
+        "Topologies",
+        "Requirements on the description of a cluster.",
+        ("topology",),
+    ),
+    "simulation": ("Simulation", "Requirements on the input of a simulation.", ("simulation",)),
+    "reports": (
+        "Pictures and reports",
+        "Errors in the contents and files of pictures and reports.",
+        ("report",),
+    ),
 }
 
 DATA_MODEL_HEAD = """\
@@ -107,10 +152,10 @@ ERRORS_HEAD = """\
 # Error codes
 
 Every error of sley has a code, which does not change between versions. `sley explain CODE` prints
-the same text as this page. A message contains the place in your code, the expectation, the finding
-and a remedy. The first letter of a code identifies the stage.
+the same text as these pages. A message contains the place in your code, what sley expected there,
+what it found, and a remedy. The first letter of a code identifies the stage.
 
-`docs/generate.py` makes this page from the rules in `sley.errors`.
+`docs/generate.py` makes these pages from the rules in `sley.errors`.
 """
 
 ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")
@@ -235,7 +280,7 @@ def data_model() -> str:
 
 
 def rule_section(rule: Rule) -> Iterator[str]:
-    yield f"### {rule.code}: {rule.name} {{ #{rule.code} }}"
+    yield f"## {rule.code}: {rule.name} {{ #{rule.code} }}"
     yield ""
     yield f"**What it says.** {prose(rule.what)}"
     yield ""
@@ -249,23 +294,31 @@ def rule_section(rule: Rule) -> Iterator[str]:
     yield ""
 
 
-def errors() -> str:
-    rules = all_rules()
-    unknown = sorted(code for code in rules if code[0] not in FAMILIES)
-    if unknown:
-        raise UndescribedError(f"no family for {', '.join(unknown)}")
-    lines = [ERRORS_HEAD]
-    for letter, (title, text) in FAMILIES.items():
-        family = [rules[code] for code in sorted(rules) if code[0] == letter]
-        lines += [f"## {title}", "", text]
-        lines += table(
-            ("code", "name", "what it says"),
-            [(f"[{r.code}](#{r.code})", r.name, cell(r.what)) for r in family],
-        )
+def error_pages() -> dict[str, str]:
+    """The page of each family of rules, and the page that leads to them, by file."""
+    rest = all_rules()
+    index = [ERRORS_HEAD]
+    pages = {}
+    for page, (title, text, modules) in FAMILIES.items():
+        codes = {
+            rule.code
+            for name in modules
+            for rule in vars(importlib.import_module(f"sley.errors.{name}")).values()
+            if isinstance(rule, Rule)
+        }
+        family = [rest.pop(code) for code in sorted(codes)]
+        rows = [(f"[{r.code}](#{r.code})", r.name, cell(r.what)) for r in family]
+        lines = [f"# {title}: error codes", "", text]
+        lines += table(("code", "name", "what it says"), rows)
         lines.append("")
         for rule in family:
-            lines += rule_section(rule)
-    return finished(lines)
+            lines += [*rule_section(rule)]
+        pages[f"errors/{page}.md"] = finished(lines)
+        links = ", ".join(f"[{r.code} {r.name}]({page}.md#{r.code})" for r in family)
+        index += [f"## [{title}]({page}.md)", "", text, "", links, ""]
+    if rest:
+        raise UndescribedError(f"no family for {', '.join(rest)}")
+    return {"errors/index.md": finished(index), **pages}
 
 
 def finished(lines: list[str]) -> str:
@@ -291,7 +344,7 @@ def main(arguments: list[str]) -> int:
     stale = []
     pages = {
         "data-model.md": data_model(),
-        "errors.md": errors(),
+        **error_pages(),
         "decisions/index.md": decisions(),
     }
     for name, content in pages.items():
