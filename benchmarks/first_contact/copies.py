@@ -14,6 +14,7 @@ from sley.codegen import KERNELS
 from sley.devices import Engine, Executor, Settings
 from sley.devices.cuda import CudaDevice
 from support.gpu_checks import OnDevice
+from support.prefix_sums import prefix_sums
 
 COUNT = 1003
 
@@ -44,10 +45,9 @@ def _copied(device: CudaDevice, engine: Engine, timeout_s: float) -> Mapping[str
 
 
 def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
-    """The kernel of AVERAGE alone: every element is divided by the number of ranks."""
-    plan = sley.compile(sley.algorithms.ring_allreduce(2, in_place=True))
-    on = Executor(plan, [device] * 2, Settings(timeout_s=timeout_s))
-    data = [OnDevice(device, np.full(COUNT, 6.0 + r, np.float32), "float32") for r in range(2)]
+    """The kernel that divides alone: it divides what the second of three ranks has by 2."""
+    on = Executor(sley.compile(prefix_sums(3)), [device] * 3, Settings(timeout_s=timeout_s))
+    data = [OnDevice(device, np.full(COUNT, 6.0 + r, np.float32), "float32") for r in range(3)]
     prepared = on.prepare([one.array for one in data], reduce_op=sley.ReduceOp.AVG)
     stream = device.stream()
     for _, place, program, launch in prepared._turns:
@@ -55,8 +55,9 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
             place.launch(program, launch, stream)
     device.synchronize(stream)
     outside = sum(one.fetch() for one in data)
-    wrong = sum(int(np.count_nonzero(one.host != 3 + r / 2)) for r, one in enumerate(data))
-    return {"wrong": outside + wrong}
+    expected = (6, 3.5, 8)
+    wrong = sum(np.count_nonzero(d.host != e) for d, e in zip(data, expected, strict=True))
+    return {"wrong": outside + int(wrong)}
 
 
 def step(lines: Lines, timeout_s: float) -> bool:

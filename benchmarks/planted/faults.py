@@ -840,8 +840,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a reduction overwrites the operand that was loaded before the message came",
         "devices codegen",
-        "value = combine_words(own, message);",
-        "value = combine_words(message, message);",
+        "value = reduced(own, message, divisor);",
+        "value = reduced(message, message, divisor);",
     ),
     _fault(
         "kernel: half of a word of LL is enough",
@@ -898,10 +898,16 @@ FAULTS: tuple[Fault, ...] = (
         "(w + 0x8000u) >> 16",
     ),
     _fault(
+        "codegen: a sum that is part of another is divided at once",
+        "codegen",
+        "        final[results.is_operand] = 1\n",
+        "",
+    ),
+    _fault(
         "codegen: blocks share code although only one of them is waited for",
         "codegen devices",
-        "        o.stays,\n        o.posts,\n    ]",
-        "        o.stays,\n    ]",
+        "        o.stays,\n        o.posts,\n",
+        "        o.stays,\n",
     ),
     # ---- Devices
     _fault(

@@ -70,20 +70,25 @@ class Shifted:
         array[:] = self.array
 
 
-def wrong_shifted(on: Any, count: int, shifts: Sequence[int]) -> int:
+def wrong_shifted(on: Any, count: int, shifts: Sequence[int], op: sley.ReduceOp) -> int:
     """Wrong elements of a call on arrays at odd addresses, each rank's at another."""
-    call = Call.of(on.plan, count)
+    call = Call.of(on.plan, count, reduce_op=op)
     own = [*call.inputs, *(call.outputs or [])]
     given = [Shifted.of(array, shifts[k % len(shifts)]) for k, array in enumerate(own)]
     arrays = [s.array for s in given]
     ranks = len(call.buffers)
-    on(arrays[:ranks], arrays[ranks:] or None, count=count)
+    on(arrays[:ranks], arrays[ranks:] or None, count=count, reduce_op=op)
     for shifted, array in zip(given, own, strict=True):
         shifted.give_back(array)
     return call.wrong()
 
 
-def check(plan: sley.Plan, engine: Engine, data: st.DataObject) -> None:
+def check(
+    plan: sley.Plan,
+    engine: Engine,
+    data: st.DataObject,
+    ops: Sequence[sley.ReduceOp] = (sley.ReduceOp.SUM, sley.ReduceOp.AVG),
+) -> None:
     """Two calls of different counts, at more slots than the plan needs, on arrays anywhere."""
     longest = int(plan.instructions.count.max(initial=1))
     on = executor(
@@ -95,20 +100,20 @@ def check(plan: sley.Plan, engine: Engine, data: st.DataObject) -> None:
     )
     shifts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
     for _ in range(2):
-        count = data.draw(counts(plan.collective.chunks))
-        assert wrong_shifted(on, count, shifts) == 0
+        count, op = data.draw(counts(plan.collective.chunks)), data.draw(st.sampled_from(ops))
+        assert wrong_shifted(on, count, shifts, op) == 0
 
 
 @examples(12)
 @given(compiled_plans(), st.data())
 def test_random_programs_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
-    check(plan, Engine.INTERPRETED, data)
+    check(plan, Engine.INTERPRETED, data, [sley.ReduceOp.AVG])
 
 
 @examples(10)
 @given(plans_by_hand(), st.data())
 def test_random_plans_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
-    check(plan, Engine.INTERPRETED, data)
+    check(plan, Engine.INTERPRETED, data, [sley.ReduceOp.AVG])
 
 
 @examples(3)

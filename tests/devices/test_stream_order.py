@@ -15,6 +15,7 @@ from sley.devices import Engine, Launching, ThreadsDevice
 from sley.devices.calls import Order
 from sley.devices.device import Launch
 from support.device_calls import TIMEOUT_S, executor, threads
+from support.prefix_sums import prefix_sums
 
 RANKS = 3
 LAUNCHING = pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)
@@ -73,11 +74,24 @@ def test_a_call_waits_for_those_on_other_streams(launching: Launching) -> None:
 
 def test_divisions_start_behind_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU with few queues would start no run behind a division that waits for it."""
-    on = executor(ring(), engine=Engine.INTERPRETED, launching=Launching.BY_RANK)
+    on = executor(
+        sley.compile(prefix_sums(4)), engine=Engine.INTERPRETED, launching=Launching.BY_RANK
+    )
+    found = launched(monkeypatch)
+    data = [np.full(600, rank, np.int32) for rank in (6, 8, 10, 12)]
+    on(data, reduce_op=sley.ReduceOp.AVG)
+    assert [name for name, _ in found] == ["sley_run"] * 4 + ["sley_divide"] * 2
+    assert [set(array.tolist()) for array in data] == [{6}, {7}, {8}, {9}]
+
+
+def test_an_average_of_final_reductions_takes_no_launch_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on = executor(ring(), engine=Engine.INTERPRETED)
     found = launched(monkeypatch)
     data = ones()
     on(data, reduce_op=sley.ReduceOp.AVG)
-    assert [name for name, _ in found] == ["sley_run"] * RANKS + ["sley_divide"] * RANKS
+    assert [name for name, _ in found] == ["sley_run"]
     assert (np.array(data) == 1).all()
 
 

@@ -21,7 +21,7 @@ RANKS, COUNT = 3, 1003
 
 
 def every_type() -> list[Any]:
-    """Every type with sums or averages (which are sums until the division) in turn, and another
+    """Every type with sums or averages in turn, and another
     reduction in turn; the protocols in turn."""
     sums = (sley.ReduceOp.SUM, sley.ReduceOp.AVG)
     others = [op for op in sley.ReduceOp if op not in sums]

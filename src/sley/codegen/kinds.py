@@ -67,6 +67,7 @@ def _structure(operands: Operands) -> NDArray[np.int32]:
         o.pulled.memory,
         o.stays,
         o.posts,
+        o.averages.by_instruction,
     ]
     columns += [o.sends.peer, o.sends.message, o.receives.peer, o.receives.message]
     columns += [np.diff(o.conditions.offset), t.pipeline]

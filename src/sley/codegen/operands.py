@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.codegen.averages import Averages
 from sley.codegen.flagged import needed_waits
 from sley.direct import pulls
 from sley.ir.connections import Connections, Messages
@@ -96,7 +97,8 @@ class Operands:
     connections: the connections of the plan. sends, receives: their numbers within blocks.
     src, dst: the operands. pulled: the position, at the sender, of the received message; NOWHERE
     for a message in a slot. stays: bool, whether the sent message is pulled from the buffer.
-    posts: bool, whether other blocks wait for the instruction. homes: of the plan's scratch.
+    posts: bool, whether other blocks wait for the instruction. averages: the divisors of AVG.
+    homes: of the plan's scratch.
     """
 
     plan: Plan
@@ -109,6 +111,7 @@ class Operands:
     stays: BoolArray
     conditions: Conditions
     posts: BoolArray
+    averages: Averages
     homes: Homes
 
 
@@ -135,6 +138,7 @@ def operands(plan: Plan) -> Operands:
         stays=found.pulled & SENDS[t.op],
         conditions=_conditions(plan, messages.connections, sends, waits, found.holds),
         posts=posts,
+        averages=Averages.of(plan, messages),
         homes=Homes.of(plan, messages),
     )
 

@@ -22,7 +22,7 @@ from sley.ir.tables import LongArray
 from sley.ir.words import Protocol, ReduceOp
 
 KERNELS = ("sley_run", "sley_divide")
-"""The kernels in every text: the plan's, and the division for AVG."""
+"""The kernels in every text: the plan's, and what AVG divides at the end."""
 
 _SHARED_STEPS = 512
 """The most instructions, and the most conditions, of a block that the interpreter copies into
@@ -63,9 +63,8 @@ class Engine(Enum):
 class Variant:
     """The parameters of a text besides its plan.
 
-    dtype: the number of the element type in `sley.engine.DATA_TYPES`. reduce_op: AVG is SUM
-    until the division. threads: per block. one_gpu: whether all ranks are on one GPU, so that
-    memory need only be ordered within it.
+    dtype: the number of the element type in `sley.engine.DATA_TYPES`. threads: per block.
+    one_gpu: whether all ranks are on one GPU, so that memory need only be ordered within it.
     """
 
     platform: Platform
@@ -169,12 +168,9 @@ def _longest(offset: LongArray) -> int:
 
 
 def _variant(variant: Variant) -> dict[str, object]:
-    reduction = variant.reduce_op
-    if reduction is ReduceOp.AVG:
-        reduction = ReduceOp.SUM
     return {
         "SLEY_TYPE": variant.dtype,
-        "SLEY_REDUCTION": int(reduction),
+        "SLEY_REDUCTION": int(variant.reduce_op),
         "SLEY_THREADS": variant.threads,
         "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
     }

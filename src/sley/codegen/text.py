@@ -26,6 +26,7 @@ _LEGEND = """\
 // wait(n, block, step): wait n of the next call is for a step of another block of this rank
 // hold(n, connection, message): wait n of the next call is for the read of a message of this rank
 // step(s).waits(n).posts(): the call is step s; it has n waits; other blocks wait for it
+// step(s).averages(k): its results are final; for AVG it divides them by k
 // to(connection, message), from(connection, message): the block's connection, the tile's message
 """
 
@@ -192,6 +193,8 @@ class _Function:
         number = f"step({step})"
         number += f".waits({waits})" if waits else ""
         number += ".posts()" if o.posts[row] else ""
+        divisor = int(o.averages.by_instruction[row])
+        number += f".averages({divisor})" if divisor > 1 else ""
         arguments = ["tile" if self._is_tiled else "all_tiles", number]
         if RECEIVES[op]:
             message = f"from({o.receives.peer[row]}, {o.receives.message[row]})"

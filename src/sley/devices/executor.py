@@ -255,7 +255,6 @@ class Executor:
                 device,
                 self._world.on(device),
                 self._kernels,
-                self.loaded,
                 boxes,
                 self._mailboxes.addresses[device],
                 self.settings.launching,

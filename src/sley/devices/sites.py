@@ -14,7 +14,6 @@ from sley.devices import tables
 from sley.devices.device import Bytes, Device, HostMemory, Memory
 from sley.devices.settings import Launching
 from sley.devices.tables import BLOCK, BLOCK_MEMORY, DIVISION, PEER, REPORT, Rows
-from sley.engine.program import Loaded
 from sley.ir.connections import Connections
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, LongArray
@@ -129,7 +128,6 @@ class Site:
         device: Device,
         ranks: list[int],
         kernels: Kernels,
-        loaded: Loaded,
         boxes: Mailboxes,
         addresses: dict[int, int],
         launching: Launching,
@@ -144,7 +142,7 @@ class Site:
         rows["memory"] = base + boxes.memory[row]
         rows["progress"] = base + boxes.progress[rows["rank"]]
         rows["report"] = reports.address + np.arange(len(rows)) * REPORT.itemsize
-        divisions = tables.divisions(loaded, ranks)
+        divisions = tables.divisions(kernels, ranks)
         parts = {
             "blocks": rows,
             "peers": boxes.peers(kernels.operands, addresses, set(ranks)),

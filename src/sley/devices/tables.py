@@ -46,9 +46,7 @@ INSTRUCTION = _structure(
     *_of("u4", "src dst"),
     *_of("i4", "from from_message to to_message"),
     ("pulled", "u4"),
-    ("first_wait", "i4"),
-    ("unused", "i4"),
-    unused=2,
+    *_of("i4", "first_wait divisor unused"),
 )
 CONDITION = _structure(("target", "i4"), ("number_held", "u4"))
 DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
@@ -168,6 +166,7 @@ def instructions(kernels: Kernels) -> Rows:
     rows["to"] = np.where(sends, o.sends.peer, 0)
     message = np.where(sends, o.sends.message, 0)
     rows["to_message"] = np.where(o.stays, -1 - message, message)
+    rows["divisor"] = o.averages.by_instruction
     return rows
 
 
@@ -180,13 +179,14 @@ def conditions(kernels: Kernels) -> Rows:
     return rows
 
 
-def divisions(loaded: Loaded, ranks: list[int]) -> Rows:
-    """DIVISION rows: the output chunks of `ranks` that AVG divides."""
-    c = loaded.plan.collective
+def divisions(kernels: Kernels, ranks: list[int]) -> Rows:
+    """DIVISION rows: the output chunks of `ranks` that AVG divides at the end of a call."""
+    c = kernels.plan.collective
     memory = Buffer.INPUT if c.in_place else Buffer.OUTPUT
     parts = [np.zeros(0, DIVISION)]
     for rank in ranks:
-        divisor = loaded.programs[rank].divisor
+        first, last = c.output_offset[rank], c.output_offset[rank + 1]
+        divisor = kernels.operands.averages.at_end[first:last]
         at = np.flatnonzero(divisor > 1)
         rows = np.zeros(len(at), DIVISION)
         base = int(c.output_base[rank]) if c.in_place else 0

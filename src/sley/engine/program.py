@@ -281,7 +281,7 @@ def _program(
         hold_offset=hold_offset,
         hold_target=hold_target,
         block_offset=block_offset - first,
-        divisor=_divisors(plan, rank),
+        divisor=c.divisors[c.output_offset[rank] : c.output_offset[rank + 1]],
         chunks=c.chunks,
         sizes=(
             int(c.input_chunks[rank]),
@@ -366,11 +366,6 @@ def gains_attached(plan: Plan) -> bool:
         return float(np.bincount(rank, work, minlength=plan.collective.ranks).max(initial=0))
 
     return busiest(own + _KERNEL_COPY * taken) < busiest(own + staged + taken)
-
-
-def _divisors(plan: Plan, rank: int) -> NDArray[np.int32]:
-    offset, _ = promised_inputs(plan, rank)
-    return np.maximum(np.diff(offset), 1).astype(np.int32)
 
 
 def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...]) -> None:

@@ -89,6 +89,13 @@ class Collective(Value):
         return offsets_of(self.output_chunks)
 
     @cached_property
+    def divisors(self) -> IntArray:
+        """int32 (output chunks of all ranks,): the inputs that each must be the reduction of, by
+        which AVG divides; 1 for a chunk that may hold anything."""
+        inputs = np.append(np.diff(self.values.offset), 1)  # the last one stands for NONE
+        return frozen_array(np.maximum(inputs[self.expected], 1), np.int32)
+
+    @cached_property
     def data_chunks(self) -> IntArray:
         """int32 (ranks,): chunks of input and output together; aliased ones count once."""
         if not self.in_place:

@@ -5,13 +5,15 @@
 namespace sley {
 
 // One piece of an execution. `in` is the message or the first operand, `local` the other operand;
-// the result is written to `out` and, unless that is null, to `copy`.
+// the result is written to `out` and, unless that is null, to `copy`. AVG divides the results of a
+// reduction by `divisor`.
 struct Piece {
     char* out;
     char* copy;
     const char* in;
     const char* local;
     i32 length;
+    i32 divisor;
 };
 
 // The batches of a thread of a block with up to 512; a larger block has as many bytes under way with
@@ -29,7 +31,7 @@ SLEY_INLINE void store(char* at, Element e) { store_element(at, e); }
 template <bool kCombines, bool kCopies>
 SLEY_INLINE Piece from_byte(const Piece& p, i64 by) {
     return {p.out + by, kCopies ? p.copy + by : nullptr, p.in + by,
-            kCombines ? p.local + by : nullptr, p.length};
+            kCombines ? p.local + by : nullptr, p.length, p.divisor};
 }
 
 // The next units (vectors or elements) of a thread, of which the first is at the start of the piece
@@ -93,9 +95,17 @@ SLEY_INLINE void carry_elements(const Piece& p, Made made) {
                                                      p.length - done, made);
 }
 
+// The result of a reduction.
+template <class Unit>
+SLEY_INLINE Unit reduced(Unit local, Unit in, i32 divisor) {
+    const Unit sum = combine_words(local, in);
+    return kAverages && divisor > 1 ? divide_words(sum, divisor) : sum;
+}
+
 struct Combined {
+    i32 divisor;
     template <class Unit>
-    SLEY_METHOD Unit operator()(Unit local, Unit in) const { return combine_words(local, in); }
+    SLEY_METHOD Unit operator()(Unit local, Unit in) const { return reduced(local, in, divisor); }
 };
 struct Taken {
     template <class Unit>
@@ -104,7 +114,7 @@ struct Taken {
 
 template <bool kCombines, bool kCopies>
 SLEY_INLINE void carry_elements(const Piece& p) {
-    if constexpr (kCombines) carry_elements<kCombines, kCopies>(p, Combined{});
+    if constexpr (kCombines) carry_elements<kCombines, kCopies>(p, Combined{p.divisor});
     else carry_elements<kCombines, kCopies>(p, Taken{});
 }
 
@@ -183,12 +193,13 @@ struct Words {
     const char* in;
     const char* local;
     char* out;
-    i32 length;
+    i32 length, divisor;
     SLEY_METHOD Words(const Piece& p, i32 first)
         : in(kReceives ? nullptr : p.in + 8ll * first),
           local(kCombines ? p.local + 8ll * first : nullptr),
           out(p.out == nullptr ? nullptr : p.out + 8ll * first),
-          length(p.length - first * kWordItems) {}
+          length(p.length - first * kWordItems),
+          divisor(p.divisor) {}
     // The operand to load before the message has come.
     SLEY_METHOD u64 own(i32 at) const {
         if constexpr (kCombines) return load_word<kAligned>(local, at, length);
@@ -197,7 +208,7 @@ struct Words {
     }
     SLEY_METHOD u64 result(i32 at, u64 own, u64 message) const {
         u64 value = kReceives ? message : own;
-        if constexpr (kCombines) value = combine_words(own, message);
+        if constexpr (kCombines) value = reduced(own, message, divisor);
         if (out != nullptr) store_word<kAligned>(out, at, length, value);
         return value;
     }

@@ -27,6 +27,7 @@ using Element = u8;
 
 constexpr bool kIsHalf = SLEY_TYPE <= 1;
 constexpr bool kIsInteger = SLEY_TYPE >= 4;
+constexpr bool kAverages = SLEY_REDUCTION == 4;  // as sums, which are divided when they are final
 constexpr int kItem = static_cast<int>(sizeof(Element));
 
 // A reduction is done in float for the types of 16 bits, in the type itself for all others.

@@ -4,17 +4,19 @@
 
 namespace sley {
 
-// An instruction's step in its block, the number of waits set before it, and whether other blocks
-// wait for it.
+// An instruction's step in its block, the number of waits set before it, whether other blocks wait
+// for it, and by what AVG divides its results.
 struct Step {
     u32 bits;
-    SLEY_METHOD Step waits(u32 number) const { return {bits | number << 20}; }
-    SLEY_METHOD Step posts() const { return {bits | 1u << 31}; }
+    i32 divisor;
+    SLEY_METHOD Step waits(u32 number) const { return {bits | number << 20, divisor}; }
+    SLEY_METHOD Step posts() const { return {bits | 1u << 31, divisor}; }
+    SLEY_METHOD Step averages(i32 by) const { return {bits, by}; }
     SLEY_METHOD i32 number() const { return static_cast<i32>(bits & 0xFFFFFu); }
     SLEY_METHOD i32 wait_count() const { return static_cast<i32>(bits >> 20 & 0x7FFu); }
     SLEY_METHOD bool is_posted() const { return bits >> 31 != 0; }
 };
-SLEY_INLINE Step step(u32 number) { return {number}; }
+SLEY_INLINE Step step(u32 number) { return {number, 1}; }
 
 // Message `message` of a tile on the block's connection `peer`. With protocol Direct it may stay in
 // the sender's buffer: `stays` at the sender; at the receiver `pulled`, its place there.
@@ -150,7 +152,7 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
         }
         // A local reduction combines its destination with its source.
         Piece p{target, leaving, K::kReceives ? arrived : source,
-                K::kReceives ? source : static_cast<const char*>(target), length};
+                K::kReceives ? source : static_cast<const char*>(target), length, step.divisor};
         if constexpr (kFlagged && (K::kReceives || K::kSends)) {
             const Flags flags{in, out, step.number(), tile, static_cast<u32>(from.peer)};
             if constexpr (kProtocol == kLL) {

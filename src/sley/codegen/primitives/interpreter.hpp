@@ -45,6 +45,7 @@ SLEY_INLINE void interpret(i32 tile, i32 number) {
     if (in.waits > 0) set_conditions(in);
     Step s = step(static_cast<u32>(number)).waits(in.waits);
     if (in.posts) s = s.posts();
+    s = s.averages(in.divisor);
     const From from{in.from, in.from_message, in.pulled};
     const To to{in.to, in.to_message < 0 ? -1 - in.to_message : in.to_message, in.to_message < 0};
     switch (in.op) {

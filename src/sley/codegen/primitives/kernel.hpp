@@ -61,14 +61,16 @@ SLEY_INLINE void divide_elements(char* first, i64 length, i32 divisor) {
     for (i64 done = 0; done < length; done += kMerged) {
         const i64 rest = length - done;
         char* at = first + done * kItem;
-        const Piece p{at, nullptr, at, nullptr, static_cast<i32>(rest < kMerged ? rest : kMerged)};
+        const i32 part = static_cast<i32>(rest < kMerged ? rest : kMerged);
+        const Piece p{at, nullptr, at, nullptr, part, divisor};
         carry_elements<false, false>(p, Divided{divisor});
     }
 }
 
 }  // namespace sley
 
-// The division of AVG, after every rank has its sums. Blocks share the chunks.
+// The division of the chunks whose sums are operands of others, after every rank has them. Blocks
+// share the chunks.
 SLEY_KERNEL(sley_divide) {
     using namespace sley;
     if (thread() == 0) state.setup = call.setup;

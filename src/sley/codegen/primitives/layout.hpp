@@ -64,7 +64,8 @@ struct alignas(16) Instruction {
     i32 to, to_message;  // -1 - number for a message that stays in the buffer
     Place pulled;        // the received message's place at the sender; kNowhere: in a slot
     i32 first_wait;
-    i32 unused[2];
+    i32 divisor;  // of the results, for AVG; 1: none
+    i32 unused;
 };
 
 // Interpreter: step `number` of block `target`, or, if `held`, the receiver's read of message
@@ -75,7 +76,7 @@ struct Condition {
     u32 held : 1;
 };
 
-// An output chunk that AVG divides.
+// An output chunk that AVG divides at the end.
 struct Division {
     i32 rank;
     Place chunk;

@@ -1,0 +1,103 @@
+"""Where AVG divides: in the reductions that make final values, else at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given
+
+import sley
+from sley.algorithms import build
+from sley.codegen.averages import Averages
+from sley.ir.connections import Messages
+from sley.ir.tables import NONE
+from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Op
+from sley.verification.hangs import run_of
+from support.examples import examples
+from support.prefix_sums import prefix_sums
+from support.random_programs import RandomProgram, random_programs
+
+
+def averages(plan: sley.Plan) -> Averages:
+    return Averages.of(plan, Messages.of(plan))
+
+
+def run(plan: sley.Plan, found: Averages) -> list[Fraction]:
+    """What every output chunk holds after a call with AVG, if input chunk i is 3^i: one instruction
+    after another, in an order in which a call can run them."""
+    t, c, messages = plan.instructions, plan.collective, Messages.of(plan)
+    cells = dict[int, Fraction]()
+    for chunk in np.flatnonzero(c.initial).tolist():
+        cells[int(c.input_cells(plan.layout)[chunk])] = Fraction(3**chunk)
+    channels: dict[int, deque[list[Fraction]]] = defaultdict(deque)
+    for row in np.argsort(run_of(plan, messages).level, kind="stable").tolist():
+        op, divisor = int(t.op[row]), int(found.by_instruction[row])
+        numbers = range(int(t.count[row]))
+        src, dst = (
+            int(of(np.array([row]))[0]) for of in (plan.source_cells, plan.destination_cells)
+        )
+        sources = [cells.get(src + k, Fraction()) for k in numbers] if READS_SOURCE[op] else []
+        taken = channels[int(messages.send_of[row])].popleft() if RECEIVES[op] else sources
+        if REDUCES[op]:
+            others = (
+                sources if op != Op.REDUCE else [cells.get(dst + k, Fraction()) for k in numbers]
+            )
+            taken = [(a + b) / divisor for a, b in zip(taken, others, strict=True)]
+        for k in numbers if WRITES_DESTINATION[op] else ():
+            cells[dst + k] = taken[k]
+        if SENDS[op]:
+            channels[row].append(taken)
+    outputs = c.output_cells(plan.layout).tolist()
+    ends = zip(outputs, found.at_end.tolist(), strict=True)
+    return [cells.get(cell, Fraction()) / divisor for cell, divisor in ends]
+
+
+def check(plan: sley.Plan) -> None:
+    found, c = averages(plan), plan.collective
+    inputs = [[3 ** int(i) for i in c.values[v]] if v != NONE else None for v in c.expected]
+    for got, promised in zip(run(plan, found), inputs, strict=True):
+        assert promised is None or got == Fraction(sum(promised), len(promised))
+
+
+@examples(40)
+@given(random_programs())
+def test_every_result_is_divided_once(random: RandomProgram) -> None:
+    check(sley.compile(random.program))
+
+
+def test_the_last_reductions_of_algorithms_divide_and_nothing_is_left() -> None:
+    for name in ("ring-allreduce", "all-pairs-allreduce", "recursive-halving-doubling-allreduce"):
+        plan = sley.compile(build(name, ranks=4, in_place=True))
+        found = averages(plan)
+        assert (found.at_end == 1).all(), name
+        last = found.by_instruction > 1
+        assert REDUCES[plan.instructions.op[last]].all(), name
+        assert last.sum() == 4, f"{name}: one for each chunk"
+        check(plan)
+
+
+def test_a_sum_that_is_part_of_another_is_divided_at_the_end() -> None:
+    plan = sley.compile(prefix_sums(4))
+    assert averages(plan).at_end.tolist() == [1, 2, 3, 1]
+    assert sorted(averages(plan).by_instruction.tolist())[-2:] == [1, 4]
+    check(plan)
+
+
+def test_a_sum_to_which_more_is_added_in_its_place_is_divided_at_the_end() -> None:
+    inputs = [[(0, 0), (0, 1)], [(0, 0), (0, 1), (0, 2)]]
+
+    @sley.program(sley.Custom("added", 1, 3, 2, lambda _, index: inputs[index]))
+    def added(p: sley.lang.ChunkProgram) -> None:
+        for more in (1, 2):
+            p.chunk(0, "in", 0).reduce(p.chunk(0, "in", more)).copy(0, "out", more - 1)
+
+    plan = sley.compile(added)
+    assert averages(plan).at_end.tolist() == [2, 1]
+    check(plan)
+
+
+def test_copies_divide_nothing() -> None:
+    plan = sley.compile(build("all-pairs-allgather", ranks=4, in_place=True))
+    assert (averages(plan).by_instruction == 1).all()
