@@ -103,10 +103,10 @@ def test_the_last_undo_restores_pytorch() -> None:
     one, other = replace_gloo(), replace_gloo()
     wrapper = c10d._new_process_group_helper
     assert wrapper is not original
-    one.undo()
-    one.undo()
+    one.close()
+    one.close()
     assert c10d._new_process_group_helper is wrapper
-    other.undo()
+    other.close()
     assert c10d._new_process_group_helper is original
 
 
@@ -118,7 +118,7 @@ def test_another_librarys_wrapper_stays_when_the_replacement_ends(
     theirs = lambda *args, **kwargs: ours(*args, **kwargs)  # noqa: E731
     c10d._new_process_group_helper = theirs
     try:
-        replacement.undo()
+        replacement.close()
         assert c10d._new_process_group_helper is theirs
         code = ONE_RANK.format(backend="gloo")
         exec(code, {"dist": dist, "torch": torch})

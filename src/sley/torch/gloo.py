@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from sley.closing import Closing
 from sley.communicator import Settings
 from sley.communicator.settings import read_flag
 from sley.errors.torch import B905
@@ -27,11 +27,11 @@ _SET_TIMEOUT = "_set_pg_timeout"
 """PyTorch's function that changes a group's timeout, if its backend is gloo's class or NCCL's."""
 
 
-class GlooReplacement:
-    """Makes groups sley's whose backend for CPU tensors is "gloo", until `undo` or the end of a
+class GlooReplacement(Closing):
+    """Makes groups sley's whose backend for CPU tensors is "gloo", until `close` or the end of a
     `with` block. Groups that were made meanwhile stay sley's."""
 
-    def undo(self) -> None:
+    def close(self) -> None:
         """Ends the replacement; a second time changes nothing. PyTorch makes gloo's groups again
         when all replacements have ended."""
         _REPLACEMENTS.discard(self)
@@ -39,17 +39,6 @@ class GlooReplacement:
             for name, (wrapper, original) in _WRAPPED.items():
                 if getattr(c10d, name) is wrapper:  # otherwise another library has wrapped it
                     setattr(c10d, name, original)
-
-    def __enter__(self) -> GlooReplacement:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.undo()
 
 
 _REPLACEMENTS: set[GlooReplacement] = set()
@@ -63,7 +52,7 @@ def replace_gloo() -> GlooReplacement:
 
     All ranks of a group must do so, or none. Such a group reports that its backend is "gloo".
     Returns an object that ends the replacement. A further call replaces nothing twice, and has
-    to be undone as well. Errors: B905.
+    to be closed as well. Errors: B905.
     """
     new: dict[str, tuple[Callable[..., Any], Any]] = {}
     for name, wrap in ((_MAKE_GROUP, _group_maker), (_SET_TIMEOUT, _timeout_setter)):
