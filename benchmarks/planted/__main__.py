@@ -152,6 +152,8 @@ def _make_environment(python: Path, root: Path, packages: Path) -> None:
     own = Path(subprocess.check_output(code, text=True).strip())
     theirs = subprocess.check_output([str(python), "-c", _ENVIRONMENT], text=True).strip()
     (own / "planted.pth").write_text(f"{packages}\n{theirs}\n")
+    if (Path(theirs) / "nvidia").is_dir():  # CUDA's packages look for one another here alone
+        (own / "nvidia").symlink_to(Path(theirs) / "nvidia")
     _, _, script = (python.parent / "sley").read_text().partition("\n")
     command = root / ".venv" / "bin" / "sley"
     command.write_text(f"#!{command.parent}/python\n{script}")

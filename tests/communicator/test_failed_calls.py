@@ -76,7 +76,7 @@ def test_a_stopped_rank_ends_the_call_on_all() -> None:
         assert ends[rank].seconds < QUICK_S
     stalled = next(end.error for end in ends if "N621" in end.error)
     assert "within the timeout of" in stalled
-    assert "rank 1 is at call 1, barrier" in stalled
+    assert "rank 1's latest call is call 1, barrier; this rank's is 2" in stalled
 
 
 def differs(comm: Communicator, what: str) -> None:

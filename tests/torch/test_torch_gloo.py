@@ -170,13 +170,29 @@ def test_without_the_variable_pytorch_loads_nothing_of_sley() -> None:
     assert ended.stdout.strip() == "['sley.autoload']", ended.stderr
 
 
-def test_a_variable_that_is_neither_yes_nor_no_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLEY_REPLACE_GLOO", "perhaps")
-    with pytest.raises(SleyError, match="SLEY_REPLACE_GLOO='perhaps'") as caught:
-        sley.torch.gloo.replace_gloo_if_asked()
-    assert caught.value.code == "R514"
-    monkeypatch.setenv("SLEY_REPLACE_GLOO", "0")
-    sley.torch.gloo.replace_gloo_if_asked()
+def test_a_variable_that_is_neither_yes_nor_no_is_an_error_of_the_first_group() -> None:
+    code = "import torch, torch.distributed as dist\nprint('imported')\n"
+    ended = run_python(code + ONE_RANK.format(backend="gloo"), SLEY_REPLACE_GLOO="perhaps")
+    assert ended.stdout.strip() == "imported", ended.stderr
+    assert "R514" in ended.stderr
+    assert "SLEY_REPLACE_GLOO='perhaps'" in ended.stderr
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD" not in ended.stderr
+
+
+def test_a_program_that_does_not_import_sley_finds_the_backend() -> None:
+    code = "import sys, torch, torch.distributed as dist\n"
+    code += ONE_RANK.format(backend="sley") + "print(type(dist.group.WORLD).__name__)"
+    code += "\ndist.destroy_process_group()"
+    ended = run_python(code)
+    assert ended.stdout.strip() == "ProcessGroupSley", ended.stderr
+
+
+def test_a_rank_that_alone_replaces_gloo_is_told_so() -> None:
+    with replace_gloo(), pytest.raises(SleyError, match="Replace gloo on all ranks") as caught:
+        dist.init_process_group(
+            "gloo", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(seconds=0.2)
+        )
+    assert caught.value.code == "N601"
 
 
 @pytest.mark.parametrize(

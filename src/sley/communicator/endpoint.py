@@ -277,8 +277,9 @@ class Endpoint:
             ready, count = ready.varying, VARYING_COUNT
             counts = (call.count,) * self.ranks
         words = describe_record(ready.record, count)
-        plan, timeout_s = ready.plan.current.loaded, self.settings.timeout_s
-        return core.failures.error(report, words, timeout_s, loaded=plan, counts=counts)
+        return core.failures.error(
+            report, words, self.settings.timeout_s, plan=ready.plan.current, counts=counts
+        )
 
     def _run(
         self, core: Core, ready: Ready, call: Call, made: native.Call, iterations: int

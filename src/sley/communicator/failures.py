@@ -9,9 +9,9 @@ from enum import IntEnum
 from itertools import combinations
 
 from sley.communicator.calls import Work, describe_record, differ_in_plan
+from sley.communicator.loading import LoadedPlan
 from sley.engine import native
 from sley.engine.outcomes import MOST_PLACES, Outcome, Report, Status, describe
-from sley.engine.program import Loaded
 from sley.errors import Place, Rule, SleyError, counted
 from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633, N634
 
@@ -95,14 +95,14 @@ class Failures:
         words: str,
         timeout_s: float,
         *,
-        loaded: Loaded | None = None,
+        plan: LoadedPlan | None = None,
         counts: tuple[int, ...] = (),
         message: Message | None = None,
     ) -> SleyError | None:
         """The error of a call's outcome; None for a good one.
 
-        report: the outcome as the engine gives it, None for a good one. words: the call. loaded:
-        its plan; None for a point-to-point message, which `message` describes. counts: of the parts
+        report: the outcome as the engine gives it, None for a good one. words: the call. plan: what
+        ran it; None for a point-to-point message, which `message` describes. counts: of the parts
         of the rank's output, if they vary. A call that ends because an earlier one failed gets
         N630, with the first error in words.
         """
@@ -119,7 +119,7 @@ class Failures:
                 expected="a communicator without a failed call",
                 found=f"{first.places[0]}: {first.code} {first.rule.name}: {first.found}",
             )
-        ended = _Ended(self._fabric, self._rank, place, loaded, outcome, timeout_s, message, counts)
+        ended = _Ended(self._fabric, self._rank, place, plan, outcome, timeout_s, message, counts)
         error = ended.error()
         with self._lock:
             self._first = self._first or error
@@ -137,7 +137,7 @@ class _Ended:
     fabric: native.Fabric
     rank: int
     place: Place
-    loaded: Loaded | None
+    plan: LoadedPlan | None
     outcome: Outcome
     timeout_s: float
     message: Message | None
@@ -170,11 +170,12 @@ class _Ended:
         )
 
     def _stuck(self, most: int) -> tuple[list[Place], list[str]]:
-        """The places of at most `most` instructions that wait, and a line for each."""
-        if self.loaded is None:
+        """The places of at most `most` instructions that wait, and a line for each. The lines of
+        sley's own algorithms would not help a user."""
+        if self.plan is None:
             return [self.place], []
-        places, notes = describe(self.loaded, {self.rank: self.outcome}, most)
-        return [self.place, *places], notes
+        places, notes = describe(self.plan.loaded, {self.rank: self.outcome}, most)
+        return [self.place, *(places if self.plan.origin == "user" else ())], notes
 
     def _stall(self) -> SleyError:
         """The error of the rank that gave up: it names what it waits for."""
@@ -189,8 +190,8 @@ class _Ended:
 
     def _misfit(self) -> SleyError:
         """The error of the rank where a chunk came that doesn't fit its place."""
-        assert self.loaded is not None  # a call with a plan
-        c = self.loaded.plan.collective
+        assert self.plan is not None  # no message
+        c = self.plan.loaded.plan.collective
         part, index = divmod(self.outcome.rank, c.chunks)
         each = f" in chunk {index} of {c.chunks} of it" if c.chunks > 1 else ""
         return N634.error(
@@ -233,8 +234,8 @@ class _Ended:
     ) -> SleyError:
         (number, mine, count), (_, others, other_count) = self.records[one], self.records[other]
         if count == other_count and differ_in_plan(mine, others):
-            if self.loaded is not None and one == self.rank:
-                plan = self.loaded.plan
+            if self.plan is not None and one == self.rank:
+                plan = self.plan.loaded.plan
                 place = "in place" if plan.collective.in_place else "out of place"
                 notes = [*notes, f"this rank's plan is {plan.name}, {place}"]
             return N622.error(
@@ -258,7 +259,7 @@ class _Ended:
         """For each rank that is at another call than this one: the call's number, and a line."""
         own = self.records[self.rank][0]
         return [
-            (number, f"rank {other} is at {self._call(other)}; this rank at call {own}")
+            (number, f"rank {other}'s latest call is {self._call(other)}; this rank's is {own}")
             for other, (number, _, _) in enumerate(self.records)
             if number != own
         ]

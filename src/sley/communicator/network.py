@@ -142,7 +142,8 @@ def _agree(rendezvous: Rendezvous, network: Network) -> Wire:
     for candidate in allowed:
         absent = [r for r, names in enumerate(names_of_all) if candidate.value not in names]
         if not absent:
-            _log(rendezvous.name, words[candidate], list(reasons.values()))
+            if rendezvous.rank == 0:
+                _log(rendezvous.name, words[candidate], list(reasons.values()))
             return NETWORKS[candidate]
         reasons.setdefault(candidate, f"rank {absent[0]} has no {candidate.name}")
     raise N629.error(
@@ -158,4 +159,5 @@ def _log(name: str, words: str, reasons: Sequence[str]) -> None:
         logger.info("%s: %s between hosts", name, words)
         return
     why = "; ".join(reasons)
-    logger.warning("%s: %s between hosts: %s (SLEY_NETWORK chooses)", name, words, why)
+    advice = "install UCX (sley explain N629), or choose with SLEY_NETWORK=tcp"
+    logger.warning("%s: %s between hosts: %s; %s", name, words, why, advice)

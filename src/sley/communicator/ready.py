@@ -82,7 +82,8 @@ class ReadyCalls:
         """Logs the problems of the plans that are new."""
         problems = self._plans.problems
         for problem in problems[self._problems :]:
-            logger.warning("%s, rank %d: %s", self._name, self._rank, problem)
+            words = "%s, rank %d: sley's default plans run instead of those of\n%s"
+            logger.warning(words, self._name, self._rank, problem)
         self._problems = len(problems)
 
     def _make(self, key: Key, call: Call, in_place: bool) -> Ready:

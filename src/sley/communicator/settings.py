@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from sley.communicator.network import Network
+from sley.communicator.stats import logger
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
@@ -28,6 +31,25 @@ class Copies(Enum):
     STREAMED = "streamed"
     ATTACHED = "attached"
 
+
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_VARIABLES = (
+    "SLEY_CACHE_DIR",
+    "SLEY_CMA",
+    "SLEY_COPIES",
+    "SLEY_DEBUG",
+    "SLEY_EXPLORE",
+    "SLEY_HOST_ID",
+    "SLEY_NETWORK",
+    "SLEY_NICS",
+    "SLEY_PLAN_DIR",
+    "SLEY_RECORD",
+    "SLEY_REPLACE_GLOO",
+    "SLEY_TIMEOUT_S",
+    "SLEY_TOPOLOGY",
+    "SLEY_TUNER",
+)
+"""All variables of the environment that sley reads."""
 
 _MOST_SLOTS, _MOST_SLOT_BYTES, _MOST_CHANNELS = 1 << 12, 1 << 30, 1 << 10
 _MOST_EXPLORE = 0.1
@@ -84,6 +106,7 @@ class Settings:
     def from_environment(cls, **settings: Any) -> Settings:
         """The given settings; the others come from the environment: SLEY_TIMEOUT_S, SLEY_CMA,
         SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR, SLEY_TUNER, SLEY_EXPLORE."""
+        _log_misspelt()
         found: dict[str, Any] = {}
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
             found["timeout_s"] = _number("SLEY_TIMEOUT_S", timeout, "as a number of seconds")
@@ -112,12 +135,23 @@ class Settings:
         }
 
 
+@cache
+def _log_misspelt() -> None:
+    """Logs the variables that are almost, but not quite, one of sley's, once a process."""
+    for name in os.environ:
+        if not name.startswith("SLEY_") or name in _VARIABLES:
+            continue
+        near = difflib.get_close_matches(name, _VARIABLES, n=1, cutoff=0.75)
+        if near:
+            logger.warning("%s has no effect: did you mean %s?", name, near[0])
+
+
 def read_flag(name: str, text: str) -> bool:
     """The value of the environment variable `name` that says yes or no (R514)."""
     word = text.strip().lower()
-    if word not in ("0", "false", "no", "1", "true", "yes"):
-        raise _bad(name, "as 0 or 1", text)
-    return word in ("1", "true", "yes")
+    if word not in (*_YES, *_NO):
+        raise _bad(name, f"as one of {', '.join((*_YES, *_NO))}", text)
+    return word in _YES
 
 
 def _bad(name: str, expected: str, value: object) -> SleyError:

@@ -29,7 +29,9 @@ def whole(value: object, name: str, least: int, most: int = LARGEST) -> int:
             return number
     end = "2**62" if most == LARGEST else f"{most:,}"
     raise R514.error(
-        expected=f"{name} to be an integer from {least} to {end}", found=f"{name}={value!r}"
+        expected=f"{name} to be an integer from {least} to {end}",
+        found=f"{name}={value!r}",
+        remedy=f"Give {name} as such an integer.",
     )
 
 
@@ -39,6 +41,7 @@ def check_timeout(timeout_s: float) -> None:
         raise R514.error(
             expected=f"timeout_s above 0 and at most {LONGEST_TIMEOUT_S:.0f}, a year",
             found=f"timeout_s={timeout_s!r}",
+            remedy="Give such a number of seconds.",
         )
 
 

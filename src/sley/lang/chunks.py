@@ -499,8 +499,13 @@ class ChunkProgram:
             )
 
     def _refuse_overlap(self, source: Ref, target: Ref, element: int) -> NoReturn:
+        names = source.name(element), target.name(element)
         refuse(
             L108,
             "a source and a destination that share no chunk",
-            f"{source.name(element)} -> {target.name(element)}",
+            f"{names[0]} -> {names[1]}",
+            remedy="The data are there already: leave this operation out. Does a loop include the "
+            "rank itself?"
+            if names[0] == names[1]
+            else "",
         )

@@ -92,7 +92,7 @@ def check_call(kind: str, ranks: int, size_bytes: int, root: int) -> None:
         )
     if not is_integer(root) or not 0 <= root < ranks:
         raise N650.error(
-            expected=f"a root from 0 to {ranks - 1}",
+            expected=f"a root of {kind} from 0 to {ranks - 1}",
             found=repr(root),
             remedy="Give the number of the root rank.",
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sley.compiler import Options, compile
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.policy import D904
 from sley.errors.runtime import R514
 from sley.formats.plan_bytes import digest
@@ -101,8 +101,9 @@ class PlanRow(NamedTuple):
 
     def __repr__(self) -> str:
         place = "in place" if self.in_place else "out of place"
+        root = f", root {self.root}" if CALLS[self.kind].roles else ""
         return (
-            f"PlanRow({self.kind} {place}, root {self.root}, "
+            f"PlanRow({self.kind} {place}{root}, "
             f"{sizes_text(self.begin_bytes, self.end_bytes)}: {self.name}, {self.protocol}, "
             f"{self.origin}, ready after {self.ready_ms:.1f} ms)"
         )
@@ -281,7 +282,8 @@ class Plans:
         rung = self._rung(request.kind, request.size_bytes, request.in_place, request.root)
         ready = rung.ready or self._ready(rung)
         lines = [
-            f"{request.kind} of {size_text(request.size_bytes)} on {request.ranks} ranks: "
+            f"{request.kind} of {size_text(request.size_bytes)} on "
+            f"{counted(request.ranks, 'rank')}: "
             f"{ready.plan.name} ({ready.plan.protocol.value}, {ready.origin}), "
             f"{sizes_text(rung.selection.begin_bytes, rung.selection.end_bytes)}: "
             f"{rung.selection.reason}"

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from sley import schedules
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
+from sley.errors.language import L113, L115
 from sley.errors.selection import N651, N652, N653, N654, N656, N657
 from sley.formats import read
 from sley.ir.plan import Plan
@@ -172,7 +173,13 @@ def _load_text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
 
 
 def _load_python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
-    return program_of_file(path), request
+    try:
+        return program_of_file(path), request
+    except SleyError as error:
+        if error.code not in (L113.code, L115.code):
+            raise
+        remedy = "Register the program itself instead of the file: register(function(...))."
+        raise SleyError([replace(d, remedy=remedy) for d in error.diagnostics]) from None
 
 
 def _load_schedule(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:

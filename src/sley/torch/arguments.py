@@ -101,9 +101,10 @@ def split_rows(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> l
     return list(tensor.split(whole))
 
 
-def unfit(name: str, expected: str, found: str) -> CollectiveError:
-    """B902 for the tensors of the collective `name`."""
-    return CollectiveError([B902.diagnostic(expected=f"{name}: {expected}", found=found)])
+def unfit(name: str, expected: str, found: str, remedy: str = "") -> CollectiveError:
+    """B902 for the tensors of the collective `name`; `remedy` is by default the rule's own."""
+    expected = f"{name}: {expected}"
+    return CollectiveError([B902.diagnostic(expected=expected, found=found, remedy=remedy)])
 
 
 def _same_kind(tensor: Tensor, other: Tensor) -> bool:

@@ -171,7 +171,7 @@ class CallRunner:
             work = self.endpoint.submit(call, async_op=True)
         except SleyError as error:
             _end(event)
-            raise collective_error(error) from error
+            raise collective_error(error) from None
         if event is not None:
             work.on_done(lambda: _end(event))
         pending = self.pending(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from typing import Any
@@ -15,6 +16,8 @@ from torch.distributed import distributed_c10d as c10d
 from sley.closing import Closing
 from sley.communicator import Settings
 from sley.communicator.settings import read_flag
+from sley.errors import SleyError
+from sley.errors.communicator import N601
 from sley.errors.torch import B905
 from sley.torch.group import ProcessGroupSley
 
@@ -68,10 +71,24 @@ def replace_gloo() -> GlooReplacement:
 
 
 def replace_gloo_if_asked() -> None:
-    """Replaces gloo for the rest of the process if SLEY_REPLACE_GLOO is 1. Errors: B905, R514."""
-    asked = os.environ.get(VARIABLE)
-    if asked and read_flag(VARIABLE, asked):
-        replace_gloo()
+    """Replaces gloo for the rest of the process if SLEY_REPLACE_GLOO is 1. Errors: B905.
+
+    With another word than 0 or 1, the first group raises R514: raised at `import torch`, it would
+    be hidden behind PyTorch's own advice.
+    """
+    if not os.environ.get(VARIABLE):
+        return
+    try:
+        if not _is_asked():
+            return
+    except SleyError:
+        pass
+    replace_gloo()
+
+
+def _is_asked() -> bool:
+    """Whether the environment asks for the replacement. Errors: R514."""
+    return read_flag(VARIABLE, os.environ.get(VARIABLE) or "0")
 
 
 def _group_maker(original: Any) -> Callable[..., Any]:
@@ -81,6 +98,7 @@ def _group_maker(original: Any) -> Callable[..., Any]:
 
     @wraps(original)
     def make_group(*args: Any, **kwargs: Any) -> Any:
+        _is_asked()  # a wrong word is an error
         call = parameters.bind(*args, **kwargs)
         asked = call.arguments["backend"]
         backend = _replaced(asked) if _REPLACEMENTS else None
@@ -89,7 +107,10 @@ def _group_maker(original: Any) -> Callable[..., Any]:
         call.arguments["backend"] = backend
         if not isinstance(call.arguments.get("backend_options"), Settings):
             call.arguments["backend_options"] = None  # gloo ignores options, too
-        group, store = original(*call.args, **call.kwargs)
+        try:
+            group, store = original(*call.args, **call.kwargs)
+        except SleyError as error:
+            raise _naming_replacement(error) from None
         if isinstance(group, ProcessGroupSley):
             # What programs check. The group's own name stays "sley": at "gloo", PyTorch's C++ asks
             # for gloo's object.
@@ -99,6 +120,18 @@ def _group_maker(original: Any) -> Callable[..., Any]:
         return group, store
 
     return make_group
+
+
+def _naming_replacement(error: SleyError) -> SleyError:
+    """The error of a group that has no sign of some ranks, with the cause that is likely here."""
+    return SleyError(
+        [
+            replace(one, remedy=f"Replace gloo on all ranks of the group, or on none. {one.remedy}")
+            if one.code == N601.code
+            else one
+            for one in error.diagnostics
+        ]
+    )
 
 
 def _timeout_setter(original: Any) -> Callable[..., Any]:

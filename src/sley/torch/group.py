@@ -277,10 +277,10 @@ def register() -> None:
     point "sley" of the group `torch.distributed.backends`.
     """
     if dist.is_available():
-        dist.Backend.register_backend("sley", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("sley", create, extended_api=True, devices=["cpu"])
 
 
-def _create(options: Any, settings: Settings | None) -> ProcessGroupSley:
+def create(options: Any, settings: Settings | None) -> ProcessGroupSley:
     """The group that c10d's DistributedBackendOptions describe. settings: the user's `pg_options`.
     Their timeout, or that of the environment, applies if PyTorch's is its default."""
     is_set = "SLEY_TIMEOUT_S" in os.environ if settings is None else settings.timeout_s != TIMEOUT_S

@@ -78,7 +78,8 @@ def check_apart(tensors: Sequence[Tensor]) -> None:
             if size > 1 and stride == 0:
                 shape, strides = tuple(tensor.shape), tuple(tensor.stride())
                 found = f"strides {strides} for shape {shape}"
-                raise unfit("a result", "elements with memory of their own", found)
+                remedy = "Pass tensor.contiguous(), or a tensor that isn't expanded."
+                raise unfit("a result", "elements with memory of their own", found, remedy)
 
 
 def copy_of(tensors: Sequence[Tensor]) -> Memory:

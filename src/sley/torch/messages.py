@@ -65,4 +65,4 @@ def _start(
     try:
         return start(*memory.place, peer, tag, async_op=True)
     except SleyError as error:
-        raise collective_error(error) from error
+        raise collective_error(error) from None

@@ -150,7 +150,7 @@ class Pending(dist.Work):
                     found="a call that is still in progress",
                 )
         except SleyError as error:
-            raise collective_error(error) from error
+            raise collective_error(error) from None
 
     def synchronize(self) -> None:
         self.wait()
