@@ -17,7 +17,6 @@ from torch.distributed import checkpoint
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
-import sley.torch
 from sley.errors import SleyError
 from sley.torch import ProcessGroupSley, replace_gloo
 from support.rank_pool import RankPool
