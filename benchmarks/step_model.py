@@ -23,12 +23,13 @@ NCCL_STEP_US = {Protocol.SIMPLE: 3.4, Protocol.LL: 0.6, Protocol.LL128: 1.9}
 
 @dataclass(frozen=True)
 class Version:
-    """A version of the kernels. slot_bytes: of a ring with BLOCKS blocks on 8 GPUs."""
+    """A version of the kernels. slot_bytes, slices: of a ring with BLOCKS blocks on 8 GPUs."""
 
     steps: Mapping[Protocol, Step]
     slot_bytes: Mapping[Protocol, int]
     misaligned: Mapping[str, float]
     small: float
+    slices: Mapping[Protocol, int]
 
     def step_us(self, protocol: Protocol) -> float:
         """A step with a message of one batch."""
@@ -40,8 +41,9 @@ class Version:
         step = self.steps[protocol]
         if batch_bytes is not None:
             step = replace(step, batch_bytes=batch_bytes)
-        message = data_bytes(self.slot_bytes[protocol], protocol)
-        return BLOCKS * message / step.time_us(message, Latencies()) / 1e3
+        slices = self.slices[protocol]
+        message = slices * data_bytes(self.slot_bytes[protocol], protocol)
+        return BLOCKS * message / step.time_us(message, Latencies(), slices) / 1e3
 
 
 BEFORE = Version(
@@ -53,6 +55,7 @@ BEFORE = Version(
     {Protocol.SIMPLE: 64 << 10, Protocol.LL: 16 << 10, Protocol.LL128: 16 << 10},
     {"float32": 4, "bfloat16": 2},
     small=2 * 16,
+    slices=dict.fromkeys(NCCL_STEP_US, 1),
 )
 """The kernels up to commit 048cfae: their messages' operands were loaded after the polls, a fence
 followed every message, and misaligned elements were moved one by one."""
@@ -63,7 +66,8 @@ def now() -> Version:
     program = sley.algorithms.build("ring-allreduce", ranks=8, in_place=True)
     plans = {p: sley.compile(program, protocol=p, instances=BLOCKS) for p in NCCL_STEP_US}
     slots = {p: Settings().slots_of(plan, BLOCKS)[1] for p, plan in plans.items()}
-    return Version(STEPS, slots, {"float32": 4 * 4, "bfloat16": 4 * 2}, small=4 * 16)
+    slices = {p: Settings().slices_of(plan) for p, plan in plans.items()}
+    return Version(STEPS, slots, {"float32": 4 * 4, "bfloat16": 4 * 2}, 4 * 16, slices)
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
@@ -99,5 +103,16 @@ def table() -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows())])
 
 
+def slices_table() -> str:
+    """The time of a step of Simple by its data, as one message and in slices, in Markdown."""
+    step, sizes = STEPS[Protocol.SIMPLE], (32, 64, 128, 256, 512)
+    lines = ["| a step of Simple | " + " | ".join(f"{kib} KiB" for kib in sizes) + " |"]
+    lines.append("|---" * (1 + len(sizes)) + "|")
+    for slices, what in ((1, "as one message"), (2, "in two slices"), (4, "in four slices")):
+        times = [step.time_us(kib << 10, Latencies(), slices) for kib in sizes]
+        lines.append(f"| {what} | " + " | ".join(f"{us:.1f} us" for us in times) + " |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print(table())
+    print(f"{table()}\n\n{slices_table()}")

@@ -804,8 +804,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a step is published without a fence",
         "devices codegen",
-        "    fence();\n    publish_progress(step, tile);\n",
-        "    publish_progress(step, tile);\n",
+        "    fence();\n    publish_progress(step, slices, tile);\n",
+        "    publish_progress(step, slices, tile);\n",
     ),
     _fault(
         "kernel: a GPU's fence is one of the block alone",
@@ -824,6 +824,18 @@ FAULTS: tuple[Fault, ...] = (
         "devices codegen",
         "if (end.seen < needed) end.seen = reach(",
         "if (end.seen + 1 < needed) end.seen = reach(",
+    ),
+    _fault(
+        "kernel: the last slices of a call count as many as the others",
+        "devices codegen",
+        "static_cast<u64>(s.number) * static_cast<u64>(slices.end - slices.first);",
+        "static_cast<u64>(s.number) * static_cast<u64>(state.setup.slices);",
+    ),
+    _fault(
+        "settings: slices share the plan's slots",
+        "devices",
+        "return min(max(self._slots(plan) // max(plan.slots, 1), 1), _SLICES)",
+        "return _SLICES",
     ),
     _fault(
         "kernel: an element before the vectors is left out",

@@ -17,7 +17,7 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 
 PLAN = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
-MOST_WAITS = 1184
+MOST_WAITS = 1472
 """The most waits, in steps of 32, of an instruction whose block has up to 4 connections."""
 
 

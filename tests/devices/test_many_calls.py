@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice
+from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice, tables
 from support.device_calls import (
     TIMEOUT_S,
     Call,
@@ -194,7 +194,7 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
 
 @pytest.mark.parametrize(
     ("protocol", "apart", "together"),
-    [("Simple", 512, 64), ("LL128", 128, 64), ("Direct", 512, 64)],
+    [("Simple", 256, 32), ("LL128", 128, 64), ("Direct", 256, 32)],
 )
 def test_slots_share_the_cache_of_their_device(protocol: str, apart: int, together: int) -> None:
     """Slots of a ring of 8 ranks with 16 blocks each, in KiB: on a device each, and all on one."""
@@ -206,6 +206,18 @@ def test_slots_share_the_cache_of_their_device(protocol: str, apart: int, togeth
     ):
         on = Executor(plan, devices)
         assert on.loaded.wiring.slot_bytes == expected << 10
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+def test_slices_fill_the_threads_of_a_block(protocol: str) -> None:
+    on = Executor(ring(protocol), [threads()] * RANKS)
+    slices = 2 if protocol == "Simple" else 1
+    for chunk_kib, tile_kib in ((0, None), (20, None), (40, 30), (100, 50), (200, 100)):
+        cut = tables.cut(on.loaded, 2, RANKS * chunk_kib << 9, on.settings.slices_of(on.plan))
+        assert cut.slices == slices
+        whole = tile_kib is None or slices == 1
+        assert cut.tiles == (0 if chunk_kib == 0 else 1 if whole else 2), chunk_kib
+        assert whole or cut.tile == tile_kib << 9, chunk_kib
 
 
 def test_slots_have_room_for_small_calls_by_default() -> None:

@@ -34,10 +34,11 @@ def test_the_model_has_the_fences_of_the_machine_code(protocol: sley.Protocol) -
     assert step.batch_bytes * step.operands <= in_flight
 
 
-def test_the_page_shows_the_table_that_the_program_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_the_tables_that_the_program_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
-    table = import_module("step_model").table()
-    assert table in (ROOT / "docs" / "kernels.md").read_text()
+    program, page = import_module("step_model"), (ROOT / "docs" / "kernels.md").read_text()
+    assert program.table() in page
+    assert program.slices_table() in page
 
 
 def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:
@@ -47,6 +48,9 @@ def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:
     turn = max(0.5, 480 * 64 * 2 / latencies.load_GBps / 1e3)
     assert step.time_us(480 * 64 + 1, latencies) == pytest.approx(2 + 2 * turn)
     assert step.rate_GBps(latencies) == pytest.approx(480 * 64 / turn / 1e3)
+    # Of few slices the way of one counts, of many the block's own work.
+    assert step.time_us(2 * 480 * 64, latencies, slices=2) == pytest.approx(2 + turn)
+    assert step.time_us(40 * 480 * 64, latencies, slices=2) == pytest.approx(40 * turn + 4 * 0.125)
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
@@ -58,7 +62,9 @@ def test_the_simulator_takes_the_rates_of_the_model(protocol: str) -> None:
     step = STEPS[plan.protocol]
     assert model.nvlink_block_GBps == step.rate_GBps(Latencies())
     assert model.nvlink_latency_us[plan.protocol] == step.fixed_us(Latencies())
-    assert model.tile_bytes[plan.protocol] == data_bytes(512 << 10, plan.protocol)
+    slices = 2 if protocol == "Simple" else 1
+    assert model.slices[plan.protocol] == slices
+    assert model.tile_bytes[plan.protocol] == slices * data_bytes(512 << 10, plan.protocol)
     small = sley.simulate(plan, "1K", topology, model=model)
     hops = 2 * 7
     least = small.launch_us + hops * step.fixed_us(Latencies())

@@ -97,8 +97,16 @@ def test_a_message_that_never_comes_is_named(golden: Golden, protocol: str, engi
 
 @pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
 def test_a_slot_that_is_never_free_is_named(golden: Golden, protocol: str) -> None:
-    found = alone(one_way(protocol=protocol, slots=8), 1000)
+    found = alone(one_way(protocol=protocol, slots=8), 1000, slots=8)
     golden("no_slot.txt", found + "\n")
+
+
+def test_an_instruction_sends_the_slices_of_its_tile_in_a_row() -> None:
+    """Of 16 slots its three messages have taken two slices of two tiles, and the next ones."""
+    text = "".join(f"p.transfer(0, 1, 0, {chunk}, 'recv')\n" for chunk in range(3))
+    plan = plan_of(text, sley.Broadcast(2, 3, 0, in_place=True), fusion=None)
+    for slots, place in ((16, "step 2 (send), tile 4"), (2, "step 2 (send), tile 0")):
+        assert place in alone(plan, 3000, slots=slots), slots
 
 
 def test_a_message_that_is_never_read_is_named(golden: Golden) -> None:

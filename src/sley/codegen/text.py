@@ -28,6 +28,7 @@ _LEGEND = """\
 // step(s).waits(n).posts(): the call is step s; it has n waits; other blocks wait for it
 // step(s).averages(k): its results are final; for AVG it divides them by k
 // to(connection, message), from(connection, message): the block's connection, the tile's message
+// slices(): a call runs so many tiles, from `tile` on; instruction by instruction, all of them
 """
 
 _PARAMETERS = "const i32& rank, const i32& block, const i32& member"
@@ -92,7 +93,6 @@ class _Function:
         self._members = kinds.members[number]
         self._first = plan.block_offset[self._members]
         self._steps = int(plan.block_offset[self._members[0] + 1] - self._first[0])
-        self._is_tiled = plan.loop_order is LoopOrder.TILE
         self._formula = Formulas(
             plan.block_rank[self._members].astype(np.int64),
             plan.block_number[self._members].astype(np.int64),
@@ -113,12 +113,10 @@ class _Function:
             _wrap(f"{table} i32 kind_{self._number}_numbers_{k}[]", values.tolist())
             for k, values in enumerate(self._formula.tables)
         ]
-        indent = "        " if self._is_tiled else "    "
-        lines = [indent + line for line in self._lines]
-        if self._is_tiled:
-            lines = ["    for (i32 tile = 0; more(tile); ++tile) {", *lines, "    }"]
+        lines = [f"        {line}" for line in self._lines]
         function = f"SLEY_INLINE void kind_{self._number}({_PARAMETERS}) {{"
-        return "\n".join([*self._comment(), *tables, function, *lines, "}\n"])
+        loop = "    for (i32 tile = 0; more(tile); tile += slices()) {"
+        return "\n".join([*self._comment(), *tables, function, loop, *lines, "    }", "}\n"])
 
     def _comment(self) -> list[str]:
         plan, blocks = self._o.plan, self._members
@@ -195,7 +193,7 @@ class _Function:
         number += ".posts()" if o.posts[row] else ""
         divisor = int(o.averages.by_instruction[row])
         number += f".averages({divisor})" if divisor > 1 else ""
-        arguments = ["tile" if self._is_tiled else "all_tiles", number]
+        arguments = ["tile", number]
         if RECEIVES[op]:
             message = f"from({o.receives.peer[row]}, {o.receives.message[row]})"
             pulled = self._place(o.pulled, rows)

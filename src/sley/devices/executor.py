@@ -34,7 +34,7 @@ from sley.errors.runtime import R503, R514
 from sley.ir.cut import longest_chunk
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
-from sley.ir.words import LoopOrder, Protocol, ReduceOp
+from sley.ir.words import Protocol, ReduceOp
 
 _MAX_TILES = 2**31 - 2
 
@@ -299,7 +299,12 @@ class Executor:
     def _cut(self, arguments: Arguments) -> Cut:
         """The call's cut into tiles. R503 or R506 if there is none."""
         check_slot(self.loaded, arguments.dtype)
-        cut = tables.cut(self.loaded, arguments.dtype.size_bytes, arguments.count)
+        cut = tables.cut(
+            self.loaded,
+            arguments.dtype.size_bytes,
+            arguments.count,
+            self.settings.slices_of(self.plan),
+        )
         if cut.tiles > _MAX_TILES:
             raise R503.error(
                 expected=f"at most {_MAX_TILES} tiles a chunk", found=f"{cut.tiles} tiles"
@@ -358,7 +363,6 @@ class Executor:
             "slots": self.loaded.wiring.slots,
             "steps": int(np.diff(self.plan.block_offset).max(initial=1)),
             "division_count": group.divisions,
-            "tile_major": self.plan.loop_order is LoopOrder.TILE,
         }
         for name, value in values.items():
             row[name] = value

@@ -12,7 +12,7 @@ from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors.runtime import R514
 from sley.ir.choices import member
 from sley.ir.plan import Plan
-from sley.ir.words import Protocol
+from sley.ir.words import LoopOrder, Protocol
 
 THREADS = 512
 """Default threads of a block on a GPU."""
@@ -28,6 +28,8 @@ _LEAST_SLOT_BYTES, _MOST_BY_DEFAULT = 16 << 10, 512 << 10
 _LEAST_OF_LINES = 64 << 10
 """LL128's least: the threads of a block move some 30 KB of it at once, so that less would be spent
 on the fixed cost of a message. The most is a step of NCCL's buffers (4 MiB in eight steps)."""
+_SLICES = 2
+"""The most slices, as many as NCCL's (`ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS`)."""
 _MOST_SLOT_BYTES = 1 << 30
 _MOST_SLOTS = 1 << 30
 _ALIGNMENTS = (128, 16)
@@ -50,7 +52,8 @@ class Settings:
     """How a plan runs on devices.
 
     engine: generated code, or the interpreter.
-    slots: messages that a connection holds, rounded up to a power of two; by default the plan's.
+    slots: messages that a connection holds, rounded up to a power of two; by default the plan's, or
+        twice as many where that makes slices (`slices_of`).
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
         equal share of 24 MiB on each device, from 16 (LL128: 64) to 512 KiB.
     threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024. The last warp publishes,
@@ -96,13 +99,27 @@ class Settings:
 
         received: the most connections on which the ranks of one device receive. Errors: R514.
         """
-        slots = plan.slots if self.slots is None else int(self.slots)
-        slots = whole(max(slots, 1), "slots", 1, _MOST_SLOTS)
+        slots = whole(max(self._slots(plan), 1), "slots", 1, _MOST_SLOTS)
         slot_bytes = self.slot_bytes
         if slot_bytes is None:
             slot_bytes = _room(received * slots, plan.protocol)
         is_enough = slots >= plan.slots
         return 1 << (slots - 1).bit_length() if is_enough else slots, _align(slot_bytes)
+
+    def slices_of(self, plan: Plan) -> int:
+        """Tiles that an instruction of a plan in tile order moves in a row. The receiver's next
+        instruction begins with the first of them while the last one is under way. A connection has
+        the plan's slots for each, so that the plan hangs nowhere where it didn't."""
+        return min(max(self._slots(plan) // max(plan.slots, 1), 1), _SLICES)
+
+    def _slots(self, plan: Plan) -> int:
+        """Slots, before they are rounded up. Words of LL and LL128 are taken as they come, without
+        slices, and in instruction order all tiles are in a row."""
+        if self.slots is not None:
+            return int(self.slots)
+        is_flagged = plan.protocol in (Protocol.LL, Protocol.LL128)
+        is_sliced = plan.loop_order is LoopOrder.TILE and not is_flagged
+        return plan.slots * _SLICES if is_sliced else plan.slots
 
 
 def _align(slot_bytes: int) -> int:

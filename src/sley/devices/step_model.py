@@ -31,7 +31,10 @@ class Latencies:
     cache_us: a load that the L2 cache answers, such as a poll (assumption; 200 cycles, 0.11 us, on
         an idle one: the same table).
     fence_us: a fence of all GPUs while stores over NVLink are under way (assumption; it waits
-        until they have arrived, so it takes at least a hop there and back).
+        until they have arrived, so it takes at least a hop there and back. Without such stores a
+        fence, a store, a hop and a poll take 1.3 together: MSCCL++'s SignalPingPong between two
+        H100 takes 2.6 there and back, by the message of the commit that gives `signal()` a
+        `red.release.sys`. So with the hop and the poll below an idle fence takes 0.4).
     barrier_us: a barrier of a block (assumption: some 80 cycles).
     hop_us: from a store to the peer's memory until a poll there can see it (NCCL 2.30's tuner: 0.6
         for a step of LL over NVLink, which contains little else).
@@ -86,10 +89,18 @@ class Step:
         """The rate of a block that need not wait."""
         return self.threads * self.batch_bytes / self.turn_us(latencies) / 1e3
 
-    def time_us(self, message_bytes: float, latencies: Latencies) -> float:
-        """The time of a step with a message of so much data."""
-        turns = math.ceil(message_bytes / (self.threads * self.batch_bytes))
-        return self.fixed_us(latencies) + turns * self.turn_us(latencies)
+    def time_us(self, message_bytes: float, latencies: Latencies, slices: int = 1) -> float:
+        """The time of a step with so much data, in messages of so many slices.
+
+        Steps follow one another. A block has to move all slices of a step, and to publish each; the
+        first slice of the next step can't end before the same one of this step has come.
+        """
+        turns = math.ceil(message_bytes / slices / (self.threads * self.batch_bytes))
+        moved_us = turns * self.turn_us(latencies)
+        slice_us = max(
+            moved_us + self.barriers * latencies.barrier_us, self.fences * latencies.fence_us
+        )
+        return max(slices * slice_us, self.fixed_us(latencies) + moved_us)
 
 
 STEPS = MappingProxyType(
@@ -125,6 +136,7 @@ def estimated_model(
     step = STEPS[plan.protocol]
     dst = Messages.of(plan).connections.dst
     _, slot_bytes = settings.slots_of(plan, int(np.bincount(dst, minlength=1).max()))
+    slices = settings.slices_of(plan)
     seen_us = step.fixed_us(latencies)
     rate = step.rate_GBps(latencies)
     return replace(
@@ -133,8 +145,8 @@ def estimated_model(
         fence_share=ByProtocol.same(step.fences * latencies.fence_us / seen_us),
         nvlink_block_GBps=rate,
         local_block_GBps=rate,
-        tile_bytes=ByProtocol.same(data_bytes(slot_bytes, plan.protocol)),
-        slices=ByProtocol.same(1),
+        tile_bytes=ByProtocol.same(data_bytes(slices * slot_bytes, plan.protocol)),
+        slices=ByProtocol.same(slices),
         wait_us=latencies.fence_us + latencies.cache_us,
         interpreter_loss=0.0,
         decode_us=0.15,

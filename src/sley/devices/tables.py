@@ -13,7 +13,7 @@ from sley.engine.program import Loaded
 from sley.errors.runtime import R506
 from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.tables import NONE
-from sley.ir.words import Buffer, Protocol
+from sley.ir.words import Buffer, LoopOrder, Protocol
 
 RANKS = 128
 """The most ranks of a call: a kernel's arguments are limited to 4 KiB."""
@@ -53,7 +53,7 @@ DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
 CALL = _structure(
     *_of("u8", "blocks peers instructions conditions divisions homes abort timeout_ns"),
     *_of("i8", "count chunk least tile slot_bytes"),
-    *_of("i4", "tiles left_over chunks slots steps division_count tile_major is_even"),
+    *_of("i4", "tiles left_over chunks slots steps division_count slices is_even"),
     ("buffers", "u8"),
     buffers=3 * RANKS,
 )
@@ -62,6 +62,10 @@ _MEMORY_SHIFT = 30
 _VECTOR_BYTES = 16
 _WORD_BYTES = 8
 _LINE_BYTES, _LINE_WORDS = 128, 15
+
+_LEAST_SLICE_BYTES = 30 << 10
+"""The least bytes of a slice: what the threads of a block load of an operand at once, 480 of them
+64 bytes each. Smaller ones would take as long."""
 
 _RUNS = 3
 """The runs of a chunk that may be at the place of another one (`primitives/execute.hpp`)."""
@@ -74,8 +78,9 @@ class Cut:
     """A call's cut into chunks and tiles, as kernels read it (`docs/machine.md`, "Memory").
 
     count: elements of a block. chunk: of the longest chunk, in whole units. least: in the whole
-    units that all chunks have. tile: of a tile. tiles: of the longest chunk. left_over: units of a
-    block beyond the least. is_even: whether all chunks have `chunk` elements.
+    units that all chunks have. tile: of a tile. tiles: of the longest chunk. slices: tiles that an
+    instruction runs in a row. left_over: units of a block beyond the least. is_even: whether all
+    chunks have `chunk` elements.
     """
 
     count: int
@@ -83,13 +88,17 @@ class Cut:
     least: int
     tile: int
     tiles: int
+    slices: int
     left_over: int
     is_even: bool
 
 
-def cut(loaded: Loaded, item_bytes: int, count: int) -> Cut:
+def cut(loaded: Loaded, item_bytes: int, count: int, slices: int) -> Cut:
     """The cut of a call of `count` elements a block, of `item_bytes` each; R506 if a slot is
-    smaller than the smallest tile."""
+    smaller than the smallest tile.
+
+    slices: tiles in a row, in tile order. Chunks that are smaller than so many tiles are cut into
+        so many smaller ones, down to `_LEAST_SLICE_BYTES`."""
     chunks, unit = loaded.plan.collective.chunks, UNIT_BYTES // item_bytes
     units, left_over = divmod(-(-count // unit), chunks)
     chunk, tile = longest_chunk(chunks, count, item_bytes), tile_elements(loaded, item_bytes)
@@ -100,12 +109,18 @@ def cut(loaded: Loaded, item_bytes: int, count: int) -> Cut:
             f"{loaded.max_count} chunks of a message",
             found=f"slot_bytes={loaded.wiring.slot_bytes}",
         )
+    if loaded.plan.loop_order is LoopOrder.TILE:
+        part = -(-chunk // (slices * unit)) * unit
+        least = max(_LEAST_SLICE_BYTES // (loaded.max_count * UNIT_BYTES), 1) * unit
+        tile = min(tile, max(part, least))
+    tiles = -(-chunk // tile)
     return Cut(
         count=count,
         chunk=chunk,
         least=units * unit,
         tile=tile,
-        tiles=-(-chunk // tile),
+        tiles=tiles,
+        slices=slices if loaded.plan.loop_order is LoopOrder.TILE else tiles,
         left_over=left_over,
         is_even=chunk * chunks == count,
     )

@@ -50,13 +50,14 @@ SLEY_INLINE char* slot_of(const Peer& peer, u64 message) {
 // Waits, as a worker, for all conditions of an execution: its waits, its message, and a slot, in
 // this numbering. False if the thread gave up.
 template <class K>
-SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 out, i32 tile) {
+SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 out, Slices slices,
+                       i32 tile) {
     const int waits = step.wait_count();
     bool is_fine = true;
     for (int w = 0; w < waits; ++w) {
         if (thread() != waiter(w)) continue;
         const Wait& wait = state.waits[w];
-        const u64 needed = wait.needed.at(tile);
+        const u64 needed = count_at(wait.needed, slices, tile);
         is_fine &= reach(wait.counter, needed, step.number(), tile, wait.reason, wait.target,
                          wait.target_step) >= needed;
     }
@@ -176,48 +177,50 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
     return is_fine;
 }
 
-SLEY_INLINE void publish_progress(Step step, i32 tile) {
-    const u64 done = series(state.setup.steps, step.number()).at(tile);
+SLEY_INLINE void publish_progress(Step step, Slices slices, i32 tile) {
+    const u64 done = count_at({state.setup.steps, step.number()}, slices, tile);
     publish(state.block.progress + state.block.number, done);
 }
 
 // Publishes an execution for which other blocks wait, and nothing else. A function of its own, so
 // that the other paths have no fence.
-SLEY_FUNCTION void publish_step(Step step, i32 tile) {
+SLEY_FUNCTION void publish_step(Step step, Slices slices, i32 tile) {
     fence();
-    publish_progress(step, tile);
+    publish_progress(step, slices, tile);
 }
 
 // Publishes an execution that all threads have finished. One fence serves all counters after it.
 template <class K>
 SLEY_INLINE void publish_end(Step step, const From& from, const To& to, u64 in, u64 out,
-                             i32 tile) {
+                             Slices slices, i32 tile) {
     if (thread() != publisher()) return;
     if constexpr (K::kReceives) publish_read(state.receivers[from.peer].consumed, in);
     if constexpr (K::kSends && !kFlagged) {
         fence();
         publish(state.senders[to.peer].published, out);
-        if (step.is_posted()) publish_progress(step, tile);
+        if (step.is_posted()) publish_progress(step, slices, tile);
     } else {
-        if (step.is_posted()) publish_step(step, tile);
+        if (step.is_posted()) publish_step(step, slices, tile);
     }
 }
 
 template <class K>
 SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, To to, i32 count) {
     if (state.failed) return;
-    const i32 end = tile == all_tiles ? state.tiles : tile + 1;
-    for (i32 t = tile == all_tiles ? 0 : tile; t < end; ++t) {
+    const Slices slices = slices_from(tile);
+    for (i32 t = tile; t < slices.end; ++t) {
         // The numbers of its messages, made anew for each tile: they would take registers.
         u64 taken = 0, sent = 0;
         if constexpr (K::kReceives) {
-            taken = series(state.receivers[from.peer].messages, from.message).at(t);
+            taken = count_at({state.receivers[from.peer].messages, from.message}, slices, t);
         }
-        if constexpr (K::kSends) sent = series(state.senders[to.peer].messages, to.message).at(t);
+        if constexpr (K::kSends) {
+            sent = count_at({state.senders[to.peer].messages, to.message}, slices, t);
+        }
         bool is_fine = true;
         if (thread() < workers()) {
             if (K::kAwaitsMessage || K::kSends || step.wait_count() > 0) {
-                is_fine = !any_worker(!await<K>(step, from, to, taken, sent, t));
+                is_fine = !any_worker(!await<K>(step, from, to, taken, sent, slices, t));
             }
             if constexpr (K::kReceives || K::kWrites || K::kSends) {
                 if (is_fine) is_fine = carry<K>(step, from, src, dst, to, count, taken, sent, t);
@@ -227,7 +230,7 @@ SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, T
             state.failed = true;
             return;
         }
-        publish_end<K>(step, from, to, taken, sent, t);
+        publish_end<K>(step, from, to, taken, sent, slices, t);
     }
 }
 

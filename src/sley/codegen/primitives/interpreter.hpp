@@ -69,12 +69,8 @@ SLEY_KERNEL(sley_run) {
     begin(call);
     load_steps();
     const i32 count = state.block.steps;
-    if (state.setup.tile_major) {
-        for (i32 tile = 0; more(tile); ++tile) {
-            for (i32 number = 0; number < count; ++number) interpret(tile, number);
-        }
-    } else {
-        for (i32 number = 0; number < count; ++number) interpret(all_tiles, number);
+    for (i32 tile = 0; more(tile); tile += slices()) {
+        for (i32 number = 0; number < count; ++number) interpret(tile, number);
     }
     end();
 }

@@ -110,7 +110,7 @@ struct Setup {
     i32 slots;      // a power of two
     i32 steps;      // of the longest block
     i32 division_count;
-    i32 tile_major;
+    i32 slices;  // tiles that an instruction runs one after another before the next one begins
     i32 is_even;  // whether all chunks have `chunk` elements
 };
 

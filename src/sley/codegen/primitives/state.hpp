@@ -10,11 +10,14 @@ constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
 // Why a block waits; the numbers are those of `sley.engine.outcomes.Reason`.
 enum Reason : u32 { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4 };
 
-// The value that a counter must reach for each tile: it grows by `stride` from tile to tile.
+// The tiles that an instruction runs one after another before the next instruction begins.
+struct Slices {
+    i32 first, end;
+};
+
+// Event `number` of those that happen `per_tile` times a tile.
 struct Series {
-    u64 first;
-    u64 stride;
-    SLEY_METHOD u64 at(i32 tile) const { return first + stride * static_cast<u64>(tile); }
+    i32 per_tile, number;
 };
 
 // A counter that an instruction waits for; block and step are for reports.
@@ -45,19 +48,19 @@ struct State {
 
 SLEY_SHARED State state;
 
-// As a tile: all in turn (ResCCL's task level).
-constexpr i32 all_tiles = -1;
-
 SLEY_INLINE bool more(i32 tile) { return tile < state.tiles && !state.failed; }
 
-// The count, over all calls, that event `number` of a tile completes, of events that happen
-// `per_tile` times a tile.
-SLEY_INLINE Series series(i32 per_tile, i32 number) {
-    const u64 before = state.tiles_before * static_cast<u64>(per_tile);
-    if (state.setup.tile_major) {
-        return {before + static_cast<u64>(number) + 1, static_cast<u64>(per_tile)};
-    }
-    return {before + static_cast<u64>(number) * static_cast<u64>(state.tiles) + 1, 1};
+SLEY_INLINE i32 slices() { return state.setup.slices; }
+SLEY_INLINE Slices slices_from(i32 first) {
+    const i32 rest = state.tiles - first;
+    return {first, first + (rest < slices() ? rest : slices())};
+}
+
+// The count, over all calls, that an event completes for a tile.
+SLEY_INLINE u64 count_at(Series s, Slices slices, i32 tile) {
+    const u64 before = state.tiles_before + static_cast<u64>(slices.first);
+    const u64 here = static_cast<u64>(s.number) * static_cast<u64>(slices.end - slices.first);
+    return before * static_cast<u64>(s.per_tile) + here + static_cast<u64>(tile - slices.first) + 1;
 }
 
 // ---- Addresses of chunks
@@ -123,7 +126,6 @@ SLEY_FUNCTION char* address(const Buffers& buffers, Place where, i32 index, i64 
 }
 
 // ---- Waiting
-
 
 // Reports once to the host what the block waits for, and aborts all other blocks. A function of its
 // own, which keeps what rarely runs out of the paths that wait.
@@ -191,8 +193,7 @@ SLEY_INLINE int publisher() { return threads() - 1; }
 // Sets wait `number` of the next instruction: for step `step` of the rank's block `block`.
 SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
     if (thread() != waiter(number)) return;
-    const Series needed = series(state.setup.steps, step);
-    state.waits[number] = {state.block.progress + block, needed, kInstruction,
+    state.waits[number] = {state.block.progress + block, {state.setup.steps, step}, kInstruction,
                            static_cast<u32>(block), static_cast<u32>(step)};
 }
 
@@ -201,7 +202,7 @@ SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
 SLEY_FUNCTION void hold(int number, i32 sender, i32 message) {
     if (thread() != waiter(number)) return;
     const Peer& peer = state.setup.peers[state.block.rank_sender + sender];
-    state.waits[number] = {peer.consumed, series(peer.messages, message), kReading,
+    state.waits[number] = {peer.consumed, {peer.messages, message}, kReading,
                            static_cast<u32>(sender), static_cast<u32>(message)};
 }
 
