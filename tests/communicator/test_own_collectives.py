@@ -46,25 +46,29 @@ def test_an_own_collective_does_what_it_promises(in_place: bool) -> None:
 
 
 def test_messages_staged_in_one_place_are_not_mixed() -> None:
-    """The root hands its parts out by way of one chunk of scratch, in one tile and in several."""
+    """The root sends one chunk again and again while it grows, in one tile and in several."""
     size = 4
+    sizes = [size, 0, 0, 0], [0, 1, 1, 1]
+    sums = sley.Custom("sums", size, *sizes, lambda rank, index: [(0, k) for k in range(rank + 1)])
 
     def body(p: ChunkProgram) -> None:
-        p.chunk(0, "in", 0).copy(0, "out", 0)
         for rank in range(1, size):
-            p.chunk(0, "in", rank).copy(0, "scratch", 0).copy(rank, "out", 0)
+            total = p.chunk(0, "in", 0).reduce(p.chunk(0, "in", rank))
+            total.copy(rank, "out", 0)
 
-    plan = sley.compile(trace(sley.Scatter(size), body, name="by-scratch"))
+    plan = sley.compile(trace(sums, body, name="sums"))
     for count in (COUNT, 200 * COUNT):
-        data = np.arange(size * count, dtype=np.int32)
 
-        def part(comm: Communicator, data: Any = data, count: int = count) -> Any:
-            out = np.full(count, -1, np.int32)
-            comm.run(plan, data if comm.rank == 0 else data[:0], out)
+        def part(comm: Communicator, count: int = count) -> Any:
+            data = np.arange(size * count * (comm.rank == 0), dtype=np.int32)
+            out = np.full(count * (comm.rank > 0), -1, np.int32)
+            comm.run(plan, data, out)
             return out
 
+        rows = np.arange(size * count).reshape(size, count)
         with Ranks(size) as ranks:
-            np.testing.assert_array_equal(np.concatenate(ranks.each(part)), data)
+            found = ranks.each(part)
+        np.testing.assert_array_equal(np.stack(found[1:]), np.cumsum(rows, 0)[1:])
 
 
 def test_data_are_not_overwritten_before_a_later_message_has_read_them() -> None:

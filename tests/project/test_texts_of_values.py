@@ -39,8 +39,8 @@ def values() -> dict[str, object]:
         "Measurement(4K of float32, sum: ": sley.run(
             sley.compile(sley.algorithms.ring_allreduce(2)), "4K", iterations=1, warmup=0
         )[0],
-        "PlanRow(allreduce in place, root 0, 1K to 4K: ring, LL, default, ready after 0.3": PlanRow(
-            "allreduce", True, 0, 1024, 4096, "ring", "LL", "default", 1 / 3
+        "PlanRow(all_reduce in place, 1K to 4K: ring, LL, default, ready after 0.3": PlanRow(
+            "all_reduce", True, 0, 1024, 4096, "ring", "LL", "default", 1 / 3
         ),
         "CallStats(world rank 1, allreduce, all sizes: ring, LL, user, 3 calls, 0.3 us each": (
             CallStats(
