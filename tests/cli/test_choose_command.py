@@ -73,12 +73,19 @@ def test_the_written_plans_make_a_directory_of_a_runtime(tmp_path: Path) -> None
     assert len(list((tmp_path / "directory").iterdir())) == len(files) > 1
 
 
-def test_a_plan_in_a_file_is_lifted(tmp_path: Path) -> None:
+def test_a_file_is_a_candidate_as_it_is_and_lifted(tmp_path: Path) -> None:
     plan = tmp_path / "ring.xml"
-    assert sley("compile", "ring-allreduce", "--ranks", 4, "-o", plan).exit_code == 0
-    one = ("--protocol", "LL", "--schedule", "msccl", "-b", "1K", "-e", "1K")
-    table = chosen(plan, "--topology", "ndv4", "--instances", "2", *one)
-    assert table["ranges"][0]["options"]["instances"] == 2
+    made = ("--ranks", 4, "--protocol", "LL", "-o", plan)
+    assert sley("compile", "ring-allreduce", *made).exit_code == 0
+    one = ("--topology", "ndv4", "--schedule", "msccl", "--instances", 2, "--channels", 1)
+    small = chosen(plan, *one, "-b", "1K", "-e", "1K")["ranges"][0]
+    assert small["as_given"]
+    assert (small["options"]["protocol"], small["options"]["instances"]) == ("LL", None)
+    large = chosen(plan, *one, "-b", "64M", "-e", "64M")["ranges"][0]
+    assert not large["as_given"]
+    assert large["options"]["instances"] == 2
+    shown = sley("choose", plan, *one, "-b", "1K", "-e", "1K").stdout
+    assert re.search("LL +as given +-", shown), shown
 
 
 def test_compile_takes_what_is_fastest(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sley
 from sley.compiler.options import Options
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _Row, _Search
-from sley.compiler.space import LeastTime, Space, candidates
+from sley.compiler.space import Contender, LeastTime, Space, candidates
 from sley.simulation import Simulator
 from support.examples import examples
 
@@ -228,8 +228,9 @@ def test_the_least_time_is_a_bound(
     program: sley.Program, topology: sley.Topology, interpreter: bool
 ) -> None:
     space = Space({"instances": (1, 4)}, Options(channels=1))
+    contenders = [Contender(program)]
     found = candidates(
-        [program], topology, space, interpreter=interpreter, progress=lambda done, total: None
+        contenders, topology, space, interpreter=interpreter, progress=lambda done, total: None
     )
     nearest = 0.0
     for candidate in found:

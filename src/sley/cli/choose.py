@@ -26,7 +26,7 @@ from sley.cli.options import (
 from sley.cli.output import Phases, print_json, report_notes
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
-from sley.cli.sources import is_python, prefer_in_place, program_or_lifted, topology_of
+from sley.cli.sources import is_python, prefer_in_place, program_or_plan, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.deployment import runtime_of, table_of_files
 from sley.errors import SleyError
@@ -77,7 +77,8 @@ def choose_command(  # as many parameters as options; click passes each by name
 ) -> None:
     """Find the fastest WHAT and options for each range of sizes on a cluster, by simulation.
 
-    Each WHAT must be for the same collective. Options of the compiler take several values,
+    Each WHAT must be for the same collective. The plan in a file is a candidate as it is, and so
+    are the plans that its program is compiled to. Options of the compiler take several values,
     separated by commas, and each is tried. By default, suitable values of protocol, schedule,
     allocation, channels and instances are tried. The words after -- and --arg are for each Python
     file.
@@ -90,7 +91,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     last = click.get_current_context().params["end"]
     cluster = topology_of(topology)
     selections = _selections(what, in_place, arguments)
-    programs = [program_or_lifted(one, cluster, phases) for one in selections]
+    programs = [program_or_plan(one, cluster, phases) for one in selections]
     if nccl:
         assert cluster is not None  # --topology is required
         check_nccl(programs[0].collective, cluster)
@@ -185,11 +186,13 @@ def _range_json(choice: Choice) -> dict[str, Any]:
     return {
         **ends,
         "algorithm": choice.algorithm,
+        "as_given": choice.as_given,
         "options": _options_json(choice.options),
         "blocks_per_rank": choice.plan.blocks_per_rank,
         "runner_up": other
         and {
             "algorithm": other.algorithm,
+            "as_given": other.as_given,
             "options": _options_json(other.options),
             "size_bytes": other.size_bytes,
             "slower": other.slower,

@@ -225,13 +225,22 @@ def topology_of(name: str | None) -> Topology | None:
     return found.topology
 
 
+def program_or_plan(
+    selection: Selection, topology: Topology | None, phases: Phases
+) -> Program | Plan:
+    """The program of WHAT, or the plan in its file."""
+    if is_plan(selection):
+        return _read_plan(selection, phases, verify=True).message_plan
+    return program_of(selection, topology, phases)
+
+
 def program_or_lifted(selection: Selection, topology: Topology | None, phases: Phases) -> Program:
     """The program of WHAT; that of a plan is lifted from it."""
-    if not is_plan(selection):
-        return program_of(selection, topology, phases)
-    imported = _read_plan(selection, phases, verify=True)
+    found = program_or_plan(selection, topology, phases)
+    if isinstance(found, Program):
+        return found
     with phases("lifting"):
-        return lift(imported.message_plan)
+        return lift(found)
 
 
 def program_of(selection: Selection, topology: Topology | None, phases: Phases) -> Program:

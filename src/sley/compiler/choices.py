@@ -37,6 +37,9 @@ _HEAD = (
 _LEFT = range(2, 6)
 """The columns of words, which are flush left."""
 
+AS_GIVEN = "as given"
+"""What a plan that `choose` was given shows in place of its options."""
+
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
@@ -73,17 +76,19 @@ class RunnerUp:
 
     algorithm, options: its program's name and its options. size_bytes: the size at which it comes
     closest. slower: how much longer it takes there than the choice, 0.05 for 5 %; slightly below 0
-    if it was not chosen because it needs more thread blocks.
+    if it was not chosen because it needs more thread blocks. as_given: as for `Choice`.
     """
 
     algorithm: str
     options: Options
     size_bytes: int
     slower: float
+    as_given: bool = False
 
     def __repr__(self) -> str:
+        made = AS_GIVEN if self.as_given else self.options
         return (
-            f"RunnerUp({self.algorithm}, {self.options}: {self.slower:.1%} slower at "
+            f"RunnerUp({self.algorithm}, {made}: {self.slower:.1%} slower at "
             f"{size_text(self.size_bytes)})"
         )
 
@@ -96,6 +101,8 @@ class Choice:
     program, options: the candidate.
     plan: its plan, verified.
     runner_up: the next best candidate, or None.
+    as_given: whether the plan is one that `choose` was given, as it is; then `program` is lifted
+        from it, and of `options` it has the protocol.
     """
 
     begin: Prediction
@@ -104,6 +111,7 @@ class Choice:
     options: Options
     plan: Plan
     runner_up: RunnerUp | None
+    as_given: bool = False
 
     @property
     def begin_bytes(self) -> int:
@@ -121,9 +129,10 @@ class Choice:
         return self.program.name
 
     def __repr__(self) -> str:
+        made = AS_GIVEN if self.as_given else self.options
         return (
             f"Choice({sizes_text(self.begin_bytes, self.end_bytes)}: {self.algorithm}, "
-            f"{self.options}, {self.end.time_us:.1f} us at {size_text(self.end_bytes)})"
+            f"{made}, {self.end.time_us:.1f} us at {size_text(self.end_bytes)})"
         )
 
 
@@ -168,13 +177,16 @@ class Choices:
         following = self.ranges[place + 1 : place + 2]
         last = size_text(choice.end_bytes)
         end = f"<{size_text(following[0].begin_bytes)}" if following else last
-        words = (o.schedule and o.schedule.value, o.allocate and o.allocate.value)
+        made: tuple[object, ...] = (AS_GIVEN, "-", "-", "-")
+        if not choice.as_given:
+            words = (o.schedule and o.schedule.value, o.allocate and o.allocate.value)
+            made = (*words, o.channels, o.instances)
         return (
             size_text(choice.begin_bytes),
             end,
             choice.algorithm,
             choice.plan.protocol.value,
-            *map(str, (*words, o.channels, o.instances)),
+            *map(str, made),
             str(choice.plan.blocks_per_rank),
             f"{choice.begin.time_us:.1f}",
             f"{choice.end.time_us:.1f}",

@@ -13,15 +13,17 @@ from typing import Any, Protocol, TypeVar
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
 from sley.compiler.options import Options
 from sley.compiler.pipeline import check_kind
-from sley.compiler.space import Candidate, Space, candidates
+from sley.compiler.space import Candidate, Contender, Space, candidates
 from sley.errors import without_inner_frames
 from sley.errors.compiler import C304, C311, C313
 from sley.formats import Target, refuse_varying_counts, target_named
 from sley.ir.collective import Collective
 from sley.ir.cost_model import CostModel
+from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import checked_sizes
 from sley.ir.topology import Topology
+from sley.passes.lift import lift
 from sley.topologies import topology_of
 from sley.verification import verify
 
@@ -53,7 +55,7 @@ Progress = Callable[[int, int], None]
 # More than eight parameters: one call gives the parameters of the search and of the simulation.
 @without_inner_frames
 def choose(
-    programs: Program | Sequence[Program],
+    programs: Program | Plan | Sequence[Program | Plan],
     sizes: int | str | Sequence[int | str],
     topology: Topology | str | None = None,
     options: Options | None = None,
@@ -67,7 +69,9 @@ def choose(
 ) -> Choices:
     """The fastest plans for sizes on a topology, as a table of ranges without gaps.
 
-    programs: one, or several for the same collective, to choose among algorithms.
+    programs: one, or several for the same collective, to choose among algorithms. A plan is a
+        candidate as it is, whatever the options, and so are the plans of the program that is lifted
+        from it.
     sizes: the sizes at which all candidates are compared, with sizes in between if they are more
         than a factor of 4 apart; the ranges cover all sizes from the first to the last.
     topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
@@ -93,26 +97,27 @@ def choose(
     verified. Errors: C304, C307, C311, C313, F437 with a target, S702, T604, and
     those of `compile`.
     """
-    ordered_programs = _check_programs(programs)
-    cluster = ordered_programs[0].topology if topology is None else topology_of(topology)
+    contenders = _contenders(programs)
+    first = contenders[0].program
+    cluster = first.topology if topology is None else topology_of(topology)
     if cluster is None:
         raise C311.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
     all_sizes = _add_sizes(sorted(set(checked_sizes(sizes))))
-    space = Space.of(options, overrides, _target(target, ordered_programs[0].collective))
+    space = Space.of(options, overrides, _target(target, first.collective))
     report = progress or (lambda done, total: None)
     steps = len(all_sizes)
     found = candidates(
-        ordered_programs,
+        contenders,
         cluster,
         space,
         interpreter=interpreter,
         progress=lambda done, total: report(done, total + steps),
     )
-    built = max(sum(len(s) for p in ordered_programs for s in space.series(p)), 1)
+    built = max(sum(len(s) for c in contenders for s in space.series(c.program)), 1)
     search = _Search(found)
-    made = (ordered_programs, cluster, space, interpreter)
+    made = (contenders, cluster, space, interpreter)
     tasks: _Tasks = search if executor is None else _Remote(executor, pickle.dumps(made))
     rows = list(_counted(tasks.rows(all_sizes), lambda done: report(built + done, built + steps)))
     return Choices(
@@ -245,7 +250,9 @@ class _Search:
         if others:
             slower, size_bytes, second = min(others)
             candidate = self.candidates[second]
-            runner_up = RunnerUp(candidate.program.name, candidate.options, size_bytes, slower)
+            runner_up = RunnerUp(
+                candidate.program.name, candidate.options, size_bytes, slower, candidate.as_given
+            )
         return Choice(
             begin=_predict(chosen, begin),
             end=_predict(chosen, end),
@@ -253,6 +260,7 @@ class _Search:
             options=chosen.options,
             plan=chosen.plan,
             runner_up=runner_up,
+            as_given=chosen.as_given,
         )
 
 
@@ -289,10 +297,10 @@ def _row_of(made: bytes, size_bytes: int) -> _Row:
 @lru_cache(maxsize=1)
 def _search_of(made: bytes) -> _Search:
     """The search of an executor's process, with its own candidates."""
-    programs, topology, space, interpreter = pickle.loads(made)
+    contenders, topology, space, interpreter = pickle.loads(made)
     return _Search(
         candidates(
-            programs, topology, space, interpreter=interpreter, progress=lambda _done, _all: None
+            contenders, topology, space, interpreter=interpreter, progress=lambda _done, _all: None
         )
     )
 
@@ -311,25 +319,24 @@ def _middle(low: int, high: int) -> int | None:
     return middle if low < middle < high else None
 
 
-def _check_programs(programs: Program | Sequence[Program]) -> list[Program]:
-    """The programs, all of them for one collective. Errors: C304, C307, C313."""
-    given = [programs] if isinstance(programs, Program) else programs
-    if not isinstance(given, (list, tuple)):
-        given = [given]  # type: ignore[list-item]
+def _contenders(programs: object) -> list[Contender]:
+    """The programs and plans, all of them for one collective. Errors: C304, C307, C313, V2xx."""
+    given: Sequence[Any] = programs if isinstance(programs, (list, tuple)) else [programs]
     if not given:
         raise C304.error(expected="a program to choose options for", found="none")
-    for program in given:
-        check_kind(program)
+    for one in given:
+        if not isinstance(one, Plan):
+            check_kind(one)
     first = given[0].collective
-    for program in given[1:]:
-        c = program.collective
+    for one in given[1:]:
+        c = one.collective
         if any(getattr(c, n) != getattr(first, n) for n in ("name", "ranks", "root", "in_place")):
             raise C313.error(
-                at=program.sources.whole,
+                at=one.sources.whole,
                 expected=f"programs for {first}, as {given[0].name}",
-                found=f"{program.name} for {c}",
+                found=f"{one.name} for {c}",
             )
-    return list(given)
+    return [Contender(lift(one), one) if isinstance(one, Plan) else Contender(one) for one in given]
 
 
 def _target(target: str | Target | None, collective: Collective) -> Target | None:

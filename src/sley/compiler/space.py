@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -205,10 +205,24 @@ class LeastTime:
 
 
 @dataclass(frozen=True)
+class Contender:
+    """What is compiled to candidates.
+
+    program: compiled with each combination of a space. plan: the plan that the program was lifted
+    from, which is a candidate as it is; None without one.
+    """
+
+    program: Program
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A plan that may be chosen.
 
     index: lower for simpler candidates.
+    as_given: whether it is the plan of a contender, of which `options` has the protocol
+        and the limit of blocks.
     least: the lower bound of its times.
     """
 
@@ -216,19 +230,29 @@ class Candidate:
     program: Program
     options: Options
     plan: Plan
+    as_given: bool
     least: LeastTime
     simulator: Simulator
 
 
+class _Found(NamedTuple):
+    """A distinct plan. The fields are those of `Candidate`."""
+
+    program: Program
+    options: Options
+    plan: Plan
+    as_given: bool
+
+
 def candidates(
-    programs: Sequence[Program],
+    contenders: Sequence[Contender],
     topology: Topology,
     space: Space,
     *,
     interpreter: bool,
     progress: Callable[[int, int], None],
 ) -> list[Candidate]:
-    """The distinct plans of a space, the simplest first.
+    """The distinct plans of a space, the simplest first, before them the given ones.
 
     Plans with more blocks on a rank than `max_blocks` or RESIDENT_BLOCKS are left out; if all have
     more, those with the fewest blocks stay.
@@ -236,10 +260,18 @@ def candidates(
     progress: called with the number of combinations that are done, and of all. Errors: C3xx, V2xx
     for a program that does not do what it promises, F4xx if the target can run none.
     """
+    programs = [contender.program for contender in contenders]
     rows = [(program, series) for program in programs for series in space.series(program)]
     total, done = sum(len(series) for _, series in rows), 0
-    found: dict[bytes, tuple[Program, Options, Plan]] = {}
+    found: dict[bytes, _Found] = {}
     refused: SleyError | None = None
+    for contender in contenders:
+        if contender.plan is not None:
+            plan = replace(contender.plan, topology=topology)
+            refused = refused or (problem := _problem(plan, space.target))
+            if problem is None:
+                options = Options(protocol=plan.protocol, max_blocks=space.fixed.max_blocks)
+                found.setdefault(digest(plan), _Found(contender.program, options, plan, True))
     plans = _Plans(topology)
     for program, series in rows:
         for options in series:
@@ -247,31 +279,29 @@ def candidates(
             problem = _problem(plan, space.target)
             refused = refused or problem
             if problem is None:
-                found.setdefault(digest(plan), (program, options, plan))
+                found.setdefault(digest(plan), _Found(program, options, plan, False))
             if plan.blocks_per_rank >= _limit(options):  # more instances only need more blocks
                 break
         done += len(series)
         progress(done, total)
     if not found and refused is not None:
         raise refused
-    fewest = min(plan.blocks_per_rank for _, _, plan in found.values())
+    fewest = min(one.plan.blocks_per_rank for one in found.values())
     kept = (
-        (program, options, plan)
-        for program, options, plan in found.values()
-        if plan.blocks_per_rank <= max(_limit(options), fewest)
+        one
+        for one in found.values()
+        if one.plan.blocks_per_rank <= max(_limit(one.options), fewest)
     )
     # All are for one collective, whose bounds don't depend on how finely a program cuts it.
     bounds = Bounds.of(programs[0].collective, topology)
     return [
         Candidate(
             index=index,
-            program=program,
-            options=options,
-            plan=plan,
-            least=LeastTime.of(plan, topology, interpreter=interpreter),
-            simulator=Simulator(plan, topology, interpreter=interpreter, bounds=bounds),
+            **one._asdict(),
+            least=LeastTime.of(one.plan, topology, interpreter=interpreter),
+            simulator=Simulator(one.plan, topology, interpreter=interpreter, bounds=bounds),
         )
-        for index, (program, options, plan) in enumerate(kept)
+        for index, one in enumerate(kept)
     ]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options, compile
-from sley.compiler.space import INSTANCES, LeastTime, Space, candidates
+from sley.compiler.space import INSTANCES, Contender, LeastTime, Space, candidates
 from sley.errors import SleyError, did_you_mean
 from sley.errors.tuning import D921
 from sley.ir.plan import Plan
@@ -124,8 +124,8 @@ class Arms:
             None,
         )
         known = _programs(collective, topology, actions)
-        programs = [program for _, program in known]
-        found = candidates(programs, topology, space, interpreter=False, progress=progress)
+        contenders = [Contender(program) for _, program in known]
+        found = candidates(contenders, topology, space, interpreter=False, progress=progress)
         bare = {id(program): decision for decision, program in known}
         plans = {
             replace(
