@@ -320,6 +320,12 @@ def test_questions_without_an_answer_are_refused_by_their_rule(call: Any, expect
     assert code(call) == expected
 
 
+def test_programs_of_which_one_is_in_place_get_a_remedy() -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        sley.choose([RING, sley.algorithms.ring_allreduce(8, in_place=True)], SIZES, NDV4)
+    assert "--out-of-place" in caught.value.diagnostics[0].remedy
+
+
 def test_a_size_outside_the_table_is_refused(table: sley.Choices) -> None:
     assert code(lambda: table.plan_for("512")) == "C312"
     assert code(lambda: table.at("1G")) == "C312"

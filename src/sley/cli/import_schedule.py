@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from sley import schedules
-from sley.cli.options import common_options, output_option
-from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import program_facts
+from sley.cli.options import FILE, common_options, output_option
+from sley.cli.output import Command, Phases, print_json, print_written
+from sley.cli.sources import program_facts, topology_of
 from sley.compiler import compile
+from sley.errors import Place
+from sley.errors.schedules import F561
 from sley.formats import by_suffix, program_source, write_file
+from sley.ir.topology import Topology
+from sley.topologies.graph import graph_text
 
 
 @click.command("import", cls=Command)
@@ -27,6 +32,16 @@ from sley.formats import by_suffix, program_source, write_file
     "--in-place/--out-of-place", "in_place", default=False, help="Alias input and output or not."
 )
 @click.option(
+    "--topology",
+    help="NAME[:NODES], NODESxGPUS[:NICS] or a file: add the rate that its busiest link allows.",
+)
+@click.option(
+    "--machine",
+    type=FILE,
+    help="For TE-CCL's schedules: write the machine that it was solved for as a topology, with the "
+    "solver's rates and latencies (.toml).",
+)
+@click.option(
     "--allow",
     type=click.Choice(schedules.ALLOWED),
     multiple=True,
@@ -40,6 +55,8 @@ def import_command(
     collective: str | None,
     in_place: bool,
     allow: tuple[str, ...],
+    topology: str | None,
+    machine: Path | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -48,8 +65,10 @@ def import_command(
     FILE is a schedule of TE-CCL or TACCL, or trees of ForestColl. It is followed send by send and
     compared with its own claims; the program is proven by compiling it.
     """
-    if output is not None:
-        by_suffix(str(output), {".py": None})
+    for path, suffix in ((output, ".py"), (machine, ".toml")):
+        if path is not None:
+            by_suffix(str(path), {suffix: None})
+    cluster = topology_of(topology)
     phases = Phases(verbose, quiet=as_json)
     with phases("reading"):
         schedule = schedules.read(file)
@@ -63,21 +82,46 @@ def import_command(
     with phases("proof of the program"):
         program = schedules.program(schedule, collective, in_place=in_place, allow=allow)
         compile(program)
-    if output is not None:
-        with phases("writing"):
+    changed = schedules.changes(schedule, allow)
+    busiest = None if cluster is None else schedules.busiest_link(program, cluster)
+    with phases("writing"):
+        if machine is not None:
+            write_file(machine, graph_text(_machine_of(schedule)))
+        if output is not None:
             write_file(output, program_source.write(program))
     summary = program_facts(program)
     if as_json:
-        where = {"output": None if output is None else str(output)}
-        said = {"schedule": dict(facts), "replay": dict(found), "program": summary, **where}
-        print_json({"ok": True, **said, "seconds": phases.seconds})
+        files = {"output": output, "machine": machine}
+        where = {word: None if path is None else str(path) for word, path in files.items()}
+        links = None if busiest is None else asdict(busiest)
+        said = {"schedule": dict(facts), "replay": dict(found), "changes": dict(changed)}
+        more = {"program": summary, "busiest_link": links, **where}
+        print_json({"ok": True, **said, **more, "seconds": phases.seconds})
         return
-    rows = [("program", summary["name"]), ("transfers", summary["transfers"])]
-    _print([(word, str(value)) for word, value in rows])
-    _print([("proven", "compiled: right values, no races, no hangs")])
-    if output is not None:
-        _print([("written", str(output))])
+    _print(changed)
+    rows = [("program", f"{program.name}: {program.collective}")]
+    rows += [("transfers", str(summary["transfers"]))]
+    if cluster is not None and busiest is not None:
+        limit = f"at most {busiest.algbw_GBps:.6g} GB/s, the rate of {busiest.name}"
+        rows += [(f"on {cluster.name}", limit)]
+    _print([*rows, ("proven", "compiled: right values, no races, no hangs")])
+    print_written(output, machine)
+    if output is not None and machine is not None:
+        # A synthesiser's GPU stores without limit what arrives, and sends it when it likes.
+        free = f"-b {schedule.size_bytes} --slots 64 --no-fusion"
+        _print([("to simulate", f"sley simulate {output} --topology {machine} {free}")])
     phases.report()
+
+
+def _machine_of(schedule: schedules.Schedule) -> Topology:
+    """The topology of a schedule's machine. Errors: F561."""
+    if schedule.topology is None:
+        raise F561.error(
+            at=Place(schedule.file),
+            expected="a schedule whose machine is known: TE-CCL's for NDv2 or DGX-2",
+            found=f"a schedule of {schedule.name} for an unknown machine",
+        )
+    return schedule.topology
 
 
 def _print(rows: list[tuple[str, str]]) -> None:

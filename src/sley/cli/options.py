@@ -377,8 +377,9 @@ def plan_options(command: F) -> F:
     @argument_option
     @click.option(
         "--collective",
-        metavar="FILE.py",
-        help="The program with the collective of an XML file that does not name it.",
+        metavar="FILE.py|NAME",
+        help="The program with the collective of an XML file that does not name it; for "
+        "ForestColl's trees, allgather, reducescatter or allreduce.",
     )
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:

@@ -268,18 +268,17 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
 
 def _trace(selection: Selection) -> Program:
     what, channels = selection.what, selection.options.channels
+    kind = _kind(selection)
+    if kind in recognition.SCHEDULES:
+        return _schedule_program(selection)
     if selection.collective is not None:
         raise click.UsageError(f"--collective is for XML files; {what} has its own")
-    kind = _kind(selection)
     if kind is recognition.PYTHON:
         return python_files.program(selection)
     python_files.refuse_arguments(selection)
     if kind is recognition.RESCCLANG:
         _refuse_sizes(selection, ("root", "stage_channels", "rings", "orders", "node_instances"))
         return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
-    if kind in recognition.SCHEDULES:
-        _refuse_sizes(selection, (*PARAMETERS, "root"))
-        return schedules.load(what, in_place=bool(selection.in_place))
     _check_parameters(selection)
     return build(
         what,
@@ -295,6 +294,17 @@ def _trace(selection: Selection) -> Program:
         rings=selection.rings,
         orders=selection.orders,
     )
+
+
+def _schedule_program(selection: Selection) -> Program:
+    """The program of a synthesiser's schedule; trees serve several collectives, by name."""
+    python_files.refuse_arguments(selection)
+    _refuse_sizes(selection, (*PARAMETERS, "root"))
+    given, known = selection.collective, schedules.COLLECTIVES
+    if given is not None and given not in known:
+        names = ", ".join(known)
+        raise click.UsageError(f"--collective of a schedule is one of {names}, not {given}")
+    return schedules.load(selection.what, given, in_place=bool(selection.in_place))
 
 
 def _check_parameters(selection: Selection) -> None:

@@ -45,6 +45,12 @@ SIZE_BITS = 3
 VARIANTS = (0.97, 1.03)
 """Factors of the rates of all links and memories with which a choice is simulated again."""
 
+_SAME_PLACE = (
+    "Give --in-place or --out-of-place, in Python in_place=...; or write again the file of the "
+    "program that differs: sley import --in-place for a schedule."
+)
+"""What to do about programs for the same collective, some in place and some out of place."""
+
 FINALISTS = 4
 """Candidates of a range that are simulated with the variants."""
 
@@ -335,6 +341,7 @@ def _contenders(programs: object) -> list[Contender]:
                 at=one.sources.whole,
                 expected=f"programs for {first}, as {given[0].name}",
                 found=f"{one.name} for {c}",
+                remedy=_SAME_PLACE if c.name == first.name and c.ranks == first.ranks else "",
             )
     return [Contender(lift(one), one) if isinstance(one, Plan) else Contender(one) for one in given]
 

@@ -8,7 +8,8 @@ C301 = Rule(
     what="A transfer is between two ranks that the topology does not link.",
     why="No connection can carry it; a runtime would fail or silently use another path.",
     example='p.chunk(0, "in", 0).copy(5, "in", 0)  # on a DGX-1: no NVLink there',
-    instead="Route it through a rank that is linked to both, or compile for another topology.",
+    instead="Route it through a rank that is linked to both, or take the topology that the program "
+    "was made for (sley import --machine writes that of a schedule).",
 )
 C302 = Rule(
     "C302",

@@ -105,3 +105,13 @@ F560 = Rule(
     example="sley import trees.xml --allow multicast  # trees of ForestColl",
     instead="Omit the option.",
 )
+F561 = Rule(
+    "F561",
+    "machine-not-known",
+    what="The machine of a schedule is to be written, but the file does not tell which links it "
+    "has, or how fast they are.",
+    why="Files of ForestColl and TACCL have no rates. In those of TE-CCL sley knows NDv2 and DGX-2 "
+    "by the links that the flows use.",
+    example="sley import trees.xml --machine machine.toml  # trees of ForestColl",
+    instead="Omit the option, and describe the machine in TOML.",
+)

@@ -2,7 +2,8 @@
 
 A file for each synthesiser (teccl with teccl_files and teccl_machines, forestcoll, taccl) reads a
 schedule, follows it, compares it with the file's own claims, and turns it into a program.
-`building` makes the program, `documents` reads JSON within limits.
+`building` makes the program, `documents` reads JSON within limits, `loads` says which link of a
+topology limits a program.
 """
 
 from __future__ import annotations
@@ -15,11 +16,23 @@ from sley import recognition
 from sley.errors import Place
 from sley.errors.schedules import F560
 from sley.ir.program import Program
+from sley.ir.topology import Topology
 from sley.recognition import Kind, kind_of, refuse_kind
 from sley.schedules import forestcoll, taccl, teccl, teccl_files
 from sley.schedules.documents import file_text
+from sley.schedules.loads import BusiestLink, busiest_link
 
-__all__ = ["ALLOWED", "COLLECTIVES", "Schedule", "load", "program", "read"]
+__all__ = [
+    "ALLOWED",
+    "COLLECTIVES",
+    "BusiestLink",
+    "Schedule",
+    "busiest_link",
+    "changes",
+    "load",
+    "program",
+    "read",
+]
 
 ALLOWED = teccl.ALLOWED
 """What a caller may allow in schedules of TE-CCL, see `program`."""
@@ -32,7 +45,9 @@ class Schedule(Protocol):
     """A schedule of a synthesiser.
 
     name: the synthesiser. kind: that of its files. file: where it is from. collective: the one that
-    it implements, by default.
+    it implements, by default. topology: the machine that it was solved for, with the synthesiser's
+    rates and latencies, and the ranks of the program; None if the file does not tell. size_bytes:
+    the size of the call that the file's time is for; None if it has none.
     """
 
     @property
@@ -46,6 +61,12 @@ class Schedule(Protocol):
 
     @property
     def collective(self) -> str: ...
+
+    @property
+    def topology(self) -> Topology | None: ...
+
+    @property
+    def size_bytes(self) -> int | None: ...
 
     def facts(self) -> list[tuple[str, str]]:
         """What the file is and claims, for people: pairs of a word and a text."""
@@ -104,6 +125,12 @@ def program(
     if isinstance(schedule, teccl.Schedule):
         return schedule.program(collective, in_place=in_place, allow=allowed)
     return schedule.program(collective, in_place=in_place)
+
+
+def changes(schedule: Schedule, allow: Iterable[str]) -> list[tuple[str, str]]:
+    """What the program of a schedule does otherwise than the schedule, if faults are allowed, for
+    people: pairs of a word and a text."""
+    return schedule.changes(allow) if isinstance(schedule, teccl.Schedule) else []
 
 
 def load(

@@ -97,6 +97,7 @@ class Forest:
 
     name = "ForestColl"
     kind = FORESTCOLL
+    topology = size_bytes = None  # the file has neither rates nor sizes
     collective = COLLECTIVES[0]
 
     @cached_property

@@ -65,6 +65,7 @@ class Schedule:
 
     name = "TACCL"
     kind = TACCL_SCHEDULE
+    topology = size_bytes = None  # the file has neither rates nor sizes
 
     def facts(self) -> list[tuple[str, str]]:
         """What the file is and claims, for people."""

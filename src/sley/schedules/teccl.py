@@ -18,21 +18,23 @@ from typing import Any
 
 import numpy as np
 
-from sley.errors import Place, SleyError, counted, shortened
+from sley.errors import Diagnostic, Place, SleyError, counted, shortened
 from sley.errors.schedules import F552, F554, F555, F556, F557, F559
 from sley.ir.collectives import AllGather, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
+from sley.ir.topology import Topology
 from sley.ir.words import Buffer
 from sley.recognition import TECCL
 from sley.schedules.building import Builder, Cells, check_size
-from sley.schedules.teccl_machines import Machine, Timing, machine_of
+from sley.schedules.teccl_machines import Machine, Timing, machine_of, stray_links
 
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
 """Limit of the denominator of a path's volume: a chunk is cut into this many parts."""
 
 EPOCHS, TIME, MET = "3-Epochs_Required", "4-Collective_Finish_Time", "6-Demand_Met"
+BANDWIDTH = "5-Algo_Bandwidth"
 """The keys of a file's claims that following the schedule may refute."""
 
 ALLOWED = ("multicast", "incomplete")
@@ -136,12 +138,35 @@ class Schedule:
         return tuple(sorted({switch for route in self.routes for switch in route}))
 
     @cached_property
+    def _lines_of_links(self) -> dict[tuple[int, int], int]:
+        """The links that the flows use, each with the line of the first flow."""
+        lines: dict[tuple[int, int], int] = {}
+        for row, line in enumerate(self.flows.line.tolist()):
+            for link in pairwise(self._route(row)):
+                lines.setdefault(link, line)
+        return lines
+
+    @cached_property
     def machine(self) -> Machine | None:
         """The machine of TE-CCL's whose links the flows use; None for another one."""
-        links: set[tuple[int, int]] = set()
-        for path in {self._route(row) for row in range(len(self.flows))}:
-            links |= set(pairwise(path))
-        return machine_of(frozenset(self.gpus), frozenset(links))
+        return machine_of(frozenset(self.gpus), frozenset(self._lines_of_links))
+
+    @property
+    def topology(self) -> Topology | None:
+        """The machine with TE-CCL's rates and latencies and no other costs; None for an unknown
+        one. Its ranks are those of the program."""
+        return None if self.machine is None else self.machine.topology(self.gpus)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of the call that the file's bandwidth and time are for, without the GPUs that
+        the program lacks."""
+        ranks = len(self.gpus if self.machine is None else self.machine.gpus)
+        return max(round(self._data_bytes / ranks * len(self.gpus)), 1)
+
+    @property
+    def _data_bytes(self) -> float:
+        return self.claims.bandwidth_GBps * self.claims.time_s * 1e9
 
     @property
     def lost(self) -> tuple[int, ...]:
@@ -155,20 +180,39 @@ class Schedule:
     def facts(self) -> list[tuple[str, str]]:
         """What the file is and claims, for people."""
         c = self.claims
-        known = "unknown" if self.machine is None else self.machine.name
         shown = f"{counted(len(self.gpus), 'GPU')}, {len(self.flows)} flows"
         if self.switches:
             shown += f", through switches {', '.join(map(str, self.switches))}"
         ranks = len(self.gpus if self.machine is None else self.machine.gpus)
-        data = c.bandwidth_GBps * c.time_s * 1e6
+        data = self._data_bytes
         return [
             ("collective", self.collective),
-            ("machine", known),
+            ("machine", self._machine_shown()),
             ("sends", shown),
             *self._ranks_shown(),
-            ("data", f"{data / ranks:g} KB of each of {counted(ranks, 'rank')}, {data:g} KB"),
+            (
+                "data",
+                f"{data:.0f} bytes, {data / ranks:.0f} of each of {counted(ranks, 'rank')}: "
+                f"{BANDWIDTH} times {TIME}",
+            ),
             ("epochs", f"{c.epochs} of {c.epoch_s * 1e6:g} us, as the file says"),
             ("time", f"{c.time_s * 1e6:g} us, {c.bandwidth_GBps:g} GB/s, as the file says"),
+        ]
+
+    def _machine_shown(self) -> str:
+        if self.machine is not None:
+            return self.machine.name
+        name, links = stray_links(frozenset(self.gpus), frozenset(self._lines_of_links))
+        shown = [f"{a}->{b} (line {self._lines_of_links[a, b]})" for a, b in links]
+        return f"unknown: {name} has all links but {', '.join(shown)}" if name else "unknown"
+
+    def _doubts(self) -> list[str]:
+        """What may be wrong instead, if following the schedule contradicts it."""
+        if self.machine is None:
+            return [f"machine {self._machine_shown()}"]
+        return [
+            f"arrivals are computed with chunks of {BANDWIDTH} times {TIME}; if one is wrong, so "
+            "are they"
         ]
 
     def _ranks_shown(self) -> list[tuple[str, str]]:
@@ -256,6 +300,7 @@ class Schedule:
             expected="flows of what a GPU has",
             found=f"GPU {f.src[row]} sends chunk {f.chunk[row]} of GPU {f.source[row]} in epoch "
             f"{f.epoch[row]}; it {when}" + _more(len(rows)),
+            notes=self._doubts(),
         )
 
     def _refuse_missing(self, gpu: int, source: int, chunk: int, number: int) -> None:
@@ -264,6 +309,8 @@ class Schedule:
             expected="flows that bring every chunk to every GPU",
             found=f"chunk {chunk} of GPU {self.gpus[source]} never gets to GPU {self.gpus[gpu]}"
             + _more(number),
+            remedy=_WRITE_AGAIN,
+            notes=self._doubts() if self.machine is None else (),
         )
 
     def _follow_paths(self, arrival: LongArray) -> int:
@@ -281,6 +328,7 @@ class Schedule:
                 found=f"GPU {f.src[row]} sends a part of chunk {f.chunk[row]} of GPU "
                 f"{f.source[row]} in epoch {f.epoch[row]}; it arrives there for epoch "
                 f"{arrival[row - 1]}" + _more(len(rows)),
+                notes=self._doubts(),
             )
         shares: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
         for path in p:
@@ -297,6 +345,7 @@ class Schedule:
                     at=Place(self.file),
                     expected="paths that together bring all of a chunk",
                     found=f"{float(share):g} of chunk {chunk} of GPU {source} to GPU {target}",
+                    remedy=_WRITE_AGAIN,
                 )
         return int(arrival.max(initial=0))
 
@@ -305,6 +354,7 @@ class Schedule:
             at=Place(self.file),
             expected=f"{counted(number, 'chunk')} from every GPU to every other",
             found=f"{found} from GPU {source} to GPU {target}",
+            remedy=_WRITE_AGAIN,
         )
 
     def _check_claims(self, last: int, rates: str) -> None:
@@ -346,30 +396,52 @@ class Schedule:
             raise _other_collective(self.file, self.collective, str(collective))
         if in_place and self.collective == "alltoall":
             raise _other_collective(self.file, "alltoall out of place", "in place")
-        if self.lost and "incomplete" not in allow:
-            raise self._incomplete()
         found = self.replay()
-        if "multicast" not in allow:
-            self._refuse_copies()
+        self._refuse_faults(tuple(allow))
         if self.collective == "alltoall":
             return self._all_to_all()
         return self._all_gather(found, in_place)
 
-    def _incomplete(self) -> SleyError:
+    def changes(self, allow: Iterable[str]) -> list[tuple[str, str]]:
+        """What a program with these faults allowed does otherwise than the schedule, for people."""
+        rows = []
+        if "incomplete" in allow and self.lost:
+            left = ", ".join(shortened([f"GPU {gpu}" for gpu in self.lost]))
+            ranks = f"a collective of {len(self.gpus)} ranks, which --machine FILE.toml places"
+            rows.append(("left out", f"{left}: {ranks}"))
+        copies = sum(len(rows) - 1 for rows in self._copied.values())
+        if "multicast" in allow and copies:
+            made = f"copies by switches that are messages of their own: {copies}"
+            rows.append(("changed", f"{made}; the file's time does not hold"))
+        return rows
+
+    def _refuse_faults(self, allow: tuple[str, ...]) -> None:
+        """Refuses what isn't allowed, all of it at once. Errors: F554, F555."""
+        faults = {"incomplete": bool(self.lost), "multicast": bool(self._copied)}
+        refused = [word for word, has in faults.items() if has and word not in allow]
+        options = " ".join(f"--allow {word}" for word in (*allow, *refused))
+        remedy = f"import it with {options}"
+        make = {"incomplete": self._incomplete, "multicast": self._copying}
+        if refused:
+            raise SleyError([make[word](remedy) for word in refused])
+
+    def _incomplete(self, remedy: str) -> Diagnostic:
         machine = self.machine
         ranks = 0 if machine is None else len(machine.gpus)
         name = "" if machine is None else machine.name
-        return F554.error(
+        return F554.diagnostic(
             at=Place(self.file),
             expected=f"all {ranks} GPUs of {name}, which the bandwidth counts",
             found=f"no flow from or to {', '.join(shortened([f'GPU {g}' for g in self.lost]))}; "
             f"{len(self.gpus)} GPUs send and receive",
-            remedy="Solve again with all GPUs, or import it with --allow incomplete: then it is a "
-            f"collective of {len(self.gpus)} ranks.",
+            remedy=f"Solve again with all GPUs, or {remedy}: then it is a collective of "
+            f"{len(self.gpus)} ranks.",
         )
 
-    def _refuse_copies(self) -> None:
-        """Refuses flows of which a switch makes several. Errors: F555."""
+    @cached_property
+    def _copied(self) -> dict[tuple[int, ...], list[int]]:
+        """The rows of flows of which a switch makes several, by (chunk, source, src, epoch, first
+        switch)."""
         f = self.flows
         groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
         whole = np.flatnonzero((f.path < 0) & np.array([bool(r) for r in self.routes])[f.route])
@@ -377,19 +449,23 @@ class Schedule:
             first = self.routes[f.route[row]][0]
             key = (f.chunk[row], f.source[row], f.src[row], f.epoch[row], first)
             groups[tuple(map(int, key))].append(row)
-        copied = [(key, rows) for key, rows in groups.items() if len(rows) > 1]
-        if copied:
-            (chunk, source, src, epoch, switch), rows = copied[0]
-            ends = ", ".join(shortened([f"GPU {f.dst[row]}" for row in rows]))
-            raise F555.error(
-                at=[
-                    Place(self.file, int(f.line[rows[0]])),
-                    Place(self.file, int(f.line[rows[1]])).labelled("the other copy"),
-                ],
-                expected="switches that pass a chunk to one GPU",
-                found=f"switch {switch} copies chunk {chunk} of GPU {source}, sent by GPU {src} in "
-                f"epoch {epoch}, to {ends}" + _more(len(copied)),
-            )
+        return {key: rows for key, rows in groups.items() if len(rows) > 1}
+
+    def _copying(self, remedy: str) -> Diagnostic:
+        f, copied = self.flows, self._copied
+        (chunk, source, src, epoch, switch), rows = next(iter(copied.items()))
+        ends = ", ".join(shortened([f"GPU {f.dst[row]}" for row in rows]))
+        return F555.diagnostic(
+            at=[
+                Place(self.file, int(f.line[rows[0]])),
+                Place(self.file, int(f.line[rows[1]])).labelled("the other copy"),
+            ],
+            expected="switches that pass a chunk to one GPU",
+            found=f"switch {switch} copies chunk {chunk} of GPU {source}, sent by GPU {src} in "
+            f"epoch {epoch}, to {ends}" + _more(len(copied)),
+            remedy=f"Solve again with switch_copy off, or {remedy}: then each copy is a message of "
+            "its own, and the file's time does not hold.",
+        )
 
     def _all_gather(self, found: Replay, in_place: bool) -> Program:
         """A chunk arrives in its place of the output. Of several flows that bring a GPU the same
@@ -473,6 +549,9 @@ class Schedule:
             start = Cells(source, Buffer.INPUT, target * each + at, count)
             ends.append((start, Cells(target, Buffer.OUTPUT, source * each + at, count)))
         return ends
+
+
+_WRITE_AGAIN = "Write the file again with its synthesiser."
 
 
 def _more(number: int) -> str:

@@ -18,6 +18,7 @@ from sley.errors import Place, Rule, SleyError
 from sley.errors.schedules import F551, F552, F553
 from sley.schedules.documents import Lines, Section, json_object, source_text
 from sley.schedules.teccl import (
+    BANDWIDTH,
     EPOCHS,
     MAX_EPOCH,
     MAX_PARTS,
@@ -40,7 +41,7 @@ _DEMAND = re.compile(rf"Demand at {_NUMBER} for chunk {_NUMBER} from {_NUMBER} m
 _GPU = re.compile(rf"GPU {_NUMBER}")
 _CHUNK = re.compile(rf"Chunk {_NUMBER}")
 _FLOWS, _PATHS = re.compile(r"\d-Flows"), re.compile(r"\d-[Cc]hunk paths")
-_DURATION, _BANDWIDTH = "1-Epoch_Duration", "5-Algo_Bandwidth"
+_DURATION = "1-Epoch_Duration"
 
 
 class _Hop(NamedTuple):
@@ -229,7 +230,7 @@ class _Reader:
         if epochs != int(epochs) or epochs > 2 * MAX_EPOCH:
             top.refuse(EPOCHS, f"a whole number up to {2 * MAX_EPOCH}", epochs)
         met = self._met(epoch) if MET in top.values else {}
-        return Claims(epoch, int(epochs), top.number(TIME), top.number(_BANDWIDTH), met)
+        return Claims(epoch, int(epochs), top.number(TIME), top.number(BANDWIDTH), met)
 
     def _met(self, epoch: float) -> dict[tuple[int, int, int], int]:
         """The epoch by which each (GPU, source, chunk) arrives: {"GPU 3": {"GPU 1": {"Chunk 0":

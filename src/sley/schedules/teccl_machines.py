@@ -6,11 +6,38 @@ Source: TE-CCL's code, teccl/topologies (ndv2, dgx2), and its arrival of flows (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.topology import Builder, Topology
+
 Link = tuple[int, int]
+
+_FREE, _WHOLE = ByProtocol.same(0.0), ByProtocol.same(1.0)
+
+LINKS_ONLY = CostModel(
+    launch_us=_FREE,
+    nvlink_latency_us=_FREE,
+    pcie_latency_us=_FREE,
+    network_latency_us=_FREE,
+    post_us=0.0,
+    proxy_us=0.0,
+    nvlink_block_GBps=MOST_GBPS,
+    pcie_block_GBps=MOST_GBPS,
+    network_block_GBps=MOST_GBPS,
+    local_block_GBps=MOST_GBPS,
+    memory_GBps=MOST_GBPS,
+    wire_efficiency=_WHOLE,
+    tile_bytes=ByProtocol.same(1e12),
+    slices=_WHOLE,
+    wait_us=0.0,
+    fence_share=_FREE,
+    interpreter_loss=0.0,
+)
+"""The costs in TE-CCL's model: none but those of links."""
 
 _ALPHA_THRESHOLD = 0.1
 """A latency up to this share of an epoch counts as none."""
@@ -32,6 +59,18 @@ class Machine:
     switches: frozenset[int]
     links: dict[Link, tuple[float, float]]
     mistaken: frozenset[int] = frozenset()
+
+    def topology(self, gpus: Sequence[int]) -> Topology:
+        """The machine as TE-CCL models it, with these GPUs as ranks: rates and latencies of links,
+        and no other costs. The mistaken GPUs that are not among them are switches."""
+        switches = sorted(self.switches | (self.mistaken - {*gpus}))
+        vertex = {node: number for number, node in enumerate((*gpus, *switches))}
+        builder = Builder(f"{self.name}, TE-CCL's model", [0] * len(gpus))
+        builder.add(VertexKind.SWITCH, [0] * len(switches))
+        for (src, dst), (rate, alpha) in self.links.items():
+            kind = LinkKind.NVLINK
+            builder.link(vertex[src], vertex[dst], kind, rate, rate, round(alpha * 1e6, 6))
+        return builder.topology(LINKS_ONLY)
 
 
 @dataclass(frozen=True)
@@ -77,6 +116,19 @@ def machine_of(gpus: frozenset[int], links: frozenset[Link]) -> Machine | None:
     return None
 
 
+def stray_links(gpus: frozenset[int], links: frozenset[Link]) -> tuple[str, list[Link]]:
+    """The name of the machine that has these GPUs and all but a few of these links, and those that
+    it lacks; "" and none if no machine is near."""
+    strays = [
+        (sorted(links - machine.links.keys()), machine.name)
+        for machine in _candidates(max(gpus, default=0))
+        if machine.gpus - machine.mistaken <= gpus <= machine.gpus
+    ]
+    lacking, name = min(strays, key=lambda one: len(one[0]), default=([], ""))
+    return (name, lacking) if len(lacking) <= _MOST_STRAYS else ("", [])
+
+
+_MOST_STRAYS = 4
 _MOST_CHASSIS = 64
 
 
