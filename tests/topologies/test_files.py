@@ -255,6 +255,18 @@ GRAPHS = {
 }
 
 
+def test_all_wrong_keys_are_reported_at_once_each_with_its_own_remedy(tmp_path: Path) -> None:
+    text = "gpus = 2\n[nvlink]\nnominal_GBs = 300\n[card]\ncount = 1\n[racks]\nnodes = 1\n" + RATE
+    with pytest.raises(sley.SleyError) as caught:
+        loaded(tmp_path, text)
+    assert [(d.code, d.places[0].detail, d.remedy) for d in caught.value.diagnostics] == [
+        ("T606", "card", "Did you mean cards?"),
+        ("T607", "name", "Add the key name."),
+        ("T606", "nvlink.nominal_GBs", "Did you mean nominal_GBps?"),
+        ("T607", "nvlink.GBps", "Add the key GBps."),
+    ]
+
+
 @pytest.mark.parametrize("case", [*REFUSED, *(f"graph: {name}" for name in GRAPHS)])
 def test_a_mistake_is_reported_with_its_file_and_key(case: str, tmp_path: Path) -> None:
     code, key, text = GRAPHS[case[7:]] if case.startswith("graph: ") else REFUSED[case]

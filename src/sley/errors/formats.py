@@ -217,8 +217,8 @@ F430 = Rule(
 F431 = Rule(
     "F431",
     "ignored",
-    what="Remark: an attribute or <copy> element was ignored.",
-    why="It is an extension of one tool, and does not affect the steps.",
+    what="Remark: an attribute or <copy> element was ignored, or deps of a step without depid.",
+    why="It is an extension of one tool, or has no meaning, and does not affect the steps.",
     example='redop="nop" on <algo>; <copy i_off="0" o_off="0"/>',
     instead="No action is necessary; when sley saves the file again, it is removed.",
 )
@@ -250,9 +250,11 @@ F435 = Rule(
     "F435",
     "needless-wait",
     what="Remark: a wait for an earlier step of the same block was removed.",
-    why="Steps of a block run in order, so the wait is redundant.",
+    why="Steps of a block run in order, so the wait is redundant. A runtime reads it, though, and "
+    'waits for ever if no step before it has hasdep="1" from the named one on.',
     example='in block 2: s="3" depid="2" deps="1"',
-    instead="No action is necessary; when sley saves the file again, it is removed.",
+    instead="When sley saves the file again, it is removed; --target proves whether a runtime can "
+    "execute the file as it is.",
 )
 F436 = Rule(
     "F436",

@@ -23,6 +23,25 @@ _NETWORKS = ("racks", "rails")
 """The tables with a network, of which a machine has one."""
 
 
+_RATE = ("nominal_GBps", "GBps")
+_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "": (
+        ("name", "gpus"),
+        (
+            *("description", "like", "in_network"),
+            *("nvlink", "pcie", "cards", "racks", "rails", "model"),
+        ),
+    ),
+    "nvlink": (_RATE, ("latency_us", "boards", "between_boards", "links")),
+    "pcie": (("vertices", "links"), ()),
+    "cards": (_RATE, ("latency_us", "count", "gpus")),
+    "racks": (("nodes", *_RATE), ("latency_us",)),
+    "rails": (("oversubscription",), ()),
+    "model": ((), tuple(f.name for f in fields(CostModel))),
+}
+"""The required and the optional keys of each table, and of the file's top level."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """A kind of node and the network between such nodes.
@@ -93,11 +112,20 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
     """
     tables = complete(file, values, lookup)
     top = Section(file, tables)
-    node = Node(top.count("gpus", MAX_RANKS))
     names = ("nvlink", "pcie", "cards", "racks", "rails", "model")
     parts = nvlink, pcie, cards, racks, rails, model = [
         top.optional_section(name) for name in names
     ]
+    tables_by_name = {"": top, **dict(zip(names, parts, strict=True))}
+    faults = [
+        fault
+        for name, part in tables_by_name.items()
+        if part is not None
+        for fault in part.key_faults(*_KEYS[name])
+    ]
+    if faults:
+        raise SleyError(faults)
+    node = Node(top.count("gpus", MAX_RANKS))
     if nvlink is not None:
         _read_nvlink(nvlink, node)
     _read_cards(cards, pcie, node)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sley.errors import Place, Rule, SleyError, did_you_mean
+from sley.errors import Diagnostic, Place, Rule, SleyError, did_you_mean
 from sley.errors.topology import T602, T606, T607
 from sley.ir.words import is_integer, is_real
 from sley.topologies.node import Rate
@@ -58,8 +58,31 @@ class Section:
         if key in self._values:
             return self._values[key]
         if default is _MISSING:
-            raise T607.error(at=self.place(key), expected=expected, found="no such key")
+            raise SleyError([self._missing(key, expected)])
         return default
+
+    def _missing(self, key: str, expected: str) -> Diagnostic:
+        remedy = f"Add the key {key}."
+        at = self.place(key)
+        return T607.diagnostic(at=at, expected=expected, found="no such key", remedy=remedy)
+
+    def _unknown(self, key: str, known: Collection[str], wanted: Collection[str]) -> Diagnostic:
+        return T606.diagnostic(
+            at=self.place(key),
+            expected=", ".join(sorted(known)),
+            found=excerpt(key),
+            remedy=did_you_mean(key, wanted) or did_you_mean(key, known),
+        )
+
+    def key_faults(self, required: Collection[str], optional: Collection[str]) -> list[Diagnostic]:
+        """T606 for each unknown key, T607 for each required one that is missing and for which no
+        unknown one seems to stand."""
+        known = {*required, *optional, *(("source",) if self.path else ())}
+        missing = [key for key in required if key not in self._values]
+        unknown = [key for key in self._values if key not in known]
+        found = [self._unknown(key, known, missing) for key in unknown]
+        meant = " ".join(one.remedy for one in found if one.remedy).replace("?", "").split()
+        return found + [self._missing(key, "this key") for key in missing if key not in meant]
 
     def text(self, key: str, default: Any = _MISSING) -> str:
         """A string. Errors: T607."""
@@ -148,9 +171,4 @@ class Section:
         left = [key for key in self._values if key not in self._taken]
         if not left:
             return
-        raise T606.error(
-            at=self.place(left[0]),
-            expected=", ".join(sorted(self._taken)),
-            found=excerpt(left[0]),
-            remedy=did_you_mean(left[0], self._taken),
-        )
+        raise SleyError([self._unknown(key, self._taken, ()) for key in left])

@@ -58,18 +58,34 @@ def about_silent_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnost
         F430,
         raw.step_place,
         'a wait for a step with hasdep="1"',
-        'a wait for a step with hasdep="0", read as a wait for this step',
+        'a wait for a step with hasdep="0", read as a wait for this step; a runtime waits for a '
+        "later step, or for ever: --target proves which",
     )
 
 
 def about_own_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
-    """Remarks on waits for steps of the same block."""
+    """Remarks on waits for steps of the same block: those that end in runtimes too, since the
+    block has announced the step or a later one, and the others."""
+    own = _own_waits(raw, target)
+    announced = np.concatenate([[0], np.cumsum(raw.step("hasdep") != 0)])
+    ends = announced[: len(target)] > announced[target]
+    found = "a wait for the block's own step"
+    silent = f"{found}, which it has not announced: a runtime may wait for ever (--target)"
+    return [
+        note
+        for rows, text in ((own & ends, found), (own & ~ends, silent))
+        for note in about_rows(rows, F435, raw.step_place, "waits for other blocks", text)
+    ]
+
+
+def about_idle_numbers(raw: RawFile) -> list[Diagnostic]:
+    """Remarks on numbers of steps that nothing waits for: deps without depid."""
     return about_rows(
-        _own_waits(raw, target),
-        F435,
+        (raw.step("depid") == NONE) & (raw.step("deps") != NONE),
+        F431,
         raw.step_place,
-        "waits for other blocks",
-        "a wait for the block's own step",
+        'deps="-1" where depid="-1"',
+        "a number in deps, which is ignored: the step waits for nothing",
     )
 
 

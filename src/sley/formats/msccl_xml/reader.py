@@ -92,6 +92,7 @@ def read(
     kept, folded, idle = _fold_nops(raw, target)
     remarks += notes.about_silent_waits(raw, target)
     remarks += notes.about_own_waits(raw, target)
+    remarks += notes.about_idle_numbers(raw)
     remarks += notes.about_nops(raw, idle)
     past_declared = beyond_declared(raw, READS_SOURCE, WRITES_DESTINATION)
     remarks += notes.about_sizes(raw, collective, past_declared)
