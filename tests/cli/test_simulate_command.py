@@ -92,6 +92,16 @@ def test_a_target_simulates_what_it_makes_of_the_file(tmp_path: Path) -> None:
     assert again["time_us"] == rccl["time_us"]
 
 
+def test_sizes_for_which_no_runtime_chooses_the_file_are_noted(tmp_path: Path) -> None:
+    file = tmp_path / "ring.xml"
+    range_of = ("--min-bytes", "32K", "--max-bytes", "128K")
+    assert sley("compile", *RING, "--in-place", *range_of, "-o", file).exit_code == 0
+    many = ("simulate", file, "--topology", "ndv4", "-b", "16K", "-e", "256K", "-f", 4)
+    for target in ((), ("--target", "executor")):
+        assert "32K to 128K: no runtime chooses it for 16K, 256K" in sley(*many, *target).stderr
+    assert "note" not in sley(*many[:4], "-b", "64K").stderr
+
+
 def test_a_target_with_one_sided_plans_is_refused() -> None:
     result = sley("simulate", *RING, "--target", "mscclpp")
     assert result.exit_code == 2

@@ -151,6 +151,15 @@ def test_several_mistakes_come_at_once_in_order() -> None:
     assert [(d.code, d.places[0].line) for d in found] == [("F417", 3), ("F408", 8), ("F415", 9)]
 
 
+def test_swapped_ids_of_gpus_are_named() -> None:
+    swapped = VALID.replace('id="0" i_', 'id="2" i_').replace('id="1" i_', 'id="0" i_')
+    found = refused(swapped.replace('id="2" i_', 'id="1" i_')).diagnostics
+    assert {d.code for d in found} == {"F417"}
+    assert all("ids of GPUs 0 and 1" in d.remedy for d in found)
+    alone = refused(broken(3, 'send="1"', 'send="0"')).diagnostics
+    assert "swapped" not in alone[0].remedy
+
+
 @pytest.mark.parametrize(("old", "new"), [('type="', 'type="x'), ('srcoff="', 'srcoff="9')])
 def test_many_of_a_kind_are_folded(old: str, new: str) -> None:
     steps = VALID.splitlines()[13].replace(old, new)

@@ -117,21 +117,26 @@ def test_packets_in_one_copy_are_refused_though_each_shows_that_the_last_call_ha
     assert codes(two_blocks_of_packets(copies=1)) == set()
 
 
-def packets_of_all(copies: int) -> OneSidedPlan:
-    """An AllReduce: each rank sends its input to the other one as a packet, and adds up both."""
-    blocks = [
-        Block(rank)
-        .move([At(rank, "i", 0)], [packet(1 - rank, 0)])
-        .join()
-        .move([At(rank, "i", 0), packet(rank, 0)], [At(rank, "i", 0)])
-        for rank in (0, 1)
-    ]
+def packets_of_all(copies: int, adding: tuple[int, ...] = (0, 1)) -> OneSidedPlan:
+    """An AllReduce: each rank sends its input to the other one as a packet, and ranks in `adding`
+    add up both."""
+    blocks = [Block(rank).move([At(rank, "i", 0)], [packet(1 - rank, 0)]).join() for rank in (0, 1)]
+    for rank in adding:
+        blocks[rank].move([At(rank, "i", 0), packet(rank, 0)], [At(rank, "i", 0)])
     return plan_of(sley.AllReduce(2, 1, in_place=True), blocks, scratch=2, copies=copies)
 
 
 def test_packets_in_one_copy_are_accepted_though_a_rank_may_be_a_call_ahead():
     assert codes(packets_of_all(copies=1)) == {"V215"}
     assert codes(packets_of_all(copies=2)) == set()
+
+
+def test_a_missing_sum_is_reported_before_the_order_of_calls_which_cannot_mend_it():
+    with pytest.raises(sley.SleyError) as caught:
+        sley.verify(packets_of_all(copies=1, adding=(1,)))
+    wrong, *others = caught.value.diagnostics
+    assert (wrong.code, {other.code for other in others}) == ("V206", {"V215"})
+    assert "no operation writes rank 0" in wrong.notes[0]
 
 
 def test_packets_that_two_moves_write_are_accepted():

@@ -19,7 +19,14 @@ from sley.cli.options import (
 )
 from sley.cli.output import Phases, print_json, print_note, print_written, progress_bar
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
-from sley.cli.sources import MESSAGE_TARGETS, plan_of, plan_of_target, prefer_in_place
+from sley.cli.sources import (
+    MESSAGE_TARGETS,
+    Sizes,
+    plan_and_file,
+    plan_of_target,
+    prefer_in_place,
+)
+from sley.errors import shortened
 from sley.formats import check_folder, write_file
 from sley.ir.sizes import size_text, sizes_text
 from sley.ir.words import Schedule
@@ -143,14 +150,28 @@ def _simulate(
         with phases("simulating"):
             return simulate_nccl(selection, simulating, sizes, executions=executions)
     if target is None:
-        plan = plan_of(prefer_in_place(selection), phases, verify=True)
+        plan, file = plan_and_file(prefer_in_place(selection), phases, verify=True)
+        if file is not None:
+            _note_other_sizes(sizes, (file.min_bytes or 0, file.max_bytes or None), "the file")
     else:
-        plan = plan_of_target(prefer_in_place(selection), target, phases)
+        plan, chosen = plan_of_target(prefer_in_place(selection), target, phases)
+        _note_other_sizes(sizes, chosen, f"the file for {target}")
         if simulating.interpreter is None:
             simulating = replace(simulating, interpreter=True)
     simulator = simulating.simulator(plan, executions=executions)
     with phases("simulating"):
         return [(plan.name, s) for s in run_sizes(simulator, sizes, quiet=phases.quiet)]
+
+
+def _note_other_sizes(sizes: list[int], own: Sizes, file: str) -> None:
+    """Notes sizes for which no runtime would choose a file that is for its own sizes alone."""
+    least, most = own
+    others = [size for size in sizes if size < least or (most is not None and size > most)]
+    if others:
+        shown = ", ".join(shortened([size_text(size) for size in others]))
+        print_note(
+            f"{file} is for calls of {sizes_text(least, most)}: no runtime chooses it for {shown}"
+        )
 
 
 def _write_trace(file: Path, simulation: Simulation, most: int) -> None:

@@ -77,9 +77,14 @@ MESSAGE_TARGETS = tuple(
 """The runtimes that execute plans with messages, which the simulator needs."""
 
 
-def plan_of_target(selection: Selection, target: str, phases: Phases) -> Plan:
-    """The plan of a selection as a runtime executes its file: WHAT itself if it is such a file,
-    otherwise the file that `sley compile --target` would write. target: one of `MESSAGE_TARGETS`.
+Sizes = tuple[int, int | None]
+"""The least and the largest size of a call, in bytes; None for no limit."""
+
+
+def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[Plan, Sizes]:
+    """The plan of a selection as a runtime executes its file, and for which sizes: WHAT itself if
+    it is such a file, otherwise the file that `sley compile --target` would write. target: one of
+    `MESSAGE_TARGETS`.
     """
     form = FORMATS[TARGETS[target].suffix]
     if is_plan(selection) and selection.options.schedule is None:
@@ -95,7 +100,8 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> Plan:
         found = form.executions(source, target, **settings)
     report_notes(found.notes)
     way = found.executions[0]  # in place, if the file allows both places and the user chose none
-    return _on(topology_of(selection.topology), way.message_plan)
+    sizes = way.least_bytes, way.most_bytes
+    return _on(topology_of(selection.topology), way.message_plan), sizes
 
 
 def check_links(plan: Plan, selection: Selection) -> None:

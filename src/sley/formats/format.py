@@ -88,6 +88,8 @@ class Execution:
     conditions: when the runtime executes the file in this way, beyond what the plan itself says.
     one_slot_bytes: if every chunk takes a slot, the largest call in which every message would take
         only one.
+    least_bytes, most_bytes: the sizes of calls for which the runtime chooses the file, both
+        included; None for no limit.
     """
 
     plan: Plan | OneSidedPlan
@@ -95,6 +97,8 @@ class Execution:
     per_chunk: bool | None = None
     conditions: tuple[Condition, ...] = ()
     one_slot_bytes: int | None = None
+    least_bytes: int = 0
+    most_bytes: int | None = None
 
     @property
     def message_plan(self) -> Plan:

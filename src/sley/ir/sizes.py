@@ -59,10 +59,13 @@ def checked_sizes(sizes: int | str | Sequence[int | str], *, zero: bool = False)
 
 
 def size_text(size_bytes: int) -> str:
-    """A short text of a number of bytes: 64K, 16M, 1000."""
+    """A short text of a number of bytes: 64K, 16M, 1000. A number that is rounder in bytes than in
+    units stays one: 100000000000 is 97656250K."""
     for unit in ("G", "M", "K"):
         if size_bytes and size_bytes % _UNITS[unit] == 0:
-            return f"{size_bytes // _UNITS[unit]}{unit}"
+            number = str(size_bytes // _UNITS[unit])
+            if len(number.rstrip("0")) <= len(str(size_bytes).rstrip("0")):
+                return number + unit
     return str(size_bytes)
 
 

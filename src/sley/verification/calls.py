@@ -47,12 +47,18 @@ def perform_calls(plan: OneSidedPlan) -> Calls:
     """Two consecutive calls of a plan, or three if it has two copies of scratch.
 
     V214 for packets written twice, else V203 if the calls can't end; else V204, V211 and V215 for
-    accesses without an order; else V205 and V206 for wrong results.
+    accesses without an order; else V205 and V206 for wrong results. These come before V215 if
+    already the first call is wrong: no order between calls would mend it.
     """
     run = _Run(plan)
     run.perform()
-    found = [*run.twice.values()] or run.stuck() or [*run.races.values()]
-    return Calls(found[:LIMIT] or run.wrong(), run.steps)
+    found = [*run.twice.values()] or run.stuck()
+    if not found:
+        races = [*run.races.values()]
+        between = all(race.rule is V215 and NONE not in rows for rows, race in run.races.items())
+        wrong = run.wrong(calls=1 if races else plan.scratch_copies + 1) if between else []
+        found = wrong + races
+    return Calls(found[:LIMIT], run.steps)
 
 
 @dataclass(eq=False)
@@ -619,9 +625,9 @@ class _Run:
         blocks = sorted(set(plan.block[writers].tolist()))
         return f"waits for packets of {plan.label(writers[0])}", blocks
 
-    def wrong(self) -> list[Diagnostic]:
-        """V205 or V206 if an output differs from the promise."""
-        if not self._mismatches:
+    def wrong(self, calls: int) -> list[Diagnostic]:
+        """V205 or V206 if an output of the first `calls` calls differs from the promise."""
+        if not self._mismatches or self._mismatches[0].call >= calls:
             return []
         return explain(self._plan, self._moves, self._log, self._mismatches)
 

@@ -66,6 +66,8 @@ def explain(
         last = _input_writer(plan, some[0].cell)
         if last != NONE:
             notes.append("out of place: this operation writes the input, which is other memory")
+    if last == NONE:
+        notes.insert(0, f"no operation writes {plan.layout.name(some[0].cell)}")
     return [
         V206.diagnostic(
             at=plan.places([] if last == NONE else [last]),

@@ -40,11 +40,13 @@ def report(
     place: Callable[[int], Place],
     expected: str | Callable[[int], str],
     found: Callable[[int], str],
+    remedy: str = "",
 ) -> None:
-    """Adds a problem for each row of `mask`, while there is room."""
+    """Adds a problem for each row of `mask`, while there is room; `remedy` is by default the
+    rule's."""
     for row in np.flatnonzero(mask)[: problems.room].tolist():
         text = expected if isinstance(expected, str) else expected(row)
-        problems.add(rule, place(row), expected=text, found=found(row))
+        problems.add(rule, place(row), expected=text, found=found(row), remedy=remedy)
 
 
 def check_structure(raw: RawFile, problems: Problems) -> None:
@@ -180,6 +182,7 @@ def _check_peers(raw: RawFile, problems: Problems) -> None:
     ranks = raw.header.ngpus
     own = raw.gpu("id")[raw.block("gpu")] if len(raw.blocks) else raw.block("gpu")
     ops, block = raw.step("type"), raw.step("block")
+    swapped = _swapped_ids(raw, own)
     for name, uses in (("send", SENDS), ("recv", RECEIVES)):
         peer = raw.block(name)
         report(
@@ -191,6 +194,7 @@ def _check_peers(raw: RawFile, problems: Problems) -> None:
                 f"a GPU from 0 to {ranks - 1} other than {own[row]}, or -1"
             ),
             lambda row, name=name, peer=peer: f"{name}={peer[row]}",  # type: ignore[misc]
+            swapped,
         )
         alone = uses[ops] & (peer[block] == NONE) if len(block) else np.zeros(0, np.bool_)
         report(
@@ -201,6 +205,20 @@ def _check_peers(raw: RawFile, problems: Problems) -> None:
             f"a block with a {name} peer",
             lambda row, name=name: f"{name}=-1",  # type: ignore[misc]
         )
+
+
+def _swapped_ids(raw: RawFile, own: NDArray[np.int64]) -> str:
+    """A remedy if blocks of two GPUs name their own GPU, and none would if these exchanged their
+    ids; else "". own: the id of each block's GPU."""
+    peers = np.stack([raw.block("send"), raw.block("recv")])
+    both = np.unique(np.broadcast_to(own, peers.shape)[peers == own]).tolist()
+    if len(both) != 2:
+        return ""
+    one, other = both
+    exchanged = np.where(own == one, other, np.where(own == other, one, own))
+    if (peers == exchanged).any():
+        return ""
+    return f"Exchange the ids of GPUs {one} and {other}, which seem swapped, or correct the peers."
 
 
 def _check_channels(raw: RawFile, problems: Problems) -> None:

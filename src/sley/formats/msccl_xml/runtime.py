@@ -432,7 +432,15 @@ def _execution(
             conditions.append(Condition("slot sizes", text))
     small = slot_bytes // longest * header.nchunksperloop
     one_slot_bytes = small if per_chunk and small >= calls.least else None
-    return Execution(plan, plan.slots, per_chunk, tuple(conditions), one_slot_bytes)
+    return Execution(
+        plan,
+        plan.slots,
+        per_chunk,
+        tuple(conditions),
+        one_slot_bytes,
+        least_bytes=calls.least,
+        most_bytes=calls.most,
+    )
 
 
 def _slot_bytes(header: Header, target: XmlTarget) -> int:
