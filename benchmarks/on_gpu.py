@@ -67,12 +67,18 @@ class Run:
         return f"{2 * self.slowness:g}"
 
     def sound(self) -> list[str]:
-        """The protocols in which the smoke step found nothing wrong; all, if it didn't run."""
+        """The protocols in which the smoke step found nothing wrong, with each engine; all, if it
+        didn't run."""
         from first_contact.lines import read_lines
 
         rows = [row for row in read_lines(self.lines) if row["step"] == "smoke"]
         calls = [row for row in rows if "protocol" in row]
         bad = {row["protocol"] for row in calls if row.get("failure") or row.get("wrong")}
+        # A line that begins a call and none of its end: it hung until the step was killed.
+        begun = [row["begins"] for row in rows if "protocol" in row.get("begins", {})]
+        for what in begun:
+            if not any(what.items() <= row.items() for row in calls):
+                bad.add(what["protocol"])
         good = {row["protocol"] for row in calls} if rows else set(PROTOCOLS)
         return [protocol for protocol in PROTOCOLS if protocol in good - bad]
 
@@ -206,13 +212,17 @@ def _ended(run: Run, step: Step) -> bool:
         lines.write(left_out="no protocol passed the smoke step")
         return False
     lines.write(step_begins=command, deadline_s=deadline_s)
-    end = run_within(
-        [sys.executable, *command],
-        deadline_s,
-        run.out / f"{step.name}.log",
-        cwd=ROOT,
-        environment=_environment(),
-    )
+    try:
+        end = run_within(
+            [sys.executable, *command],
+            deadline_s,
+            run.out / f"{step.name}.log",
+            cwd=ROOT,
+            environment=_environment(),
+        )
+    except (KeyboardInterrupt, SystemExit):
+        lines.write(step_ended="interrupted")
+        raise
     how = "over its deadline" if end.code is None else "good" if end.is_good else "failed"
     last = {} if end.is_good else {"last": end.last}
     lines.write(step_ended=how, code=end.code, s=round(end.seconds, 1), **last)
@@ -262,7 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking:
         print(f"This Python lacks: {', '.join(lacking)}", file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the step is killed, too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the step is killed, too
+        signal.signal(number, lambda signalled, _: sys.exit(128 + signalled))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # processes are ended by signals
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)

@@ -8,15 +8,18 @@ are the constants of NCCL 2.30's tuner for Hopper.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sley
 from sley.devices.settings import Settings
-from sley.devices.step_model import STEPS, Latencies, Step, data_bytes
+from sley.devices.step_model import COPIES, STEPS, Latencies, Step, data_bytes
 from sley.ir.words import Protocol
 
 BLOCKS = 16
+BULK_BYTES = 192 << 10
+"""Of a multiprocessor's shared memory: what bulk copies could have in flight; it has 228 KiB."""
 NCCL_CHANNEL_GBPS = 36.7
 NCCL_STEP_US = {Protocol.SIMPLE: 3.4, Protocol.LL: 0.6, Protocol.LL128: 1.9}
 
@@ -114,5 +117,32 @@ def slices_table() -> str:
     return "\n".join(lines)
 
 
+def copies_table() -> str:
+    """The rate of a block that copies, by the bytes that it has in flight, and how many blocks fill
+    a GPU's links, in Markdown."""
+    link = float(sley.topologies.dgx_h100().links.GBps[0])
+    lines = [
+        "| a block's copy | in flight | of own memory | of a peer's memory | fill the links |",
+        "|---|---|---|---|---|",
+    ]
+    step = COPIES[Protocol.SIMPLE]
+    for what, copy in (
+        ("eight vectors a thread, in registers", step),
+        (
+            "`cp.async.bulk`, through shared memory",
+            replace(step, batch_bytes=BULK_BYTES / step.threads),
+        ),
+    ):
+        in_flight = copy.batch_bytes * copy.threads
+        own, remote = (
+            replace(copy, turn=(place,)).rate_GBps(Latencies()) for place in ("memory", "remote")
+        )
+        lines.append(
+            f"| {what} | {in_flight / 1e3:.0f} KB | {own:.0f} GB/s | {remote:.0f} GB/s "
+            f"| {math.ceil(link / remote)} blocks |"
+        )
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print(f"{table()}\n\n{slices_table()}")
+    print("\n\n".join([table(), slices_table(), copies_table()]))

@@ -44,6 +44,10 @@ def test_frees_wait_for_the_launches_of_any_thread() -> None:
     assert said == ["launched", "freed", "freed, too"]
     release(lambda: release(lambda: said.append("by a free")))
     assert said[3:] == ["by a free"]
+    with pytest.raises(OSError, match="launch"), launching():
+        release(lambda: said.append("behind a launch that failed"))
+        raise OSError("a launch")
+    assert said[4:] == ["behind a launch that failed"]
 
 
 def test_calls_of_two_threads_are_launched_one_after_the_other(

@@ -40,8 +40,8 @@ def plans_by_hand(draw: st.DrawFn) -> sley.Plan:
 
 @st.composite
 def counts(draw: st.DrawFn, chunks: int) -> int:
-    """None, fewer elements than chunks, a tile or many, with some left over."""
-    size = draw(st.sampled_from([0, 0, 1, 3, 30, 31, 64, 150]))
+    """None, fewer elements or units of 16 bytes than chunks, a tile or many; some left over."""
+    size = draw(st.sampled_from([0, 0, 1, 3, 30, 31, 64, 150, 250]))
     return size * chunks + draw(st.integers(0, chunks - 1))
 
 
@@ -95,7 +95,8 @@ def check(
         plan,
         engine=engine,
         slots=plan.slots + data.draw(st.sampled_from([0, 1, 8])),
-        slot_bytes=longest * data.draw(st.sampled_from([CHUNK_BYTES // 2, CHUNK_BYTES, 4096])),
+        # At least three lines: chunks at the places of others have three parts.
+        slot_bytes=longest * data.draw(st.sampled_from([3 * 128, 3 * CHUNK_BYTES, 4096])),
         launching=data.draw(st.sampled_from(Launching)),
     )
     shifts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))

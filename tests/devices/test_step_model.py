@@ -11,15 +11,16 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices.step_model import STEPS, Latencies, data_bytes, estimated_model
+from sley.devices import Settings
+from sley.devices.step_model import COPIES, STEPS, Latencies, data_bytes, estimated_model
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE_CODE = ROOT / "tests" / "devices" / "golden" / "machine-code.txt"
 
 
-def counted(protocol: sley.Protocol) -> list[int]:
+def counted(protocol: sley.Protocol, name: str = "recv_reduce_copy_send") -> list[int]:
     """Fences, acquires, barriers and bytes in flight of a step in the table of machine code."""
-    start = [protocol.value, "float32", "generated", "recv_reduce_copy_send"]
+    start = [protocol.value, "float32", "generated", name]
     lines = [line.split() for line in MACHINE_CODE.read_text().splitlines()]
     (row,) = [line for line in lines if line[:4] == start]
     return [int(number) for number in row[4:8]]
@@ -32,6 +33,8 @@ def test_the_model_has_the_fences_of_the_machine_code(protocol: sley.Protocol) -
     assert step.fences == fences
     assert step.barriers <= barriers
     assert step.batch_bytes * step.operands <= in_flight
+    *_, in_flight = counted(protocol, "recv")
+    assert step.batch_bytes <= COPIES[protocol].batch_bytes <= in_flight
 
 
 def test_the_page_shows_the_tables_that_the_program_prints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +42,7 @@ def test_the_page_shows_the_tables_that_the_program_prints(monkeypatch: pytest.M
     program, page = import_module("step_model"), (ROOT / "docs" / "kernels.md").read_text()
     assert program.table() in page
     assert program.slices_table() in page
+    assert program.copies_table() in page
 
 
 def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:
@@ -72,3 +76,17 @@ def test_the_simulator_takes_the_rates_of_the_model(protocol: str) -> None:
     large = sley.simulate(plan, "256M", topology, model=model)
     wire = model.wire_efficiency[plan.protocol]
     assert 0.5 < large.busbw_GBps / (model.nvlink_block_GBps * wire) <= 1
+
+
+def test_the_rate_is_that_of_the_threads_and_of_what_they_do() -> None:
+    topology = sley.topologies.dgx_h100()
+
+    def rate(name: str, threads: int) -> float:
+        plan = sley.compile(build(name, ranks=8, in_place=True), topology=topology)
+        settings = Settings(threads=threads)
+        return estimated_model(plan, topology.model, settings=settings).nvlink_block_GBps
+
+    default, small, large = (rate("ring-allreduce", threads) for threads in (512, 64, 1024))
+    assert small == pytest.approx(default * 32 / 480)
+    assert large == pytest.approx(default * 992 / 2 / 480)
+    assert rate("ring-allgather", 512) > 1.5 * default

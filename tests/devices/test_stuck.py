@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -248,3 +250,19 @@ def test_the_state_after_a_hang_has_its_reports() -> None:
     reports = on.read_state()["reports"]
     assert {report["rank"] for report in reports} == {0, 1, 2}
     assert 1 in {report["status"] for report in reports}, "one has waited too long"
+
+
+def test_blocks_whose_threads_cannot_start_end_the_call() -> None:
+    """They wait for others, which the machine has no memory for."""
+    plan = sley.compile(build("ring-allreduce", ranks=8, in_place=True), instances=24)
+    on = executor(plan, engine=Engine.INTERPRETED)
+    call = on.prepare([np.ones(192, np.int32) for _ in range(8)])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), limits[1]))
+    try:
+        assert "192 threads" in refused("K506", call)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    refused("K508", call)
+    refused("K511", call)

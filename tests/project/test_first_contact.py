@@ -223,6 +223,21 @@ def test_a_kernel_that_never_ends_is_told_with_its_counters(
     assert on_gpu.Run(next(tmp_path.glob("*.jsonl")), tmp_path).sound() == []
 
 
+def test_a_protocol_that_hung_with_one_engine_is_not_measured(tmp_path: Path) -> None:
+    import on_gpu
+
+    calls = [
+        {"protocol": protocol, "engine": engine}
+        for protocol in ("SIMPLE", "LL")
+        for engine in ("generated", "interpreted")
+    ]
+    rows = [row for call in calls for row in ({"begins": call}, {**call, "wrong": 0})]
+    lines = tmp_path / "lines"
+    for number, sound in ((len(rows), ["SIMPLE", "LL"]), (len(rows) - 1, ["SIMPLE"])):
+        lines.write_text("".join(json.dumps({"step": "smoke", **r}) + "\n" for r in rows[:number]))
+        assert on_gpu.Run(lines, tmp_path).sound() == sound
+
+
 def test_every_step_that_hangs_is_ended_and_told(
     driver: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

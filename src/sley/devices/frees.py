@@ -28,9 +28,11 @@ def release(free: Callable[[], object]) -> None:
 @contextmanager
 def launching() -> Iterator[None]:
     """A context for all launches of a call; only one thread at a time is in it."""
-    with _lock:
-        yield
-    _free_all()
+    try:
+        with _lock:
+            yield
+    finally:
+        _free_all()
 
 
 def _free_all() -> None:

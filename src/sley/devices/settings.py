@@ -100,11 +100,12 @@ class Settings:
         received: the most connections on which the ranks of one device receive. Errors: R514.
         """
         slots = whole(max(self._slots(plan), 1), "slots", 1, _MOST_SLOTS)
+        if slots >= plan.slots:  # fewer are refused, by their number
+            slots = 1 << (slots - 1).bit_length()
         slot_bytes = self.slot_bytes
         if slot_bytes is None:
             slot_bytes = _room(received * slots, plan.protocol)
-        is_enough = slots >= plan.slots
-        return 1 << (slots - 1).bit_length() if is_enough else slots, _align(slot_bytes)
+        return slots, _align(slot_bytes)
 
     def slices_of(self, plan: Plan) -> int:
         """Tiles that an instruction of a plan in tile order moves in a row. The receiver's next

@@ -54,7 +54,7 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step that receives, reduces and sends on costs a block, besides the hop.
+    """What one step that receives and sends on costs a block, besides the hop.
 
     fences, loads of counters, barriers: those on the way of a message, one after another.
     batch_bytes: the data of one operand that a thread loads before it stores any.
@@ -69,6 +69,13 @@ class Step:
     turn: tuple[str, ...]
     threads: int = THREADS - _WARP
     operands: int = 2
+
+    def with_threads(self, threads: int) -> Step:
+        """The step in blocks of `threads` threads. Their last warp publishes, if there are others;
+        threads of larger blocks than the default have half of the data in flight."""
+        share = 2 if threads > THREADS else 1
+        workers = threads - _WARP if threads > _WARP else threads
+        return replace(self, threads=workers, batch_bytes=self.batch_bytes / share)
 
     def fixed_us(self, latencies: Latencies) -> float:
         """The time of a step besides its data."""
@@ -111,9 +118,19 @@ STEPS = MappingProxyType(
         Protocol.DIRECT: Step(1, 1, 2, 4 * 16, ("remote",)),
     }
 )
-"""The steps of the kernels as they are. Operands and messages are loaded at once, so a turn takes
-the longer of both. LL and LL128 poll for the words themselves, and the barrier after them is on the
-way of no message."""
+"""The steps of the kernels as they are, with a reduction. Operands and messages are loaded at once,
+so a turn takes the longer of both. LL and LL128 poll for the words themselves, and the barrier
+after them is on the way of no message."""
+
+COPIES = MappingProxyType(
+    {
+        Protocol.SIMPLE: replace(STEPS[Protocol.SIMPLE], batch_bytes=8 * 16, operands=1),
+        Protocol.LL: replace(STEPS[Protocol.LL], operands=1),
+        Protocol.LL128: replace(STEPS[Protocol.LL128], batch_bytes=4 * 15, operands=1),
+        Protocol.DIRECT: replace(STEPS[Protocol.DIRECT], batch_bytes=8 * 16, operands=1),
+    }
+)
+"""The same without a reduction."""
 
 _DATA_SHARE = MappingProxyType({Protocol.LL: 0.5, Protocol.LL128: 120 / 128})
 
@@ -133,7 +150,7 @@ def estimated_model(
     """`model` with the block rates, latencies over NVLink and tiles of sley's own kernels for a
     plan whose ranks have a GPU each: an estimate, for `sley.simulate(..., model=...)`."""
     settings, latencies = settings or Settings(), latencies or Latencies()
-    step = STEPS[plan.protocol]
+    step = (STEPS if plan.reduces else COPIES)[plan.protocol].with_threads(settings.threads)
     dst = Messages.of(plan).connections.dst
     _, slot_bytes = settings.slots_of(plan, int(np.bincount(dst, minlength=1).max()))
     slices = settings.slices_of(plan)

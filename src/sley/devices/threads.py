@@ -25,7 +25,7 @@ from sley.devices.shared_files import map_bytes
 from sley.disk_cache import cached
 from sley.engine.types import BITS, DATA_TYPES, name_of
 from sley.errors import Place
-from sley.errors.devices import K503, K504, K505, K507, K510, K513, K514, K517
+from sley.errors.devices import K503, K504, K505, K506, K507, K510, K513, K514, K517
 from sley.errors.runtime import R504
 
 _COMPILERS = ("c++", "g++", "clang++")
@@ -243,8 +243,14 @@ def _nothing() -> None:
 
 
 def _start(kernel: Any, launch: Launch) -> None:
-    """Runs a kernel. The argument keeps `launch.keeps` alive until the kernel has ended."""
-    kernel(ctypes.c_char_p(launch.call), ctypes.c_int(launch.blocks))
+    """Runs a kernel; K506 if it has fewer threads than blocks. The argument keeps `launch.keeps`
+    alive until the kernel has ended."""
+    started = kernel(ctypes.c_char_p(launch.call), ctypes.c_int(launch.blocks))
+    if started < launch.blocks:
+        raise K506.error(
+            expected=f"{launch.blocks} threads at once, one for each block",
+            found=f"{started} that this machine starts",
+        )
 
 
 def _bytes_of(memory: Memory, offset: int, size_bytes: int) -> Bytes:

@@ -173,8 +173,8 @@ SLEY_INLINE bool take_ll(const u64* slot, i32 word, u64 flag, u64* value) {
     return static_cast<u32>(p.first >> 32) == mark && static_cast<u32>(p.second >> 32) == mark;
 }
 
-// The other arguments of a flagged execution. in, out: the flags of its messages, which no earlier
-// message in the same slot had. The rest is for reports.
+// The other arguments of a flagged execution. in, out: the flags of its messages, which no word of
+// their slots has from an earlier message. The rest is for reports.
 struct Flags {
     u64 in, out;
     i32 step, tile;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -22,18 +23,25 @@
 #define SLEY_UNROLL
 #define SLEY_ROLLED
 
-// A kernel runs its blocks as threads, and returns when all have ended.
+// A kernel runs its blocks as threads, and returns their number when all have ended. If one can't
+// start, those before it give up.
 #define SLEY_KERNEL(name)                                                  \
     static void name##_block(const sley::Call& call);                      \
-    extern "C" void name(const sley::Call* call, int blocks) {             \
+    extern "C" int name(const sley::Call* call, int blocks) {              \
         std::vector<std::thread> team;                                     \
-        for (int block = 0; block < blocks; ++block) {                     \
-            team.emplace_back([=] {                                        \
-                sley::current = {block, blocks};                           \
-                name##_block(*call);                                       \
-            });                                                            \
+        try {                                                              \
+            team.reserve(blocks);                                          \
+            for (int block = 0; block < blocks; ++block) {                 \
+                team.emplace_back([=] {                                    \
+                    sley::current = {block, blocks};                       \
+                    name##_block(*call);                                   \
+                });                                                        \
+            }                                                              \
+        } catch (const std::exception&) {                                  \
+            sley::publish_host(call->setup.abort, 1);                      \
         }                                                                  \
         for (auto& thread : team) thread.join();                           \
+        return static_cast<int>(team.size());                              \
     }                                                                      \
     static void name##_block(const sley::Call& call)
 

@@ -110,6 +110,16 @@ SLEY_INLINE i32 bytes_in_slot(i32 length) {
                                  : (length * kItem + 15) / 16 * 16;
 }
 
+// Marks of LL have 32 bits, and short messages leave words of their slots alone. So each slot is
+// written to its end once in 2^31 messages: no mark comes back to a word that has it.
+SLEY_INLINE bool renews(u64 message) {
+    return (message + static_cast<u64>(state.setup.slots)) >> 31 != message >> 31;
+}
+SLEY_FUNCTION void renew_rest(char* slot, const char* end, u64 flag) {
+    const i32 words = static_cast<i32>((end - slot) / 16);
+    for (i32 w = thread(); w < words; w += workers()) put_ll(reinterpret_cast<u64*>(slot), w, flag, 0);
+}
+
 constexpr i32 kMerged = 1 << 26;  // elements: their bytes still fit into 32 bits
 
 // Moves the data of one execution; false if the block gave up.
@@ -173,6 +183,10 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
         } else {
             carry_elements<K::kCombines, false>(p);
         }
+    }
+    if constexpr (kProtocol == kLL && K::kSends) {
+        const char* end = slot_of(state.senders[to.peer], out) + c.slot_bytes;
+        if (renews(out)) renew_rest(slot, end, out);
     }
     return is_fine;
 }
