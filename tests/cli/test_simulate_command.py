@@ -154,6 +154,8 @@ def test_a_file_of_others_is_simulated(tmp_path: Path) -> None:
     assert sley("compile", "ring-allreduce", "--ranks", 8, "-o", xml).exit_code == 0
     (row,) = simulated("simulate", xml, "--topology", "ndv4", "-b", "1M")
     assert row["topology"] == "ndv4"
+    table = sley("compare", xml, "ring-allreduce", "--topology", "ndv4", "-b", "1M").stdout
+    assert "1M  ring.xml" in table  # without its folders, which would widen the column
 
 
 def test_several_plans_are_simulated_side_by_side(tmp_path: Path) -> None:

@@ -300,16 +300,19 @@ def test_a_plan_that_contradicts_itself_has_no_picture(values: dict[str, int]) -
 @pytest.mark.parametrize("name", ["ring.jpg", "ring", "ring.svg.gz"])
 def test_unknown_suffixes_are_refused(name: str, tmp_path: Path) -> None:
     picture = chunk_picture(program("ring-allreduce", {"ranks": 2}))
-    with pytest.raises(sley.SleyError, match=r"\.svg or \.png") as caught:
+    with pytest.raises(sley.SleyError, match=r"\.svg, \.png or \.pdf") as caught:
         picture.save(tmp_path / name)
     assert caught.value.code == "P802"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_save_writes_svg_and_png(tmp_path: Path) -> None:
+def test_save_writes_the_format_of_the_suffix(tmp_path: Path) -> None:
     picture = chunk_picture(program("ring-allreduce", {"ranks": 2}))
     picture.save(tmp_path / "ring.SVG")
     picture.save(str(tmp_path / "ring.png"))
+    picture.save(tmp_path / "ring.pdf")
+    assert (tmp_path / "ring.pdf").read_bytes() == picture.pdf()
+    assert picture.pdf().startswith(b"%PDF")
     assert (tmp_path / "ring.SVG").read_bytes() == picture.svg()
     assert (tmp_path / "ring.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(sley.SleyError) as caught:

@@ -14,14 +14,14 @@ from support.made_simulations import mesh_simulation, ring_simulation
 SIZES = [ring_simulation(2**k) for k in (16, 20, 24)]
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_same_simulations_give_the_same_bytes(tmp_path, suffix):
     pictures = [tmp_path / f"{name}.{suffix}" for name in "ab"]
     for path in pictures:
         plot(SIZES, path)
     first, second = (path.read_bytes() for path in pictures)
     assert first == second
-    assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    assert first.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix])
 
 
 def test_the_users_settings_of_matplotlib_stay_and_dont_change_a_plot(tmp_path):
@@ -34,7 +34,7 @@ def test_the_users_settings_of_matplotlib_stay_and_dont_change_a_plot(tmp_path):
 
 def test_a_plot_has_curves_operations_or_sums_of_time(tmp_path):
     """SVG files contain texts as comments: curves only for several simulations, operations only
-    with executions."""
+    of one plan, with executions."""
     large = mesh_simulation(2, 4)
     cases = {
         "sizes": (SIZES, {"algbw, GB/s", "bound", "recv reduce send"}, {"overhead"}),
@@ -60,6 +60,8 @@ def test_each_curve_has_its_name_in_the_legend(tmp_path):
     text = (tmp_path / "a.svg").read_text()
     assert "<!--  _fast -->" in text
     assert "<!-- $\\slow{$ -->" in text
+    assert text.index("<!-- $\\slow{$ -->") < text.index("<!-- bound -->")
+    assert "rank . thread block" not in text  # of which plan?
 
 
 def test_wrong_calls_are_refused(tmp_path):

@@ -73,15 +73,17 @@ def compare_command(
                 columns.append((text, run_sizes(simulator, sizes, quiet=as_json)))
         except SleyError as error:
             refused.append((text, error))
-    lines = comparison_table(columns) if columns else []
+    labels = _labels(what)
+    shown = [(labels.get(name, name), row) for name, row in columns]
+    lines = comparison_table(shown) if columns else []
     simulations = [s for _, row in columns for s in row]
-    names = [name for name, row in columns for _ in row]
     if columns:
         with phases("writing"):
             title = f"{len(what)} plans on {simulations[0].topology.name}"
+            names = [name for name, row in shown for _ in row]
             reports.write(simulations, title=title, names=names)
     if as_json:
-        rows = [{"what": n, **simulation_json(s)} for n, s in zip(names, simulations, strict=True)]
+        rows = [{"what": name, **simulation_json(s)} for name, row in columns for s in row]
         errors = [{"what": text, "diagnostics": diagnostics_json(e)} for text, e in refused]
         result = {"ok": not refused, "simulations": rows, "refused": errors}
         print_json({**result, "seconds": phases.seconds})
@@ -95,6 +97,12 @@ def compare_command(
         phases.report()
     if refused:
         sys.exit(1)
+
+
+def _labels(what: tuple[str, ...]) -> dict[str, str]:
+    """A short name for each WHAT: files without their folders, if all names still differ."""
+    short = {text: " ".join(word.rsplit("/", 1)[-1] for word in text.split(" ")) for text in what}
+    return short if len(set(short.values())) == len(short) else {}
 
 
 def _parse(text: str, topology: str | None) -> Selection:

@@ -39,7 +39,7 @@ from sley.report.pictures.canvas import check_suffix
     show_default=True,
     help="The graph of transfers or of instructions, the thread blocks, or the cluster.",
 )
-@output_option("Write the picture here: .svg or .png.", required=True)
+@output_option("Write the picture here: .svg, .png or .pdf.", required=True)
 @click.option(
     "--rank",
     "chosen",  # --ranks is one of plan_options

@@ -42,7 +42,7 @@ def policy_command() -> None:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the decision map of all FILES, size against ranks, as .png or .svg.",
+    help="Draw the decision map of all FILES, size against ranks, as .svg, .png or .pdf.",
 )
 @json_option
 def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:

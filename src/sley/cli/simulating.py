@@ -117,7 +117,7 @@ report_options = gather_options(
     "reports",
     [
         click.option("--html", type=FILE, help="Write a page with pictures and tables."),
-        click.option("--plot", type=FILE, help="Write a picture, .png or .svg."),
+        click.option("--plot", type=FILE, help="Write a picture: .svg, .png or .pdf."),
     ],
 )
 """Adds --html and --plot; the command gets them as `reports`."""

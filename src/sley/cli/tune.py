@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 @click.option(
     "--curves",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="With --compare: draw the learning curves, as .png or .svg.",
+    help="With --compare: draw the learning curves, as .svg, .png or .pdf.",
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the policy."

@@ -285,11 +285,11 @@ F498 = Rule(
 F499 = Rule(
     "F499",
     "one-sided-plan",
-    what="A file with a plan of the one-sided machine is given where a plan with messages is "
-    "expected.",
-    why="sley proves MSCCL++ execution plans, but can't simulate, run, lift or rewrite them: "
-    "their blocks access the memory of other ranks, and send no messages.",
+    what="An execution plan of MSCCL++ is given to a command that needs a plan with messages.",
+    why="sley proves execution plans of MSCCL++, but can't simulate, run, draw, lift or rewrite "
+    "them: their blocks access the memory of other ranks, and send no messages.",
     example="sley simulate plan.json --topology ndv4",
-    instead="Use sley verify plan.json, or sley package for MSCCL++, which copies the plan. For "
-    "other commands and runtimes compile the program of the plan.",
+    instead="sley verify proves the file, and sley package copies it into a directory for "
+    "MSCCL++. To simulate or run its algorithm, give the program that it was "
+    "compiled from, or write one: sley compile writes it for MSCCL++, too.",
 )

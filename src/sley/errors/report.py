@@ -18,7 +18,7 @@ P802 = Rule(
     what="The name of a picture's file has an unknown suffix.",
     why="The suffix selects the format.",
     example="sley draw ring-allreduce --ranks 4 --of chunks -o ring.jpg",
-    instead="Give a name that ends in .svg or .png.",
+    instead="Give a name that ends in .svg, .png or .pdf.",
 )
 P803 = Rule(
     "P803",

@@ -74,7 +74,11 @@ class Imported:
 
 def _with_messages(plan: Plan | OneSidedPlan) -> Plan:
     if isinstance(plan, OneSidedPlan):
-        raise F499.error(at=plan.places(()), expected="a plan with messages", found=repr(plan))
+        raise F499.error(
+            at=plan.places(()),
+            expected="a plan with messages, which this command needs",
+            found=f"an execution plan of MSCCL++, of {plan.collective}",
+        )
     return plan
 
 

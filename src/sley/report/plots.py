@@ -13,7 +13,7 @@ from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
-from sley.report.pictures.canvas import check_suffix, require_matplotlib
+from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
 from sley.report.simulation import (
     PART_WORDS,
     bytes_text,
@@ -57,12 +57,12 @@ _BINS = 600
 def plot(
     simulations: Sequence[Simulation], path: str | Path, *, names: Sequence[str] | None = None
 ) -> None:
-    """Writes a picture with two parts: for several simulations, curves of the algorithm bandwidth
-    over the size, one for each name, with the bound; and the thread blocks of the largest
-    simulation over time, or sums of their time if it has no executions. The same input gives the
-    same bytes.
+    """Writes a picture. For several simulations it has curves of the algorithm bandwidth over the
+    size, one for each name, with the bound. If all have one name, it has the thread blocks of the
+    largest simulation over time, or sums of their time if it has no executions. The same input
+    gives the same bytes.
 
-    path: the file; its suffix, .png or .svg, selects the format.
+    path: the file; its suffix, .svg, .png or .pdf, selects the format.
     names: one for each simulation, by default the plans' names.
     Errors: P805, P810, P813, P802 for another suffix.
     """
@@ -72,20 +72,20 @@ def plot(
     from matplotlib.figure import Figure
 
     labels = simulation_names(simulations, names)
-    panels = 2 if len(simulations) > 1 else 1
+    has_curve, has_blocks = len(simulations) > 1, len(set(labels)) == 1
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": 9.0, "text.parse_math": False})
+        mpl.rcParams["pdf.fonttype"] = 42  # TrueType: publishers refuse Type 3
         largest = max(range(len(simulations)), key=lambda n: simulations[n].size_bytes)
-        heights = [4.2] * (panels - 1) + [_height(simulations[largest])]
+        heights = [4.2] * has_curve + [_height(simulations[largest])] * has_blocks
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
-        axes = figure.subplots(panels, 1, squeeze=False, height_ratios=heights)[:, 0]
-        if panels == 2:
+        axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+        if has_curve:
             _draw_curve(axes[0], simulations, labels)
-        _draw_blocks(axes[-1], simulations[largest], labels[largest])
-        # Without date and version, equal pictures are equal files.
-        metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=_DPI, metadata=metadata, format=suffix[1:])
+        if has_blocks:
+            _draw_blocks(axes[-1], simulations[largest], labels[largest])
+        figure.savefig(path, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])
 
 
 def _draw_curve(axes: Axes, simulations: Sequence[Simulation], names: list[str]) -> None:
@@ -97,11 +97,10 @@ def _draw_curve(axes: Axes, simulations: Sequence[Simulation], names: list[str])
         # matplotlib's legend omits labels that start with an underscore.
         label = f" {name}" if name.startswith("_") else name
         axes.plot(sizes, [s.algbw_GBps for s in rows], marker="o", markersize=4, label=label)
-        bound = tuple((s.size_bytes, s.bound.algbw_GBps) for s in rows)
-        if bound not in bounds:
-            label = "_" if bounds else "bound"
-            axes.plot(*zip(*bound, strict=True), color="#666666", linestyle="--", label=label)
-            bounds.add(bound)
+        bounds.add(tuple((s.size_bytes, s.bound.algbw_GBps) for s in rows))
+    for number, bound in enumerate(sorted(bounds)):
+        label = "_" if number else "bound"
+        axes.plot(*zip(*bound, strict=True), color="#666666", linestyle="--", label=label)
     sizes = sorted({s.size_bytes for s in simulations})
     axes.set_xscale("log", base=2)
     shown = sizes[:: -(-len(sizes) // 12)]
@@ -110,7 +109,7 @@ def _draw_curve(axes: Axes, simulations: Sequence[Simulation], names: list[str])
     axes.set_xlabel("size, bytes")
     axes.set_ylabel("algbw, GB/s")
     axes.grid(color="#e8ebf0")
-    axes.legend(frameon=False)
+    axes.legend(edgecolor="none")
     topologies = sorted({s.topology.name for s in simulations})
     where = topologies[0] if len(topologies) == 1 else f"{len(topologies)} topologies"
     axes.set_title(f"{simulations[0].plan.collective.name} on {where}", loc="left")

@@ -11,7 +11,7 @@ import numpy as np
 from sley.errors.tuning import D923
 from sley.ir.sizes import size_text
 from sley.policy import Decision, Policy, Range
-from sley.report.pictures.canvas import check_suffix, require_matplotlib
+from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
     number of parallel parts; grey where the default runs. A part for each collective.
 
     policies: a row for each that has the collective. Errors: D923 without any, P802 for another
-    suffix than .png and .svg.
+    suffix than .svg, .png and .pdf.
     """
     collectives = list(dict.fromkeys(name for policy in policies for name in policy.ranges))
     if not collectives:
@@ -138,6 +138,4 @@ def _figure(width: float, height: float) -> Figure:
 
 def _save(figure: Figure, path: str | Path) -> None:
     suffix = check_suffix(path)
-    # Without date and version, equal pictures are equal files.
-    metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
-    figure.savefig(path, dpi=_DPI, metadata=metadata, format=suffix[1:])
+    figure.savefig(path, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 Point: TypeAlias = tuple[float, float]
 
-SUFFIXES = (".svg", ".png")
+METADATA: dict[str, dict[str, str | None]] = {
+    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""By the suffix of each format: the metadata without date and version, with which equal pictures
+are equal files."""
 
 MAX_BOXES = 400
 MAX_LINES = 1600
@@ -170,7 +176,7 @@ class Picture:
     def save(self, path: str | Path) -> None:
         """Writes the picture in the format of the file name's suffix. Errors: P802, F461."""
         suffix = check_suffix(path)
-        content = self.svg() if suffix == ".svg" else self.png()
+        content = {".svg": self.svg, ".png": self.png, ".pdf": self.pdf}[suffix]()
         try:
             Path(path).write_bytes(content)
         except (OSError, ValueError) as problem:
@@ -183,23 +189,26 @@ class Picture:
 
     def svg(self) -> bytes:
         """The picture as SVG: the same bytes for the same picture."""
-        return self._render("svg", _POINTS_PER_INCH, {"Date": None, "Creator": None})
+        return self._render(".svg", _POINTS_PER_INCH)
 
     def png(self) -> bytes:
         """The picture as PNG: the same bytes for the same picture."""
-        dots = min(_PNG_DPI, _MAX_PIXELS / max(self.width, self.height))
-        return self._render("png", dots, {"Software": None})
+        return self._render(".png", min(_PNG_DPI, _MAX_PIXELS / max(self.width, self.height)))
+
+    def pdf(self) -> bytes:
+        """The picture as PDF: the same bytes for the same picture."""
+        return self._render(".pdf", _POINTS_PER_INCH)
 
     def figure(self) -> Figure:
         """The picture as a figure of matplotlib."""
         with _settings():
             return self._figure()
 
-    def _render(self, kind: str, dpi: float, metadata: dict[str, str | None]) -> bytes:
+    def _render(self, suffix: str, dpi: float) -> bytes:
         stream = io.BytesIO()
+        metadata = {"Title": self.title, **METADATA[suffix]}
         with _settings():
-            figure = self._figure()
-            figure.savefig(stream, format=kind, dpi=dpi, metadata={"Title": self.title, **metadata})
+            self._figure().savefig(stream, format=suffix[1:], dpi=dpi, metadata=metadata)
         return stream.getvalue()
 
     def _figure(self) -> Figure:
@@ -236,10 +245,10 @@ def require_matplotlib() -> ModuleType:
 def check_suffix(path: str | Path) -> str:
     """The suffix of a picture's file name, in lower case. Errors: P802."""
     suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
+    if suffix not in METADATA:
         raise P802.error(
             at=Place(str(path)),
-            expected=f"a name that ends in {' or '.join(SUFFIXES)}",
+            expected="a name that ends in .svg, .png or .pdf",
             found=repr(suffix) if suffix else "none",
         )
     return suffix
