@@ -197,6 +197,7 @@ def test_files_of_reports_are_named(tmp_path: Path) -> None:
         (("simulate", "ring-allreduce", "--ranks", 4), 2, "needs --topology, such as"),
         (("simulate", *RING, "--size", "64M"), 2, "-b and -e are the sizes to simulate"),
         (("simulate", "ring-allreduce", "--ranks", 9, "--topology", "ndv4"), 1, "C305"),
+        (("simulate", "ring-allreduce", "--ranks", 16, "--topology", "ndv4"), 1, "ndv4:2"),
         (("simulate", *RING, "-b", "0"), 2, "size from 1"),
         (("simulate", *RING, "-b", "64 apples"), 2, "size"),
         (("simulate", *RING, "-b", "2M", "-e", "1M"), 2, "less than"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_show_prints_the_matrix_and_the_model(name: str, golden: Golden) -> None
 def without_defaults(text: str) -> str:
     """The text without the parameters of the model that have their values by default: what those
     are is the model's own affair."""
-    before, _, after = text.partition("\ncost model\n")
+    before, _, after = text.partition("\n  cost model ")
     rows, _, rest = after.partition("\n\n")
     own = [" ".join(row.split()) for row in rows.splitlines() if "by default" in row]
     return "\n".join([before, "cost model", *own, "", rest])
@@ -41,14 +42,22 @@ def test_show_prints_every_parameter_of_the_model() -> None:
     for name, value in topologies.ndv5().model.items().items():
         assert f"  {name} " in result.stdout
         assert value in result.stdout
-    assert result.stdout.count("(by default") == 3
+    assert result.stdout.count("by default") == 4
+    assert re.search(r"^  wait_us +0.5 +assumption$", result.stdout, re.MULTILINE)
+
+
+def test_a_machine_with_known_errors_says_so() -> None:
+    assert "mi250x: T611 known-error: from 4 MB up" in sley("topology", "show", "mi250x:2").stderr
 
 
 def test_show_prints_json() -> None:
     said = json.loads(sley("topology", "show", "ndv5", "--nodes", 2, "--json").stdout)
     assert (said["name"], said["ranks"], said["nodes"]) == ("ndv5:2", 16, 2)
     assert said["card"] == list(range(16))
-    assert said["model"]["nvlink_block_GBps"] == {"value": "36.7", "default": "20"}
+    assert said["model"]["nvlink_block_GBps"] == {
+        **{"value": "36.7", "default": "20"},
+        "origin": "NCCL's tuner",
+    }
     assert said["matrices"][0]["nodes"] == [0, 1]
     assert said["matrices"][0]["matrix"][0][:2] == ["X", "NV 370"]
     assert sum(link["count"] for link in said["links"]) == 96

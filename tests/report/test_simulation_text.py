@@ -84,6 +84,22 @@ def test_consecutive_executions_of_a_line_are_one_step():
     assert steps[0].ranks == (3, 0, 1, 2)
 
 
+def test_a_line_of_a_function_is_a_step_for_each_call_of_it():
+    def round_trip(p, first, second):
+        p.chunk(first, "in", 0).copy(second, "in", 0)
+
+    def body(p):
+        round_trip(p, 0, 1)
+        round_trip(p, 1, 2)
+
+    collective = sley.Broadcast(ranks=3, chunks=1, root=0, in_place=True)
+    plan = sley.compile(sley.trace(collective, body, name="there"))
+    steps = critical_steps(sley.simulate(plan, "1M", topology="1x4"))
+    lines = [step.line.split(" from ") for step in steps]
+    assert {line for line, _ in lines} == {lines[0][0]}
+    assert [caller for _, caller in lines] == sorted({caller for _, caller in lines})
+
+
 def test_pipelined_slices_take_no_negative_time():
     # An execution of the path may start to move data before its predecessor ends.
     simulation = ring_simulation()

@@ -51,6 +51,13 @@ def test_faster_links_are_all_that_a_message_crosses_in_turn():
     assert first.share == pytest.approx(-0.5, abs=0.05)
 
 
+def test_the_network_is_a_change_of_its_own_if_other_links_are_busier():
+    s = simulate("hierarchical-allreduce", sley.topologies.find("ndv4:2"), "64M")
+    texts = {change.text: change.share for change in what_if(s)}
+    assert -0.5 < texts["the network twice as fast"] < 0
+    assert sum(text.startswith("links twice as fast: GPU -> switch") for text in texts) == 1
+
+
 def test_a_change_is_the_simulation_with_that_change():
     s = simulate("ring-allreduce", NDV4, "1M", slots=4)
     found = {change.factor: change for change in what_if(s)}

@@ -107,6 +107,8 @@ def _text(found: topologies.Loaded) -> str:
     for nodes in summary.alike:
         parts.append(_node_text(topology, summary, nodes))
     parts.append(_model_text(topology.model))
+    if found.machine is None and not found.notes:
+        parts.append("These rates are no machine's. sley topology list has machines.")
     if found.machine is not None and found.machine.sources:
         sources = found.machine.sources.items()
         parts.append(
@@ -149,12 +151,14 @@ def _node_text(topology: Topology, summary: Summary, nodes: tuple[int, ...]) -> 
 
 
 def _model_text(model: CostModel) -> str:
-    usual, own = CostModel().items(), model.items()
+    usual, origins = CostModel().items(), CostModel.origins()
     rows = [
-        (name, value, "" if value == usual[name] else f"(by default {usual[name]})")
-        for name, value in own.items()
+        (name, value, origins[name] if value == usual[name] else f"by default {usual[name]}")
+        for name, value in model.items().items()
     ]
-    return "cost model\n" + _indent(rows, left=3)
+    head = ("cost model", "value", "from")
+    more = "The defaults are those of A100s; docs/data-model.md, CostModel, explains them."
+    return "\n".join([_indent([head, *rows], left=3), f"  {more}"])
 
 
 def _indent(rows: Sequence[Sequence[str]], *, left: int) -> str:
@@ -164,7 +168,7 @@ def _indent(rows: Sequence[Sequence[str]], *, left: int) -> str:
 
 def _as_json(found: topologies.Loaded) -> dict[str, object]:
     topology, summary, machine = found.topology, Summary.of(found.topology), found.machine
-    usual = CostModel().items()
+    usual, origins = CostModel().items(), CostModel.origins()
     return {
         "name": topology.name,
         "description": "" if machine is None else machine.description,
@@ -188,7 +192,7 @@ def _as_json(found: topologies.Loaded) -> dict[str, object]:
             {"nodes": list(nodes), "matrix": summary.matrix(nodes[0])} for nodes in summary.alike
         ],
         "model": {
-            name: {"value": value, "default": usual[name]}
+            name: {"value": value, "default": usual[name], "origin": origins[name]}
             for name, value in topology.model.items().items()
         },
         "sources": {} if machine is None else dict(machine.sources),

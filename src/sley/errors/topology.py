@@ -91,3 +91,13 @@ T610 = Rule(
     example="nvidia-smi shows NV12, but no rate: 25 GB/s nominal and 20 GB/s reached a link",
     instead="Import the file to TOML, and write your machine's rates into it.",
 )
+T611 = Rule(
+    "T611",
+    "known-error",
+    what="A remark: predictions for this machine are known to differ much from measurements.",
+    why="The rates of its description come from data sheets and from other machines; a published "
+    "table shows that calls take longer.",
+    example="sley simulate ring-allgather --topology mi250x:2 -b 64M",
+    instead="Compare plans with one another rather than with a clock, or fit the rates to a table "
+    "of your own machine: sley calibrate --from.",
+)

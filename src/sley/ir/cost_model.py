@@ -48,15 +48,17 @@ def _number(
     open_: bool = True,
     most: float = 1e12,
     whole: bool = False,
+    origin: str,
 ) -> Any:
-    """A number, or three of a ByProtocol: above `least` (or equal, if not open_), up to `most`."""
-    limits = {"least": least, "open": open_, "most": most, "whole": whole}
+    """A number, or three of a ByProtocol: above `least` (or equal, if not open_), up to `most`.
+    origin: where the default comes from, in few words."""
+    limits = {"least": least, "open": open_, "most": most, "whole": whole, "origin": origin}
     value = default[0] if len(default) == 1 else ByProtocol(*default)
     return field(default=value, metadata=limits)
 
 
-def _rate(default: float) -> Any:
-    return _number(default, least=LEAST_GBPS, open_=False, most=MOST_GBPS)
+def _rate(default: float, origin: str) -> Any:
+    return _number(default, least=LEAST_GBPS, open_=False, most=MOST_GBPS, origin=origin)
 
 
 def _within(value: object, limits: Mapping[str, Any]) -> bool:
@@ -106,7 +108,8 @@ class CostModel:
     switch_efficiency: the rate of links of a switch that reduces or multicasts, as a share of their
         rate (NCCL 2.30's tuner, efficiency of NVLS: 0.85 on Hopper, 0.74 on Blackwell).
     nvlink_block_GBps, pcie_block_GBps, network_block_GBps: the maximum rate of one thread block to
-        a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
+        a peer over each of them (NCCL 2.30's tuner, a channel's bandwidth, the same on one node and
+        on several; PCIe: assumption).
     local_block_GBps: the maximum rate of one thread block within its GPU, and of its receives
         (assumption: as over NVLink).
     copy_share: the share of a block's rates that it reaches in instructions that reduce nothing (1,
@@ -141,34 +144,40 @@ class CostModel:
     A number instead of a ByProtocol is used for all three. Errors: T602 for values out of range.
     """
 
-    launch_us: ByProtocol = _number(6.6, 14.0, 8.4, open_=False)
-    launch_gpus: float = _number(1, least=1, open_=False, whole=True, most=1024)
-    host_launch_us: float = _number(4.2, open_=False)
-    nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, open_=False)
-    pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, open_=False)
-    network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, open_=False)
-    post_share: float = _number(0.5, open_=False, most=1.0)
-    post_us: float = _number(1.0, open_=False)
-    posts: ByProtocol = _number(1, 1, 3, open_=False)
-    proxy_us: float = _number(0.6, open_=False)
-    switch_latency_us: float = _number(8.3, open_=False)
-    switch_efficiency: float = _number(0.85, open_=False, least=0.01, most=1.0)
-    nvlink_block_GBps: float = _rate(20.0)  # noqa: N815 - a unit
-    pcie_block_GBps: float = _rate(20.0)  # noqa: N815
-    network_block_GBps: float = _rate(20.0)  # noqa: N815
-    local_block_GBps: float = _rate(20.0)  # noqa: N815
-    copy_share: float = _number(1.0, most=1.0)
-    memory_GBps: float = _rate(1555.0)  # noqa: N815
-    wire_efficiency: ByProtocol = _number(0.5, 120 / 128, 1.0, open_=False, least=0.01, most=1.0)
-    tile_bytes: ByProtocol = _number(32 * 2**10, 576_000, 2 * 2**20, least=1e-6)
-    slices: ByProtocol = _number(1, 1, 2, whole=True, most=16)
-    least_slice_bytes: float = _number(16 * 2**10, least=1e-6)
-    part_overhead_bytes: float = _number(0.0, open_=False)
-    wait_us: float = _number(0.5, open_=False)
-    fence_share: ByProtocol = _number(0.0, 0.0, 1.0, open_=False, most=1.0)
-    decode_us: float = _number(0.0, open_=False)
-    interpreter_loss: float = _number(0.171, open_=False, most=0.99)
-    contention: float = _number(0.0, open_=False)
+    launch_us: ByProtocol = _number(6.6, 14.0, 8.4, open_=False, origin="NCCL's tuner")
+    launch_gpus: float = _number(
+        1, least=1, open_=False, whole=True, most=1024, origin="a process a GPU"
+    )
+    host_launch_us: float = _number(4.2, open_=False, origin="measured, nccl-tests")
+    nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, open_=False, origin="NCCL's tuner")
+    pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, open_=False, origin="NCCL's tuner")
+    network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, open_=False, origin="NCCL's tuner")
+    post_share: float = _number(0.5, open_=False, most=1.0, origin="assumption")
+    post_us: float = _number(1.0, open_=False, origin="NCCL's tuner")
+    posts: ByProtocol = _number(1, 1, 3, open_=False, origin="NCCL's tuner")
+    proxy_us: float = _number(0.6, open_=False, origin="measured, NVSHMEM")
+    switch_latency_us: float = _number(8.3, open_=False, origin="NCCL's tuner")
+    switch_efficiency: float = _number(
+        0.85, open_=False, least=0.01, most=1.0, origin="NCCL's tuner"
+    )
+    nvlink_block_GBps: float = _rate(20.0, origin="NCCL's tuner")  # noqa: N815 - a unit
+    pcie_block_GBps: float = _rate(20.0, origin="assumption")  # noqa: N815
+    network_block_GBps: float = _rate(20.0, origin="NCCL's tuner")  # noqa: N815
+    local_block_GBps: float = _rate(20.0, origin="assumption")  # noqa: N815
+    copy_share: float = _number(1.0, most=1.0, origin="assumption")
+    memory_GBps: float = _rate(1555.0, origin="data sheet, A100")  # noqa: N815
+    wire_efficiency: ByProtocol = _number(
+        0.5, 120 / 128, 1.0, open_=False, least=0.01, most=1.0, origin="protocol"
+    )
+    tile_bytes: ByProtocol = _number(32 * 2**10, 576_000, 2 * 2**20, least=1e-6, origin="MSCCL")
+    slices: ByProtocol = _number(1, 1, 2, whole=True, most=16, origin="NCCL")
+    least_slice_bytes: float = _number(16 * 2**10, least=1e-6, origin="NCCL")
+    part_overhead_bytes: float = _number(0.0, open_=False, origin="assumption")
+    wait_us: float = _number(0.5, open_=False, origin="assumption")
+    fence_share: ByProtocol = _number(0.0, 0.0, 1.0, open_=False, most=1.0, origin="assumption")
+    decode_us: float = _number(0.0, open_=False, origin="assumption")
+    interpreter_loss: float = _number(0.171, open_=False, most=0.99, origin="ResCCL, figure 3")
+    contention: float = _number(0.0, open_=False, origin="assumption")
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -202,6 +211,11 @@ class CostModel:
     def block_GBps(self, kind: LinkKind) -> float:  # noqa: N802 - a unit
         """The maximum rate of one thread block over this hop."""
         return (self.nvlink_block_GBps, self.pcie_block_GBps, self.network_block_GBps)[kind]
+
+    @staticmethod
+    def origins() -> dict[str, str]:
+        """Where the parameters' defaults come from, in few words, by name."""
+        return {f.name: f.metadata["origin"] for f in fields(CostModel)}
 
     def items(self) -> dict[str, str]:
         """The parameters as text, by name."""

@@ -11,6 +11,15 @@ from sley.errors.compiler import C301, C305, C315
 from sley.ir.program import Program
 from sley.ir.tables import NONE, BoolArray, IntArray, numbering
 from sley.ir.topology import Topology
+from sley.topologies import machine_names
+
+
+def _more_nodes(topology: Topology, ranks: int) -> str:
+    """The remedy for a topology with too few ranks; empty without a better one than the rule's."""
+    nodes, rest = divmod(ranks, topology.ranks)
+    if rest or topology.name not in machine_names():
+        return ""
+    return f"Use {nodes} nodes: {topology.name}:{nodes}."
 
 
 def check_links(program: Program, topology: Topology) -> None:
@@ -21,6 +30,7 @@ def check_links(program: Program, topology: Topology) -> None:
             at=Place(detail=topology.name),
             expected=f"at least {ranks} ranks",
             found=f"{topology.ranks} ranks",
+            remedy=_more_nodes(topology, ranks),
         )
     t = program.transfers
     missing = np.flatnonzero(t.remote & ~topology.are_linked(t.src, t.dst))

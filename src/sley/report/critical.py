@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.errors import Place
 from sley.ir.plan import Plan
 from sley.ir.words import Op
 from sley.simulation.result import Cause, Executions, Simulation
@@ -22,7 +23,7 @@ CAUSE_WORDS = {
 
 @dataclass(frozen=True)
 class CriticalStep:
-    """Consecutive executions of the critical path with the same source line.
+    """Consecutive executions of the critical path with the same source line and callers.
 
     times: number of executions.
     start_us, end_us: from the end of the step before to the end of the step's last execution.
@@ -30,7 +31,8 @@ class CriticalStep:
     causes: the last cause of waiting of each execution, each once.
     ops: names of the operations.
     ranks: the ranks of the executions, each once, in the order of the path.
-    line: "ring.py:7", or empty if the plan has no source lines.
+    line: "ring.py:7", or "ring.py:7 from ring.py:3" if a function has the line and is called there;
+        empty if the plan has no source lines.
     first: the first execution's instruction; `Plan.label` names it.
     """
 
@@ -71,7 +73,7 @@ def critical_steps(simulation: Simulation) -> list[CriticalStep]:
                 causes=tuple(Cause(int(c)) for c in np.unique(path.cause[a:b])),
                 ops=tuple(op_name(op) for op in np.unique(plan.instructions.op[rows]).tolist()),
                 ranks=tuple(dict.fromkeys(plan.rank[rows].tolist())),
-                line=plan.place(int(rows[0])).short,
+                line=_line(plan.place(int(rows[0]))),
                 first=int(rows[0]),
             )
         )
@@ -84,12 +86,17 @@ def longest_steps(steps: list[CriticalStep], most: int) -> list[int]:
     return sorted(order[:most])
 
 
+def _line(place: Place) -> str:
+    return " from ".join(one.short for one in (place, *place.callers))
+
+
 def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:
-    """A number for the source line of each execution, or a negative one for its operation if it has
-    no line."""
+    """A number for the source line of each execution and its callers, or a negative one for its
+    operation if it has no line."""
     source = plan.instructions.source[path.instruction].astype(np.int64)
     s = plan.sources
-    place = np.append(s.file.astype(np.int64) << 32 | s.line, -1)[source]
+    _, number = np.unique(np.column_stack((s.file, s.line, s.caller)), axis=0, return_inverse=True)
+    place = np.append(number, -1)[source]
     return np.where(source < 0, -2 - plan.instructions.op[path.instruction], place)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from sley.bounds import Bounds
 from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
+from sley.ir.fabric import VertexKind
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER
 from sley.report.limit import Factor
@@ -39,22 +40,25 @@ class Change:
 
 def what_if(simulation: Simulation) -> list[Change]:
     """A simulation again for each factor that could limit it, with half the times or twice the
-    rates or slots; the greatest gain first. It takes as long as six simulations.
+    rates or slots; the greatest gain first. It takes as long as six or seven simulations.
 
     The links that get twice their rate are those of the busiest classes, since a message crosses
-    several in turn.
+    several in turn; and in another simulation the network's, if they are less busy.
     """
     s, t, model = simulation, simulation.topology, simulation.model
     slots = min(2 * s.plan.slots, MAX_NUMBER)
     busiest = _busiest(simulation)
-    names = ", ".join(dict.fromkeys(c.ends for c in busiest))
+    names = list(dict.fromkeys(c.ends for c in busiest))
     cases = [
         (Factor.LAUNCH, "half the time of the launch", replace(t, model=_scaled(model, _LAUNCH))),
         (Factor.BLOCK, "thread blocks twice as fast", replace(t, model=_scaled(model, _BLOCKS))),
-        (Factor.LINK, f"links twice as fast: {names}", _faster(t, busiest)),
+        (Factor.LINK, f"links twice as fast: {', '.join(names)}", _faster(t, busiest)),
         (Factor.MEMORY, "memory twice as fast", replace(t, model=_scaled(model, _MEMORY))),
         (Factor.LATENCY, "half the latency of hops and waits", _nearer(t)),
     ]
+    network = [c for c in _network(s) if c.ends not in names]
+    if network:
+        cases.append((Factor.LINK, "the network twice as fast", _faster(t, network)))
     bounds = Bounds.of(s.plan.collective, t)
     times = [(f, text, _again(s, changed, s.plan.slots, bounds)) for f, text, changed in cases]
     times.append((Factor.SLOTS, f"twice the slots ({slots})", _again(s, t, slots, bounds)))
@@ -114,6 +118,12 @@ def _busiest(s: Simulation) -> list[LinkClass]:
     used = [c for c in link_classes(s) if c.used]
     most = max((c.most for c in used), default=0.0)
     return [c for c in used if c.most >= BUSY * most]
+
+
+def _network(s: Simulation) -> list[LinkClass]:
+    """The classes of links from and to cards that carry data."""
+    card = VertexKind.NIC.word
+    return [c for c in link_classes(s) if c.used and card in c.ends.split(" -> ")]
 
 
 def _faster(topology: Topology, classes: Sequence[LinkClass]) -> Topology:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from sley.errors import did_you_mean, without_inner_frames
+from sley.errors import Diagnostic, Place, did_you_mean, without_inner_frames
 from sley.errors.compiler import C307, C308
-from sley.errors.topology import T604
+from sley.errors.topology import T604, T611
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import MAX_RANKS, Builder, Topology
 from sley.ir.words import is_integer
 from sley.topologies.files import Loaded, read
 from sley.topologies.library import find_machine, machine_names
+from sley.topologies.machine import Machine
 
 _NUMBERS = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?")
 _GRID = re.compile(r"(mesh|torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
@@ -130,7 +131,8 @@ def look_up(name: str) -> Loaded:
     stem, count = (found[1], found[2]) if found else (name, None)
     if stem in machine_names():
         machine = find_machine(stem)
-        return Loaded(machine.topology(1 if count is None else int(count)), machine)
+        topology = machine.topology(1 if count is None else int(count))
+        return Loaded(topology, machine, _caution(machine))
     if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
         return read(stem, nodes=None if count is None else int(count))
     raise T604.error(
@@ -139,6 +141,14 @@ def look_up(name: str) -> Loaded:
         found=repr(name[:60]),
         remedy=did_you_mean(stem, [*machine_names(), "mesh", "torus"]),
     )
+
+
+def _caution(machine: Machine) -> tuple[Diagnostic, ...]:
+    if not machine.caution:
+        return ()
+    expected = "predictions close to measurements"
+    place = Place(detail=machine.name)
+    return (T611.diagnostic(at=place, expected=expected, found=machine.caution),)
 
 
 def _is_file(name: str) -> bool:

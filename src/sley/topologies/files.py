@@ -30,7 +30,8 @@ class Loaded:
 
     topology: the cluster.
     machine: the description of its nodes, None for a graph.
-    notes: the values that the file leaves open and the importer's assumptions (T610).
+    notes: the values that the file leaves open and the importer's assumptions (T610), and how far
+        predictions for the machine are known to be off (T611).
     """
 
     topology: Topology

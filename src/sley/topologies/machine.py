@@ -53,6 +53,7 @@ class Machine:
     network: the network between nodes.
     model: the cost model.
     in_network: whether switches reduce and multicast.
+    caution: how far predictions for it are known to be off; empty if nothing is known.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Machine:
     network: Network = None
     model: CostModel = field(default_factory=CostModel)
     in_network: bool = False
+    caution: str = ""
 
     def topology(self, nodes: int = 1) -> Topology:
         """A cluster of `nodes` such nodes. Errors: C308, T603."""
@@ -137,6 +139,7 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
         _network(racks, rails),
         CostModel() if model is None else read_model(model),
         top.flag("in_network"),
+        top.text("caution", ""),
     )
     top.value("like", "", None)
     for part in (top, *parts):
