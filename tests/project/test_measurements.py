@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 
 import sley
 from sley import Protocol, topologies
+from sley.compiler.choices import ERRORS
 from sley.ir.words import FIFO_PROTOCOLS
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -48,6 +50,13 @@ def test_points_fit_their_machines_and_channels(modules: dict[str, ModuleType]) 
         assert topology.nodes == point.nodes
         assert rings.CHANNELS % point.gpus == 0
     assert rings.ring_plan(2, 4, Protocol.SIMPLE).channels == rings.CHANNELS
+
+
+def test_sley_choose_prints_the_errors_of_the_page() -> None:
+    page = (BENCHMARKS.parent / "docs/measurements.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| all | allgather"))
+    found = re.findall(r"([\d.]+) / ([\d.]+) %", row)
+    assert tuple((round(float(a)), round(float(b))) for a, b in found[:3]) == ERRORS
 
 
 def test_a_point_has_an_error_for_each_protocol(modules: dict[str, ModuleType]) -> None:

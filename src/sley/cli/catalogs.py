@@ -42,6 +42,13 @@ def list_command(text: str | None, as_json: bool) -> None:
         click.echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
 
 
+_WORD = 4
+"""The fewest letters of a word that is searched in the rules' texts."""
+
+_MOST = 8
+"""The most rules that are named for a word."""
+
+
 class _Code(click.ParamType[str]):
     """A code, or the name of its rule."""
 
@@ -65,7 +72,11 @@ def _rule(code: str) -> Rule:
         return rules.get(code.upper()) or named[0]
     found = f"{code} is the name of {' and '.join(rule.code for rule in named)}"
     if not named:
+        texts = {rule: f"{rule.what} {rule.why} {rule.instead}".lower() for rule in rules.values()}
+        about = [f"{rule.code} {rule.name}" for rule, text in texts.items() if code.lower() in text]
         hint = did_you_mean(code, [*rules, *(rule.name for rule in rules.values())])
+        if len(code) >= _WORD and about:
+            hint = f"These mention it: {', '.join(about[:_MOST])}."
         found = f"there is no code {code!r}. {hint}".strip()
     raise click.BadParameter(found, param_hint="CODE")
 

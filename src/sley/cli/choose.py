@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley import formats
-from sley.cli.nccl import Beside, beside_lines, check_nccl, nccl_beside
+from sley.cli.nccl import Beside, beside_lines, check_nccl, nccl_beside, note_better_switches
 from sley.cli.options import (
     COMPILER_OPTIONS,
     PlanCommand,
@@ -95,6 +95,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     if nccl:
         assert cluster is not None  # --topology is required
         check_nccl(programs[0].collective, cluster)
+        note_better_switches(topology)
     with (
         executor_of(jobs) as executor,
         phases.bar() as bar,
@@ -105,7 +106,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             programs,
             [*sizes, last],
             cluster,
-            interpreter=bool(simulating.interpreter),
+            interpreter=simulating.interpreter,
             model=simulating.model(cluster),
             target=target if output is None else runtime,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
@@ -165,6 +166,7 @@ def _json(choices: Choices, paths: list[Path]) -> dict[str, Any]:
         "ok": True,
         "topology": choices.topology.name,
         "interpreter": choices.interpreter,
+        "target": choices.target,
         "candidates": choices.candidates,
         "simulations": choices.simulations,
         "ranges": ranges,

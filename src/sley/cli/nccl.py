@@ -49,12 +49,17 @@ def simulate_nccl(
     topology = topology_of(selection.topology)
     if topology is None:
         raise click.UsageError(f"{what} needs --topology, such as --topology ndv4:2")
-    stem = selection.topology.partition(":")[0] if selection.topology else ""
-    if f"{stem}-nvls" in machine_names():
-        print_note(f"{stem} is without NVLS, which NCCL uses where it can: {stem}-nvls has it")
+    note_better_switches(selection.topology or "")
     cluster = replace(topology, model=simulating.model(topology) or topology.model)
     runs = NcclRuns(collective, cluster, executions=executions)
     return [(f"{what} ({choice_words(runs, size)})", runs(size)) for size in sizes]
+
+
+def note_better_switches(topology: str) -> None:
+    """Says so if the same machine is also known with NVLS, which NCCL would use."""
+    stem = topology.partition(":")[0]
+    if f"{stem}-nvls" in machine_names():
+        print_note(f"{stem} is without NVLS, which NCCL uses where it can: {stem}-nvls has it")
 
 
 def choice_words(runs: NcclRuns, size_bytes: int) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from sley import files
 from sley.bounds import Bound
 from sley.compiler.options import Options
-from sley.errors import counted
+from sley.errors import SleyError, counted
 from sley.errors.compiler import C312
-from sley.formats import Target, target_named
+from sley.formats import TARGETS, Target, target_named
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text, sizes_text
@@ -34,6 +34,14 @@ _HEAD = (
     "GB/s at to",
     "of bound",
 )
+MARGIN = 0.06
+"""Relative difference of times that makes a new range: the least median error of the simulator's
+predictions of published tables, that of sizes above 64 MB (docs/measurements.md)."""
+
+ERRORS = ((25, 58), (13, 33), (3, 9))
+"""The median and the 90th percentile of the simulator's errors on published tables of NCCL's
+collectives in per cent: below 1 MB, to 64 MB and above (docs/measurements.md)."""
+
 _LEFT = range(2, 6)
 """The columns of words, which are flush left."""
 
@@ -143,6 +151,7 @@ class Choices:
     topology: the cluster.
     interpreter: whether the predictions are for an interpreter, or for code generated for each
         plan.
+    target: the name of the runtime that can run all plans; None if no runtime was given.
     ranges: the ranges, from small to large sizes.
     candidates: the number of different plans that were compared.
     simulations: the number of simulations; candidates that could not win were left out.
@@ -150,6 +159,7 @@ class Choices:
 
     topology: Topology
     interpreter: bool
+    target: str | None
     ranges: tuple[Choice, ...]
     candidates: int
     simulations: int
@@ -166,10 +176,29 @@ class Choices:
     def show(self) -> Text:
         """The table of ranges as a text, as `sley choose` prints it."""
         rows = [_HEAD, *(self._cells(place) for place in range(len(self.ranges)))]
+        small, middle, large = (f"{median} / {most}" for median, most in ERRORS)
         runs = "an interpreter" if self.interpreter else "code generated for each plan"
+        if self.target is not None:
+            runs = f"for {self.target}: {runs}" + ", a slot a chunk" * self.interpreter
         title = f"{self.ranges[0].plan.collective.name} on {self.topology.name}, {runs}"
-        head = [f"# {title}", f"# {self._searched}; the chosen plans are proven"]
-        return Text("\n".join([*head, *table_lines(rows, _LEFT)]))
+        head = [
+            f"# {title}",
+            f"# {self._searched}; the chosen plans are proven",
+            f"# each is within {MARGIN:.0%} of the fastest in its range; the simulator's own "
+            f"errors, median / 90th percentile: {small} % below 1M, {middle} % to 64M, "
+            f"{large} % above",
+        ]
+        return Text("\n".join([*head, *table_lines(rows, _LEFT), *self._runtimes()]))
+
+    def _runtimes(self) -> list[str]:
+        """The runtimes that can run each choice as a file; nothing if one was given."""
+        if self.target is not None:
+            return []
+        begins: dict[str, list[str]] = {}
+        for choice in self.ranges:
+            names = ", ".join(name for name in TARGETS if _runs(choice.plan, name)) or "no runtime"
+            begins.setdefault(names, []).append(size_text(choice.begin_bytes))
+        return [f"# files for {names}: from {', '.join(of)}" for names, of in begins.items()]
 
     def _cells(self, place: int) -> tuple[str, ...]:
         """The row of a range; a range ends below the first size of the next."""
@@ -235,3 +264,12 @@ class Choices:
             )
             paths.append(path)
         return paths
+
+
+def _runs(plan: Plan, target: str) -> bool:
+    """Whether a runtime can run a plan as it is."""
+    try:
+        files.check(plan, target)
+    except SleyError:
+        return False
+    return True

@@ -10,13 +10,13 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, Protocol, TypeVar
 
-from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
+from sley.compiler.choices import MARGIN, Choice, Choices, Prediction, RunnerUp
 from sley.compiler.options import Options
 from sley.compiler.pipeline import check_kind
 from sley.compiler.space import Candidate, Contender, Space, candidates
 from sley.errors import without_inner_frames
 from sley.errors.compiler import C304, C311, C313
-from sley.formats import Target, refuse_varying_counts, target_named
+from sley.formats import FORMATS, Target, refuse_varying_counts, target_named
 from sley.ir.collective import Collective
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
@@ -34,10 +34,6 @@ TIE = 0.01
 
 STRIDE = 4
 """Largest factor between neighbouring sizes at which all candidates are compared."""
-
-MARGIN = 0.06
-"""Relative difference of times that makes a new range: the least median error of the simulator's
-predictions of published tables, that of sizes above 64 MB (docs/measurements.md)."""
 
 SIZE_BITS = 3
 """Significant bits of the sizes at the borders of ranges."""
@@ -66,7 +62,7 @@ def choose(
     topology: Topology | str | None = None,
     options: Options | None = None,
     *,
-    interpreter: bool = False,
+    interpreter: bool | None = None,
     model: CostModel | None = None,
     target: str | Target | None = None,
     progress: Progress | None = None,
@@ -87,9 +83,10 @@ def choose(
         unless the program requests thread blocks; 1, 2 and 4 channels, unless it requests channels;
         1 to 24 instances. Without max_blocks no rank has more than 108 thread blocks, the
         multiprocessors of an A100. The other options have the defaults of `compile`.
-    interpreter, model: as for `Simulator`.
-    target: a runtime that must be able to run the plans (msccl, executor, rccl): they are
-        tile-major, per_chunk, and within its limits.
+    interpreter, model: as for `Simulator`; by default an interpreter runs the plans if `target`
+        has one for MSCCL XML (msccl, executor, rccl).
+    target: a runtime that must be able to run the plans: for one that reads MSCCL XML they are
+        tile-major and per_chunk, and they are within its limits.
     progress: called with the number of steps that are done, and of all steps.
     executor: simulates the sizes; by default this thread does. Each of its processes compiles the
         candidates once.
@@ -111,7 +108,10 @@ def choose(
     if model is not None:
         cluster = replace(cluster, model=model)
     all_sizes = _add_sizes(sorted(set(checked_sizes(sizes))))
-    space = Space.of(options, overrides, _target(target, first.collective))
+    runtime = _target(target, first.collective)
+    if interpreter is None:
+        interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
+    space = Space.of(options, overrides, runtime)
     report = progress or (lambda done, total: None)
     steps = len(all_sizes)
     found = candidates(
@@ -129,6 +129,7 @@ def choose(
     return Choices(
         topology=cluster,
         interpreter=interpreter,
+        target=runtime and runtime.name,
         ranges=tuple(search.choices(rows)),
         candidates=len(found),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),

@@ -25,7 +25,8 @@ V202 = Rule(
 V203 = Rule(
     "V203",
     "hang",
-    what="With the given number of slots, some instructions wait for one another in a cycle.",
+    what="With the given number of slots, some instructions wait for one another in a cycle: a "
+    "deadlock.",
     why="A send waits for a free slot, a receive for a message, an instruction for those before it "
     "in its block and for its waits. Nothing else decides whether a plan hangs: the network is "
     "determinate, so the plan hangs always or never.",

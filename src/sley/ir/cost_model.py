@@ -109,7 +109,8 @@ class CostModel:
         rate (NCCL 2.30's tuner, efficiency of NVLS: 0.85 on Hopper, 0.74 on Blackwell).
     nvlink_block_GBps, pcie_block_GBps, network_block_GBps: the maximum rate of one thread block to
         a peer over each of them (NCCL 2.30's tuner, a channel's bandwidth, the same on one node and
-        on several; PCIe: assumption).
+        on several; PCIe: assumption). H100s keep the network's default, though the tuner gives them
+        36.7 on several nodes too: a published AllGather fits 20 better.
     local_block_GBps: the maximum rate of one thread block within its GPU, and of its receives
         (assumption: as over NVLink).
     copy_share: the share of a block's rates that it reaches in instructions that reduce nothing (1,
