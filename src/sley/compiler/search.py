@@ -129,7 +129,7 @@ def choose(
     return Choices(
         topology=cluster,
         interpreter=interpreter,
-        target=runtime and runtime.name,
+        target=None if runtime is None else runtime.name,
         ranges=tuple(search.choices(rows)),
         candidates=len(found),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),

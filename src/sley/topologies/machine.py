@@ -28,7 +28,7 @@ _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "": (
         ("name", "gpus"),
         (
-            *("description", "like", "in_network"),
+            *("description", "caution", "like", "in_network"),
             *("nvlink", "pcie", "cards", "racks", "rails", "model"),
         ),
     ),
