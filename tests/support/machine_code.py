@@ -21,11 +21,13 @@ from sley.disk_cache import cached
 
 _FUNCTION = re.compile(r"^\s*\.type\s+(\S+),@function$", re.MULTILINE)
 _OF_SLEY = re.compile(r"4sley(\d+)(\w+)")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)([^;]*)")
 _JUMP = re.compile(r"\*/\s+BRA `")
 _GLOBAL_LOAD, _GLOBAL_STORE = re.compile(r"LDG?\.E\b"), re.compile(r"STG?\.E\b")
 _WIDTH = re.compile(r"\.(128|64|U?S?16|[US]8)\b")
-_COUNTER, _FENCE = re.compile(r"LDG\.E\.64\.STRONG\.SYS"), re.compile(r"MEMBAR\.\w+\.SYS")
+_FENCE, _STRONG = re.compile(r"MEMBAR\.\w+\.SYS\b"), ".STRONG.SYS"
+_COUNTER_BYTES = 8
+_PREDICATE = re.compile(r"!?U?P(T|\d)")
 
 
 def skip_without_nvrtc() -> None:
@@ -60,18 +62,23 @@ def disassembler() -> str:
 class Code:
     """What the instructions of a function do, each counted once, however often it runs.
 
-    fences: fences of the memory of all GPUs. acquires: loads of counters that order what follows.
-    counters: loads of counters that order nothing. barriers: of a block's threads. in_flight: the
-    most bytes of data that a thread loads before it stores any. loads, stores: of data, by bytes.
+    fences: of the memory of all GPUs. acquires: loads of counters that order what follows.
+    barriers: of a block's threads. named: those of them that say which barrier it is and how many
+    threads it waits for, as "number:threads". in_flight: the most bytes of data that a thread loads
+    before it stores any.
+    loads, stores: by bytes, weak ones. strong_loads, strong_stores: those that all GPUs see, of
+    counters and of data with flags, without acquires. A weak load may get old bytes for ever.
     """
 
     fences: int = 0
     acquires: int = 0
-    counters: int = 0
     barriers: int = 0
+    named: list[str] = field(default_factory=list)
     in_flight: int = 0
     loads: Counter[int] = field(default_factory=Counter)
     stores: Counter[int] = field(default_factory=Counter)
+    strong_loads: Counter[int] = field(default_factory=Counter)
+    strong_stores: Counter[int] = field(default_factory=Counter)
 
 
 def functions(cubin: bytes) -> dict[str, Code]:
@@ -105,21 +112,28 @@ def _code(lines: Sequence[str]) -> Code:
             code.fences += 1
         elif name.startswith("BAR."):
             code.barriers += 1
-        elif name == "CCTL.IVALL" and _COUNTER.match(last):
+            code.named += _named(match[2])
+        elif name == "CCTL.IVALL" and _GLOBAL_LOAD.match(last) and _STRONG in last:
             code.acquires += 1
-            code.counters -= 1
-        elif _COUNTER.match(name):
-            code.counters += 1
+            code.strong_loads[_width(last)] -= 1
         elif _GLOBAL_LOAD.match(name):
-            code.loads[_width(name)] += 1
-            loaded += _width(name)
-            code.in_flight = max(code.in_flight, loaded)
+            width, is_strong = _width(name), _STRONG in name
+            (code.strong_loads if is_strong else code.loads)[width] += 1
+            if not (is_strong and width == _COUNTER_BYTES):
+                loaded += width
+                code.in_flight = max(code.in_flight, loaded)
         elif _GLOBAL_STORE.match(name):
-            code.stores[_width(name)] += 1
+            (code.strong_stores if _STRONG in name else code.stores)[_width(name)] += 1
             loaded = 0
         if name.startswith(("MEMBAR", "LD", "ST")):
             last = name
     return code
+
+
+def _named(operands: str) -> list[str]:
+    """The barrier of its operands as "number:threads"; none if it is of all threads."""
+    numbers = [o for o in operands.replace(" ", "").split(",") if not _PREDICATE.fullmatch(o)]
+    return [":".join(str(int(o, 16)) for o in numbers)] if len(numbers) > 1 else []
 
 
 def _width(name: str) -> int:
