@@ -189,6 +189,18 @@ void define_calls(nb::module_& m) {
             },
             "runner"_a, "call"_a, "timeout_s"_a, "Runs a call in the thread.")
         .def(
+            "run_up_to",
+            [](Owned<Calls>& self, const Ticket& last) {
+                {
+                    const Waiting waiting;
+                    self->run_up_to(last);
+                }
+                raise_if_interrupted();
+            },
+            "last"_a,
+            "Runs submitted calls up to this one in the caller's thread, as far as the other has "
+            "not begun them.")
+        .def(
             "close", [](Owned<Calls>& self) { self->close(); },
             nb::call_guard<Unlocked>(), "Ends all pending calls.");
 }

@@ -266,10 +266,32 @@ void Calls::serve() {
             task = std::move(tasks_.front());
             tasks_.pop_front();
         }
-        auto outcome = run_in_turn(task.runner, task.call, task.timeout_s, 1);
-        end_turn();
-        task.ticket->end(std::move(outcome));
+        finish(task);
     }
+}
+
+void Calls::run_up_to(const Ticket& last) {
+    while (auto task = take_next(last)) finish(*task);
+}
+
+// The next call, if it is this one or before it, and its turn has come.
+std::optional<Calls::Task> Calls::take_next(const Ticket& last) {
+    const std::lock_guard lock(mutex_);
+    const auto is_last = [&](const Task& task) { return task.ticket.get() == &last; };
+    if (std::none_of(tasks_.begin(), tasks_.end(), is_last)) return {};
+    if (tasks_.front().turn != ended_ + 1) return {};
+    std::optional<Task> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    return task;
+}
+
+// In its turn, runs a submitted call to its end.
+void Calls::finish(Task& task) {
+    auto outcome = run_in_turn(task.runner, task.call, task.timeout_s, 1);
+    end_turn();
+    const auto* before = std::exchange(ending, this);
+    task.ticket->end(std::move(outcome));
+    ending = before;
 }
 
 }  // namespace sley

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "engine/choice.hpp"
@@ -47,8 +48,11 @@ public:
     explicit Calls(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
     ~Calls() { close(); }
 
-    // Whether this is the thread that runs submitted calls, which must not wait for one.
-    bool is_own_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
+    // Whether this is the thread that runs submitted calls, or one that ends such a call: neither must
+    // wait for a call.
+    bool is_own_thread() const {
+        return thread_.get_id() == std::this_thread::get_id() || ending == this;
+    }
 
     // Ends the thread; its remaining calls abort. No call may be requested afterwards.
     void close();
@@ -59,6 +63,9 @@ public:
                 std::int64_t iterations = 1);
     // Runs a call in the thread. Its memory must stay until the ticket has ended.
     std::shared_ptr<Ticket> submit(const Runner& runner, const Call& call, double timeout_s);
+    // Runs submitted calls up to one in the caller's thread, as far as the other has not begun them:
+    // two changes of threads take longer than a small call.
+    void run_up_to(const Ticket& last);
 
 private:
     struct Task {
@@ -69,8 +76,12 @@ private:
         std::shared_ptr<Ticket> ticket;
     };
 
+    static inline thread_local const Calls* ending = nullptr;
+
     void start();  // the thread, with the lock held
     void serve();
+    std::optional<Task> take_next(const Ticket& last);
+    void finish(Task& task);
     // In its turn, the call runs to its end.
     Outcome run_in_turn(const Runner& runner, Call call, double timeout_s, std::int64_t iterations);
     Outcome run_choice(Choice& choice, Call call, double timeout_s, std::int64_t iterations);

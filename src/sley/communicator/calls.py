@@ -247,6 +247,28 @@ def _left_s(end: float) -> float:
     return min(_PIECE_S, max(0.0, end - time.monotonic()))
 
 
+class CallWork(Work):
+    """A collective in progress. Who waits without a limit runs it, and the calls before it, if the
+    communicator's thread has not begun them."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(
+        self,
+        calls: native.Calls,
+        ticket: native.Ticket,
+        explain: Explain,
+        owners: tuple[object, ...],
+    ) -> None:
+        super().__init__(ticket, explain, owners)
+        self._calls = calls
+
+    def _await(self, ticket: native.Ticket, timeout_s: float | None) -> bool:
+        if timeout_s is None and not self._calls.is_own_thread():
+            self._calls.run_up_to(ticket)
+        return super()._await(ticket, timeout_s)
+
+
 class Done(Work):
     """A call that has already succeeded."""
 

@@ -13,6 +13,7 @@ from sley.communicator.calls import (
     DONE,
     VARYING_COUNT,
     Call,
+    CallWork,
     Work,
     describe_record,
 )
@@ -95,7 +96,8 @@ class Endpoint:
         recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
         ready, made = self._prepare(core, call)
         if async_op:
-            work = Work(
+            work = CallWork(
+                core.calls,
                 core.calls.submit(ready.runner, made, self.settings.timeout_s),
                 lambda report: self._error(core, ready, call, report),
                 owners,

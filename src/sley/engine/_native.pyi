@@ -292,6 +292,11 @@ class Calls:
     def submit(self, runner: Runner, call: Call, timeout_s: float) -> Ticket:
         """Runs a call in the thread."""
 
+    def run_up_to(self, last: Ticket) -> None:
+        """
+        Runs submitted calls up to this one in the caller's thread, as far as the other has not begun them.
+        """
+
     def close(self) -> None:
         """Ends all pending calls."""
 

@@ -161,9 +161,9 @@ class CostModel:
     switch_efficiency: float = _number(
         0.85, open_=False, least=0.01, most=1.0, origin="NCCL's tuner"
     )
-    nvlink_block_GBps: float = _rate(20.0, origin="NCCL's tuner")  # noqa: N815 - a unit
+    nvlink_block_GBps: float = _rate(20.0, origin="NCCL's tuner, A100")  # noqa: N815 - a unit
     pcie_block_GBps: float = _rate(20.0, origin="assumption")  # noqa: N815
-    network_block_GBps: float = _rate(20.0, origin="NCCL's tuner")  # noqa: N815
+    network_block_GBps: float = _rate(20.0, origin="NCCL's tuner, A100")  # noqa: N815
     local_block_GBps: float = _rate(20.0, origin="assumption")  # noqa: N815
     copy_share: float = _number(1.0, most=1.0, origin="assumption")
     memory_GBps: float = _rate(1555.0, origin="data sheet, A100")  # noqa: N815
