@@ -135,6 +135,7 @@ void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
     auto* kept = then.release().ptr();
     ticket.on_done([kept] {
         const Locked locked;
+        const nb::error_scope error;  // of a signal handler that has ended the call in this thread
         const auto function = nb::steal<nb::callable>(kept);
         try {
             function();
@@ -148,6 +149,7 @@ void keep_alive(Ticket& ticket, nb::object object) {
     auto* kept = object.release().ptr();
     ticket.on_done([kept] {
         const Locked locked;
+        const nb::error_scope error;
         Py_DECREF(kept);
     });
 }

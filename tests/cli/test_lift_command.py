@@ -103,7 +103,7 @@ def test_a_wrong_plan_is_refused_and_nothing_written(
     xml.write_text(text.replace(old, new, 1))
     result = sley("lift", xml, "-o", program)
     assert result.exit_code == 1
-    assert code in result.stderr.splitlines()[0]
+    assert f": {code}" in result.stderr  # maybe behind notes
     assert not program.exists()
 
 

@@ -57,7 +57,7 @@ def test_show_prints_json() -> None:
     assert said["model"]["nvlink_block_GBps"] == {
         "value": "36.7",
         "default": "20",
-        "origin": "NCCL's tuner",
+        "origin": "NCCL's tuner, A100",
     }
     assert said["matrices"][0]["nodes"] == [0, 1]
     assert said["matrices"][0]["matrix"][0][:2] == ["X", "NV 370"]
