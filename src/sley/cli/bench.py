@@ -61,8 +61,8 @@ def bench_command(
     """Compare generated code with the interpreter, on devices.
 
     Both run the same plan of WHAT, with the same thread blocks, threads, slots and arrays. First
-    each is checked at each size. Then each round times both engines at every size; the table has
-    the median of the rounds, and the ratio of the interpreter's time to the generated code's.
+    sley checks the results of both at each size. Then each round times both at every size; the
+    table shows the median of the rounds, and the interpreter's time over the generated code's.
     Algorithms of the library run in place by default.
     """
     phases = Phases(verbose, quiet=as_json)

@@ -87,17 +87,19 @@ from_options = gather_options(
         click.option(
             "--collective",
             type=click.Choice(["allreduce", "allgather", "reducescatter", "alltoall"]),
-            help="With --from: of tables that don't name their test.",
+            help="With --from: the collective of tables that don't name their test.",
         ),
         click.option(
             "--fit",
             "sizes",
             multiple=True,
             metavar="SIZES",
-            help="With --from: the sizes to fit, 4K,4M,1G.  [three]",
+            help="With --from: the sizes to fit, such as 4K,4M,1G.  [three]",
         ),
         click.option(
-            "--out-of-place", is_flag=True, help="With --from: these times.  [those in place]"
+            "--out-of-place",
+            is_flag=True,
+            help="With --from: fit the times out of place.  [in place]",
         ),
     ],
 )
@@ -109,7 +111,7 @@ from_options = gather_options(
     "--ranks",
     type=Whole(2, MAX_PROCESSES),
     default=lambda: min(max(2, os.cpu_count() or 2), MAX_PROCESSES),
-    help="Processes.  [one for each core]",
+    help="Number of processes.  [one for each core]",
 )
 @click.option(
     "-n",
@@ -117,18 +119,19 @@ from_options = gather_options(
     type=Whole(1, 1000),
     default=5,
     show_default=True,
-    help="Measurements.",
+    help="Number of measurements.",
 )
 @from_options
-@output_option("Write the topology here, .toml.", required=True)
+@output_option("Write the topology here (.toml).", required=True)
 @common_options
 def calibrate_command(
     ranks: int, repeats: int, given: Given, output: Path, as_json: bool, verbose: bool
 ) -> None:
     """Measure this machine's CPUs, or fit GPUs to nccl-tests' output, and write a topology.
 
-    Simulate plans with the same number of ranks, because ranks share the machine's cores.
-    With --from, fit a GPU machine's topology to the output of nccl-tests instead.
+    With --from, fit a GPU machine's topology to the output of nccl-tests; otherwise measure this
+    machine. Simulate plans on its topology with the same number of ranks, because ranks share the
+    machine's cores.
     """
     check_folder(output)
     phases = Phases(verbose, quiet=as_json)

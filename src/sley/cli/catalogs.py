@@ -18,7 +18,7 @@ from sley.errors.catalog import all_rules
 @click.argument("text", required=False)
 @json_option
 def list_command(text: str | None, as_json: bool) -> None:
-    """List the algorithms of the library; with TEXT, those with it in the name or the summary."""
+    """List the algorithms of the library; with TEXT, those whose name or summary contains it."""
     shown = [a for a in CATALOG.values() if (text or "").lower() in f"{a.name} {a.summary}".lower()]
     if not shown:
         raise click.UsageError(f"no algorithm has {text!r} in its name or its summary")

@@ -41,7 +41,10 @@ TABLE = "plans.toml"
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @size_options("1K", "1G")
 @click.option(
-    "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
+    "--in-place/--out-of-place",
+    "in_place",
+    default=None,
+    help="Whether input and output share memory.",
 )
 @compiler_options(several=True)
 @simulation_options
@@ -58,7 +61,7 @@ TABLE = "plans.toml"
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the plan of each range into this folder.",
 )
-@click.option("--nccl", is_flag=True, help="Add NCCL's times, by its tuner's choices.")
+@click.option("--nccl", is_flag=True, help="Add NCCL's times, for its tuner's choices.")
 @common_options
 def choose_command(  # as many parameters as options; click passes each by name
     what: tuple[str, ...],
@@ -77,11 +80,10 @@ def choose_command(  # as many parameters as options; click passes each by name
 ) -> None:
     """Find the fastest WHAT and options for each range of sizes on a cluster, by simulation.
 
-    Each WHAT must be for the same collective. The plan in a file is a candidate as it is, and so
-    are the plans that its program is compiled to. Options of the compiler take several values,
-    separated by commas, and each is tried. By default, suitable values of protocol, schedule,
-    allocation, channels and instances are tried. The words after -- and --arg are for each Python
-    file.
+    Each WHAT must be for the same collective. The plan in a file is a candidate as it is, and
+    compiled again from its lifted program. Options of the compiler accept several values, separated
+    by commas; the search tries each. By default, it tries suitable values of protocol, schedule,
+    allocation, channels and instances. --arg and the words after -- apply to each Python file.
     """
     runtime = target or "executor"
     if output is not None:

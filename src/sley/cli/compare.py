@@ -47,13 +47,13 @@ def compare_command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Simulate several plans side by side; a plan with an error is left out.
+    """Simulate several plans side by side, without those that have errors.
 
-    Each WHAT is quoted together with its own options:
+    Quote each WHAT together with its own options:
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
 
-    nccl-allreduce (nccl-allgather, ...) stands for what NCCL chooses at each size.
+    nccl-allreduce (nccl-allgather, ...) stands for NCCL's choice at each size.
     """
     phases = Phases(verbose, quiet=as_json)
     columns: list[tuple[str, list[Simulation]]] = []

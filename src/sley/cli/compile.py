@@ -57,12 +57,12 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
     "--zero-copy",
     is_flag=True,
     default=None,
-    help="MSCCL++: put data straight into buffers of other ranks, at equal offsets.",
+    help="MSCCL++: put data directly into the buffers of other ranks, at equal offsets.",
 )
 @click.option(
     "--ranks-per-node",
     type=POSITIVE,
-    help="MSCCL++: ranks of a host; between hosts channels are ports. [--gpus, or the topology's]",
+    help="MSCCL++: ranks on a host; port channels connect hosts. [--gpus, or the topology's]",
 )
 @click.option(
     "--tile-bytes", type=SizeType(), help="ASTRA-sim: cut chunks into tiles of this size. [none]"
@@ -74,7 +74,7 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
     metavar="PASS",
     type=click.Choice(PASSES),
     multiple=True,
-    help=f"Print the result of this pass: {', '.join(PASSES)}. May be repeated.",
+    help=f"Print the result of this pass: {', '.join(PASSES)}. Repeatable.",
 )
 @common_options
 def compile_command(  # as many parameters as options; click passes each by name
@@ -88,7 +88,7 @@ def compile_command(  # as many parameters as options; click passes each by name
     show_rank: int | None,
     **settings: Any,
 ) -> None:
-    """Compile WHAT, prove it right, and write it with -o."""
+    """Compile WHAT, prove the plan correct, and write it with -o."""
     if as_json and print_after:
         raise click.UsageError("--print-after prints tables, not JSON; leave --json out")
     for word, value in settings.items():

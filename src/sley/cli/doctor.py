@@ -28,24 +28,30 @@ _LEFT = (0, 1, 3, 4)
     "--runtime",
     "name",
     type=RuntimeName(),
-    help="The runtime. Without it, one line for each.",
+    help="The runtime. [all, with one line each]",
 )
-@click.option("--version", "version", help="Its version. [the last one that reads plans]")
-@click.option("--collective", type=click.Choice(list(SIZED)), help="Explain calls of it.")
-@click.option("--size", "sizes", type=SizeType(), multiple=True, help="Their size; repeatable.")
+@click.option("--version", "version", help="The runtime's version. [the last one that reads plans]")
+@click.option(
+    "--collective", type=click.Choice(list(SIZED)), help="Explain calls of this collective."
+)
+@click.option(
+    "--size", "sizes", type=SizeType(), multiple=True, help="Size of the calls. Repeatable."
+)
 @click.option(
     "--dtype",
     type=click.Choice(list(deployment.TYPES)),
     default="float32",
-    help="The type of its elements. [float32]",
+    help="Element type. [float32]",
 )
 @click.option(
-    "--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Its reduction. [sum]"
+    "--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Reduction. [sum]"
 )
-@click.option("--ranks", type=POSITIVE, help="The ranks of the communicator.")
-@click.option("--gpus", type=POSITIVE, help="The ranks of a node. [all]")
-@click.option("--root", type=Whole(0), help="The root, of a collective with one.")
-@click.option("--in-place/--out-of-place", "in_place", default=None, help="[both]")
+@click.option("--ranks", type=POSITIVE, help="Number of ranks of the communicator.")
+@click.option("--gpus", type=POSITIVE, help="Number of ranks on a node. [all]")
+@click.option("--root", type=Whole(0), help="Root of a rooted collective.")
+@click.option(
+    "--in-place/--out-of-place", "in_place", default=None, help="Place of the calls. [both]"
+)
 @json_option
 def doctor_command(
     where: Path,
@@ -55,10 +61,10 @@ def doctor_command(
     as_json: bool,
     **call: Any,
 ) -> None:
-    """Say which files of DIR a runtime reads, which file runs for which calls, and why no other.
+    """Show which files of DIR a runtime reads, which file runs for each call, and why.
 
-    With --collective, --size and --ranks, explain this call. Exit code 1 says that DIR or a file
-    has a problem, that a call doesn't run rightly, or that a size is no size of a call.
+    With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
+    has a problem, that a call runs incorrectly, or that no call can have this size.
     """
     _check_kind(where)
     if name is None:

@@ -25,28 +25,31 @@ from sley.topologies.graph import graph_text
 @click.option(
     "--collective",
     type=click.Choice(schedules.COLLECTIVES),
-    help="For ForestColl's trees: the collective that they are to serve, not alltoall; for other "
-    "schedules their own. [allgather, or the schedule's]",
+    help="For ForestColl's trees: the collective to make of them (any but alltoall). Other "
+    "schedules have their own. [allgather, or the schedule's]",
 )
 @click.option(
-    "--in-place/--out-of-place", "in_place", default=False, help="Alias input and output or not."
+    "--in-place/--out-of-place",
+    "in_place",
+    default=False,
+    help="Whether input and output share memory.",
 )
 @click.option(
     "--topology",
-    help="NAME[:NODES], NODESxGPUS[:NICS] or a file: add the rate that its busiest link allows.",
+    help="NAME[:NODES], NODESxGPUS[:NICS] or a file: print the rate that its busiest link allows.",
 )
 @click.option(
     "--machine",
     type=FILE,
-    help="For TE-CCL's schedules: write the machine that it was solved for as a topology, with the "
+    help="For TE-CCL: write the machine that the schedule was solved for as a topology, with the "
     "solver's rates and latencies (.toml).",
 )
 @click.option(
     "--allow",
     type=click.Choice(schedules.ALLOWED),
     multiple=True,
-    help="For TE-CCL's schedules: import one although switches copy (multicast: each copy is a "
-    "message) or GPUs are left out (incomplete: the program has fewer ranks). May be repeated.",
+    help="For TE-CCL: accept a schedule in which switches copy (multicast: each copy becomes a "
+    "message) or that leaves out GPUs (incomplete: the program has fewer ranks). Repeatable.",
 )
 @common_options
 def import_command(
@@ -62,8 +65,8 @@ def import_command(
 ) -> None:
     """Import FILE, a synthesiser's schedule, as a program.
 
-    FILE is a schedule of TE-CCL or TACCL, or trees of ForestColl. It is followed send by send and
-    compared with its own claims; the program is proven by compiling it.
+    FILE is a schedule of TE-CCL or TACCL, or trees of ForestColl. sley follows it send by send,
+    compares it with its own claims, and proves the program by compiling it.
     """
     for path, suffix in ((output, ".py"), (machine, ".toml")):
         if path is not None:

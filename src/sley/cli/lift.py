@@ -21,9 +21,9 @@ from sley.passes.lift import lift
 def lift_command(selection: Selection, output: Path | None, as_json: bool, verbose: bool) -> None:
     """Lift WHAT, a plan, to a program with the same meaning.
 
-    The program is Python, proven by compiling it; it can be read, changed, and compiled for another
-    schedule or protocol. Channels, thread blocks and the order of a plan are not part of a program,
-    so options about them have no effect.
+    sley writes the program as Python, and proves it by compiling it. You can read it, change it,
+    and compile it for another schedule or protocol. A program has no channels, thread blocks or
+    order of instructions, so options for these have no effect.
     """
     phases = Phases(verbose, quiet=as_json)
     plan = plan_of(selection, phases, verify=True)

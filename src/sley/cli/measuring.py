@@ -123,7 +123,7 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             type=Whole(0),
             default=5,
             show_default=True,
-            help="Runs before the timed ones.",
+            help="Untimed runs before them.",
         ),
         click.option(
             "-c",
@@ -156,7 +156,7 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             "timeout_s",
             type=click.FloatRange(min=0.1),
             default=TIMEOUT_S,
-            help="Seconds without progress until the run fails.",
+            help="Seconds without progress after which the run fails.",
         ),
     ]
     return gather_options(Measuring, "measuring", options)

@@ -54,10 +54,10 @@ def msccl_command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Run SCRIPT.py, which is written for msccl-tools, and prove its programs.
+    """Run SCRIPT, a script for msccl-tools, and prove its programs.
 
-    SCRIPT gets ARGS, and needs no msccl-tools. Standard output has what it prints: XML() prints the
-    proven plan. Standard error has a line about the proof of each program.
+    SCRIPT gets ARGS, and needs no msccl-tools. It prints to standard output, where XML() prints the
+    proven plan. For each program, sley prints a line about its proof to standard error.
     """
     kind = recognition.kind_of(script)
     if kind not in _RUNNABLE:

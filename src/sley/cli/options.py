@@ -301,8 +301,8 @@ argument_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_literals,
-    help="An argument of the function that FILE.py:NAME names: a Python literal, or else a text. "
-    "(--set is for the cost model.)",
+    help="An argument of the function FILE.py:NAME: a Python literal, or else a text. (--set is "
+    "for the cost model.)",
 )
 """Adds --arg; the command gets the values by name."""
 
@@ -346,21 +346,26 @@ def plan_options(command: F) -> F:
     @click.option("--ranks", type=POSITIVE, help="Number of ranks.")
     @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")
-    @click.option("--nics", type=POSITIVE, help="Network cards of each node. [one for each GPU]")
+    @click.option("--nics", type=POSITIVE, help="Network cards on each node. [one for each GPU]")
     @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
     @click.option(
-        "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
+        "--in-place/--out-of-place",
+        "in_place",
+        default=None,
+        help="Whether input and output share memory.",
     )
     @click.option(
         "--stage-channels",
         type=_Numbers(),
         help="A channel for each stage (sley list shows which algorithms have stages): 0,1,2.",
     )
-    @click.option("--rings", type=POSITIVE, help="Rings (multi-ring-...). [one for each GPU]")
+    @click.option(
+        "--rings", type=POSITIVE, help="Number of rings (multi-ring-...). [one for each GPU]"
+    )
     @click.option(
         "--orders",
         type=_Orders(),
-        help="The rings themselves (multi-ring-...): 0,1,2;2,1,0. [with --topology without "
+        help="The ranks of each ring (multi-ring-...): 0,1,2;2,1,0. [with --topology without "
         "switches: along its links]",
     )
     @click.option(
@@ -371,15 +376,15 @@ def plan_options(command: F) -> F:
     @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto and traces.")
     @click.option(
         "--topology",
-        help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file: which ranks are "
-        "linked, and which share a card.",
+        help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file. It defines which "
+        "ranks are linked, and which share a network card.",
     )
     @argument_option
     @click.option(
         "--collective",
         metavar="FILE.py|NAME",
-        help="The program with the collective of an XML file that does not name it; for "
-        "ForestColl's trees, allgather, reducescatter or allreduce.",
+        help="A program with the collective of an XML file whose collective is custom; for "
+        "ForestColl's trees: allgather, reducescatter or allreduce.",
     )
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:

@@ -22,7 +22,9 @@ from sley.ir.plan import Plan
 
 @click.command("package", cls=Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--table", required=True, type=FILE, help="Which plan runs for which sizes (TOML).")
+@click.option(
+    "--table", required=True, type=FILE, help="The plans and their ranges of sizes (TOML)."
+)
 @click.option(
     "--runtime",
     "name",
@@ -30,15 +32,15 @@ from sley.ir.plan import Plan
     type=RuntimeName(),
     help="The runtime that will read DIR.",
 )
-@click.option("--version", "version", help="Its version. [the last one that reads plans]")
+@click.option("--version", "version", help="The runtime's version. [the last one that reads plans]")
 @common_options
 def package_command(
     folder: Path, table: Path, name: str, version: str | None, as_json: bool, verbose: bool
 ) -> None:
     """Write a directory of plans, each for a range of sizes, that a runtime chooses from.
 
-    Every plan is proven as the runtime executes it, and `sley doctor` finds no problem in DIR.
-    Otherwise nothing is written.
+    DIR is written only if every plan is proven as the runtime executes it, and `sley doctor` finds
+    no problem in DIR.
     """
     runtime = deployment.runtime_named(name, version)
     phases = Phases(verbose, quiet=as_json)

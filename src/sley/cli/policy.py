@@ -33,7 +33,7 @@ _PLANS = "plans"
 
 @click.group("policy", cls=Group)
 def policy_command() -> None:
-    """Show and export what a tuner has learned."""
+    """Show and export the policies of tuners."""
 
 
 @policy_command.command("show", cls=Command)
@@ -46,7 +46,7 @@ def policy_command() -> None:
 )
 @json_option
 def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
-    """Print what the policies FILES decide, and draw their decision map."""
+    """Print the decisions of the policies FILES, and draw their decision map."""
     for file in files:
         _check_output(file, output)
     found = [policies.read(file) for file in files]

@@ -61,7 +61,7 @@ def run_command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Run WHAT, check every element, print nccl-tests' table.
+    """Run WHAT, check every element, and print a table like that of nccl-tests.
 
     WHAT runs on processes of this machine, or with --device as kernels: on GPUs (cuda), or on
     threads of this machine, to test the kernels. By default, algorithms of the library run both

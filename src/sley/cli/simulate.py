@@ -45,21 +45,21 @@ from sley.simulation import Simulation, Simulator, estimate
 @click.option(
     "--target",
     type=click.Choice(MESSAGE_TARGETS),
-    help="Simulate the file that is written for this runtime, as it executes it: an interpreter.",
+    help="Simulate the file written for this runtime, as its interpreter executes it.",
 )
-@click.option("--equations", is_flag=True, help="Add ResCCL's equations (3) to (5); one size.")
+@click.option("--equations", is_flag=True, help="For one size: add ResCCL's equations (3) to (5).")
 @click.option(
     "--what-if",
     "what_if_",
     is_flag=True,
-    help="Simulate again with twice the slots, faster links and so on, one by one; one size.",
+    help="For one size: simulate again with twice the slots, faster links and so on, one by one.",
 )
 @report_options
 @click.option(
     "--trace",
     "trace_file",
     type=FILE,
-    help="Write a trace for Perfetto, compressed if the name ends in .gz; one size.",
+    help="For one size: write a trace for Perfetto, compressed if the name ends in .gz.",
 )
 @click.option(
     "--trace-most",
@@ -67,7 +67,7 @@ from sley.simulation import Simulation, Simulator, estimate
     default=MOST_EXECUTIONS,
     show_default=True,
     metavar="NUMBER",
-    help="The most executions in the trace; of more, it has as many ranks as fit.",
+    help="Largest number of executions in the trace; beyond it, only as many ranks as fit.",
 )
 @common_options
 def simulate_command(  # as many parameters as options; click passes each by name
@@ -85,7 +85,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
 ) -> None:
     """Simulate WHAT on --topology: one size in full, or several as a table.
 
-    nccl-allreduce (nccl-allgather, ...) stands for what NCCL chooses at each size.
+    nccl-allreduce (nccl-allgather, ...) stands for NCCL's choice at each size.
     """
     of_one = (("--trace", trace_file), ("--equations", equations), ("--what-if", what_if_))
     for option, given in of_one:

@@ -40,7 +40,7 @@ actions_option = click.option(
     "-o",
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write each sweep into this folder; sweeps that are there are not repeated.",
+    help="Write each sweep into this folder; existing sweeps are not repeated.",
 )
 @common_options
 def sweep_command(
@@ -55,7 +55,7 @@ def sweep_command(
 ) -> None:
     """Simulate every choice of a tuner for COLLECTIVES (by default all five) on a cluster.
 
-    Prints for each size NCCL's own choice, the fastest one (the oracle), and how much faster it is.
+    Print NCCL's choice for each size, the fastest choice (the oracle), and its speedup.
     """
     cluster = cluster_of(topology)
     phases = Phases(verbose, quiet=as_json)

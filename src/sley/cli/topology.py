@@ -74,7 +74,12 @@ def show_command(name: str, nodes: int | None, as_json: bool) -> None:
 @topology_command.command("import", cls=Command)
 @click.argument("file", type=click.Path())
 @click.option(
-    "-o", "--output", required=True, type=click.Path(), metavar="FILE.toml", help="Write it here."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(),
+    metavar="FILE.toml",
+    help="Write the topology here.",
 )
 @click.option("--nodes", type=POSITIVE, help="Number of nodes. [1]")
 def import_command(file: str, output: str, nodes: int | None) -> None:

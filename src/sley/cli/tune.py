@@ -48,27 +48,29 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1),
     default=0.03,
     show_default=True,
-    help="Standard deviation of measured times, as a share.",
+    help="Relative standard deviation of measured times.",
 )
 @click.option(
     "--congestion",
     type=click.FloatRange(0, 10),
     default=0.0,
     show_default=True,
-    help="Share by which a shared network makes calls of 2 to 64 MB longer.",
+    help="Fraction by which a shared network lengthens calls of 2 to 64 MB.",
 )
 @click.option(
     "--sweeps",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Measure sweeps kept in this folder, as sley sweep -o writes them, and show the regret. A "
-    "missing one is simulated first, and kept.",
+    help="Measure the sweeps in this folder, as sley sweep -o writes them, and show the regret. A "
+    "missing sweep is simulated first, and kept.",
 )
 @click.option(
     "--checkpoints",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the state of each training in this folder, and go on from what is there.",
+    help="Keep the state of each training in this folder, and resume from a state found there.",
 )
-@click.option("--compare", is_flag=True, help="Train every agent; compare them up to --samples.")
+@click.option(
+    "--compare", is_flag=True, help="Train every agent, and compare them up to --samples."
+)
 @click.option(
     "--curves",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -98,10 +100,10 @@ def tune_command(  # as many parameters as options; click passes each by name
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Train an agent to choose for COLLECTIVES (by default all that there are), and write what it
-    has learned as a policy: on a cluster in the simulator, or with --live on this machine.
+    """Train an agent to choose plans for COLLECTIVES (by default all), and write its policy.
 
-    A policy of this machine is for communicators of as many ranks (SLEY_TUNER).
+    The agent measures a cluster in the simulator, or with --live this machine. A policy of this
+    machine is for communicators with the same number of ranks (SLEY_TUNER).
     """
     _check_installed()
     agents.check(sweeps, compare=compare, live=live.live)

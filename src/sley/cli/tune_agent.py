@@ -27,8 +27,8 @@ AGENT_OPTIONS = (
     click.option(
         "--network",
         type=click.Path(dir_okay=False, path_type=Path),
-        help=f"With --agent {RECURRENT}: the network. If there is no such file, it is trained on "
-        "--sweeps.",
+        help=f"With --agent {RECURRENT}: the network. If the file doesn't exist, the network is "
+        "trained on --sweeps.",
     ),
     click.option(
         "--steps",

@@ -23,13 +23,15 @@ from sley.verification import Proof, verify
 @click.option(
     "--target",
     type=click.Choice(list(formats.TARGETS)),
-    help="The runtime: a file is proven as it reads it, a plan within its limits.",
+    help="Prove a file as this runtime reads it, or a plan within its limits.",
 )
 @click.option(
-    "--max-bytes", type=SizeType(), help="For an XML file's target: only calls up to this size."
+    "--max-bytes",
+    type=SizeType(),
+    help="For an XML file with --target: only calls up to this size.",
 )
 @click.option(
-    "--slot-bytes", type=SizeType(), help="For an XML file's target: the data that a slot holds."
+    "--slot-bytes", type=SizeType(), help="For an XML file with --target: size of a slot."
 )
 @common_options
 def verify_command(
@@ -40,9 +42,9 @@ def verify_command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Prove that WHAT is right: values, races, hangs, connections.
+    """Prove that WHAT is correct: values, races, hangs, connections.
 
-    --slots proves it for this number of slots of each connection.
+    With --slots, prove it for this number of slots of each connection.
     """
     phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()

@@ -58,11 +58,12 @@ class Options:
 
     protocol: Protocol | None = _option("Protocol. [the program's, or Simple]")
     schedule: Schedule | None = _option(
-        "Order by depth, or by sub-pipelines of whole transfers; auto: the fastest for --size, by "
-        "simulation. An XML file is lifted and compiled again. [msccl]"
+        "Order by depth (msccl), or by sub-pipelines of whole transfers; auto: the fastest for "
+        "--size, by simulation. An XML file is lifted and compiled again. [msccl]"
     )
     allocate: Allocation | None = _option(
-        "Thread blocks for each connection, or merged if never active together. [connection]"
+        "One thread block for each connection, or for several that are never active together. "
+        "[connection]"
     )
     channels: int | None = _option("Number of channels. [1]")
     instances: int | None = _option("Number of parallel parts. [1]")
@@ -71,13 +72,14 @@ class Options:
         "refuse --fusion]"
     )
     loop_order: LoopOrder | None = _option(
-        "Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]"
+        "Run tile by tile, or all tiles of an instruction at once. [instruction for hpds and "
+        "round-robin]"
     )
-    max_blocks: int | None = _option("At most this many thread blocks a rank.")
+    max_blocks: int | None = _option("Largest number of thread blocks of a rank.")
     slots: int | None = _option("Messages that a connection holds. [the protocol's number]")
     per_chunk: bool | None = _option()
     switches: bool | None = _option(
-        "Switches reduce and multicast where the program lets them. [yes]"
+        "Let switches reduce and multicast where the program allows it. [yes]"
     )
     costs: Costs | None = _option()
 
