@@ -29,8 +29,8 @@ N621 = Rule(
 N622 = Rule(
     "N622",
     "calls-differ",
-    what="Two ranks made different calls, with another collective, size, type, reduction, root or "
-    "plan.",
+    what="Two ranks made different calls: they differ in collective, size, type, reduction, root "
+    "or plan.",
     why="Every call has a number on each rank. If calls with the same number differ, the ranks "
     "would misinterpret one another's messages.",
     example="comm.all_reduce(np.ones(10 + comm.rank, np.float32))",
@@ -78,10 +78,10 @@ N627 = Rule(
     "wrong-arrays",
     what="The arrays of a call have wrong sizes, types or layout.",
     why="An engine works on memory without gaps. The gathered array has one part for each rank, "
-    "and so does the scattered array; all others have the same size.",
+    "as does the scattered array; all other arrays have the same size.",
     example="comm.all_gather(np.zeros(3), np.zeros(8))  # over 4 ranks",
-    instead="Pass arrays as the message says: contiguous (np.ascontiguousarray), of one type, and "
-    "writable where the call writes.",
+    instead="Pass arrays as the message describes: contiguous (np.ascontiguousarray), of one "
+    "type, and writable where the call writes.",
 )
 N628 = Rule(
     "N628",
@@ -149,12 +149,12 @@ N633 = Rule(
 N634 = Rule(
     "N634",
     "counts-differ",
-    what="The count of a part that a rank sends isn't that of the part that receives it.",
-    why="In a call of varying counts (all_to_all_v, all_gather_v; PyTorch's all_to_all_single with "
-    "split sizes, all_gather of tensors of different sizes) every rank gives the counts of its own "
-    "input and output. The counts that come with the data must be those of the places where they "
-    "go.",
+    what="The count of a part that a rank sends differs from that of the part that receives it.",
+    why="In a call of varying counts (all_to_all_v, all_gather_v; PyTorch's all_to_all_single "
+    "with split sizes, all_gather of tensors of different sizes) every rank passes the counts of "
+    "its own input and output. The counts of received data must equal those of the places that "
+    "they fill.",
     example="comm.all_to_all_v([np.ones(2), np.ones(3)], [np.empty(2), np.empty(4)])  # on both",
-    instead="Give what rank a sends to rank b the count that rank b expects from rank a: exchange "
-    "the counts first (comm.all_to_all of a count for each rank) where they aren't known.",
+    instead="Let rank a send to rank b the count that rank b expects from rank a; where the "
+    "counts aren't known, exchange them first (comm.all_to_all of a count for each rank).",
 )

@@ -6,9 +6,9 @@ N601 = Rule(
     "N601",
     "rank-missing",
     what="A rank did not arrive, or did not answer, before the timeout.",
-    why="All ranks make a communicator together. A rank that was not started, that ended before, "
-    "or that cannot reach the store keeps all others waiting. Rank 0 collects the reports of the "
-    "ranks; if rank 0 itself is missing, the others know only which ranks have arrived.",
+    why="All ranks create a communicator together. A rank that was not started, that ended "
+    "before, or that cannot reach the store keeps all others waiting. Rank 0 collects the reports "
+    "of the ranks; if rank 0 itself is missing, the others know only which ranks have arrived.",
     example="RANK=0 WORLD_SIZE=2 python train.py  # without a process for rank 1",
     instead="Look at the output of the named ranks; start as many processes as there are ranks; "
     "raise timeout_s if they only start slowly.",
@@ -80,10 +80,10 @@ N607 = Rule(
 N608 = Rule(
     "N608",
     "rank-gave-up",
-    what="Another rank reported an error while the communicator was made.",
+    what="Another rank reported an error while the communicator was created.",
     why="One rank's error ends the start of all ranks at once. The notes contain its message.",
     example="a rank whose host has no memory left for its segment",
-    instead="Correct the cause that this rank names, and make the communicator again.",
+    instead="Correct the cause that this rank names, and create the communicator again.",
 )
 N609 = Rule(
     "N609",

@@ -8,8 +8,8 @@ C301 = Rule(
     what="A transfer is between two ranks that the topology does not link.",
     why="No connection can carry it; a runtime would fail or silently use another path.",
     example='p.chunk(0, "in", 0).copy(5, "in", 0)  # on a DGX-1: no NVLink there',
-    instead="Route it through a rank that is linked to both, or take the topology that the program "
-    "was made for (sley import --machine writes that of a schedule).",
+    instead="Route it through a rank that is linked to both, or use the topology for which the "
+    "program was made (sley import --machine writes the topology of a schedule).",
 )
 C302 = Rule(
     "C302",
@@ -51,10 +51,10 @@ C307 = Rule(
     "C307",
     "wrong-kind",
     what="A function gets a value of the wrong type.",
-    why="Each stage has its own type: @sley.program makes a Program of a function, sley.compile "
-    "makes a Plan of a Program, and a Plan can be verified, run and saved.",
+    why="Each stage has its own type: @sley.program turns a function into a Program, sley.compile "
+    "turns a Program into a Plan, and a Plan can be verified, run and saved.",
     example="sley.verify(program)",
-    instead="Call the stage before: plan = sley.compile(program).",
+    instead="Call the previous stage first: plan = sley.compile(program).",
 )
 C308 = Rule(
     "C308",
@@ -124,9 +124,9 @@ C314 = Rule(
     "no-groups-here",
     what="A program in which switches reduce or multicast is compiled with options that don't "
     "allow it.",
-    why="Messages that a switch combines are sent at once. Only the schedule msccl does that, with "
-    "a block for each connection, for Simple and Direct, whose messages have no flags; and a "
-    "runtime that needs a slot for each chunk (MSCCL) doesn't use such switches.",
+    why="A switch combines messages as soon as they are sent. Only the schedule msccl supports "
+    "this, with a block for each connection, for Simple and Direct, whose messages have no flags. "
+    "A runtime that needs a slot for each chunk (MSCCL) doesn't use such switches.",
     example='sley.compile(sley.algorithms.nvls_allreduce(8), schedule="hpds")',
     instead="Leave the option out; or compile with switches=False, --no-switches: then each rank "
     "sends and receives messages of its own.",
@@ -134,10 +134,10 @@ C314 = Rule(
 C315 = Rule(
     "C315",
     "no-such-switch",
-    what="Ranks that a switch is to serve together are on several nodes, or the topology's "
+    what="Ranks that a switch must serve together are on several nodes, or the topology's "
     "switches neither reduce nor multicast.",
-    why="A switch combines and copies the messages of the GPUs that are connected to it "
-    "(NVLink SHARP, on machines of H100s and later ones).",
+    why="A switch combines and copies the messages of the GPUs that are connected to it (NVLink "
+    "SHARP, on machines with H100 or later GPUs).",
     example="sley.compile(sley.algorithms.nvls_allreduce(8), topology=sley.topologies.ndv4())",
     instead="Use a topology with such switches, such as dgx_h100_nvls, and groups within a node; "
     "or compile with switches=False, --no-switches.",

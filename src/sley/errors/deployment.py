@@ -7,8 +7,8 @@ F500 = Rule(
     "F500",
     "unknown-runtime",
     what="A runtime or its version is not known.",
-    why="Which files a runtime reads, and which of them runs for a call, differs between runtimes "
-    "and versions. sley knows only those whose sources were read.",
+    why="The files that a runtime reads, and the one that runs for a call, depend on the runtime "
+    "and its version. sley knows only runtimes whose source code was read.",
     example="sley doctor plans --runtime rccl --version banana",
     instead="Name one of the listed runtimes and versions.",
 )
@@ -26,8 +26,8 @@ F502 = Rule(
     "F502",
     "plans-switched-off",
     what="The runtime is built without its reader of plans, unless a builder asks for it.",
-    why="RCCL 2.28.3 has MSCCL switched off and marked as deprecated. It ignores the variables "
-    "that switched it on, without a message.",
+    why="RCCL 2.28.3 has MSCCL switched off and marked as deprecated. It silently ignores the "
+    "variables that switched it on.",
     example="sley doctor plans --runtime rccl --version 2.28.3",
     instead="Use RCCL up to 2.27.7 (ROCm 7.2), or build RCCL with -DENABLE_MSCCL_KERNEL=ON.",
 )
@@ -45,8 +45,8 @@ F504 = Rule(
     "start-fails",
     what="A file in the directory stops every communicator when it starts.",
     why="msccl-executor-nccl and RCCL read the first tag of every file in the directory, whatever "
-    "its name is, and give up at the first one that they can't read. Only subdirectories are "
-    "skipped.",
+    "its name is, and give up at the first file that they can't read. They skip only "
+    "subdirectories.",
     example="a README, a backup or a file of another runtime beside the plans",
     instead="Move the file to another directory, or correct it.",
 )
@@ -54,9 +54,8 @@ F505 = Rule(
     "F505",
     "unfit-file",
     what="The runtime refuses the file's content.",
-    why="Of a file for as many ranks as a communicator has, a runtime reads the steps when the "
-    "communicator starts. msccl-executor-nccl and RCCL don't start then; msccl leaves the file "
-    "out.",
+    why="When a communicator starts, a runtime reads the steps of each file for this number of "
+    "ranks. If they are invalid, msccl-executor-nccl and RCCL don't start; msccl ignores the file.",
     example="a thread block with 100 steps; a step with an unknown type",
     instead="Write the file again for this runtime, with `sley compile --target` or `sley "
     "package`.",
@@ -64,7 +63,7 @@ F505 = Rule(
 F506 = Rule(
     "F506",
     "file-left-out",
-    what="The runtime leaves the file out, at most with a warning in its log.",
+    what="The runtime ignores the file, at most with a warning in its log.",
     why="MSCCL++ and msccl skip files that they can't read, and RCCL those that need more "
     "channels than it has. The calls run without the plan.",
     example="a JSON file that is cut off; a plan without `inplace`",
@@ -86,7 +85,7 @@ F508 = Rule(
     what="A plan's name is registered for another number of ranks than the plan has.",
     why="MSCCL++ compares the ranks of a communicator with those that its source registers for "
     "the name, not with the plan. The plan never runs on its own number of ranks, and on the "
-    "registered number it is read past its end.",
+    "registered number MSCCL++ reads past its end.",
     example="allreduce_4nodes_128K_2M.json of MSCCL++ 0.9: generated for 32 ranks with 8 a node, "
     "registered for 64 with 4 a node",
     instead="Register the plan from Python, for its own number of ranks; remove the file.",
@@ -95,9 +94,9 @@ F509 = Rule(
     "F509",
     "same-plan-name",
     what="Two plans have the same name.",
-    why="MSCCL++ keeps plans by the name in the file: the one that is registered last replaces "
-    "the other. Its executor also keeps prepared plans by name, so that a program with both runs "
-    "the wrong one.",
+    why="MSCCL++ stores plans by the name in the file: the plan registered last replaces the "
+    "other. Its executor also caches prepared plans by name, so a program with both runs the "
+    "wrong one.",
     example='two files with "name": "allreduce"',
     instead="Give every plan its own name.",
 )
@@ -105,19 +104,19 @@ F510 = Rule(
     "F510",
     "places-mixed",
     what="Plans in place and plans out of place are loaded together.",
-    why="MSCCL++ 0.9 asks only the first plan whether it runs in place, and takes its answer for "
-    "all plans of the process. Which plan is first depends on the order of a hash map.",
+    why="MSCCL++ 0.9 checks only whether the first plan runs in place, and applies this to all "
+    "plans of the process. Which plan is first depends on the order of a hash map.",
     example='one file with "inplace": true beside one with "inplace": false',
-    instead="Deploy plans of one place only, or call them through an own selector.",
+    instead="Deploy plans of one place only, or call them through a selector of your own.",
 )
 F511 = Rule(
     "F511",
     "order-unknown",
-    what="Several plans match the same calls, and the runtime takes any of them.",
+    what="Several plans match the same calls, and the runtime may run any of them.",
     why="MSCCL++ looks for a plan in the order of a hash map of the plans' names. The order may "
     "differ between builds; if it differs between ranks, they wait for each other forever.",
     example="two AllReduces for 16 ranks, 1K to 64K and 64K to 2M: both match 64K",
-    instead="Let the ranges not overlap: both ends of a range are included.",
+    instead="Use ranges that don't overlap: both ends of a range are included.",
 )
 F512 = Rule(
     "F512",
@@ -126,23 +125,23 @@ F512 = Rule(
     why="msccl-executor-nccl, RCCL and msccl take the first file that matches. The first two read "
     "a directory in the order of the names; old versions in the order of the file system.",
     example="01-ring.xml for all sizes before 02-tree.xml for up to 64K",
-    instead="Let the ranges not overlap, or give the file for fewer sizes the earlier name.",
+    instead="Use ranges that don't overlap, or give the file for fewer sizes the earlier name.",
 )
 F513 = Rule(
     "F513",
     "hole-between-ranges",
     what="Remark: sizes between two ranges have no file.",
-    why="The runtime's own algorithm runs for them, without a message. Both ends of a range are "
-    "included in msccl-executor-nccl, RCCL and MSCCL++; in msccl the end is not.",
+    why="The runtime silently runs its own algorithm for them. Both ends of a range are included "
+    "in msccl-executor-nccl, RCCL and MSCCL++; in msccl the end is not.",
     example="files for up to 65535 bytes and from 131072 bytes on",
     instead="Move the ends of the ranges, if a plan should run there.",
 )
 F514 = Rule(
     "F514",
     "never-chosen",
-    what="A file that is read can't run for any call.",
-    why="Its range of sizes is empty, it is neither for calls in place nor out of place, or no "
-    "call of the runtime asks for its collective.",
+    what="No call can run a file that is read.",
+    why="Its range of sizes is empty, it allows calls neither in place nor out of place, or the "
+    "runtime has no call with its collective.",
     example='minBytes="65536" maxBytes="1024"; inplace="0" outofplace="0"; an AllToAll for MSCCL++',
     instead="Correct the attribute that the message names, or remove the file.",
 )
@@ -160,8 +159,8 @@ F516 = Rule(
     "F516",
     "call-fails",
     what="A call that chooses the file fails.",
-    why="The runtime finds the mistake only when it has chosen the file: it doesn't choose "
-    "another one, or its own algorithm.",
+    why="The runtime finds the mistake only after it has chosen the file; it falls back neither "
+    "to another file nor to its own algorithm.",
     example="a thread block of 65 operations for MSCCL++; a fused step for RCCL",
     instead="Write the file again for this runtime.",
 )
@@ -186,11 +185,11 @@ F519 = Rule(
     "F519",
     "size-not-divisible",
     what="A call's size can't be divided into the plan's chunks.",
-    why="msccl-executor-nccl, RCCL and msccl then try the next file, and at last their own "
-    "algorithm. MSCCL++ has chosen the plan by then, and the call ends the process with an "
+    why="msccl-executor-nccl, RCCL and msccl then try the next file, and finally their own "
+    "algorithm. MSCCL++ has already chosen the plan, and the call ends the process with an "
     "exception.",
     example="1000 elements with nchunksperloop=16; a size that is no multiple of 16 bytes a chunk",
-    instead="Use sizes that the chunks divide, or a plan of fewer chunks.",
+    instead="Use sizes that the chunks divide, or a plan with fewer chunks.",
 )
 F520 = Rule(
     "F520",
@@ -204,7 +203,7 @@ F521 = Rule(
     "F521",
     "other-ranks",
     what="A file is for another number of ranks, or of ranks a node, than the communicator's.",
-    why="A plan is for one number of ranks. Runtimes pass over others without a message.",
+    why="A plan is for one number of ranks. Runtimes silently skip plans for another number.",
     example="a file of 8 ranks, on 16",
     instead="Write a file for this number of ranks.",
 )
@@ -229,18 +228,19 @@ F523 = Rule(
 F524 = Rule(
     "F524",
     "other-operation",
-    what="The runtime doesn't run plans for this reduction or type of elements, or runs a plan "
-    "wrongly.",
+    what="The runtime doesn't run plans for this reduction or element type, or runs a plan with a "
+    "wrong result.",
     why="msccl-executor-nccl, RCCL and msccl use plans for sum, prod, min and max. MSCCL++ "
-    "doesn't read a plan's reduction: every plan sums, also for other calls. Its plans run for "
-    "float32, float16, bfloat16, int32 and uint32 only; calls with other types fail.",
+    "doesn't read a plan's reduction: every plan sums, even for calls with another reduction. Its "
+    "plans run only for float32, float16, bfloat16, int32 and uint32; calls with other types fail.",
     example="an AllReduce with max, on MSCCL++",
-    instead="Use the plan for sums; with MSCCL++, keep other calls from it with an own selector.",
+    instead="Use the plan for sums; with MSCCL++, keep other calls away from it with a selector "
+    "of your own.",
 )
 F525 = Rule(
     "F525",
     "impossible-call",
-    what="A call can't be made: a collective, type or reduction is unknown, or the size is no "
+    what="A call is impossible: a collective, type or reduction is unknown, or the size is not a "
     "whole number of elements for each rank.",
     why="The answer for such a call would mean nothing.",
     example="sley doctor plans --collective allgather --size 10 --ranks 4",
@@ -249,7 +249,7 @@ F525 = Rule(
 F526 = Rule(
     "F526",
     "earlier-file-runs",
-    what="A file matches the call, but an earlier one runs.",
+    what="A file matches the call, but an earlier file runs.",
     why="The first match runs.",
     example="two files for all sizes",
     instead="Give the file an earlier name, or other sizes.",
@@ -259,9 +259,9 @@ F527 = Rule(
     "ranks-disagree",
     what="The ranks of a communicator choose different plans for one call.",
     why="For a ReduceScatter in place, the output is the rank's part of the input. MSCCL++ "
-    "compares only the beginnings of both buffers, which are equal on rank 0 alone: rank 0 looks "
-    "for a plan in place, and the others for one out of place. Then they wait for each other "
-    "forever.",
+    "compares only the start addresses of both buffers, which are equal only on rank 0: rank 0 "
+    "looks for a plan in place, and the other ranks for a plan out of place. Then they wait for "
+    "each other forever.",
     example="a ReduceScatter in place on MSCCL++, with a plan for its ranks and size",
     instead="Deploy plans of ReduceScatter only for programs whose calls are out of place.",
 )
@@ -278,9 +278,9 @@ F528 = Rule(
 F529 = Rule(
     "F529",
     "unproven-file",
-    what="sley can't prove a file, and doesn't know what the runtime makes of it.",
-    why="The file is above a limit of sley's own, or has a value whose effect in the runtime is "
-    "not known. The runtime may run it rightly.",
+    what="sley can't prove a file, and doesn't know how the runtime executes it.",
+    why="The file exceeds a limit of sley's own, or has a value whose effect in the runtime is "
+    "not known. The runtime may run it correctly.",
     example="an execution plan with more chunks than sley reads (F403)",
     instead="Change what the message names, or test the file with the runtime itself.",
 )
@@ -289,7 +289,8 @@ F530 = Rule(
     "root-not-compared",
     what="A file with one root also runs for calls with other roots, and gives wrong results.",
     why="MSCCL XML and execution plans contain no root, so no runtime compares the root of a call "
-    "with that of the plan. It is a remark on a file, and a problem of a call with another root.",
+    "with that of the plan. sley reports a remark for the file, and a problem for a call with "
+    "another root.",
     example="a Gather to rank 2, in a program that also gathers to rank 0",
     instead="Use the file only in programs whose calls all have its root.",
 )
@@ -301,8 +302,7 @@ F531 = Rule(
     "~/.cache/mscclpp. If it doesn't exist, MSCCL++ continues without plans and without a "
     "warning.",
     example="sley package plans --table table.toml --runtime mscclpp",
-    instead="Name the directory `default`, and set MSCCLPP_CACHE_DIR to the directory that it is "
-    "in.",
+    instead="Name the directory `default`, and set MSCCLPP_CACHE_DIR to its parent directory.",
 )
 F532 = Rule(
     "F532",

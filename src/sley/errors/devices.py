@@ -82,11 +82,11 @@ K507 = Rule(
 K508 = Rule(
     "K508",
     "plan-stuck",
-    what="A kernel gave up: an instruction waited longer than the timeout for a message, a free "
+    what="A kernel timed out: an instruction waited longer than the timeout for a message, a free "
     "slot or another block.",
     why="Kernels never wait without a limit, so a device never hangs. Either a peer is missing "
     "(its process ended, was stopped, or made another call), or the plan hangs (docs/machine.md). "
-    "A call that one process gives up ends in all of them.",
+    "If a call times out in one process, it ends in all of them.",
     example="executor(inputs)  # on seven ranks of eight",
     instead="The message names the waiting instruction and its peer: make the same calls, in the "
     "same order, on all ranks. If a peer is only slow, raise timeout_s. If all ranks made the "

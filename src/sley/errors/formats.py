@@ -30,7 +30,7 @@ F403 = Rule(
     "F403",
     "too-large",
     what="The file is longer, or has more elements or chunks, than any algorithm needs.",
-    why="No runtime loads such a file, and reading it would use up the memory.",
+    why="No runtime loads such a file, and reading it would exhaust the memory.",
     example="a file of 200 MiB; nchunksperloop of two thousand million",
     instead="Use fewer chunks, instances or ranks, or write one file for each size range.",
 )
@@ -183,7 +183,7 @@ F420 = Rule(
 F421 = Rule(
     "F421",
     "bad-count",
-    what="A step that moves data has a count of no chunks.",
+    what="A step that moves data has a count of 0.",
     why="A step without chunks moves nothing, but its peer expects a message.",
     example='type="s" cnt="0"',
     instead="Set cnt to the number of chunks, or make the step a nop.",
@@ -200,7 +200,7 @@ F422 = Rule(
 F424 = Rule(
     "F424",
     "other-collective",
-    what="The passed collective does not have as many ranks as the file has GPUs.",
+    what="The passed collective does not have the file's number of ranks.",
     why="The file's algorithm is only for its own number of ranks.",
     example='sley.load(file, collective=sley.AllReduce(ranks=4)), where the file has ngpus="8"',
     instead="Pass a collective for the file's ranks.",
@@ -250,8 +250,8 @@ F435 = Rule(
     "F435",
     "needless-wait",
     what="Remark: a wait for an earlier step of the same block was removed.",
-    why="Steps of a block run in order, so the wait is redundant. A runtime reads it, though, and "
-    'waits for ever if no step before it has hasdep="1" from the named one on.',
+    why="Steps of a block run in order, so the wait is redundant. A runtime evaluates it, though, "
+    'and waits forever if none of the steps from the named one up to this one has hasdep="1".',
     example='in block 2: s="3" depid="2" deps="1"',
     instead="When sley saves the file again, it is removed; --target proves whether a runtime can "
     "execute the file as it is.",
@@ -260,7 +260,7 @@ F436 = Rule(
     "F436",
     "idle-gpu",
     what="A GPU has no blocks.",
-    why="The runtimes start one block of threads for each <tb>, and can't start none.",
+    why="The runtimes start one block of threads for each <tb>, and can't start a GPU without any.",
     example='<gpu id="1" i_chunks="1" o_chunks="1" s_chunks="0"/>',
     instead="Give the GPU something to do, or leave its rank out of the collective.",
 )
@@ -281,12 +281,12 @@ F438 = Rule(
     "such instruction.",
     why="Every step of MSCCL XML has one peer in each direction. MSCCL++ 0.9.0 has a multicast "
     "(gstore), and a reduction whose result goes to all GPUs from which the switch reads (glres), "
-    "both within a host. A reduction alone, as of a ReduceScatter, it doesn't have: its parser "
-    "knows no glre.",
+    "both within a host. It has no reduction alone, which a ReduceScatter needs: its parser knows "
+    "no glre.",
     example='sley.save(sley.compile(sley.algorithms.nvls_reducescatter(1, 8)), "nvls.json")',
     instead="Compile the program with switches=False, --no-switches: then each rank sends and "
-    "receives messages of its own. Or let a switch multicast the result to the ranks of which it "
-    "is, as nvls-allreduce does.",
+    "receives messages of its own. Or let a switch multicast the result to the ranks whose data "
+    "it reduces, as nvls-allreduce does.",
 )
 F440 = Rule(
     "F440",
@@ -392,8 +392,8 @@ F450 = Rule(
 F451 = Rule(
     "F451",
     "unwritable-value",
-    what="A name is not XML text or too long, a size is negative, min_bytes is greater than "
-    "max_bytes, or threads or ranks_per_node is no number that the target has.",
+    what="A name is not XML text or is too long, a size is negative, min_bytes is greater than "
+    "max_bytes, or threads or ranks_per_node is not a number that the target supports.",
     why="The runtimes' parsers cut longer values, and never select an empty range of sizes.",
     example='sley.save(plan, "plan.xml", min_bytes=2048, max_bytes=1024)',
     instead="Correct the value.",
@@ -439,8 +439,8 @@ F455 = Rule(
 F456 = Rule(
     "F456",
     "not-in-mscclpp",
-    what="A plan to be written for MSCCL++ has another protocol than Simple and LL, or sends "
-    "messages of LL to another host.",
+    what="A plan to be written for MSCCL++ has a protocol other than Simple and LL, or sends LL "
+    "messages to another host.",
     why="The executor of MSCCL++ 0.9.0 copies data, or writes packets through memory channels, "
     "which stay within a host.",
     example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
@@ -450,11 +450,11 @@ F456 = Rule(
 F457 = Rule(
     "F457",
     "unequal-scratch",
-    what="The scratch of an execution plan has another size on a rank that accesses the scratch of "
-    "others, or a remote buffer is a scratch that its rank does not have.",
-    why="With use_double_scratch_buffer MSCCL++ 0.9.0 adds half the size of the own scratch to the "
-    "address of the other one, with reuse_resources it divides by scratch_chunks of the own rank; "
-    "and it registers memory of no bytes.",
+    what="The scratch of an execution plan has a different size on a rank that accesses other "
+    "ranks' scratch, or a remote buffer is a scratch that its rank does not have.",
+    why="With use_double_scratch_buffer MSCCL++ 0.9.0 adds half the size of a rank's own scratch "
+    "to the address of the other rank's scratch; with reuse_resources it divides by the rank's "
+    "own scratch_chunks; and it registers memory of no bytes.",
     example='"scratch_chunks": 1 on rank 0, and 2 on rank 1',
     instead="Give all ranks the largest number of scratch_chunks.",
 )
@@ -497,7 +497,7 @@ F462 = Rule(
     "F462",
     "foreign-text",
     what="The file is well-formed XML, but the target's own lexer does not read this text, or "
-    "reads it otherwise.",
+    "reads it differently.",
     why="The lexers know only tags with attributes in double quotes, one space before each, and "
     "comments. They refuse an XML declaration, tabs and line ends in tags; they leave &...; as it "
     "is, cut long values, and read numbers with a leading 0 as octal.",
@@ -508,9 +508,9 @@ F463 = Rule(
     "F463",
     "never-chosen",
     what="No call runs the file: its range of sizes is empty, or has no size that its chunks "
-    "divide; or neither place is allowed, or not the place that you ask for.",
-    why="The runtimes of XML then run their own algorithm, without a message. MSCCL++ ends the "
-    "process at a call of such a size.",
+    "divide; or neither place is allowed, or not the requested place.",
+    why="Runtimes of MSCCL XML then silently run their own algorithm. MSCCL++ ends the process at "
+    "a call of such a size.",
     example='inplace="0" outofplace="0"; minBytes="2048" maxBytes="1024"; 1000 to 1000 bytes for 3 '
     "chunks",
     instead="Correct the range (min_bytes and max_bytes, --min-bytes and --max-bytes where it is "
@@ -530,7 +530,7 @@ F465 = Rule(
     "nop-chain",
     what="A step without a wait comes after a nop with one.",
     why="The runtimes attach the waits of nops to the next step, and refuse a file in which this "
-    "step has none itself.",
+    "step has no wait of its own.",
     example='a nop with depid="0" deps="3", then a send with depid="-1"',
     instead="Move the last nop's wait to the step and remove this nop, or read the file and save "
     "it again.",
@@ -540,7 +540,7 @@ F466 = Rule(
     "silent-wait",
     what="A step waits for a step after which its block never announces its progress.",
     why='Only steps with hasdep="1" announce progress. A wait ends when its block announces the '
-    "step or a later one; without one, the call hangs.",
+    "step or a later one; without an announcement, the call hangs.",
     example='depid="2" deps="1", while steps 1 and later of block 2 have hasdep="0"',
     instead='Set hasdep="1" at the step that others wait for, or read the file and save it again.',
 )
@@ -568,8 +568,8 @@ F469 = Rule(
     "F469",
     "half-connection",
     what="A block names a peer, and no block of the peer names this GPU on the channel.",
-    why="The ranks connect all peers that their blocks name, also those of blocks without such "
-    "steps; if only one end names the other, the connecting never ends or fails.",
+    why="The ranks connect all peers that their blocks name, even those of blocks without such "
+    "steps. If only one end names the other, the connection is never established, or fails.",
     example='<tb send="1" chan="0" ...> on GPU 0, and no <tb recv="0" chan="0" ...> on GPU 1',
     instead="Name the peer at both ends, or write -1 for a peer that the block doesn't need.",
 )

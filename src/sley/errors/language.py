@@ -28,24 +28,24 @@ L103 = Rule(
     example='p.chunk(0, "in", 7, count=2)  # the input has 8 chunks',
     instead="Keep index at 0 or above, and index + count within the buffer's chunks; a transfer's "
     "chunk must be one of the data buffer's chunks. Scratch grows with its use, up to 2^26 chunks "
-    "of all scratch buffers of all ranks.",
+    "in all scratch buffers of all ranks.",
 )
 L104 = Rule(
     "L104",
     "unknown-buffer",
-    what='A buffer is neither "in", "out" nor "scratch"; in a script for msccl-tools, it is no '
-    "scratch buffer that something was copied to either.",
-    why="A rank has these three buffers (MSCCLang 3.1). A script for msccl-tools has any number of "
-    "scratch buffers, which a first copy makes.",
+    what='A buffer is neither "in", "out" nor "scratch"; in a script for msccl-tools, nor a '
+    "scratch buffer to which the script has copied data.",
+    why="A rank has these three buffers (MSCCLang 3.1). A script for msccl-tools may have any "
+    "number of scratch buffers; the first copy to one creates it.",
     example='p.chunk(0, "tmp", 0)',
-    instead='Use "in", "out" or "scratch"; in a script, a name that something was copied to.',
+    instead='Use "in", "out" or "scratch"; in a script, a name to which it has copied data.',
 )
 L105 = Rule(
     "L105",
     "uninitialized-chunk",
     what="A chunk is read before anything is written to it.",
-    why="At the start output and scratch have no data (MSCCLang 3.1), and neither has an input to "
-    "which the collective assigns none.",
+    why="At the start output and scratch have no data (MSCCLang 3.1), nor does an input to which "
+    "the collective assigns none.",
     example='p.chunk(0, "scratch", 0)  # before anything was copied there',
     instead="Copy data to the place first, or read another place.",
 )
@@ -87,7 +87,8 @@ L109 = Rule(
 L110 = Rule(
     "L110",
     "foreign-reference",
-    what="An operation gets a reference of another program, or a value that is not a reference.",
+    what="An operation gets a reference to another program's chunk, or a value that is not a "
+    "reference.",
     why="A reference identifies a place in the memory of its own program.",
     example="c.reduce(None)",
     instead="Pass a reference that p.chunk, copy or reduce of this program returned.",
@@ -104,7 +105,7 @@ L111 = Rule(
 L112 = Rule(
     "L112",
     "bad-argument",
-    what="An argument has a type that the operation does not take.",
+    what="An argument has a type that the operation does not accept.",
     why="Ranks, indices and counts are integers, or arrays of integers of equal length.",
     example='p.chunk("0", "in", 0)',
     instead="Give integers, or arrays of integers that broadcast to one length.",
@@ -141,11 +142,11 @@ L119 = Rule(
     "L119",
     "varying-in-place",
     what="A collective of varying counts is in place.",
-    why="In place a part is overwritten by another one, which may be longer: nothing would say "
-    "where it ends.",
+    why="In place one part overwrites another, which may be longer: nothing would mark where it "
+    "ends.",
     example="sley.AllToAllV(8, in_place=True)",
-    instead="Let input and output be different memory; only collectives of equal counts are in "
-    "place.",
+    instead="Use different memory for input and output; only collectives of equal counts may be "
+    "in place.",
 )
 L135 = Rule(
     "L135",
@@ -240,7 +241,7 @@ L136 = Rule(
     "incomplete-ring",
     what="An order of a ring is not a list of all ranks, each of them once.",
     why="Every rank needs the data of all others; a ring that leaves out a rank doesn't bring it "
-    "there.",
+    "the data.",
     example="sley.algorithms.multi_ring_allreduce(1, 4, orders=[[0, 1, 2]])",
     instead="Give each ring as a list of all ranks: orders=[[0, 1, 2, 3], [0, 2, 1, 3]].",
 )
@@ -265,39 +266,40 @@ L128 = Rule(
     "L128",
     "no-link",
     what="A script for msccl-tools moves data between ranks that its topology does not link.",
-    why="The topology that the script gives to MSCCLProgram says which ranks may exchange data.",
+    why="The topology that the script passes to MSCCLProgram defines which ranks may exchange "
+    "data.",
     example="chunk(0, Buffer.input, 0).copy(2, Buffer.output, 0)  # with topology line(3)",
-    instead="Forward the data over ranks with links, or give another topology.",
+    instead="Forward the data through linked ranks, or pass another topology.",
 )
 L129 = Rule(
     "L129",
     "no-current-program",
     what="A script for msccl-tools calls chunk, XML, Json, Check or Print outside of a program, "
     "copies or reduces after the program's end, or begins a program inside another one.",
-    why="These functions are about the program inside whose `with` they are called.",
+    why="These functions work on the program inside whose `with` they are called.",
     example="XML()  # after the with",
     instead="Move the call into `with MSCCLProgram(...):`, and end one program before the next.",
 )
 L130 = Rule(
     "L130",
     "check-refuses",
-    what="The `check` of a script's own collective does not return True for what the program "
-    "leaves in the buffers, or returns True although no data reaches the outputs, or other data "
-    "than it sees there.",
-    why="The class says only by its check which result is right. What the check accepts becomes "
-    "the promise that the plan is proven to keep.",
+    what="The `check` of a script's own collective does not return True for the buffers that the "
+    "program leaves, or returns True although no data reaches the outputs, or other data than "
+    "`check` sees there.",
+    why="Only the class's check defines which result is right. The result that the check accepts "
+    "becomes the promise that the plan is proven to keep.",
     example="def check(self, prog): print('chunk 3 is wrong'); return False",
-    instead="Correct the program, or the check; it must return True for a right result. Let "
-    "init_buffers give None for outputs without data.",
+    instead="Correct the program or the check, which must return True for a right result. Let "
+    "init_buffers return None for outputs without data.",
 )
 L131 = Rule(
     "L131",
     "script-exited",
-    what="A Python file ends by sys.exit; a script for msccl-tools may, with code 0.",
+    what="A Python file ends by sys.exit; only a script for msccl-tools may, with code 0.",
     why="Its programs may be incomplete. argparse ends a script in this way if an argument is "
     "wrong or missing.",
     example="sley verify ring.py -- --gpus eight  # where the file takes a number",
-    instead="Give the arguments that the file takes: after -- for a file with a program, after "
+    instead="Pass the arguments that the file expects: after -- for a file with a program, after "
     "the script's name for `sley msccl`, whose own options come before it.",
 )
 L132 = Rule(
@@ -326,18 +328,18 @@ L134 = Rule(
     "L134",
     "one-sided-operation",
     what="A script for msccl-tools uses operations of MSCCL++: put, get, signal or wait.",
-    why="sley's programs consist of copies and reductions; the compiler makes the synchronization, "
-    "also for MSCCL++.",
+    why="sley's programs consist of copies and reductions; the compiler generates the "
+    "synchronization, also for MSCCL++.",
     example="c.put(1, Buffer.output, 0); c.signal(1, Buffer.output, 0)",
     instead="Use copy and reduce; `sley msccl -o plan.json` writes the program for MSCCL++.",
 )
 L137 = Rule(
     "L137",
     "bad-group",
-    what="The places of a `multicast` or a `load_reduce` can't be written or combined together by "
-    "a switch.",
-    why="A switch reads or writes one address of several ranks. So each rank has one place, at the "
-    "same index, and the rank that gives the order has its own one beside them.",
+    what="A switch can't write or combine the places of a `multicast` or a `load_reduce` together.",
+    why="A switch reads or writes one address of several ranks. So each rank has one place, at "
+    "the same index, and the rank that starts the operation has its own place beside them.",
     example='p.chunk(0, "in", 0).multicast([0, 1, 2], "out", 0)  # of rank 0 itself',
-    instead="Name the other ranks, each once, and one index; copy the own part, or reduce into it.",
+    instead="Name the other ranks, each once, and one index; copy the rank's own part, or reduce "
+    "into it.",
 )

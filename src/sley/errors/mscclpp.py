@@ -13,9 +13,9 @@ F470 = Rule(
     "not-json",
     what="The file is not a JSON text as MSCCL++ reads it: an object, in UTF-8, without comments, "
     "NaN, numbers beyond 64-bit floats, half surrogate pairs or repeated keys.",
-    why="A file that is cut off could mean anything after that place, and of a repeated key "
-    "parsers take one value silently. By reading, MSCCL++ refuses the others even in a key that it "
-    "does not read.",
+    why="A file that is cut off could mean anything after that place, and parsers silently use "
+    "one value of a repeated key. By its source, MSCCL++ refuses the other cases even in a key "
+    "that it does not read.",
     example='{"name": "ring", "gpus": [ ... and the file ends before the bracket',
     instead="Write the file again with its tool, or correct the named place.",
 )
@@ -23,16 +23,17 @@ F471 = Rule(
     "F471",
     "missing-key",
     what="An object of an execution plan lacks a key that MSCCL++ 0.9.0 needs.",
-    why="By reading, the loader then throws, or reads past the object.",
+    why="By its source, the loader then throws, or reads past the object.",
     example='{"name": "signal", "channel_type": "memory"}, without channel_ids',
     instead="Add the key.",
 )
 F472 = Rule(
     "F472",
     "wrong-type",
-    what="A value of an execution plan has another type than MSCCL++ 0.9.0 reads, or is not one "
-    "of its words.",
-    why="By reading, the loader throws; or it converts the value, and continues with another one.",
+    what="A value of an execution plan has a type other than the one that MSCCL++ 0.9.0 reads, or "
+    "is not one of its words.",
+    why="By its source, the loader throws; or it converts the value, and continues with a "
+    "different one.",
     example='"index": 1.5, "gpus": {}, "channel_type": "proxy", "protocol": "LL128"',
     instead="Write a value of the expected type.",
 )
@@ -41,7 +42,8 @@ F473 = Rule(
     "value-range",
     what="A number of an execution plan is outside the range in which MSCCL++ 0.9.0 computes with "
     "it.",
-    why="By reading, the loader divides by it, keeps only its low bits, or the kernel can't start.",
+    why="By its source, the loader divides by the number or keeps only its low bits, or the "
+    "kernel can't start.",
     example='"num_threads_per_block": 2048, "unit_size": 0, "min_message_size": 4294967296, which '
     "is read as 0",
     instead="Give a value in the range.",
@@ -50,8 +52,8 @@ F474 = Rule(
     "F474",
     "id-order",
     what="The id of a GPU or of a thread block is not its position in its list, from 0.",
-    why="MSCCL++ 0.9.0 refuses another id of a GPU. By reading, it takes the channels of a block "
-    "by its id, and its operations by its position.",
+    why="MSCCL++ 0.9.0 refuses another id of a GPU. By its source, it finds the channels of a "
+    "block by its id, and its operations by its position.",
     example='"threadblocks": [{"id": 1, ...}, {"id": 0, ...}]',
     instead="Number GPUs and blocks in the order of the file.",
 )
@@ -62,14 +64,14 @@ F475 = Rule(
     why="The loader of MSCCL++ 0.9.0 divides by these numbers without a test: the process ends "
     "with SIGFPE.",
     example='"input_chunks": 0 on the ranks that only receive; "size": 0',
-    instead="Give every rank the chunks of both buffers, also where it does not use them.",
+    instead="Give every rank the chunks of both buffers, even where it does not use them.",
 )
 F476 = Rule(
     "F476",
     "alignment",
     what="buffer_alignment is not a multiple of 16 bytes.",
-    why="By reading, the loops of MSCCL++ 0.9.0 that reduce and read add the last bytes of a "
-    "range, after its whole 16, at wrong places.",
+    why="By its source, MSCCL++ 0.9.0 adds the last bytes of a range, after its last whole 16 "
+    "bytes, at wrong places in the loops that reduce and read.",
     example='"buffer_alignment": 4',
     instead="Set buffer_alignment to 16 or a multiple.",
 )
@@ -93,9 +95,9 @@ F479 = Rule(
     "F479",
     "wrong-operands",
     what="The sources, destinations or channels of an operation are not those that MSCCL++ 0.9.0 "
-    "uses: their number, or whether they are local, remote or of a switch.",
-    why="By reading, the executor takes a reference of another kind for a number of a buffer, and "
-    "does not execute an operand too many.",
+    "uses: in number, or in whether they are local, remote or on a switch.",
+    why="By its source, the executor mistakes a reference of another kind for the number of a "
+    "buffer, and does not execute surplus operands.",
     example="a copy with two sources; a put to a local buffer; a put on two port channels with "
     "one source",
     instead="Give the operation exactly its operands, in its order.",
@@ -104,15 +106,15 @@ F480 = Rule(
     "F480",
     "overlapping-keys",
     what="An operation has keys of operations of another kind.",
-    why="By reading, MSCCL++ 0.9.0 stores the keys of barriers, semaphores, pipelines and moves "
-    "in the same memory: the last one read overwrites the others.",
+    why="By its source, MSCCL++ 0.9.0 stores the keys of barriers, semaphores, pipelines and "
+    "moves in the same memory: the last key read overwrites the others.",
     example='{"name": "signal", "channel_ids": [0], "barrier_id": 1, ...}',
-    instead="Remove the key, or make two operations.",
+    instead="Remove the key, or split the operation into two.",
 )
 F481 = Rule(
     "F481",
     "too-many-operations",
-    what="A block has more than 64 operations, with those inside of pipelines.",
+    what="A block has more than 64 operations, including those inside pipelines.",
     why="MSCCL++ 0.9.0 refuses the plan at its first call.",
     example="a block with 65 operations",
     instead="Distribute the operations over more blocks.",
@@ -124,8 +126,8 @@ F482 = Rule(
     "of a type and 16 references to remote buffers of a type in a block, 16 semaphores and "
     "barriers on a GPU, 8 channels and 10 buffers on a side in an operation, and on a GPU 1024 "
     "port channels and 509 remote buffers with access by ports.",
-    why="By reading, nothing checks these limits: the entries too many overwrite other memory, "
-    "silently. A port's trigger has 10 bits for a channel and 9 for a memory, so it names another "
+    why="By its source, nothing checks these limits: surplus entries silently overwrite other "
+    "memory. A port's trigger has 10 bits for a channel and 9 for a memory, so it names another "
     "one.",
     example='a block with 17 memory channels; "barrier_id": 16',
     instead="Distribute the work over more blocks or operations.",
@@ -147,18 +149,18 @@ F484 = Rule(
     "no-such-entry",
     what="An operation or block refers to a channel, remote buffer or semaphore that does not "
     "exist, or that is not declared for its type of channel.",
-    why="By reading, MSCCL++ 0.9.0 checks no index: it uses what is in memory there, or the first "
-    "buffer.",
+    why="By its source, MSCCL++ 0.9.0 checks no index: it uses whatever is in memory there, or "
+    "the first buffer.",
     example='"channel_ids": [3] in a block with two memory channels',
-    instead="Declare the entry, or correct the index. The indices of an operation count the lists "
-    "of its block.",
+    instead="Declare the entry, or correct the index. The indices of an operation refer to the "
+    "lists of its block.",
 )
 F485 = Rule(
     "F485",
     "outside-buffer",
     what="The chunks of a range are not all inside the buffer. A packet takes two chunks of "
     "scratch, and only the protocol LL makes the scratch twice as large.",
-    why="By reading, MSCCL++ 0.9.0 checks no bounds: it reads or overwrites other memory.",
+    why="By its source, MSCCL++ 0.9.0 checks no bounds: it reads or overwrites other memory.",
     example='{"type": "i", "index": 7, "size": 2}, where the input has 8 chunks',
     instead="Correct the range, or the buffer's number of chunks.",
 )
@@ -166,16 +168,16 @@ F486 = Rule(
     "F486",
     "unequal-ranges",
     what="The ranges of one move do not have the same number of chunks.",
-    why="By reading, MSCCL++ 0.9.0 takes the size of one of them for all: of the first source, or "
-    "for put of each destination.",
+    why="By its source, MSCCL++ 0.9.0 uses the size of one range for all: that of the first "
+    "source, or for put that of each destination.",
     example='a re of a source with "size": 2 and one with "size": 1',
-    instead="Give all ranges of a reduction, or of a pair, one size.",
+    instead="Give all ranges of a reduction, or of a pair, the same size.",
 )
 F487 = Rule(
     "F487",
     "reduce-op",
-    what="An operation reduces with another operation than sum.",
-    why="By reading, the parser of MSCCL++ 0.9.0 ignores reduce_op: every plan sums.",
+    what="An operation reduces with an operation other than sum.",
+    why="By its source, the parser of MSCCL++ 0.9.0 ignores reduce_op: every plan sums.",
     example='"reduce_op": "max"',
     instead="Use sum, or a runtime with this reduction.",
 )
@@ -183,18 +185,17 @@ F488 = Rule(
     "F488",
     "silent-signal",
     what="A put with signal (pws, pwsf) is on a memory channel.",
-    why="By reading, MSCCL++ 0.9.0 performs the put there, but never signals: the receiver waits "
-    "forever.",
+    why="By its source, MSCCL++ 0.9.0 performs the put there, but never signals: the receiver "
+    "waits forever.",
     example='{"name": "pws", "channel_type": "memory", ...}',
     instead="Write a put, a nop and a signal.",
 )
 F489 = Rule(
     "F489",
     "wrong-port-offset",
-    what="An operation on a port channel for which the executor computes a wrong address: pwsf or "
-    "ppkt.",
-    why="By reading, MSCCL++ 0.9.0 passes the address of a table as the offset of a pwsf's "
-    "source, and takes the source of a ppkt for a buffer of another plan.",
+    what="The executor computes a wrong address for an operation on a port channel: pwsf or ppkt.",
+    why="By its source, MSCCL++ 0.9.0 passes the address of a table as the offset of a pwsf's "
+    "source, and mistakes the source of a ppkt for a buffer of another plan.",
     example='{"name": "pwsf", "channel_type": "port", ...}',
     instead="Use pws; write packets with cpkt and push them with rppkt.",
 )
@@ -202,8 +203,8 @@ F490 = Rule(
     "F490",
     "swapped-offsets",
     what="The source and the destination of a get have different offsets.",
-    why="By reading, MSCCL++ 0.9.0 reads the source at the offset of the destination, and writes "
-    "the destination at the offset of the source.",
+    why="By its source, MSCCL++ 0.9.0 reads the source at the offset of the destination, and "
+    "writes the destination at the offset of the source.",
     example='a get from {"buffer_id": 0, "index": 1} to {"type": "s", "index": 0}',
     instead="Use the same index on both sides, or let the other rank put.",
 )
@@ -211,15 +212,15 @@ F491 = Rule(
     "F491",
     "mixed-sources",
     what="The sources of a put or ppkt on a memory channel are in different buffers.",
-    why="By reading, MSCCL++ 0.9.0 reads all of them from the buffer of the first one.",
+    why="By its source, MSCCL++ 0.9.0 reads all of them from the buffer of the first source.",
     example='a put with the sources {"type": "i", ...} and {"type": "s", ...}',
-    instead="Write an operation for each buffer.",
+    instead="Write one operation for each buffer.",
 )
 F492 = Rule(
     "F492",
     "packets-outside-scratch",
     what="An operation reads or writes packets outside of the scratch.",
-    why="By reading, MSCCL++ 0.9.0 takes packets from the scratch whatever the type says, and "
+    why="By its source, MSCCL++ 0.9.0 takes packets from the scratch whatever the type is, and "
     "adds the offset of the scratch to remote ones.",
     example='a ppkt to a remote buffer with "type": "o"',
     instead="Send packets to the scratch, and unpack them there.",
@@ -227,10 +228,10 @@ F492 = Rule(
 F493 = Rule(
     "F493",
     "wrong-half-of-scratch",
-    what="A plan with use_double_scratch_buffer accesses scratch by an operation without packets "
+    what="A plan with use_double_scratch_buffer accesses scratch without packets: by an operation "
     "on another rank, through a port or a switch.",
-    why="By reading, MSCCL++ 0.9.0 uses the second half of the scratch in every other call, but "
-    "these operations always access the first half.",
+    why="By its source, MSCCL++ 0.9.0 uses the second half of the scratch in every other call, "
+    "but these operations always access the first half.",
     example='"use_double_scratch_buffer": true and a put to a remote buffer with "type": "s"',
     instead="Set use_double_scratch_buffer to false, or use packets.",
 )
@@ -239,20 +240,20 @@ F494 = Rule(
     "shifted-remote-buffer",
     what="A plan in place accesses another rank's buffer that begins at the rank's own part: the "
     "input of an AllGather, the output of a ReduceScatter.",
-    why="By reading, MSCCL++ 0.9.0 computes addresses in other ranks' memory with the place of "
-    "the own buffer, which is another one.",
+    why="By its source, MSCCL++ 0.9.0 computes addresses in other ranks' memory from the place of "
+    "the rank's own buffer, which differs.",
     example='an AllGather with "inplace": true and a remote buffer with "type": "i"',
     instead="Access the larger buffer, with the index of the rank's part.",
 )
 F495 = Rule(
     "F495",
     "pipeline-range",
-    what="An operation inside of a pipeline can't be executed in units: its ranges differ from "
-    "num_chunks of the pipeline, or it moves packets, or it is a pipeline.",
-    why="By reading, MSCCL++ 0.9.0 moves memory past the end of shorter ranges, repeats the whole "
-    "of a packet operation in every iteration, and crashes at inner pipelines.",
+    what="An operation inside a pipeline can't be executed in units: its ranges differ from the "
+    "pipeline's num_chunks, or it moves packets, or it is itself a pipeline.",
+    why="By its source, MSCCL++ 0.9.0 moves memory past the end of shorter ranges, repeats a "
+    "whole packet operation in every iteration, and crashes at inner pipelines.",
     example='"num_chunks": 2 and an inner operation with "size": 1',
-    instead="Give all inner ranges num_chunks chunks, and write other operations outside of the "
+    instead="Give all inner ranges num_chunks chunks, and move other operations out of the "
     "pipeline.",
 )
 F496 = Rule(
@@ -268,7 +269,7 @@ F497 = Rule(
     "F497",
     "idle-flush",
     what="Remark: a flush has no effect.",
-    why="By reading, MSCCL++ 0.9.0 flushes as many channels as the operation has destinations, "
+    why="By its source, MSCCL++ 0.9.0 flushes as many channels as the operation has destinations, "
     "which is none. So the sources of a push may be overwritten only after a signal from its "
     "receiver.",
     example='{"name": "flush", "channel_type": "port", "channel_ids": [0]}',
@@ -278,7 +279,7 @@ F498 = Rule(
     "F498",
     "ignored-key",
     what="Remark: MSCCL++ 0.9.0 does not read a key of the file.",
-    why="It may belong to another version, in which the plan means something else.",
+    why="It may belong to another version, in which the plan has another meaning.",
     example='"chunk_groups": 2',
     instead="Remove the key, or check the version of the executor.",
 )
@@ -287,9 +288,9 @@ F499 = Rule(
     "one-sided-plan",
     what="An execution plan of MSCCL++ is given to a command that needs a plan with messages.",
     why="sley proves execution plans of MSCCL++, but can't simulate, run, draw, lift or rewrite "
-    "them: their blocks access the memory of other ranks, and send no messages.",
+    "them: their blocks access the memory of other ranks instead of sending messages.",
     example="sley simulate plan.json --topology ndv4",
     instead="sley verify proves the file, and sley package copies it into a directory for "
-    "MSCCL++. To simulate or run its algorithm, give the program that it was "
-    "compiled from, or write one: sley compile writes it for MSCCL++, too.",
+    "MSCCL++. To simulate or run its algorithm, use the program from which it was compiled, or "
+    "write one: sley compile writes it for MSCCL++, too.",
 )

@@ -16,8 +16,8 @@ D902 = Rule(
     "D902",
     "policy-of-another-format",
     what="A policy has a format that this version of sley doesn't know.",
-    why="The format's number changes when the meaning of the file changes. A file that is half "
-    "understood would choose plans that nobody measured.",
+    why="The format's number changes when the meaning of the file changes. A half-understood file "
+    "would choose plans that were never measured.",
     example='{"format": 99, ...}',
     instead="Train again with this version, or use the version that wrote the file.",
 )
@@ -25,9 +25,9 @@ D903 = Rule(
     "D903",
     "policy-for-another-machine",
     what="A policy was trained for other ranks, or for another machine.",
-    why="What is fastest depends on the number of ranks, on which of them share a host, and on the "
-    "machine. A policy is used only where it was trained; the number of ranks and the machine are "
-    "in the file.",
+    why="The fastest plan depends on the number of ranks, on which of them share a host, and on "
+    "the machine. A policy applies only where it was trained; the file has the number of ranks "
+    "and the machine.",
     example="SLEY_TUNER=ndv4.zip torchrun --nproc-per-node 4 train.py",
     instead="Train a policy here: `sley tune --live --ranks N`. Without one, the communicator uses "
     "its own rules.",
@@ -45,9 +45,9 @@ D905 = Rule(
     "D905",
     "policy-not-expressible",
     what="A policy can't be written for a runtime.",
-    why="NCCL's tuner chooses only among NCCL's own algorithms. A policy that chooses none of them "
-    "has nothing to say to NCCL. A communicator has no AllToNext. A plan file has its runtime's "
-    "limits. A policy that keeps the default everywhere has nothing to write.",
+    why="NCCL's tuner chooses only among NCCL's own algorithms, so a policy that chooses none of "
+    "them has no meaning for NCCL. A communicator has no AllToNext. A plan file has its runtime's "
+    "limits. A policy that keeps the default everywhere contains nothing to write.",
     example="sley policy export all-pairs.zip --to nccl-csv -o tuner.csv",
     instead="For NCCL, train AllReduce, AllGather or ReduceScatter with its algorithms only (`sley "
     "tune --actions nccl`). Or write the plans (`--to plans`, `--to msccl`, `--to executor`).",

@@ -67,7 +67,7 @@ P813 = Rule(
 P804 = Rule(
     "P804",
     "plan-without-meaning",
-    what="A plan to be drawn contradicts itself, or names what does not exist.",
+    what="A plan to be drawn contradicts itself, or names parts that do not exist.",
     why="There is nothing to draw for an operation without a name or a wait for an instruction "
     "that does not exist. Plans that sley compiles or loads are never like this; those that are "
     "put together by hand may be.",

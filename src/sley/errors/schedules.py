@@ -8,9 +8,9 @@ from sley.errors.diagnostic import Rule
 F550 = Rule(
     "F550",
     "other-kind-of-file",
-    what="The file is of another kind than the command takes.",
-    why="sley looks at a file's content to say what it is. To read it as something else would only "
-    "give messages about its first line.",
+    what="The file is of a kind that the command does not accept.",
+    why="sley recognises a file by its content. Reading it as another kind would only produce "
+    "messages about its first line.",
     example="sley verify topo.xml  # a topology",
     instead="Give a file of the expected kind.",
 )
@@ -19,7 +19,7 @@ F551 = Rule(
     "damaged-schedule",
     what="The file is not well-formed JSON or XML, or a part of the schedule is missing, "
     "misplaced, or of another type.",
-    why="What is missing could be any part of the algorithm.",
+    why="The missing part could be any part of the algorithm.",
     example='{"1-Epoch_Duration": 2.5e-07}  # without the flows',
     instead="Write the file again with its synthesiser.",
 )
@@ -27,7 +27,7 @@ F552 = Rule(
     "F552",
     "schedule-too-large",
     what="The schedule has more ranks, sends, parts or epochs than sley reads.",
-    why="Reading it would use up the memory: no synthesiser solves problems of this size.",
+    why="Reading it would exhaust the memory; no synthesiser solves problems of this size.",
     example="a flow in epoch 1,000,000,000,000",
     instead="Use fewer chunks or ranks.",
 )
@@ -45,7 +45,7 @@ F554 = Rule(
     "incomplete-schedule",
     what="The schedule leaves out a GPU, or does not bring a chunk to a GPU that must get it, "
     "or leaves a rank's data out of a sum.",
-    why="A collective includes all ranks. TE-CCL takes node 0 of an NDv2 cluster for a switch. "
+    why="A collective includes all ranks. TE-CCL treats node 0 of an NDv2 cluster as a switch. "
     "With two chassis it is a GPU, which then neither sends nor receives.",
     example="a TE-CCL schedule for 2 NDv2 with the chunks of 15 GPUs, node 0 without one",
     instead="Solve again with all GPUs.",
@@ -55,8 +55,8 @@ F555 = Rule(
     "copying-switch",
     what="The schedule needs a switch that copies: one chunk enters the switch once and leaves it "
     "to several GPUs.",
-    why="A message of a plan has one destination. Sent once for each destination, the chunk takes "
-    "the link to the switch several times as long, so the schedule's time doesn't hold.",
+    why="A message of a plan has one destination. Sent once for each destination, the chunk "
+    "crosses the link to the switch several times, so the schedule's time doesn't hold.",
     example="Chunk 0 from 4 over 4->5 and 4->6, both in epoch 0 via switches 0",
     instead="Solve again with switch_copy off, or import it with each copy as its own message: "
     "sley import FILE --allow multicast -o FILE.py.",
@@ -72,7 +72,7 @@ F556 = Rule(
 F557 = Rule(
     "F557",
     "wrong-claim",
-    what="What the file says about its schedule differs from what following the schedule shows.",
+    what="The file's claims about its schedule differ from the result of following the schedule.",
     why="One of the two is wrong: the schedule may be changed, or made for links other than the "
     "known ones.",
     example="3-Epochs_Required: 40, but the last chunk arrives after 43 epochs",
@@ -91,8 +91,8 @@ F559 = Rule(
     "F559",
     "other-collective",
     what="The schedule can't be imported for this collective, or not in place.",
-    why="The sends of a schedule fix what each rank ends with; only ForestColl's trees serve "
-    "several collectives.",
+    why="The sends of a schedule determine the final data of each rank; only ForestColl's trees "
+    "serve several collectives.",
     example="sley import schedule.json --collective allreduce  # an AllGather of TE-CCL",
     instead="Omit the option, or solve for the other collective.",
 )
@@ -100,18 +100,18 @@ F560 = Rule(
     "F560",
     "nothing-to-allow",
     what="An import names a fault to allow that schedules of this synthesiser can't have.",
-    why="Switches that copy, and GPUs that are left out, are faults of TE-CCL's schedules. For "
-    "ForestColl's trees and TACCL's schedules the option would do nothing.",
+    why="Only TE-CCL's schedules can have these faults: switches that copy, and GPUs that are "
+    "left out. For ForestColl's trees and TACCL's schedules the option would have no effect.",
     example="sley import trees.xml --allow multicast  # trees of ForestColl",
     instead="Omit the option.",
 )
 F561 = Rule(
     "F561",
     "machine-not-known",
-    what="The machine of a schedule is to be written, but the file does not tell which links it "
-    "has, or how fast they are.",
-    why="Files of ForestColl and TACCL have no rates. In those of TE-CCL sley knows NDv2 and DGX-2 "
-    "by the links that the flows use.",
+    what="The machine of a schedule is to be written, but the file does not contain its links or "
+    "their rates.",
+    why="Files of ForestColl and TACCL have no rates. For files of TE-CCL, sley recognises NDv2 "
+    "and DGX-2 by the links that the flows use.",
     example="sley import trees.xml --machine machine.toml  # trees of ForestColl",
     instead="Omit the option, and describe the machine in TOML.",
 )

@@ -5,7 +5,7 @@ from sley.errors.diagnostic import Rule
 N650 = Rule(
     "N650",
     "no-such-call",
-    what="A plan is requested for a call that no communicator has.",
+    what="A plan is requested for a call that no communicator offers.",
     why="The kind of the collective, the root and the size select the plan. Sizes are bytes and "
     "not negative, a root is one of the ranks.",
     example='plans.find("allreduce", 1024)',

@@ -49,9 +49,9 @@ S705 = Rule(
 S706 = Rule(
     "S706",
     "plan-without-meaning",
-    what="A plan to be simulated contradicts itself, or names what does not exist.",
-    why="What has no meaning takes no time. Plans that sley compiles or loads are never like this; "
-    "those that are put together by hand may be.",
+    what="A plan to be simulated contradicts itself, or names parts that do not exist.",
+    why="A plan without a meaning has no time. Plans that sley compiles or loads are never like "
+    "this; those that are put together by hand may be.",
     example="Instructions(..., send_peer=9)  # of a plan for 4 ranks",
     instead="Correct the tables of the plan; sley.verify(plan) names the same places.",
 )
@@ -61,8 +61,8 @@ S710 = Rule(
     what="A file is not the output of nccl-tests or rccl-tests, or has no table.",
     why="A topology is calibrated to measured times; they are rows below a line of column names.",
     example="sley calibrate --from plan.xml --topology ndv4 -o here.toml",
-    instead="Save what all_reduce_perf or another of the tests prints, with its lines that begin "
-    "with #: mpirun ... all_reduce_perf -b 4K -e 8G -f 2 > nccl-tests.txt",
+    instead="Save the output of all_reduce_perf or another of the tests, including the lines that "
+    "begin with #: mpirun ... all_reduce_perf -b 4K -e 8G -f 2 > nccl-tests.txt",
 )
 S711 = Rule(
     "S711",
@@ -76,7 +76,7 @@ S712 = Rule(
     "S712",
     "failed-measurement",
     what="A test of nccl-tests reported an error or wrong results.",
-    why="The time of a call that failed says nothing about the machine.",
+    why="The time of a failed call doesn't describe the machine.",
     example="Test NCCL failure common.cu:958; a row with 3 in the column #wrong",
     instead="Repair the machine or the run, and measure again; or remove the wrong rows.",
 )
@@ -84,8 +84,8 @@ S713 = Rule(
     "S713",
     "unsuitable-table",
     what="A table can't be compared with plans on the topology.",
-    why="The times must be those of a collective that sley has as NCCL runs it, between as many "
-    "ranks as the topology has, with sizes in both ends of the range.",
+    why="The times must be those of a collective that sley models as NCCL runs it, with the "
+    "topology's number of ranks, and with sizes at both ends of the range.",
     example="a table of 16 ranks for a topology of 8; broadcast_perf; a table with one size",
     instead="Name the right topology with --topology, and the collective with --collective if the "
     "output does not name it.",

@@ -87,14 +87,14 @@ T610 = Rule(
     "T610",
     "assumed",
     what="A remark: a value that an imported file leaves open, and sley's assumption.",
-    why="Other tools' files list the parts of a node, but seldom their rates.",
+    why="Other tools' files list the parts of a node, but rarely their rates.",
     example="nvidia-smi shows NV12, but no rate: 25 GB/s nominal and 20 GB/s reached a link",
     instead="Import the file to TOML, and write your machine's rates into it.",
 )
 T611 = Rule(
     "T611",
     "known-error",
-    what="A remark: predictions for this machine are known to differ much from measurements.",
+    what="A remark: predictions for this machine are known to differ strongly from measurements.",
     why="The rates of its description come from data sheets and from other machines; a published "
     "table shows that calls take longer.",
     example="sley simulate ring-allgather --topology mi250x:2 -b 64M",

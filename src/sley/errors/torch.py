@@ -44,10 +44,10 @@ B904 = Rule(
 B905 = Rule(
     "B905",
     "unknown-pytorch",
-    what="This PyTorch makes its groups in another way than sley knows, so sley cannot replace "
+    what="This PyTorch creates its groups in a way that sley doesn't know, so sley cannot replace "
     "gloo in it.",
-    why="PyTorch has no interface to replace a backend of its own. sley wraps the function that "
-    "makes all groups of PyTorch, and a release of PyTorch may change that function.",
+    why="PyTorch has no interface for replacing one of its own backends. sley wraps the function "
+    "that creates all groups of PyTorch, and a release of PyTorch may change that function.",
     example="sley.torch.replace_gloo()  # with a PyTorch that sley was not tested with",
     instead='Name the backend "sley" in the program, or use a PyTorch that docs/torch.md names.',
 )
@@ -70,5 +70,5 @@ B907 = Rule(
     "ranks that arrived agree on the late ones, and all raise this error; so does a late rank "
     "when it arrives.",
     example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
-    instead="Look at what the named ranks do: their logs, or their stacks (`py-spy dump`).",
+    instead="Check what the named ranks do: their logs, or their stacks (`py-spy dump`).",
 )

@@ -16,8 +16,8 @@ D922 = Rule(
     "bad-measurements",
     what="A file is neither a sweep nor a checkpoint, or it is of another cluster or training.",
     why="A sweep has the times of all choices for a collective on a cluster, as `sley sweep` "
-    "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, noise "
-    "and choices. Either is used only for what it was made for.",
+    "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, "
+    "noise and choices. Each is valid only for its own cluster or training.",
     example="sley tune allreduce --topology ndv4 --noise 0.1 --checkpoints folder  # had 0.03",
     instead="Name another folder, or delete the file: the sweep or the training begins anew.",
 )
@@ -90,8 +90,8 @@ D945 = Rule(
     "D945",
     "bad-workload",
     what="A workload is invalid: its file, or one of its steps.",
-    why="A workload is a list of computations, calls and waits in the order of a rank. Its file is "
-    "TOML. Unknown entries are refused, since they would be ignored silently.",
+    why="A workload is a list of computations, calls and waits in the order of a rank. Its file "
+    "is TOML. sley refuses unknown entries, because ignoring them would hide mistakes.",
     example='[[step]]\ncompute_us = 20\ncollective = "allsum"\nsize = "64K"',
     instead="Correct the named step. The collectives are those of `sley list`, the groups cluster, "
     "node and rail; a step waits only for calls that overlap.",
@@ -100,9 +100,9 @@ D946 = Rule(
     "D946",
     "workload-without-times",
     what="A workload has calls whose times are not known on this cluster.",
-    why="The time of a step is the sum of its computation and of its calls as far as nothing "
-    "overlaps them, so each call needs a time: arms for its collective on a cluster with the ranks "
-    "of its group.",
+    why="The time of a step is the sum of its computation and of the parts of its calls that "
+    "nothing overlaps, so each call needs a time: arms for its collective on a cluster with the "
+    "ranks of its group.",
     example='Runs.of([moe], {("allreduce", Group.CLUSTER): arms})  # moe has alltoall, too',
     instead="Give arms for each collective and group of the workload, for as many ranks.",
 )

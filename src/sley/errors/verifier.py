@@ -48,7 +48,7 @@ V205 = Rule(
     "V205",
     "uninitialized-read",
     what="An instruction reads a chunk that nothing has written, and the value reaches a chunk "
-    "that the collective promises; if the counts vary, that nothing has written at all.",
+    "that the collective promises; with varying counts, any read of such a chunk.",
     why="At the start output and scratch have no data. A chunk without data has no count either.",
     example='<step type="s" srcbuf="s" srcoff="0" .../> before anything was received there',
     instead="Write the chunk first, or read the intended chunk.",
@@ -102,10 +102,11 @@ V207 = Rule(
 V217 = Rule(
     "V217",
     "varying-collective",
-    what="A collective has varying counts, and is neither AllToAllV nor AllGatherV, or belongs to "
-    "a one-sided plan.",
-    why="A call of varying counts brings the counts of its own collective. Both ends of a message "
-    "know which chunks it has; the signals of a one-sided plan don't say how much they announce.",
+    what="A collective with varying counts is neither AllToAllV nor AllGatherV, or belongs to a "
+    "one-sided plan.",
+    why="A call with varying counts passes the counts of its own collective. Both ends of a "
+    "message know its chunks; the signals of a one-sided plan don't tell how much data they "
+    "announce.",
     example='dataclasses.replace(sley.AllToAllV(4), name="mine")',
     instead="Use sley.AllToAllV or sley.AllGatherV with a plan of messages, or equal counts.",
 )
@@ -121,8 +122,8 @@ V219 = Rule(
     "V219",
     "varying-place",
     what="A plan of varying counts writes a chunk to a place of the input or the output where "
-    "another one belongs.",
-    why="The place has room for its own chunk. Another one may be longer, even if it is "
+    "another chunk belongs.",
+    why="The place has room for its own chunk. Another chunk may be longer, even if it is "
     "overwritten later.",
     example="rank 1 of an AllToAllV receives a chunk for rank 2 into its own output, and sends it "
     "from there",
@@ -131,10 +132,10 @@ V219 = Rule(
 V220 = Rule(
     "V220",
     "group-without-switch",
-    what="A plan has instructions that receive from a group of ranks or send to one, and a "
+    what="A plan has instructions that receive from a group of ranks or send to a group, with a "
     "protocol or counts for which no switch combines or copies messages.",
-    why="A switch adds and copies plain data (NVLink SHARP). With LL and LL128 flags travel in the "
-    "data, and a sum of flags says nothing. If the counts vary, the members' chunks don't "
+    why="A switch adds and copies plain data (NVLink SHARP). With LL and LL128 flags travel in "
+    "the data, and a sum of flags is meaningless. If the counts vary, the members' chunks don't "
     "correspond.",
     example='sley.compile(sley.algorithms.nvls_allreduce(8), protocol="LL")',
     instead="Use Simple or Direct; or compile the program with switches=False, which gives each "
@@ -143,9 +144,9 @@ V220 = Rule(
 V211 = Rule(
     "V211",
     "relaxed-order",
-    what="Two accesses to a chunk of a one-sided plan are ordered by relaxed signals alone.",
+    what="Only relaxed signals order two accesses to a chunk of a one-sided plan.",
     why="A relaxed signal orders execution, but publishes no memory: the second rank may read old "
-    "data, or the first write may arrive after the second one.",
+    "data, or the first write may arrive after the second write.",
     example='"put", "nop", "rlxsignal" on one rank, and "rlxwait", "nop", "copy" on the other',
     instead="Use signal and wait where data passes; relaxed ones only show that a rank has begun "
     "its call.",
@@ -162,7 +163,7 @@ V212 = Rule(
 V213 = Rule(
     "V213",
     "shared-counter",
-    what="Several threads of a rank wait for one counter, or use one port, in no order.",
+    what="Several threads of a rank wait for one counter, or use one port, in an undefined order.",
     why="Then timing decides which of them continues, or whose data the port moves first.",
     example="two blocks of rank 0 that both wait for channel 0",
     instead="Give each block its own channels and semaphores, or put a nop between two waits.",
@@ -171,8 +172,8 @@ V214 = Rule(
     "V214",
     "packets-written-twice",
     what="Packets of a one-sided plan are written twice in a call.",
-    why="A packet's flag is the number of the call, so the reader of the second data may take the "
-    "first data for them.",
+    why="A packet's flag is the number of the call, so the reader of the second data may mistake "
+    "the first data for them.",
     example="two ppkt of one call into the same chunk of scratch",
     instead="Give every message of a call its own chunks of scratch.",
 )
@@ -182,18 +183,18 @@ V215 = Rule(
     what="Memory of a rank may be accessed before its call begins or after it ends, or in two "
     "consecutive calls at once.",
     why="A rank may be a call ahead of another. Before and after a call the caller uses the input "
-    "and the output; scratch still serves the call before.",
+    "and the output; scratch still serves the previous call.",
     example='a put into the output of a rank without a "wait" before it, which shows that the rank '
     "is in this call",
-    instead="Exchange signals at the begin and at the end of the call with the ranks whose memory "
+    instead="Exchange signals at the start and at the end of the call with the ranks whose memory "
     "is accessed, or use two copies of scratch.",
 )
 V216 = Rule(
     "V216",
     "packets-over-data",
     what="A one-sided plan writes plain data into chunks of scratch from which it reads packets.",
-    why="Plain data may look like a packet of this call: a reader takes them for one, in this call "
-    "or in a later one.",
+    why="Plain data may look like a packet of this call: a reader would accept it as one, in this "
+    "call or in a later call.",
     example='"copy" into chunk 0 of scratch, and "upkt" from packet 0',
     instead="Keep packets and plain data in chunks of scratch of their own.",
 )
