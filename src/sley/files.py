@@ -4,7 +4,7 @@ read them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 
 from sley import formats
 from sley.devices import kernel_files
-from sley.errors import Diagnostic, Place, without_inner_frames
+from sley.errors import Diagnostic, Place, SleyError, without_inner_frames
 from sley.errors.compiler import C309
 from sley.errors.formats import F440
 from sley.formats import (
@@ -180,6 +180,24 @@ def check(plan: Plan, target: str | Target) -> None:
     target = target_named(target)
     _prove(plan, FORMATS[target.suffix])
     formats.check(plan, target)
+
+
+def runtimes(plan: Plan) -> tuple[str, ...]:
+    """The names of the targets that can run a plan as it is."""
+    found: list[str] = []
+    for form in formats.FORMATS.values():
+        names = [one.name for one in form.targets if not _refused(formats.check, plan, one)]
+        if names and not _refused(_prove, plan, form):
+            found += names
+    return tuple(found)
+
+
+def _refused(check: Callable[[Plan, Any], None], plan: Plan, by: object) -> bool:
+    try:
+        check(plan, by)
+    except SleyError:
+        return True
+    return False
 
 
 def _prove(plan: Plan, form: Format) -> None:

@@ -127,9 +127,11 @@ def test_a_long_search_tells_how_far_it_is_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line = ("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "4M")
-    monkeypatch.setattr("sley.cli.output._LINE_S", 0.0)
     assert "choosing" not in sley(*line).stderr
-    result = sley(*line, "-v")
+    monkeypatch.setattr("sley.cli.output._LINE_S", 0.0)
+    monkeypatch.setattr("sley.cli.choose.LONG", 0)
+    result = sley(*line)
     assert re.search(r"^choosing: \d+ of \d+$", result.stderr, re.MULTILINE)
+    assert re.match(r"note: choosing takes \d+ steps", result.stderr)
     assert "choosing" not in result.stdout
-    assert "choosing:" not in sley(*line, "--json", "-v").stderr
+    assert "choosing" not in sley(*line, "--json").stderr

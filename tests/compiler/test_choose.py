@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
+from sley.compiler import pipeline
 from sley.compiler.options import Options
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _Row, _Search
 from sley.compiler.space import Contender, LeastTime, Space, candidates
+from sley.passes.channels import assign_channels
 from sley.simulation import Simulator
 from support.examples import examples
 
@@ -266,6 +268,7 @@ def test_progress_reaches_its_end() -> None:
     seen: list[tuple[int, int]] = []
     sley.choose(RING, SIZES, NDV4, progress=lambda done, total: seen.append((done, total)), **SMALL)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[0][0] == 0
     assert {total for _, total in seen} == {seen[-1][0]}
 
 
@@ -350,3 +353,32 @@ def test_choose_takes_what_auto_leaves_open() -> None:
     choice = sley.choose(RING, "1K", NDV4, options).ranges[0]
     assert choice.options.schedule in (sley.Schedule.MSCCL, sley.Schedule.HPDS)
     assert (choice.options.protocol, choice.options.instances) == (sley.Protocol.LL, 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"per_chunk": True, "slots": 2}])
+def test_candidates_are_the_plans_that_their_options_compile_to(options: dict[str, Any]) -> None:
+    tried = {"instances": (1, 2), "channels": (1, 2)}
+    found = candidates(
+        [Contender(sley.algorithms.ring_allreduce(4))],
+        sley.topologies.ndv4(),
+        Space(tried, Options.of(None, options)),
+        interpreter=False,
+        progress=lambda done, total: None,
+    )
+    assert {"msccl", "hpds"} <= {c.options.schedule and c.options.schedule.value for c in found}
+    for one in found:
+        alone = sley.compile(one.program, one.options, topology=sley.topologies.ndv4())
+        assert alone == one.plan
+
+
+def test_passes_that_do_the_same_for_several_candidates_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = []
+    monkeypatch.setattr(
+        pipeline,
+        "assign_channels",
+        lambda dag, *rest: runs.append(1) or assign_channels(dag, *rest),
+    )
+    sley.choose(RING, "1M", NDV4, instances=[1, 2], channels=[1], schedule=["msccl", "hpds"])
+    assert len(runs) == 2 * 2  # not for both allocations

@@ -23,7 +23,7 @@ from sley.cli.options import (
     script_arguments,
     size_options,
 )
-from sley.cli.output import Phases, print_json, report_notes
+from sley.cli.output import Phases, print_json, print_note, report_notes
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import is_python, prefer_in_place, program_or_plan, topology_of
@@ -31,9 +31,15 @@ from sley.compiler import Choice, Choices, Options, choose
 from sley.deployment import runtime_of, table_of_files
 from sley.errors import SleyError
 from sley.formats import check_folder, write_file
+from sley.ir.plan import Plan
+from sley.ir.program import Program
 
 TABLE = "plans.toml"
 """The table of the plans in the folder of --output, for `sley package`."""
+
+
+LONG = 50_000
+"""Messages of the programs times steps of a search, from which on its length is told beforehand."""
 
 
 @click.command("choose", cls=PlanCommand)
@@ -104,6 +110,17 @@ def choose_command(  # as many parameters as options; click passes each by name
         phases("choosing"),
     ):
         task = bar.add_task("choosing", total=None)
+        work = sum(map(_messages, programs))
+
+        def show(done: int, total: int) -> None:
+            if done == 0 and work * total >= LONG and not as_json:
+                print_note(
+                    f"choosing takes {total} steps: each combination of options is compiled, and "
+                    "each size simulated; fewer values (--protocol, --schedule, --channels, "
+                    "--instances) take less time"
+                )
+            bar.update(task, completed=done, total=total)
+
         choices = choose(
             programs,
             [*sizes, last],
@@ -111,7 +128,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             interpreter=simulating.interpreter,
             model=simulating.model(cluster),
             target=target if output is None else runtime,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=show,
             executor=executor,
             **options,
         )
@@ -141,6 +158,10 @@ def choose_command(  # as many parameters as options; click passes each by name
         command = f"sley package DIR --table {output / TABLE} --runtime {reader}"
         click.echo(f"{'for a runtime':<23}{command}")
     phases.report()
+
+
+def _messages(program: Program | Plan) -> int:
+    return len(program.transfers if isinstance(program, Program) else program.instructions)
 
 
 def _selections(

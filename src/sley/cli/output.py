@@ -156,7 +156,7 @@ class Phases:
 
     def bar(self) -> Progress:
         """A progress bar for a phase of known length."""
-        return progress_bar(quiet=self.quiet, verbose=self.verbose)
+        return progress_bar(quiet=self.quiet)
 
     def report(self) -> None:
         """Prints the times on standard error, if they are wanted."""
@@ -165,12 +165,14 @@ class Phases:
                 click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
 
 
-def progress_bar(*, quiet: bool, verbose: bool = False) -> Progress:
-    """A progress bar for work of known length; without a terminal, lines if `verbose`, and
-    otherwise nothing. quiet: nothing."""
+def progress_bar(*, quiet: bool) -> Progress:
+    """A progress bar for work of known length, on standard error; lines without a terminal. quiet:
+    nothing."""
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        return _Lines(disable=True) if verbose and not quiet else Progress(disable=True)
+    if quiet:
+        return Progress(disable=True)
+    if not console.is_terminal:
+        return _Lines(disable=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
 

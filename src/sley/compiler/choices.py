@@ -10,9 +10,9 @@ from pathlib import Path
 from sley import files
 from sley.bounds import Bound
 from sley.compiler.options import Options
-from sley.errors import SleyError, counted
+from sley.errors import counted
 from sley.errors.compiler import C312
-from sley.formats import TARGETS, Target, target_named
+from sley.formats import Target, target_named
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text, sizes_text
@@ -196,7 +196,7 @@ class Choices:
             return []
         begins: dict[str, list[str]] = {}
         for choice in self.ranges:
-            names = ", ".join(name for name in TARGETS if _runs(choice.plan, name)) or "no runtime"
+            names = ", ".join(files.runtimes(choice.plan)) or "no runtime"
             begins.setdefault(names, []).append(size_text(choice.begin_bytes))
         return [f"# files for {names}: from {', '.join(of)}" for names, of in begins.items()]
 
@@ -264,12 +264,3 @@ class Choices:
             )
             paths.append(path)
         return paths
-
-
-def _runs(plan: Plan, target: str) -> bool:
-    """Whether a runtime can run a plan as it is."""
-    try:
-        files.check(plan, target)
-    except SleyError:
-        return False
-    return True

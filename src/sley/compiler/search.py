@@ -87,7 +87,8 @@ def choose(
         has one for MSCCL XML (msccl, executor, rccl).
     target: a runtime that must be able to run the plans: for one that reads MSCCL XML they are
         tile-major and per_chunk, and they are within its limits.
-    progress: called with the number of steps that are done, and of all steps.
+    progress: called with the number of steps that are done, and of all steps, first with 0 done:
+        each combination of options is a step, and each compared size.
     executor: simulates the sizes; by default this thread does. Each of its processes compiles the
         candidates once.
     overrides: options by name, which take precedence over `options`; of a list each value is tried.
@@ -114,6 +115,8 @@ def choose(
     space = Space.of(options, overrides, runtime)
     report = progress or (lambda done, total: None)
     steps = len(all_sizes)
+    built = max(sum(len(s) for c in contenders for s in space.series(c.program)), 1)
+    report(0, built + steps)
     found = candidates(
         contenders,
         cluster,
@@ -121,7 +124,6 @@ def choose(
         interpreter=interpreter,
         progress=lambda done, total: report(done, total + steps),
     )
-    built = max(sum(len(s) for c in contenders for s in space.series(c.program)), 1)
     search = _Search(found)
     made = (contenders, cluster, space, interpreter)
     tasks: _Tasks = search if executor is None else _Remote(executor, pickle.dumps(made))

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from sley import files
 from sley.bounds import Bounds
 from sley.compiler.options import Options
-from sley.compiler.pipeline import build
+from sley.compiler.pipeline import Phase, build
 from sley.errors import SleyError
 from sley.errors.compiler import C304
 from sley.formats import FORMATS, Target
@@ -32,6 +32,8 @@ from sley.ir.words import (
 )
 from sley.simulation import Simulator
 from sley.simulation.inputs import Inputs
+
+T = TypeVar("T")
 
 INSTANCES = (1, 2, 4, 8, 16, 24)
 CHANNELS = (1, 2, 4)
@@ -311,12 +313,14 @@ def _limit(options: Options) -> int:
 
 
 class _Plans:
-    """Plans, each compiled once for all protocols for which the passes do the same."""
+    """Plans, each compiled once for all protocols for which the passes do the same. Passes that do
+    the same for several combinations of options run once."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._known: dict[tuple[int, Options], Plan] = {}
         self._checked: set[int] = set()
+        self._results = _Results()
 
     def of(self, program: Program, options: Options) -> Plan:
         """The plan of a program with options that name a protocol."""
@@ -329,8 +333,50 @@ class _Plans:
             # The first plan of a program shows before the search whether the program is wrong.
             verify = id(program) not in self._checked
             self._checked.add(id(program))
-            self._known[key] = build(program, options, topology=self._topology, verify=verify)
+            phase = self._results.of(program, key[1])
+            self._known[key] = build(
+                program, options, topology=self._topology, verify=verify, phase=phase
+            )
         return replace(self._known[key], protocol=protocol, slots=slots)
+
+
+class _Results:
+    """The results of the passes before thread blocks are merged, kept for options that differ in
+    later passes only. They take much memory, so only those of one program and schedule are kept."""
+
+    _WHOLE = ("parallelize", "copies", "dependencies", "links")
+    _LOWERED = ("fuse", "channels", "copy sends")
+    _ORDERED = ("order", "pipelines", "blocks")
+
+    def __init__(self) -> None:
+        self._program: Program | None = None
+        self._schedule: Schedule | None = None
+        self._kept: dict[tuple[str, Options], Any] = {}
+
+    def of(self, program: Program, options: Options) -> Phase:
+        """Runs the phases of a program with these options, without protocol."""
+        if self._program is not program:
+            self._kept.clear()
+        elif self._schedule is not options.schedule:
+            self._kept = {key: one for key, one in self._kept.items() if key[0] in self._WHOLE}
+        self._program, self._schedule = program, options.schedule
+        # The passes don't read what is None here. Slots limit the width of fused messages.
+        ordered = replace(options, allocate=None, max_blocks=None, loop_order=None)
+        lowered = ordered if options.per_chunk else replace(ordered, slots=None)
+        whole = replace(lowered, schedule=None, channels=None)
+        read = dict.fromkeys(self._WHOLE, whole) | dict.fromkeys(self._LOWERED, lowered)
+        read |= dict.fromkeys(self._ORDERED, ordered)
+
+        def run(name: str, work: Callable[[], T], /) -> T:
+            if name not in read:
+                return work()
+            key = name, read[name]
+            if key not in self._kept:
+                self._kept[key] = work()
+            result: T = self._kept[key]
+            return result
+
+        return run
 
 
 def _problem(plan: Plan, target: Target | None) -> SleyError | None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain as chain_of
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,8 +158,7 @@ def _number_channels(t: Transfers, logical: NDArray[Any]) -> IntArray:
     return np.where(remote, number, NONE).astype(np.int32)
 
 
-@dataclass(frozen=True)
-class _Unit:
+class _Unit(NamedTuple):
     """The ends that one instruction uses, and those of the others in its group.
 
     receive, send: its own. member_receive, member_send: of the other ranks of its groups.
@@ -193,13 +192,18 @@ class _Bound:
     def fits(self, unit: _Unit) -> bool:
         if unit.grouped and not self._fits_group(unit):
             return False
+        return (
+            self._fits_requested(unit)
+            and all([self.send_of.get(end, unit.send) == unit.send for end in unit.receive])
+            and all([self.receive_of.get(end, unit.receive) == unit.receive for end in unit.send])
+        )
+
+    def _fits_requested(self, unit: _Unit) -> bool:
+        if not (self.receive_block or self.send_block):
+            return True
         requested = {self.receive_block.get(end) for end in unit.receive}
         requested |= {self.send_block.get(end) for end in unit.send}
-        return (
-            len(requested) == 1
-            and all(self.send_of.get(end, unit.send) == unit.send for end in unit.receive)
-            and all(self.receive_of.get(end, unit.receive) == unit.receive for end in unit.send)
-        )
+        return len(requested) == 1
 
     def _fits_group(self, unit: _Unit) -> bool:
         return not (
@@ -284,6 +288,8 @@ class _Binding:
     def _unit(self, receive: int, send: int) -> _Unit:
         """The ends of an instruction that receives one transfer and sends another, either of which
         may be NONE."""
+        if not self._rows and NONE not in (receive, send):
+            return _Unit((self._receive[receive],), (self._send[send],))
         taken = [] if receive == NONE else self._takes(receive)
         put = [] if send == NONE else self.rows(send)
         of_reduction = taken if receive in self._rows and self._reduces[receive] else []

@@ -15,6 +15,10 @@ SEARCH = 256
 """Edges that a search follows before it gives up, so that its cost does not grow with the plan; a
 wait that only a longer path implies is kept."""
 
+SEARCHED = 12
+"""Edges that the two searches for a candidate follow on average, in large plans of the library's
+algorithms: most searches end at once."""
+
 
 def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArray) -> Edges:
     """The waits between blocks of a rank, as rows of the plan.
@@ -34,7 +38,7 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     arrives, count = sender != NONE, len(blocks.rank)
     kept = np.zeros(len(before), np.int8)
     _keep(
-        len(order),
+        len(order) + SEARCHED * len(before),
         _Candidates(before, after, kept),
         block,
         sender,
