@@ -135,3 +135,16 @@ def test_a_long_search_tells_how_far_it_is_without_a_terminal(
     assert re.match(r"note: choosing takes \d+ steps", result.stderr)
     assert "choosing" not in result.stdout
     assert "choosing" not in sley(*line, "--json").stderr
+
+
+def test_a_collective_stands_for_its_algorithms_that_fit() -> None:
+    few = ("--protocol", "ll", "--instances", 1, "--channels", 1, "--schedule", "msccl")
+    line = ("choose", "all_gather", "--topology", "2x2", *few, "-b", "1K", "-e", "1K", "--json")
+    result = sley(*line)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["ranges"][0]["algorithm"].endswith("-allgather")
+    assert "left out, since they don't fit: nvls-allgather (C315); sccl-" in result.stderr
+    result = sley("compare", "AllGather --instances 2", "--topology", "mesh:2x2", "-b", "1M")
+    assert result.exit_code == 0, result.output
+    assert "1M  multi-ring-allgather --instances 2 " in result.stdout
+    assert "ring-allgather, all-pairs-allgather" in result.stderr

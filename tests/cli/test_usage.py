@@ -79,7 +79,16 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
     ("line", "told"),
     [
         ("run ring-alreduce --ranks 2", "Did you mean ring-allreduce"),
-        ("choose alltoallv --topology 1x4", "Name algorithms for it: all-pairs-alltoallv, two-"),
+        (
+            "run All_Reduce --nodes 2 --gpus 4 -b 1M",
+            "its algorithms: sley run ring-allreduce --nodes 2 --gpus 4 -b 1M. They are ring-allre",
+        ),
+        (
+            "compile broadcast --ranks 4 --root 1",
+            "its algorithms: sley compile ring-broadcast --ranks 4 --root 1. They are multi-ring",
+        ),
+        ("verify alltoall", "sley choose alltoall --topology ndv4 finds the fastest of all"),
+        ("compare sendrecv --topology 1x4", "'sendrecv': neither"),
         ("run ring-allreduce --ranks 1", "2 ranks or more"),
         ("run ring-allreduce --ranks 2 --device gpu", "expected: threads, cuda"),
         ("verify nofile", "'nofile': neither"),

@@ -15,6 +15,7 @@ from sley.algorithms.alltonext import *
 from sley.algorithms.catalog import CATALOG as CATALOG
 from sley.algorithms.catalog import build as build
 from sley.algorithms.catalog import find as find
+from sley.algorithms.catalog import for_collective as for_collective
 from sley.algorithms.hierarchical_mesh import *
 from sley.algorithms.multi_ring import *
 from sley.algorithms.multi_tree import *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -110,11 +111,18 @@ def build(
     return algorithm.function(**given, in_place=in_place)
 
 
+def for_collective(name: str) -> list[Algorithm]:
+    """The algorithms for a collective, by its name as NCCL, MPI or PyTorch spell it; none for a
+    name that is no collective's."""
+    plain = re.sub("[-_]", "", str(name)).lower()
+    return [algorithm for algorithm in CATALOG.values() if algorithm.collective == plain]
+
+
 def find(name: str) -> Algorithm:
     """The algorithm `name`. Errors: L120, which suggests similar names."""
     if name in CATALOG:
         return CATALOG[name]
-    own = [algorithm.name for algorithm in CATALOG.values() if algorithm.collective == name]
+    own = [algorithm.name for algorithm in for_collective(name)]
     raise L120.error(
         expected="an algorithm that `sley list` prints",
         found=f"{name!r}, a collective" if own else repr(name),

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sley import formats
+from sley.cli.collectives import fitting, is_collective
 from sley.cli.nccl import Beside, beside_lines, check_nccl, nccl_beside, note_better_switches
 from sley.cli.options import (
     COMPILER_OPTIONS,
@@ -26,7 +27,7 @@ from sley.cli.options import (
 from sley.cli.output import Phases, print_json, print_note, report_notes
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
-from sley.cli.sources import is_python, prefer_in_place, program_or_plan, topology_of
+from sley.cli.sources import is_python, prefer_in_place, program_on, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.deployment import runtime_of, table_of_files
 from sley.errors import SleyError
@@ -86,10 +87,11 @@ def choose_command(  # as many parameters as options; click passes each by name
 ) -> None:
     """Find the fastest WHAT and options for each range of sizes on a cluster, by simulation.
 
-    Each WHAT must be for the same collective. The plan in a file is a candidate as it is, and
-    compiled again from its lifted program. Options of the compiler accept several values, separated
-    by commas; the search tries each. By default, it tries suitable values of protocol, schedule,
-    allocation, channels and instances. --arg and the words after -- apply to each Python file.
+    Each WHAT must be for the same collective. A collective (allreduce, ...) stands for all of its
+    algorithms that fit the topology. The plan in a file is a candidate as it is, and compiled again
+    from its lifted program. Options of the compiler accept several values, separated by commas; the
+    search tries each. By default, it tries suitable values of protocol, schedule, allocation,
+    channels and instances. --arg and the words after -- apply to each Python file.
     """
     runtime = target or "executor"
     if output is not None:
@@ -99,9 +101,15 @@ def choose_command(  # as many parameters as options; click passes each by name
     last = click.get_current_context().params["end"]
     cluster = topology_of(topology)
     selections = _selections(what, in_place, arguments)
-    programs = [program_or_plan(one, cluster, phases) for one in selections]
+    assert cluster is not None  # --topology is required
+    needs = {} if target is None and output is None else _form(runtime).needs
+    switches = needs.get("switches", options["switches"]) is not False
+
+    def program_of(one: Selection) -> Program | Plan:
+        return program_on(prefer_in_place(one), cluster, phases, switches=switches)
+
+    programs = [program for one in selections for program in fitting(one, program_of)]
     if nccl:
-        assert cluster is not None  # --topology is required
         check_nccl(programs[0].collective, cluster)
         note_better_switches(topology)
     with (
@@ -164,20 +172,26 @@ def _messages(program: Program | Plan) -> int:
     return len(program.transfers if isinstance(program, Program) else program.instructions)
 
 
+def _form(runtime: str) -> formats.Format:
+    return formats.FORMATS[formats.TARGETS[runtime].suffix]
+
+
 def _selections(
     what: tuple[str, ...], in_place: bool | None, arguments: dict[str, object]
 ) -> list[Selection]:
     """The selections; those of Python files have the arguments. Errors: click's usage error for
     arguments without a Python file."""
     plain = [Selection(one, in_place=in_place) for one in what]
-    if not any(map(is_python, plain)):
+    if not any(map(_is_python, plain)):
         refuse_arguments(replace(plain[0], arguments=arguments, script=script_arguments()))
     return [
-        prefer_in_place(
-            replace(one, arguments=arguments, script=script_arguments()) if is_python(one) else one
-        )
+        replace(one, arguments=arguments, script=script_arguments()) if _is_python(one) else one
         for one in plain
     ]
+
+
+def _is_python(selection: Selection) -> bool:
+    return not is_collective(selection.what) and is_python(selection)
 
 
 def _json(choices: Choices, paths: list[Path]) -> dict[str, Any]:

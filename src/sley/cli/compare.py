@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from sley.cli.collectives import fitting
 from sley.cli.nccl import by_name, is_nccl, simulate_nccl
 from sley.cli.options import PlanCommand, Selection, common_options, plan_options, size_options
 from sley.cli.output import (
@@ -53,6 +54,8 @@ def compare_command(
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
 
+    A collective (allreduce, ...) stands for all of its algorithms that fit the topology.
+
     nccl-allreduce (nccl-allgather, ...) stands for NCCL's choice at each size.
     """
     phases = Phases(verbose, quiet=as_json)
@@ -67,10 +70,15 @@ def compare_command(
                         simulate_nccl(selection, simulating, sizes, executions=bool(reports))
                     )
                 continue
-            plan = plan_of(prefer_in_place(selection), phases, verify=True)
-            simulator = simulating.simulator(plan, executions=bool(reports))
-            with phases("simulating"):
-                columns.append((text, run_sizes(simulator, sizes, quiet=as_json)))
+
+            def simulate(one: Selection) -> tuple[str, list[Simulation]]:
+                plan = plan_of(prefer_in_place(one), phases, verify=True)
+                simulator = simulating.simulator(plan, executions=bool(reports))
+                with phases("simulating"):
+                    rows = run_sizes(simulator, sizes, quiet=as_json)
+                return text.replace(selection.what, one.what, 1), rows
+
+            columns += fitting(selection, simulate)
         except SleyError as error:
             refused.append((text, error))
     labels = _labels(what)

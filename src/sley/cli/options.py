@@ -230,6 +230,9 @@ class SizeType(click.ParamType[int]):
 _SCRIPT = "sley.script"
 """The key of a context's `meta` for the words after ``--``."""
 
+_WORDS = "sley.words"
+"""The key of a context's `meta` for the command's words, and for those that it got."""
+
 
 class PlanCommand(Command):
     """A command that takes WHAT; the words after ``--`` are for a Python file."""
@@ -237,6 +240,7 @@ class PlanCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[_SCRIPT] = tuple(args[end + 1 :])
+        ctx.meta[_WORDS] = tuple(ctx.command_path.split()), tuple(args)
         return super().parse_args(ctx, args[:end])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -246,6 +250,12 @@ class PlanCommand(Command):
 def script_arguments() -> tuple[str, ...]:
     """The words after ``--`` of the current `PlanCommand`."""
     found: tuple[str, ...] = click.get_current_context().meta[_SCRIPT]
+    return found
+
+
+def given_words() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words of the current `PlanCommand`, such as sley and run, and those that it got."""
+    found: tuple[tuple[str, ...], tuple[str, ...]] = click.get_current_context().meta[_WORDS]
     return found
 
 

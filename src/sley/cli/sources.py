@@ -12,7 +12,7 @@ import numpy as np
 
 from sley import recognition, schedules
 from sley.algorithms import CATALOG, build, find
-from sley.cli import python_files
+from sley.cli import collectives, python_files
 from sley.cli.options import PARAMETERS, Selection, flag
 from sley.cli.output import Phases, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
@@ -26,6 +26,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import Schedule
 from sley.lang import rescclang
 from sley.lang.files import ProgramFunction
+from sley.passes import links
 from sley.passes.lift import lift
 from sley.recognition import Kind
 from sley.simulation.routes import Routes
@@ -144,6 +145,8 @@ def _kind(selection: Selection) -> Kind | None:
     if kind is recognition.MISSING and not is_path(file):
         if what.startswith(NCCL):
             raise click.UsageError(f"{what} is NCCL's choice, for sley simulate and sley compare")
+        if collectives.is_collective(what):
+            raise collectives.refuse(selection)
         if did_you_mean(what, CATALOG):
             return None
         raise F404.error(
@@ -238,6 +241,19 @@ def program_or_plan(
     if is_plan(selection):
         return _read_plan(selection, phases, verify=True).message_plan
     return program_of(selection, topology, phases)
+
+
+def program_on(
+    selection: Selection, topology: Topology, phases: Phases, *, switches: bool
+) -> Program | Plan:
+    """`program_or_plan`, of which a program is checked against the links of the topology, and
+    against its `switches` if they are used. Errors: C301, C305 and C315 too."""
+    found = program_or_plan(selection, topology, phases)
+    if isinstance(found, Program):
+        links.check_links(found, topology)
+        if switches and (found.transfers.group != NONE).any():
+            links.check_switches(found, topology)
+    return found
 
 
 def program_or_lifted(selection: Selection, topology: Topology | None, phases: Phases) -> Program:
