@@ -57,7 +57,8 @@ def test_what_if_is_in_the_text_in_the_json_and_on_the_page(tmp_path: Path) -> N
     text = sley("simulate", *RING, "-b", "1M", "--what-if", "--html", page).stdout
     assert "thread blocks twice as fast" in text
     made = json.loads(sley("simulate", *RING, "-b", "1M", "--what-if", "--json").stdout)
-    assert len(made["what_if"]) == 6
+    assert len(made["what_if"]) == 7
+    assert "twice the instances (8 blocks on a rank)" in text
     for change in made["what_if"]:
         assert f"{change['text']}  " in text
         assert f'"text":"{change["text"]}"'.replace(">", "\\u003e") in page.read_text()
@@ -92,6 +93,21 @@ def test_a_target_simulates_what_it_makes_of_the_file(tmp_path: Path) -> None:
     assert again["time_us"] == rccl["time_us"]
 
 
+def test_the_plan_that_is_simulated_is_told_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "ring.xml"
+    written = sley("compile", *RING, "-o", file).stdout
+    command = f"sley simulate {file} --target executor --topology ndv4"
+    assert f"its time               {command}: as executor executes the file\n" in written
+    assert sley(*command.split()[1:], "-b", "1M").exit_code == 0
+    assert "sley doesn't simulate" in sley("compile", *RING, "-o", file.with_suffix(".json")).stdout
+    own = sley("simulate", *RING, "-b", "1M").stdout.splitlines()[0]
+    assert "not its file, which is another plan: --target executor" in own
+    of_file = sley("simulate", file, "--topology", "ndv4", "-b", "1M").stdout.splitlines()[0]
+    assert "not an interpreter that reads the file: --target executor" in of_file
+    for option in ("--interpreter", "--target=executor"):
+        assert "another plan" not in sley("simulate", *RING, "-b", "1M", option).stdout
+
+
 def test_sizes_for_which_no_runtime_chooses_the_file_are_noted(tmp_path: Path) -> None:
     file = tmp_path / "ring.xml"
     range_of = ("--min-bytes", "32K", "--max-bytes", "128K")
@@ -113,9 +129,7 @@ def test_the_limit_and_its_remedy_are_in_every_output() -> None:
     assert row["limit"]["factor"] == "blocks"
     assert row["limit"]["remedy"] in sley("simulate", *RING).stdout
     table = sley("simulate", *RING, "-b", "1K", "-e", "64M", "-f", 65536).stdout.splitlines()
-    assert [line.split()[-1] for line in table if not line.startswith("# (")] == [
-        *("limit", "(GB/s)", "latency", "blocks")
-    ]
+    assert [line.split()[-1] for line in table[1:-1]] == ["limit", "(GB/s)", "latency", "blocks"]
 
 
 def test_an_algorithm_without_a_size_gets_the_clusters() -> None:

@@ -3,10 +3,12 @@
 import itertools
 from dataclasses import replace
 
+import pytest
+
 import sley
 from sley import topologies
 from sley.ir.cost_model import ByProtocol, CostModel
-from sley.report.limit import Factor, Limit, limit_of
+from sley.report.limit import Factor, Limit, blocks_text, limit_of
 from sley.report.simulation import simulation_lines
 from support.algorithm_cases import SIZED, cases_in_a_place
 
@@ -150,3 +152,11 @@ def test_a_link_that_idles_asks_for_phases_that_overlap():
     busy = _limit("ring-allreduce", NODE, "64M", instances=24)
     assert busy.factor is Factor.LINK
     assert "sends less over it" in busy.remedy
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"), [(32, ""), (33, "NCCL uses at most 32"), (109, "more than the 108")]
+)
+def test_more_blocks_than_nccl_uses_or_a_gpu_holds_are_remarked(blocks, said):
+    assert blocks_text(blocks).startswith(said)
+    assert bool(blocks_text(blocks)) == bool(said)

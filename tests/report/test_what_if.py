@@ -96,3 +96,26 @@ def test_the_text_has_a_line_for_each_change():
     assert [line.split("  ")[1] for line in lines] == [c.text for c in changes]
     assert lines[0].endswith(f"{changes[0].share:+.1%}")
     assert lines[-1].endswith(" -")
+
+
+def test_the_rate_over_each_kind_of_links_is_a_change_of_its_own():
+    cluster = sley.topologies.find("ndv4:2")
+    s = simulate("hierarchical-allreduce", cluster, "64M")
+    shares = {change.text: change.share for change in what_if(s)}
+    nvlink = shares["thread blocks twice as fast over NVLink (nvlink_block_GBps)"]
+    network = shares["thread blocks twice as fast over the network (network_block_GBps)"]
+    faster = replace(cluster.model, nvlink_block_GBps=40)
+    assert nvlink == pytest.approx(
+        sley.simulate(s.plan, "64M", model=faster).time_us / s.time_us - 1
+    )
+    assert shares["thread blocks twice as fast"] < nvlink < network < 0
+    assert not any(
+        "over NVLink" in c.text for c in what_if(simulate("ring-allreduce", NDV4, "64M"))
+    )
+
+
+def test_twice_the_instances_is_a_change_if_their_plan_is_given():
+    s = simulate("ring-allreduce", NDV4, "64M", instances=2)
+    twice = simulate("ring-allreduce", NDV4, "64M", instances=4)
+    found = {c.text: c.time_us for c in what_if(s, twice.plan)}
+    assert found["twice the instances (4 blocks on a rank)"] == twice.time_us

@@ -32,6 +32,7 @@ NOT_COMPARED = "not compared"
 
 _PATIENCE_S = 300.0
 
+_PROGRESS = re.compile(r"^\w+: \d+ of \d+\n", re.MULTILINE)
 _HERE = "/here"
 
 
@@ -208,8 +209,8 @@ def _run_sley(words: list[str], folder: Path, environment: dict[str, str], outpu
 
 
 def _shown(printed: str) -> str:
-    """An output as a page shows it."""
-    return printed.replace(str(Path.cwd()), _HERE)
+    """An output as a page shows it: without lines of progress, which slow machines print."""
+    return _PROGRESS.sub("", printed).replace(str(Path.cwd()), _HERE)
 
 
 def _compare(place: str, first: int, shown: str, printed: str) -> None:

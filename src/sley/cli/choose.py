@@ -39,7 +39,7 @@ TABLE = "plans.toml"
 """The table of the plans in the folder of --output, for `sley package`."""
 
 
-LONG = 50_000
+LONG = 150_000
 """Messages of the programs times steps of a search, from which on its length is told beforehand."""
 
 

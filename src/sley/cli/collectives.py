@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -68,7 +68,7 @@ def refuse(selection: Selection) -> SleyError:
     given = {word for word in (*PARAMETERS, "root") if getattr(selection, word) is not None}
     fit = [one for one in own if given <= {*one.parameters, "nodes", "gpus"}] or own
     command = shlex.join(_with(selection.what, fit[0].name))
-    on = selection.topology or _generic(selection)
+    on = selection.topology or generic(selection, selection.ranks)
     return L120.error(
         expected="an algorithm that `sley list` prints, or a file",
         found=f"{selection.what!r}, a collective",
@@ -86,8 +86,9 @@ def _with(what: str, name: str) -> Sequence[str]:
     return [*command, *words[:at], name, *words[at + 1 :]]
 
 
-def _generic(selection: Selection) -> str:
-    """A topology for the ranks that are given."""
+def generic(selection: Selection, ranks: int | None) -> str:
+    """A topology by its size alone: the nodes and GPUs that are given, or one node with the ranks;
+    ndv4 if neither is known."""
     if selection.nodes is not None and selection.gpus is not None:
         return f"{selection.nodes}x{selection.gpus}"
-    return "ndv4" if selection.ranks is None else f"1x{selection.ranks}"
+    return "ndv4" if ranks is None else f"1x{ranks}"

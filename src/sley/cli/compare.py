@@ -61,6 +61,13 @@ def compare_command(
     phases = Phases(verbose, quiet=as_json)
     columns: list[tuple[str, list[Simulation]]] = []
     refused: list[tuple[str, SleyError]] = []
+
+    def simulate(selection: Selection) -> tuple[str, list[Simulation]]:
+        plan = plan_of(prefer_in_place(selection), phases, verify=True)
+        simulator = simulating.simulator(plan, executions=bool(reports))
+        with phases("simulating"):
+            return selection.what, run_sizes(simulator, sizes, quiet=as_json)
+
     for text in what:
         try:
             selection = _parse(text, topology)
@@ -70,15 +77,8 @@ def compare_command(
                         simulate_nccl(selection, simulating, sizes, executions=bool(reports))
                     )
                 continue
-
-            def simulate(one: Selection) -> tuple[str, list[Simulation]]:
-                plan = plan_of(prefer_in_place(one), phases, verify=True)
-                simulator = simulating.simulator(plan, executions=bool(reports))
-                with phases("simulating"):
-                    rows = run_sizes(simulator, sizes, quiet=as_json)
-                return text.replace(selection.what, one.what, 1), rows
-
-            columns += fitting(selection, simulate)
+            found = fitting(selection, simulate)
+            columns += [(text.replace(selection.what, one, 1), row) for one, row in found]
         except SleyError as error:
             refused.append((text, error))
     labels = _labels(what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from sley import files
+from sley.cli.collectives import generic
 from sley.cli.options import (
     POSITIVE,
     BlockThreads,
@@ -24,12 +26,13 @@ from sley.cli.options import (
     plan_options,
 )
 from sley.cli.output import Phases, print_json
-from sley.cli.sources import plan_and_file, refuse_foreign
+from sley.cli.sources import MESSAGE_TARGETS, is_python, plan_and_file, refuse_foreign
 from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted
 from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, check
+from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.sizes import sizes_text
 from sley.ir.words import Schedule
@@ -129,7 +132,10 @@ def compile_command(  # as many parameters as options; click passes each by name
         print_json({"ok": True, "plan": plan_summary(plan), "output": written, "seconds": seconds})
         return
     kernels = f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
-    for word, text in [*_summary(plan), *_sizes(own), *_written(form, output, target, kernels)]:
+    rows = [*_summary(plan), *_sizes(own), *_written(form, output, target, kernels)]
+    if isinstance(form, RuntimeFormat) and output is not None:
+        rows.append(_time_of(selection, plan, output, target or form.targets[0].name))
+    for word, text in rows:
         click.echo(f"{word:<23}{text}")
     if show_pipelines:
         click.echo("\n".join(pipeline_table(plan)))
@@ -184,6 +190,17 @@ def _written(
         return [("written", f"{output.with_suffix('')}.RANK{output.suffix} for {form.name}")]
     default = form.targets[0].name if form.targets else kernels
     return [("written", f"{output} for {target or default}")]
+
+
+def _time_of(selection: Selection, plan: Plan, output: Path, target: str) -> tuple[str, str]:
+    """The row about the command that predicts the time of the written file."""
+    if target not in MESSAGE_TARGETS:
+        return ("time", f"none: sley doesn't simulate the executor of {target}")
+    words = ["sley", "simulate", str(output), "--target", target]
+    if standard(plan.collective) is None and is_python(selection):
+        words += ["--collective", selection.what]
+    words += ["--topology", selection.topology or generic(selection, plan.collective.ranks)]
+    return ("its time", f"{shlex.join(words)}: as {target} executes the file")
 
 
 def _check_print_after(phases: Phases) -> None:

@@ -22,12 +22,15 @@ from sley.cli.simulating import Reports, Simulating, report_options, simulation_
 from sley.cli.sources import (
     MESSAGE_TARGETS,
     Sizes,
+    is_plan,
     plan_and_file,
     plan_of_target,
     prefer_in_place,
 )
-from sley.errors import shortened
+from sley.compiler import Options
+from sley.errors import SleyError, shortened
 from sley.formats import check_folder, write_file
+from sley.ir.plan import Plan
 from sley.ir.sizes import size_text, sizes_text
 from sley.ir.words import Schedule
 from sley.report.critical import critical_steps
@@ -104,7 +107,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     changes: list[Change] = []
     if what_if_:
         with phases("simulating changes"):
-            changes = what_if(simulations[0])
+            changes = what_if(simulations[0], _twice(selection, simulations[0], target, phases))
     with phases("writing"):
         title = f"{names[0]} on {simulations[0].topology.name}"
         reports.write(simulations, title=title, names=names, changes=[changes] * len(simulations))
@@ -124,6 +127,8 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     lines += what_if_lines(changes) if what_if_ else []
     if target is not None:
         click.echo(f"{'target':<23}{target}, whose file is simulated as it executes it")
+    elif not is_nccl(selection) and not simulating.interpreter:
+        click.echo(f"{'simulated':<23}{_simulated(selection)}")
     if is_nccl(selection):
         for name, of in by_name(named):
             first, last = of[0].size_bytes, of[-1].size_bytes
@@ -132,6 +137,33 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
     print_written(reports.html, reports.plot, trace_file)
     phases.report()
+
+
+def _simulated(selection: Selection) -> str:
+    """What is simulated without --target, and what with it."""
+    names = ", ".join(MESSAGE_TARGETS[:-1]) + f" or {MESSAGE_TARGETS[-1]}"
+    if is_plan(selection) and selection.options.schedule is None:
+        what = f"code generated for {selection.what}"
+        return f"{what}, not an interpreter that reads the file: --target {names}"
+    return f"code generated for the plan, not its file, which is another plan: --target {names}"
+
+
+def _twice(
+    selection: Selection, simulation: Simulation, target: str | None, phases: Phases
+) -> Plan | None:
+    """The plan with twice the instances that is simulated otherwise in the same way; None for a
+    plan in a file, which has its instances, and if there can be no such plan."""
+    if is_nccl(selection) or (is_plan(selection) and selection.options.schedule is None):
+        return None
+    options = selection.options
+    instances = {"instances": 2 * (options.instances or 1)}
+    more = replace(prefer_in_place(selection), options=Options.of(options, instances))
+    try:
+        if target is None:
+            return plan_and_file(more, phases, verify=False)[0]
+        return plan_of_target(more, target, phases)[0]
+    except SleyError:
+        return None
 
 
 def _simulate(

@@ -17,7 +17,9 @@ from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text, sizes_text
 from sley.ir.topology import Topology
+from sley.report.limit import blocks_text
 from sley.report.tables import Text, table_lines
+from sley.simulation.result import errors_text
 
 _HEAD = (
     "from",
@@ -37,10 +39,6 @@ _HEAD = (
 MARGIN = 0.06
 """Relative difference of times that makes a new range: the least median error of the simulator's
 predictions of published tables, that of sizes above 64 MB (docs/measurements.md)."""
-
-ERRORS = ((25, 58), (13, 33), (3, 9))
-"""The median and the 90th percentile of the simulator's errors on published tables of NCCL's
-collectives in per cent: below 1 MB, to 64 MB and above (docs/measurements.md)."""
 
 _LEFT = range(2, 6)
 """The columns of words, which are flush left."""
@@ -176,7 +174,6 @@ class Choices:
     def show(self) -> Text:
         """The table of ranges as a text, as `sley choose` prints it."""
         rows = [_HEAD, *(self._cells(place) for place in range(len(self.ranges)))]
-        small, middle, large = (f"{median} / {most}" for median, most in ERRORS)
         runs = "an interpreter" if self.interpreter else "code generated for each plan"
         if self.target is not None:
             runs = f"for {self.target}: {runs}" + ", a slot a chunk" * self.interpreter
@@ -185,9 +182,11 @@ class Choices:
             f"# {title}",
             f"# {self._searched}; the chosen plans are proven",
             f"# each is within {MARGIN:.0%} of the fastest in its range; the simulator's own "
-            f"errors, median / 90th percentile: {small} % below 1M, {middle} % to 64M, "
-            f"{large} % above",
+            f"errors, median / 90th percentile: {errors_text()}",
         ]
+        most = max(choice.plan.blocks_per_rank for choice in self.ranges)
+        if remark := blocks_text(most):
+            head.append(f"# up to {most} blocks on a rank: {remark}; max_blocks limits them")
         return Text("\n".join([*head, *table_lines(rows, _LEFT), *self._runtimes()]))
 
     def _runtimes(self) -> list[str]:

@@ -30,6 +30,7 @@ from sley.ir.words import (
     Protocol,
     Schedule,
 )
+from sley.report.limit import RESIDENT_BLOCKS
 from sley.simulation import Simulator
 from sley.simulation.inputs import Inputs
 
@@ -38,11 +39,6 @@ T = TypeVar("T")
 INSTANCES = (1, 2, 4, 8, 16, 24)
 CHANNELS = (1, 2, 4)
 """The values of instances and channels to try."""
-
-RESIDENT_BLOCKS = 108
-"""Thread blocks of a rank without `max_blocks`: all of them must be on the GPU at the same time,
-because they wait for one another, and an A100 has 108 multiprocessors."""
-
 
 SEARCHED = ("schedule", "allocate", "channels", "protocol", "instances")
 """The options that are tried if they are open. Of two candidates the simpler one has the earlier

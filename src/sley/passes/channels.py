@@ -194,8 +194,8 @@ class _Bound:
             return False
         return (
             self._fits_requested(unit)
-            and all([self.send_of.get(end, unit.send) == unit.send for end in unit.receive])
-            and all([self.receive_of.get(end, unit.receive) == unit.receive for end in unit.send])
+            and all(self.send_of.get(end, unit.send) == unit.send for end in unit.receive)
+            and all(self.receive_of.get(end, unit.receive) == unit.receive for end in unit.send)
         )
 
     def _fits_requested(self, unit: _Unit) -> bool:

@@ -15,6 +15,14 @@ from sley.simulation.result import Cause, Simulation
 AT_BOUND = 0.9
 """The share of the bound from which a remedy would gain little."""
 
+RESIDENT_BLOCKS = 108
+"""The thread blocks of a rank that an A100 holds, one on each multiprocessor: all of a plan's must
+be on the GPU at the same time, because they wait for one another. An H100 has 132."""
+
+NCCL_BLOCKS = 32
+"""The most thread blocks of a GPU that NCCL uses: a channel is a block, and its search for rings
+and trees gives 32 at most."""
+
 _BUSY = 0.7
 """The share of its time that a link is used from which only less data shortens the time."""
 
@@ -153,6 +161,21 @@ class _Path:
             other_us=rest - wire - waited,
             wire_kind=wire_kind,
         )
+
+
+def blocks_text(blocks: int) -> str:
+    """What a number of thread blocks on a rank means for its GPU, if it is more than NCCL uses."""
+    if blocks <= NCCL_BLOCKS:
+        return ""
+    if blocks <= RESIDENT_BLOCKS:
+        return (
+            f"NCCL uses at most {NCCL_BLOCKS}; each takes one of a GPU's multiprocessors "
+            f"({RESIDENT_BLOCKS} of an A100) from other kernels"
+        )
+    return (
+        f"more than the {RESIDENT_BLOCKS} multiprocessors of an A100: a plan hangs unless all of "
+        "its blocks run at the same time"
+    )
 
 
 def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:

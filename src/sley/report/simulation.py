@@ -19,10 +19,10 @@ from sley.report.critical import (
     longest_steps,
     times_by_line,
 )
-from sley.report.limit import limit_of
+from sley.report.limit import blocks_text, limit_of
 from sley.report.link_classes import link_classes
 from sley.simulation.equations import Estimates
-from sley.simulation.result import Simulation
+from sley.simulation.result import Simulation, error_text, errors_text
 
 STEPS = 12
 """The most steps of the critical path in the text."""
@@ -65,6 +65,7 @@ def _head(s: Simulation) -> list[str]:
         _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
         _pair("", f"by {s.bound.reason}"),
         _pair("reached", f"{s.of_bound:.1%} of the bound"),
+        _pair("model's error", error_text(s.size_bytes)),
         _pair("tiles", tile),
         _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
     ]
@@ -160,7 +161,10 @@ def _block_lines(s: Simulation) -> list[str]:
             f"{name:<{_WIDTH}} {part.mean():>8.1%} {part[worst]:>8.1%}  "
             f"{block_label(s, int(worst))}"
         )
-    lines.append(_pair("blocks", f"{blocks}, at most {s.plan.blocks_per_rank} on a rank"))
+    most = s.plan.blocks_per_rank
+    lines.append(_pair("blocks", f"{blocks}, at most {most} on a rank"))
+    if remark := blocks_text(most):
+        lines.append(_pair("", remark))
     lines.append(_pair("alike", alike_text(s)))
     return lines
 
@@ -263,7 +267,8 @@ def size_row(simulation: Simulation) -> str:
 def size_table(simulations: Sequence[Simulation]) -> list[str]:
     """Simulations of one plan, a line each, with nccl-tests' columns. Errors: P810."""
     require_simulations(simulations)
-    return [*SIZE_HEADER.splitlines(), *map(size_row, simulations)]
+    error = f"# the model's error, median / 90th percentile: {errors_text()}"
+    return [*SIZE_HEADER.splitlines(), *map(size_row, simulations), error]
 
 
 def require_simulations(simulations: Sequence[Simulation]) -> None:

@@ -10,13 +10,15 @@ import numpy as np
 
 from sley.bounds import Bounds
 from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
-from sley.ir.fabric import VertexKind
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.plan import Plan
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER
 from sley.report.limit import Factor
 from sley.report.link_classes import LinkClass, link_classes
 from sley.simulation import Simulator
 from sley.simulation.result import Simulation
+from sley.simulation.routes import Routes
 
 BUSY = 0.9
 """The share of the busiest link's use from which a class of links counts among the busiest."""
@@ -38,12 +40,15 @@ class Change:
     share: float
 
 
-def what_if(simulation: Simulation) -> list[Change]:
+def what_if(simulation: Simulation, twice: Plan | None = None) -> list[Change]:
     """A simulation again for each factor that could limit it, with half the times or twice the
-    rates or slots; the greatest gain first. It takes as long as six or seven simulations.
+    rates or slots; the greatest gain first. It takes as long as six to ten simulations.
 
     The links that get twice their rate are those of the busiest classes, since a message crosses
-    several in turn; and in another simulation the network's, if they are less busy.
+    several in turn; and in another simulation the network's, if they are less busy. If blocks send
+    over several kinds of links, the rate over each kind is also a change of its own.
+
+    twice: the plan of the same program with twice the instances, which is then simulated too.
     """
     s, t, model = simulation, simulation.topology, simulation.model
     slots = min(2 * s.plan.slots, MAX_NUMBER)
@@ -56,12 +61,20 @@ def what_if(simulation: Simulation) -> list[Change]:
         (Factor.MEMORY, "memory twice as fast", replace(t, model=_scaled(model, _MEMORY))),
         (Factor.LATENCY, "half the latency of hops and waits", _nearer(t)),
     ]
+    rates = _block_rates(s)
+    for name, words in rates.items() if len(rates) > 1 else ():
+        faster = replace(t, model=_scaled(model, {name: 2.0}))
+        cases.append((Factor.BLOCK, f"thread blocks twice as fast {words} ({name})", faster))
     network = [c for c in _network(s) if c.ends not in names]
     if network:
         cases.append((Factor.LINK, "the network twice as fast", _faster(t, network)))
     bounds = Bounds.of(s.plan.collective, t)
     times = [(f, text, _again(s, changed, s.plan.slots, bounds)) for f, text, changed in cases]
     times.append((Factor.SLOTS, f"twice the slots ({slots})", _again(s, t, slots, bounds)))
+    if twice is not None:
+        us = Simulator(twice, t, interpreter=s.interpreter, bounds=bounds)(s.size_bytes).time_us
+        text = f"twice the instances ({twice.blocks_per_rank} blocks on a rank)"
+        times.append((Factor.BLOCK, text, us))
     changes = [
         Change(f, text, us, us / s.time_us - 1 if s.time_us else 0.0) for f, text, us in times
     ]
@@ -87,6 +100,13 @@ _MEMORY = {"memory_GBps": 2.0}
 _BLOCKS = dict.fromkeys(
     ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps"), 2.0
 )
+_RATES = {
+    LinkKind.NVLINK: ("nvlink_block_GBps", "over NVLink"),
+    LinkKind.PCIE: ("pcie_block_GBps", "over PCIe"),
+    LinkKind.NETWORK: ("network_block_GBps", "over the network"),
+}
+"""A thread block's rate to a peer by the slowest kind of link on the way, and the way in words."""
+
 _LATENCY = dict.fromkeys(
     (
         "nvlink_latency_us",
@@ -100,6 +120,12 @@ _LATENCY = dict.fromkeys(
     0.5,
 )
 """The parameters of the cost model that a change multiplies, and by how much."""
+
+
+def _block_rates(s: Simulation) -> dict[str, str]:
+    """The parameters of blocks' rates over the kinds of links on which the plan sends, in words."""
+    kinds = set(Routes.of(s.plan, s.topology).kind.tolist())
+    return {name: words for kind, (name, words) in _RATES.items() if kind in kinds}
 
 
 def _scaled(model: CostModel, factors: dict[str, float]) -> CostModel:

@@ -17,6 +17,22 @@ from sley.ir.sizes import size_text
 from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, Value
 from sley.ir.topology import Topology
 
+ERRORS = ((25, 58), (13, 33), (3, 9))
+"""The median and the 90th percentile of the simulator's errors on published tables of NCCL's
+collectives in per cent: below 1 MB, to 64 MB and above (docs/measurements.md)."""
+
+
+def errors_text() -> str:
+    """The simulator's errors in words, by size."""
+    small, middle, large = (f"{median} / {most}" for median, most in ERRORS)
+    return f"{small} % below 1M, {middle} % to 64M, {large} % above"
+
+
+def error_text(size_bytes: int) -> str:
+    """The simulator's error for a size in words."""
+    median, most = ERRORS[(size_bytes >= 2**20) + (size_bytes > 2**26)]
+    return f"median {median} %, 90th percentile {most} %: on published tables of NCCL's collectives"
+
 
 class Cause(IntEnum):
     """What an execution waited for last. LAUNCH: the launch; TURN: the execution before it in its
