@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from sley import load
 from sley.cli import main
+from support.schedule_files import forest
 
 FEW = ("--topology", "ndv4", "--instances", "1,8", "--channels", 1)
 
@@ -148,3 +150,60 @@ def test_a_collective_stands_for_its_algorithms_that_fit() -> None:
     assert result.exit_code == 0, result.output
     assert "1M  multi-ring-allgather --instances 2 " in result.stdout
     assert "ring-allgather, all-pairs-allgather" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("ring-allreduce", "all-pairs-allreduce", *FEW, "--set", "contention=0.01"),
+        ("ring-allreduce", *FEW, "--out-of-place", "--target", "rccl"),
+        ("{folder}/ring.py:ring", *FEW, "--arg", "shift=2", "--fusion", "--", "8"),
+        ("{folder}/ring.xml", "--topology", "ndv4", "--instances", 1, "--interpreter"),
+    ],
+)
+def test_the_command_of_each_range_gives_its_times(
+    line: tuple[object, ...], tmp_path: Path
+) -> None:
+    sley("compile", "ring-allreduce", "--ranks", 8, "-o", tmp_path / "ring.xml")
+    (tmp_path / "ring.py").write_text(
+        "import sys, sley\n"
+        "def ring(shift):\n"
+        "    @sley.program(sley.AllReduce(ranks=int(sys.argv[1]), chunks=8, in_place=True))\n"
+        "    def program(p):\n"
+        "        for i in range(8):\n"
+        "            c = p.chunk((i + 1 + shift) % 8, 'in', i)\n"
+        "            for step in range(2, 9):\n"
+        "                c = p.chunk((i + step + shift) % 8, 'in', i).reduce(c)\n"
+        "            for step in range(1, 8):\n"
+        "                c = c.copy((i + step + shift) % 8, 'in', i)\n"
+        "    return program\n"
+    )
+    words = [str(word).format(folder=tmp_path) for word in line]
+    end = words.index("--") if "--" in words else len(words)
+    words[end:end] = ["-b", "1K", "-e", "4M", "--json"]
+    result = sley("choose", *words)
+    assert result.exit_code == 0, result.output
+    for one in json.loads(result.stdout)["ranges"]:
+        command = shlex.split(one["command"])[1:]
+        end = command.index("--") if "--" in command else len(command)
+        found = json.loads(sley(*command[:end], "--json", *command[end:]).stdout)["simulations"]
+        assert [s["time_us"] for s in found] == [one["begin"]["time_us"], one["end"]["time_us"]]
+
+
+def test_verbose_prints_the_command_of_each_range() -> None:
+    line = ("choose", "ring-allreduce", *FEW, "-b", "1K", "-e", "1K", "-v")
+    assert (
+        "\n# 1K: sley simulate ring-allreduce --topology ndv4 --protocol LL " in sley(*line).stdout
+    )
+
+
+def test_trees_are_chosen_for_the_collective_that_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "trees.xml"
+    file.write_text(forest(4))
+    line = ("choose", file, "ring-reducescatter", "--topology", "1x4", "--instances", 1)
+    size = ("-b", "1M", "-e", "1M", "--json", "--channels", 1)
+    result = sley(*line, *size, "--collective", "reducescatter")
+    assert result.exit_code == 0, result.output
+    result = sley(*line, *size, "--collective", "allgather")
+    assert result.exit_code == 1
+    assert "C313" in result.stdout

@@ -57,6 +57,15 @@ def sley(*arguments: object) -> Result:
         ("draw ring-allreduce --ranks 4", "Missing option '-o'"),
         ("bench ring-allreduce", "Missing option '--device'"),
         ("choose ring-allreduce", "Missing option '--topology'"),
+        ("choose ring-allreduce --topology 1x2 --collective allgather", "--collective is for XML"),
+        ("verify ring-allreduce --ranks 2 --show-rank 2", "--show-rank: ranks are 0 to 1"),
+        ("run ring-allreduce --ranks 2 -f 1", "expected a number above 1, found 1"),
+        ("run ring-allreduce --ranks 2 -f two", "expected a number above 1, found two"),
+        ("run ring-allreduce --ranks 2 -e 1G -f 1.0001", "--factor 1.0001 makes more than 10000"),
+        (
+            "compile ring-allreduce --ranks 4 --target msccl-executor-nccl -o x.xml",
+            "msccl-executor-nccl is a runtime; its files are for target executor",
+        ),
         ("tune", "Give --topology for a cluster, or --live for this machine"),
         ("sweep ring", "'ring' is not one of 'allreduce'"),
         ("calibrate --from x.txt -o x.toml", "--from and --topology belong together"),
@@ -97,6 +106,7 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
         ("verify /dev/null", "a plan, a program or a schedule"),
         ("simulate ring-allreduce --topology ndv", "Did you mean ndv5 or ndv4"),
         ("simulate ring-allreduce --topology nothing.toml", "No such file or directory"),
+        ("simulate ring-allgather --topology torus:2x3", "error: ring-allgather: C301 unlinked"),
         ("simulate ring-allreduce --topology 2x3x4", "found:    '2x3x4'"),
         ("simulate ring-allreduce --topology 1x4 --ranks 6", "at least 6 ranks"),
         ("simulate ring-allreduce --topology 1x4 --html no/a.html", "a folder that exists"),
@@ -105,7 +115,8 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
         ("compile ring-allreduce --ranks 4 --slots 0", "slots from 1 to 4096"),
         (
             "choose ring-allreduce ring-allgather --topology 1x2",
-            "as ring-allreduce\n  found:    ring-allgather for allgather(2 ranks",
+            "error: ring-allgather: C313 different-collectives\n  expected: programs for allreduce("
+            "2 ranks, 2 chunks, in place), as ring-allreduce\n  found:    ring-allgather for allga",
         ),
         ("compare ring-allreduce ring-allgather --topology 1x2", "ring-allgather: allgather"),
         ("calibrate --from no.txt --topology 1x2 -o x.toml", "No such file or directory"),

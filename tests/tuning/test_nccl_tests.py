@@ -167,6 +167,7 @@ def test_without_scipy_a_fit_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.setattr(nccl_tests, "read", None)  # before any work
     code, text = calibrated(tmp_path, output(TIMES))
     assert code == 1
     assert "S714" in text

@@ -43,9 +43,10 @@ class Given:
             raise click.UsageError("--from and --topology belong together")
 
     def fit(self) -> Fit:
-        """The fit. Errors: S702, S710 to S713, those of topologies."""
+        """The fit. Errors: S702, S710 to S714, those of topologies."""
         from sley.tuning import nccl_tests, table_fit
 
+        table_fit.require_scipy()
         assert self.file is not None
         assert self.topology is not None
         base, file = topologies.find(self.topology), str(self.file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
@@ -13,13 +14,17 @@ from sley import formats
 from sley.cli.collectives import fitting, is_collective
 from sley.cli.nccl import Beside, beside_lines, check_nccl, nccl_beside, note_better_switches
 from sley.cli.options import (
+    ARG,
     COMPILER_OPTIONS,
     PlanCommand,
     Selection,
+    TargetName,
     argument_option,
+    collective_option,
     common_options,
     compiler_options,
     executor_of,
+    flag,
     jobs_option,
     script_arguments,
     size_options,
@@ -27,13 +32,21 @@ from sley.cli.options import (
 from sley.cli.output import Phases, print_json, print_note, report_notes
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
-from sley.cli.sources import is_python, prefer_in_place, program_on, topology_of
+from sley.cli.sources import (
+    MESSAGE_TARGETS,
+    is_python,
+    prefer_in_place,
+    program_on,
+    takes_collective,
+    topology_of,
+)
 from sley.compiler import Choice, Choices, Options, choose
 from sley.deployment import runtime_of, table_of_files
 from sley.errors import SleyError
 from sley.formats import check_folder, write_file
 from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.ir.sizes import size_in_bytes, size_text
 
 TABLE = "plans.toml"
 """The table of the plans in the folder of --output, for `sley package`."""
@@ -56,10 +69,11 @@ LONG = 150_000
 @compiler_options(several=True)
 @simulation_options
 @argument_option
+@collective_option
 @jobs_option
 @click.option(
     "--target",
-    type=click.Choice(list(formats.TARGETS)),
+    type=TargetName(list(formats.TARGETS)),
     help="Only plans that this runtime supports. [executor with -o]",
 )
 @click.option(
@@ -77,6 +91,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     in_place: bool | None,
     simulating: Simulating,
     arguments: dict[str, object],
+    collective: str | None,
     jobs: int,
     target: str | None,
     output: Path | None,
@@ -100,15 +115,16 @@ def choose_command(  # as many parameters as options; click passes each by name
     # The ranges include the last size, even if the factor steps over it.
     last = click.get_current_context().params["end"]
     cluster = topology_of(topology)
-    selections = _selections(what, in_place, arguments)
+    selections = _selections(what, in_place, arguments, collective)
     assert cluster is not None  # --topology is required
     needs = {} if target is None and output is None else _form(runtime).needs
     switches = needs.get("switches", options["switches"]) is not False
 
-    def program_of(one: Selection) -> Program | Plan:
-        return program_on(prefer_in_place(one), cluster, phases, switches=switches)
+    def program_of(one: Selection) -> tuple[Program | Plan, Selection]:
+        return program_on(prefer_in_place(one), cluster, phases, switches=switches), one
 
-    programs = [program for one in selections for program in fitting(one, program_of)]
+    made = [pair for one in selections for pair in fitting(one, program_of)]
+    programs = [program for program, _ in made]
     if nccl:
         check_nccl(programs[0].collective, cluster)
         note_better_switches(topology)
@@ -152,11 +168,15 @@ def choose_command(  # as many parameters as options; click passes each by name
                 theirs = nccl_beside(choices)
         except SleyError as error:  # the search took long, and its result holds
             report_notes(error.diagnostics)
+    commands = [_command(one, made, topology, choices, simulating) for one in choices.ranges]
     if as_json:
         more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
-        print_json(_json(choices, paths) | more | {"seconds": phases.seconds})
+        print_json(_json(choices, commands, paths) | more | {"seconds": phases.seconds})
         return
     click.echo(choices.show())
+    if verbose:
+        for one, command in zip(choices.ranges, commands, strict=True):
+            click.echo(f"# {size_text(one.begin_bytes)}: {command}")
     if theirs:
         click.echo("\n".join(beside_lines(theirs)))
     for path in paths:
@@ -177,11 +197,18 @@ def _form(runtime: str) -> formats.Format:
 
 
 def _selections(
-    what: tuple[str, ...], in_place: bool | None, arguments: dict[str, object]
+    what: tuple[str, ...],
+    in_place: bool | None,
+    arguments: dict[str, object],
+    collective: str | None,
 ) -> list[Selection]:
-    """The selections; those of Python files have the arguments. Errors: click's usage error for
-    arguments without a Python file."""
+    """The selections; those of Python files have the arguments, and those of XML files and
+    schedules the collective. Errors: click's usage error for arguments without a Python file."""
     plain = [Selection(one, in_place=in_place) for one in what]
+    if collective is not None:
+        plain = [replace(o, collective=collective) if takes_collective(o) else o for o in plain]
+        if not any(one.collective for one in plain):
+            raise click.UsageError("--collective is for XML files and schedules")
     if not any(map(_is_python, plain)):
         refuse_arguments(replace(plain[0], arguments=arguments, script=script_arguments()))
     return [
@@ -194,9 +221,60 @@ def _is_python(selection: Selection) -> bool:
     return not is_collective(selection.what) and is_python(selection)
 
 
-def _json(choices: Choices, paths: list[Path]) -> dict[str, Any]:
+def _command(
+    choice: Choice,
+    made: list[tuple[Program | Plan, Selection]],
+    topology: str,
+    choices: Choices,
+    simulating: Simulating,
+) -> str:
+    """The command that simulates a choice at both ends of its range. made: the programs and plans,
+    each with its selection."""
+    named = [
+        one
+        for program, one in made
+        if program is choice.program
+        or (isinstance(program, Plan) and program.name == choice.program.name)
+    ]
+    selection = named[0]
+    words = ["sley", "simulate", selection.what, "--topology", topology]
+    if selection.in_place is not None:
+        words.append("--in-place" if selection.in_place else "--out-of-place")
+    if selection.collective is not None:
+        words += ["--collective", selection.collective]
+    for name, value in selection.arguments.items():
+        words += [ARG, f"{name}={value!r}"]
+    given = {} if choice.as_given else _options_json(choice.options)
+    for word, value in given.items():
+        if isinstance(value, bool):
+            words.append(flag(word) if value else flag(f"no_{word}"))
+        elif value is not None:
+            words += [flag(word), str(value)]
+    if choices.target in MESSAGE_TARGETS and simulating.interpreter is None:
+        words += ["--target", str(choices.target)]
+    elif choices.interpreter:
+        words.append("--interpreter")
+    for value in simulating.values:
+        words += ["--set", value]
+    begin, end = choice.begin_bytes, choice.end_bytes
+    words += ["-b", _exact(begin)]
+    if end > begin:
+        words += ["-e", _exact(end), "-i", str(end - begin)]
+    script = ["--", *selection.script] if selection.script else []
+    return shlex.join([*words, *script])
+
+
+def _exact(size_bytes: int) -> str:
+    text = size_text(size_bytes)
+    return text if size_in_bytes(text) == size_bytes else str(size_bytes)
+
+
+def _json(choices: Choices, commands: list[str], paths: list[Path]) -> dict[str, Any]:
     """The JSON of a table."""
-    ranges = [_range_json(choice) for choice in choices.ranges]
+    ranges = [
+        _range_json(choice) | {"command": command}
+        for choice, command in zip(choices.ranges, commands, strict=True)
+    ]
     for row, path in zip(ranges, paths, strict=False):
         row["file"] = str(path)
     return {

@@ -19,6 +19,7 @@ from sley.cli.options import (
     PlanCommand,
     Selection,
     SizeType,
+    TargetName,
     Whole,
     common_options,
     flag,
@@ -46,7 +47,7 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
 @output_option(f"Write the plan here: {_SUFFIXES}.")
 @click.option(
     "--target",
-    type=click.Choice(list(TARGETS)),
+    type=TargetName(list(TARGETS)),
     help="The runtime to write the plan for; its limits are checked. [XML: executor]",
 )
 @click.option("--min-bytes", type=SizeType(), help="Smallest size of a call. [0, or the file's]")

@@ -159,6 +159,17 @@ class RuntimeName(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+class TargetName(click.Choice[str]):
+    """A target of files, of those given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in deployment.names() and value not in self.choices:
+            names = [n for n in self.choices if deployment.runtime_of(TARGETS[n]).name == value]
+            if names:
+                self.fail(f"{value} is a runtime; its files are for target {names[0]}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class DType(click.Choice[str]):
     """A data type by the name in NumPy or in nccl-tests."""
 
@@ -209,6 +220,23 @@ class _Orders(click.ParamType[tuple[tuple[int, ...], ...]]):
     ) -> tuple[tuple[int, ...], ...]:
         rings = str(value).split(";")
         return tuple(_Numbers().convert(ring, param, ctx) for ring in rings)
+
+
+class Factor(click.ParamType[float]):
+    """The ratio of a size to the one before: more than 1."""
+
+    name = "number"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            factor = float(str(value))
+        except ValueError:
+            factor = 0.0
+        if not 1 < factor < 1e12:
+            self.fail(f"expected a number above 1, found {value!s:.40}", param, ctx)
+        return int(factor) if factor.is_integer() else factor
 
 
 class SizeType(click.ParamType[int]):
@@ -317,6 +345,15 @@ argument_option = click.option(
 """Adds --arg; the command gets the values by name."""
 
 
+collective_option = click.option(
+    "--collective",
+    metavar="FILE.py|NAME",
+    help="The program with the collective of an XML file that does not name it; for ForestColl's "
+    "trees, allgather, reducescatter or allreduce.",
+)
+"""Adds --collective."""
+
+
 def flag(word: str) -> str:
     """An option of the compiler as the command line spells it."""
     return f"--{word.replace('_', '-')}"
@@ -390,12 +427,7 @@ def plan_options(command: F) -> F:
         "ranks are linked, and which share a network card.",
     )
     @argument_option
-    @click.option(
-        "--collective",
-        metavar="FILE.py|NAME",
-        help="A program with the collective of an XML file whose collective is custom; for "
-        "ForestColl's trees: allgather, reducescatter or allreduce.",
-    )
+    @collective_option
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
         options = Options(**{word: values.pop(word) for word in COMPILER_OPTIONS})
@@ -435,13 +467,18 @@ def gather_options(
     return decorate
 
 
-def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[int]:
-    """Sizes from begin to end, each `factor` times the one before, or `step` bytes larger."""
+def sizes_between(begin: int, end: int, factor: float, step: int | None) -> list[int]:
+    """Sizes from begin to end, each `factor` times the one before (rounded down to whole bytes, but
+    larger), or `step` bytes larger."""
     count = (end - begin) // step if step else 0
     if count > _MAX_SIZES:
         raise click.UsageError(f"--step {step} makes {count} sizes; {_MAX_SIZES} are enough")
     sizes = [begin]
-    while (size := sizes[-1] + step if step else sizes[-1] * factor) <= end:
+    while (
+        size := sizes[-1] + step if step else max(int(sizes[-1] * factor), sizes[-1] + 1)
+    ) <= end:
+        if len(sizes) > _MAX_SIZES:
+            raise click.UsageError(f"--factor {factor:g} makes more than {_MAX_SIZES} sizes")
         sizes.append(size)
     return sizes
 
@@ -464,16 +501,16 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
         @click.option(
             "-f",
             "--factor",
-            type=Whole(2),
+            type=Factor(),
             default=2,
             show_default=True,
-            help="Ratio of each size to the one before.",
+            help="Ratio of each size to the one before, such as 2 or 1.5.",
         )
         @click.option(
             "-i", "--step", type=size, help="Bytes from one size to the next, instead of a factor."
         )
         def wrapper(
-            *args: Any, begin: int, end: int | None, factor: int, step: int | None, **values: Any
+            *args: Any, begin: int, end: int | None, factor: float, step: int | None, **values: Any
         ) -> object:
             if end is not None and end < begin:
                 raise click.UsageError(f"--end {end} is less than --begin {begin}")

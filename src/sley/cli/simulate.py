@@ -13,6 +13,7 @@ from sley.cli.options import (
     FILE,
     PlanCommand,
     Selection,
+    TargetName,
     common_options,
     plan_options,
     size_options,
@@ -47,7 +48,7 @@ from sley.simulation import Simulation, Simulator, estimate
 @simulation_options
 @click.option(
     "--target",
-    type=click.Choice(MESSAGE_TARGETS),
+    type=TargetName(MESSAGE_TARGETS),
     help="Simulate the file written for this runtime, as its interpreter executes it.",
 )
 @click.option("--equations", is_flag=True, help="For one size: add ResCCL's equations (3) to (5).")

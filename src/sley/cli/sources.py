@@ -186,6 +186,13 @@ def is_execution_plan(selection: Selection) -> bool:
     return _kind(selection) is recognition.MSCCLPP
 
 
+def takes_collective(selection: Selection) -> bool:
+    """Whether WHAT is a file for which --collective may say the collective."""
+    if collectives.is_collective(selection.what):
+        return False
+    return _kind(selection) in (*recognition.PLANS, *recognition.SCHEDULES)
+
+
 def prefer_in_place(selection: Selection) -> Selection:
     """The selection, in place if the user chose neither: out of place, the library's algorithms
     copy the input, which vendors' collectives don't."""

@@ -7,14 +7,25 @@ from dataclasses import replace
 import click
 
 from sley import formats
-from sley.cli.options import PlanCommand, Selection, SizeType, common_options, flag, plan_options
+from sley.cli.options import (
+    PlanCommand,
+    Selection,
+    SizeType,
+    TargetName,
+    Whole,
+    common_options,
+    flag,
+    plan_options,
+)
 from sley.cli.output import Phases, print_json, report_notes
 from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refuse_foreign
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.files import verify_file
 from sley.formats import keywords
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
+from sley.report.tables import plan_table
 from sley.verification import Proof, verify
 
 
@@ -22,7 +33,7 @@ from sley.verification import Proof, verify
 @plan_options
 @click.option(
     "--target",
-    type=click.Choice(list(formats.TARGETS)),
+    type=TargetName(list(formats.TARGETS)),
     help="Prove a file as this runtime reads it, or a plan within its limits.",
 )
 @click.option(
@@ -33,12 +44,14 @@ from sley.verification import Proof, verify
 @click.option(
     "--slot-bytes", type=SizeType(), help="For an XML file with --target: size of a slot."
 )
+@click.option("--show-rank", type=Whole(0), help="Print the blocks of this rank.")
 @common_options
 def verify_command(
     selection: Selection,
     target: str | None,
     max_bytes: int | None,
     slot_bytes: int | None,
+    show_rank: int | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -67,6 +80,7 @@ def verify_command(
             end = (
                 f"This is what the file means; --target proves what a runtime makes of it: {names}."
             )
+    shown = [] if show_rank is None else _table(proofs[0].plan, show_rank)
     if as_json:
         print_json(
             {
@@ -85,6 +99,8 @@ def verify_command(
         click.echo(proof.holds)
     if end:
         click.echo(end)
+    if shown:
+        click.echo("\n".join(shown))
     phases.report()
 
 
@@ -113,6 +129,15 @@ def _prove_plan(selection: Selection, target: str | None, phases: Phases) -> Pro
         with phases("limits"):
             formats.check(plan, target)
     return proof
+
+
+def _table(plan: Plan | OneSidedPlan, rank: int) -> list[str]:
+    """The blocks of a rank. Errors: click's usage error."""
+    if isinstance(plan, OneSidedPlan):
+        raise click.UsageError("--show-rank is for plans with messages, not for MSCCL++'s")
+    if rank >= plan.ranks:
+        raise click.UsageError(f"--show-rank: ranks are 0 to {plan.ranks - 1}")
+    return plan_table(plan, rank)
 
 
 def _row(proof: Proof) -> dict[str, object]:

@@ -22,6 +22,7 @@ from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import checked_sizes
+from sley.ir.sources import place_to_mend
 from sley.ir.topology import Topology
 from sley.passes.lift import lift
 from sley.topologies import topology_of
@@ -341,7 +342,7 @@ def _contenders(programs: object) -> list[Contender]:
         c = one.collective
         if any(getattr(c, n) != getattr(first, n) for n in ("name", "ranks", "root", "in_place")):
             raise C313.error(
-                at=one.sources.whole,
+                at=place_to_mend(one.sources.whole, one.name),
                 expected=f"programs for {first}, as {given[0].name}",
                 found=f"{one.name} for {c}",
                 remedy=_SAME_PLACE if c.name == first.name and c.ranks == first.ranks else "",

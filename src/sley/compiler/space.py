@@ -221,7 +221,7 @@ class Candidate:
     index: lower for simpler candidates.
     as_given: whether it is the plan of a contender, of which `options` has the protocol
         and the limit of blocks.
-    least: the lower bound of its times.
+    least: the lower bound of its times. simulator: simulates it, as a target runs it.
     """
 
     index: int
@@ -292,15 +292,13 @@ def candidates(
     )
     # All are for one collective, whose bounds don't depend on how finely a program cuts it.
     bounds = Bounds.of(programs[0].collective, topology)
-    return [
-        Candidate(
-            index=index,
-            **one._asdict(),
-            least=LeastTime.of(one.plan, topology, interpreter=interpreter),
-            simulator=Simulator(one.plan, topology, interpreter=interpreter, bounds=bounds),
-        )
-        for index, one in enumerate(kept)
-    ]
+    made = []
+    for index, one in enumerate(kept):
+        run = one.plan if space.target is None else space.target.simulated(one.plan)
+        least = LeastTime.of(run, topology, interpreter=interpreter)
+        simulator = Simulator(run, topology, interpreter=interpreter, bounds=bounds)
+        made.append(Candidate(index=index, **one._asdict(), least=least, simulator=simulator))
+    return made
 
 
 def _limit(options: Options) -> int:

@@ -41,6 +41,11 @@ class Target:
         max_bytes: None for a file without a limit."""
         return None if max_bytes is None or max_bytes >= NO_LIMIT else max_bytes
 
+    def simulated(self, plan: Plan) -> Plan:
+        """The plan whose times are those of the runtime: with the operations that it has, for one
+        that the simulator knows."""
+        return plan
+
 
 T = TypeVar("T", bound=Target)
 V = TypeVar("V")

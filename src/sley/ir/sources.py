@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sley.errors import Place
 from sley.ir.tables import NONE, IntArray, Table
+
+_ALGORITHMS = str(Path(__file__).resolve().parents[1] / "algorithms")
+"""The folder of the library's algorithms."""
+
+
+def place_to_mend(place: Place, name: str) -> Place:
+    """The place in a program that its user can mend: of an algorithm of the library, its name."""
+    return Place(detail=name) if place.file.startswith(_ALGORITHMS) else place
 
 
 @dataclass(frozen=True, eq=False, repr=False)

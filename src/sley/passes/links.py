@@ -9,6 +9,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.compiler import C301, C305, C315
 from sley.ir.program import Program
+from sley.ir.sources import place_to_mend
 from sley.ir.tables import NONE, BoolArray, IntArray, numbering
 from sley.ir.topology import Topology
 from sley.topologies import machine_names
@@ -39,7 +40,7 @@ def check_links(program: Program, topology: Topology) -> None:
         src, dst = int(t.src[row]), int(t.dst[row])
         neighbours = ", ".join(map(str, np.flatnonzero(topology.linked[src]).tolist()))
         raise C301.error(
-            at=program.sources.place(int(t.source[row])),
+            at=place_to_mend(program.sources.place(int(t.source[row])), program.name),
             expected=f"a transfer from rank {src} to a rank that it is linked to: {neighbours}",
             found=f"rank {src} -> rank {dst}, which {topology.name} does not link "
             f"({len(missing)} such transfers)",
@@ -60,7 +61,7 @@ def check_switches(program: Program, topology: Topology) -> None:
         found = f"{topology.name}, whose switches don't"
     else:
         return
-    at = program.sources.place(int(t.source[row]))
+    at = place_to_mend(program.sources.place(int(t.source[row])), program.name)
     raise C315.error(at=at, expected=expected, found=found)
 
 

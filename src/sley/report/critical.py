@@ -31,7 +31,7 @@ class CriticalStep:
     causes: the last cause of waiting of each execution, each once.
     ops: names of the operations.
     ranks: the ranks of the executions, each once, in the order of the path.
-    line: "ring.py:7", or "ring.py:7 from ring.py:3" if a function has the line and is called there;
+    line: "ring.py:7", or "ring.py:7 from :3" if a function has the line and is called there;
         empty if the plan has no source lines.
     first: the first execution's instruction; `Plan.label` names it.
     """
@@ -87,7 +87,12 @@ def longest_steps(steps: list[CriticalStep], most: int) -> list[int]:
 
 
 def _line(place: Place) -> str:
-    return " from ".join(one.short for one in (place, *place.callers))
+    """The place and its callers; a file that several have in turn is named once."""
+    words, file = "", None
+    for one in (place, *place.callers):
+        own = one.short if one.file != file else f":{one.line}"
+        words, file = f"{words} from {own}" if words else own, one.file
+    return words
 
 
 def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:

@@ -220,6 +220,14 @@ def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
     return chosen
 
 
+def require_scipy() -> None:
+    """Raises S714 without SciPy."""
+    try:
+        import scipy.optimize  # noqa: F401
+    except ImportError as error:
+        raise S714.error(expected="SciPy", found=str(error)) from error
+
+
 def fit(
     base: Topology,
     points: Sequence[Measured],
@@ -234,10 +242,9 @@ def fit(
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, S714, D932.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise S714.error(expected="SciPy", found=str(error)) from error
+    require_scipy()
+    from scipy.optimize import least_squares
+
     sizes = sorted(point.size_bytes for point in used)
     told = [
         name

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sley.formats.format import NO_LIMIT, Target
+from sley.formats.rewriting import remove_nops, unfuse
+from sley.ir.plan import Plan
 from sley.ir.words import Op, Protocol
 
 SUFFIX = ".xml"
@@ -71,6 +73,10 @@ class XmlTarget(Target):
         if most is None or most >= NO_LIMIT or (most == 0 and self.no_limit_bytes == 0):
             return None
         return most if self.max_is_inclusive else most - 1
+
+    def simulated(self, plan: Plan) -> Plan:
+        """See `Target`."""
+        return unfuse(remove_nops(plan), self.operations)
 
 
 _COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}

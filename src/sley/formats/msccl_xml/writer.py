@@ -32,7 +32,6 @@ from sley.formats.msccl_xml.words import (
     name_and_chunks,
 )
 from sley.formats.problems import Problems
-from sley.formats.rewriting import remove_nops, unfuse
 from sley.ir.plan import Plan
 from sley.ir.sizes import text_in_bytes
 from sley.ir.tables import NONE
@@ -117,7 +116,7 @@ def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
     check_tables(plan, problems)
     problems.raise_any()
     refuse_groups(plan)
-    plain = unfuse(remove_nops(plan), target.operations)
+    plain = target.simulated(plan)
     peers, steps = peers_of(plain), steps_of(plain, target.reduce_run)
     check_peers(plain, peers, problems)
     check_memory(plain, target, problems)
