@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from sley.communicator import Copies, Network, Settings
+from sley.communicator import Communicator, Copies, LocalStore, Network, Settings
 from sley.communicator.stats import log_to_stderr
 from sley.errors import SleyError
+from support.threads_group import Ranks
 
 
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +22,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         "SLEY_COPIES": "Streamed",
         "SLEY_NETWORK": "TCP",
         "SLEY_PLAN_DIR": "plans",
+        "SLEY_PLAN_DIR_STRICT": "1",
         "SLEY_TUNER": "policy.zip",
         "SLEY_EXPLORE": "0.05",
     }.items():
@@ -25,17 +30,20 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     found = Settings.from_environment(slots=16)
     assert (found.timeout_s, found.cma, found.plan_dir, found.slots) == (2.5, False, "plans", 16)
     assert (found.copies, found.network) == (Copies.STREAMED, Network.TCP)
+    assert found.plan_dir_strict
     assert (found.tuner, found.explore) == ("policy.zip", 0.05)
     assert Settings.from_environment(copies="cached").copies is Copies.CACHED
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR", "TUNER", "EXPLORE"):
+    for name in ("TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR", "PLAN_DIR_STRICT", "TUNER"):
         monkeypatch.setenv(f"SLEY_{name}", "")
     assert Settings.from_environment() == Settings()
 
 
-@pytest.mark.parametrize("name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK", "EXPLORE"])
+@pytest.mark.parametrize(
+    "name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR_STRICT", "EXPLORE"]
+)
 def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"SLEY_{name}", "fast")
     with pytest.raises(SleyError, match=f"SLEY_{name}='fast'") as caught:
@@ -77,3 +85,31 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SleyError) as caught:
         Settings(**wrong)
     assert caught.value.code == "R514"
+
+
+def test_an_invalid_file_in_a_strict_folder_of_plans_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "own.xml").write_text("<algo")
+    own = Settings(timeout_s=10, use_cache=False, plan_dir=tmp_path)
+    errors: list[SleyError | None] = [None, None]
+    store = LocalStore()
+
+    def start(rank: int) -> None:
+        settings = replace(own, plan_dir=tmp_path if rank else None, plan_dir_strict=True)
+        try:
+            Communicator(store, rank, 2, settings=settings).close()
+        except SleyError as error:
+            errors[rank] = error
+
+    threads = [Thread(target=start, args=(rank,)) for rank in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    other, mine = errors
+    assert mine is not None
+    assert (mine.code, mine.diagnostics[0].places[0].file) == ("F401", str(tmp_path / "own.xml"))
+    assert other is not None
+    assert other.code == "N608"
+    assert "rank 1" in str(other)
+    with Ranks(2, own) as group:  # a warning only
+        assert [code.code for code in group.comms[0].plans.problems] == ["F401"]

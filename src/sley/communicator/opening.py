@@ -16,6 +16,8 @@ from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import logger
 from sley.communicator.tuner import Tuner
 from sley.engine import native
+from sley.errors import SleyError
+from sley.errors.remote import telling
 from sley.rendezvous.bootstrap import Rendezvous
 from sley.selection.plans import Plans
 
@@ -45,9 +47,12 @@ def open_core(
     name: str,
     opened: contextlib.ExitStack,
 ) -> Core:
-    """The core of the communicator `name`. `opened` closes it. Errors: N61x, R507."""
+    """The core of the communicator `name`. `opened` closes it. Errors: N61x, R507, those of
+    `_plans`."""
     rank, hosts = rendezvous.rank, rendezvous.hosts
     check_slots(settings, hosts)
+    with telling(rendezvous.refuse):
+        plans = _plans(rendezvous, tuner, settings, name)
     fabric = memory.fabric(rendezvous)
     fabric.watch(_processes_to_watch(rendezvous, opened))
     transport = connect(fabric, rendezvous, settings.network, settings.timeout_s)
@@ -60,7 +65,6 @@ def open_core(
     opened.callback(calls.close)
     opened.callback(fabric.close)
     opened.callback(fabric.settle, _SETTLE_S)
-    plans = _plans(rendezvous, tuner, settings, name)
     loader = Loader(fabric, rank, hosts, settings, plans, name)
     ready = ReadyCalls(
         plans, loader, calls, hosts, rank=rank, name=name, timeout_s=settings.timeout_s
@@ -73,13 +77,14 @@ def open_core(
 
 
 def _plans(rendezvous: Rendezvous, tuner: Tuner, settings: Settings, name: str) -> Plans:
-    """The plans of a communicator, with the policy on which all ranks have agreed."""
+    """The plans of a communicator, with the policy on which all ranks have agreed. Errors: those of
+    the files in a strict folder of plans."""
     hosts = rendezvous.hosts
     offered = [description.offered for description in rendezvous.descriptions]
     policy, problems = tuner.agree(offered, hosts)
     if policy is not None and rendezvous.rank == 0:
         logger.info("%s: the policy %s, for %s", name, settings.tuner, policy.machine)
-    return Plans(
+    plans = Plans(
         hosts,
         slots=settings.slots,
         channels=settings.channels,
@@ -88,6 +93,9 @@ def _plans(rendezvous: Rendezvous, tuner: Tuner, settings: Settings, name: str) 
         policy=policy,
         problems=problems,
     )
+    if settings.plan_dir_strict and plans.folder_problems:
+        raise SleyError(list(plans.folder_problems))
+    return plans
 
 
 def _processes_to_watch(

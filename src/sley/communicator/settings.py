@@ -43,6 +43,7 @@ _VARIABLES = (
     "SLEY_NETWORK",
     "SLEY_NICS",
     "SLEY_PLAN_DIR",
+    "SLEY_PLAN_DIR_STRICT",
     "SLEY_RECORD",
     "SLEY_REPLACE_GLOO",
     "SLEY_TIMEOUT_S",
@@ -66,8 +67,9 @@ class Settings:
     cma: whether ranks of a host copy large messages straight out of one another's memory, where
         the system allows it (cross memory attach).
     copies: how large messages are copied within a host; calls that can't use it are CACHED.
-    network: the transport between hosts. plan_dir: a folder of user plans. use_cache: whether
-        compiled plans are kept on disk.
+    network: the transport between hosts. plan_dir: a folder of user plans; plan_dir_strict: whether
+        an invalid file in it ends the start, instead of a warning. use_cache: whether compiled
+        plans are kept on disk.
     tuner: the file of a policy, which is used if all ranks have it. explore: the most of a call's
         repetitions that may try the policy's alternatives, as a fraction; at most 0.1, 0: none.
     """
@@ -80,6 +82,7 @@ class Settings:
     copies: Copies = Copies.AUTO
     network: Network = Network.AUTO
     plan_dir: str | os.PathLike[str] | None = None
+    plan_dir_strict: bool = False
     use_cache: bool = True
     tuner: str | os.PathLike[str] | None = None
     explore: float = 0.0
@@ -96,7 +99,8 @@ class Settings:
             raise _bad("tuner", "as the path of a file", self.tuner)
         if not is_real(self.explore) or not 0 <= self.explore <= _MOST_EXPLORE:
             raise _bad("explore", f"as a number from 0 to {_MOST_EXPLORE}", self.explore)
-        for name, flag in (("cma", self.cma), ("use_cache", self.use_cache)):
+        for name in ("cma", "plan_dir_strict", "use_cache"):
+            flag = getattr(self, name)
             if not isinstance(flag, bool):
                 raise _bad(name, "as True or False", flag)
         object.__setattr__(self, "network", member(Network, self.network, "network", R514))
@@ -105,7 +109,8 @@ class Settings:
     @classmethod
     def from_environment(cls, **settings: Any) -> Settings:
         """The given settings; the others come from the environment: SLEY_TIMEOUT_S, SLEY_CMA,
-        SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR, SLEY_TUNER, SLEY_EXPLORE."""
+        SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR, SLEY_PLAN_DIR_STRICT, SLEY_TUNER,
+        SLEY_EXPLORE."""
         _log_misspelt()
         found: dict[str, Any] = {}
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
@@ -118,6 +123,8 @@ class Settings:
             found["network"] = member(Network, network, "SLEY_NETWORK", R514)
         if folder := os.environ.get("SLEY_PLAN_DIR"):
             found["plan_dir"] = folder
+        if strict := os.environ.get("SLEY_PLAN_DIR_STRICT"):
+            found["plan_dir_strict"] = read_flag("SLEY_PLAN_DIR_STRICT", strict)
         if tuner := os.environ.get("SLEY_TUNER"):
             found["tuner"] = tuner
         if explore := os.environ.get("SLEY_EXPLORE"):

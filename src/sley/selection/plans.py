@@ -179,6 +179,11 @@ class Plans:
         )
         self.changes: list[Change] = []
 
+    @property
+    def folder_problems(self) -> tuple[Diagnostic, ...]:
+        """The problems of the files in the folder of user plans."""
+        return self._folder.problems
+
     def find(
         self, kind: str, size_bytes: int, *, in_place: bool = False, root: int = 0
     ) -> ReadyPlan:
