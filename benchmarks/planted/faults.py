@@ -1057,8 +1057,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "cli: the last size is left out",
         "cli",
-        "sizes[-1] * factor) <= end:",
-        "sizes[-1] * factor) < end:",
+        "    ) <= end:\n        if len(sizes) > _MAX_SIZES:",
+        "    ) < end:\n        if len(sizes) > _MAX_SIZES:",
     ),
     _fault(
         "cli: wrong elements out of place are not counted",
