@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import sley
 from sley.devices.settings import Settings
-from sley.devices.step_model import COPIES, STEPS, Latencies, Step, data_bytes
+from sley.devices.step_model import COPIES, STEPS, SWITCHED, Latencies, Step, data_bytes
 from sley.ir.words import Protocol
 
 BLOCKS = 16
@@ -144,5 +144,22 @@ def copies_table() -> str:
     return "\n".join(lines)
 
 
+def switch_table() -> str:
+    """A step from rank to rank and one through a switch, in Markdown. Of each byte of a rank's part
+    every link of the 8 GPUs carries 9 in each direction: the switch reads and writes 8 parts, and
+    the rank that reduces its own part reads the sum and writes it."""
+    link, latencies = float(sley.topologies.dgx_h100().links.GBps[0]), Latencies()
+    lines = ["| a step | one batch | a block's rate | fill the links |", "|---|---|---|---|"]
+    for what, step, carried in (
+        ("Simple, from a rank to the next", STEPS[Protocol.SIMPLE], 1),
+        ("through the switch, from 7 ranks and to them", SWITCHED, 9),
+    ):
+        us = step.time_us(step.batch_bytes * step.threads, latencies)
+        rate = step.rate_GBps(latencies)
+        blocks = math.ceil(link / carried / rate)
+        lines.append(f"| {what} | {us:.1f} us | {rate:.0f} GB/s | {blocks} blocks |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print("\n\n".join([table(), slices_table(), copies_table()]))
+    print("\n\n".join([table(), slices_table(), copies_table(), switch_table()]))

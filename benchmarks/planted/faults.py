@@ -776,6 +776,8 @@ FAULTS: tuple[Fault, ...] = (
         "devices codegen",
         "!to.stays && out > slots) {",
         "!to.stays && out > slots + 1) {",
+        "!to.stays && out > slots; ++m) {",
+        "!to.stays && out > slots + 1; ++m) {",
     ),
     _fault(
         "kernel: a counter is read without acquire",
@@ -794,12 +796,20 @@ FAULTS: tuple[Fault, ...] = (
         "devices codegen",
         "        fence();\n        publish(state.senders[to.peer].published, out);\n",
         "        publish(state.senders[to.peer].published, out);\n",
+        "        fence();\n        SLEY_ROLLED\n",
+        "        SLEY_ROLLED\n",
     ),
     _fault(
         "kernel: a message is published before its fence",
         "devices codegen",
         "        fence();\n        publish(state.senders[to.peer].published, out);\n",
         "        publish(state.senders[to.peer].published, out);\n        fence();\n",
+        "        fence();\n        SLEY_ROLLED\n"
+        "        for (i32 m = 0; m < to.members; ++m) "
+        "publish(state.senders[to.peer + m].published, out);\n",
+        "        SLEY_ROLLED\n"
+        "        for (i32 m = 0; m < to.members; ++m) "
+        "publish(state.senders[to.peer + m].published, out);\n        fence();\n",
     ),
     _fault(
         "kernel: a step is published without a fence",
@@ -890,6 +900,8 @@ FAULTS: tuple[Fault, ...] = (
         "ir",
         "taken = np.flatnonzero(messages.send_of != NONE)",
         "taken = np.flatnonzero(messages.send_of > len(plan.instructions))",
+        "(places(messages.send, buffer, index), places(messages.receive, buffer, index)),",
+        "(places(messages.send[:0], buffer, index), places(messages.send[:0], buffer, index)),",
     ),
     _fault(
         "kernel: a call ends before others have read its memory",
@@ -908,6 +920,30 @@ FAULTS: tuple[Fault, ...] = (
         "devices codegen",
         "(w + 0x7FFFu + ((w >> 16) & 1u)) >> 16",
         "(w + 0x8000u) >> 16",
+    ),
+    _fault(
+        "kernel: what a switch stores is not ordered with the counters",
+        "devices",
+        "if (to.members > 1) fence_aliases();",
+        "if (to.members < 1) fence_aliases();",
+    ),
+    _fault(
+        "kernel: a message to a group is published to the first member",
+        "devices",
+        "for (i32 m = 0; m < to.members; ++m) publish(",
+        "for (i32 m = 0; m < 1; ++m) publish(",
+    ),
+    _fault(
+        "kernel: of a partial vector all elements are written",
+        "devices",
+        "const i32 whole = addresses % 16 == 0 ? p.length / kUnit : 0;",
+        "const i32 whole = addresses % 16 == 0 ? vectors : 0;",
+    ),
+    _fault(
+        "codegen: connections of several groups are a bundle",
+        "devices",
+        " or (uses != uses[first]).any()",
+        "",
     ),
     _fault(
         "codegen: a sum that is part of another is divided at once",
@@ -947,6 +983,12 @@ FAULTS: tuple[Fault, ...] = (
         "devices",
         '        found["divisions"] += group.first_division * DIVISION.itemsize\n',
         "",
+    ),
+    _fault(
+        "windows: the lanes of a window overlap",
+        "devices",
+        "                sizes[at] += room\n",
+        "                sizes[at] += room // 2\n",
     ),
     # ---- Bounds
     _fault(

@@ -44,6 +44,14 @@ def test_the_text_of_a_direct_plan_with_holds_equals_the_golden_file(golden: Gol
     golden("direct_alltoall_2.txt", found.text)
 
 
+def test_the_text_of_a_plan_for_switches_equals_the_golden_file(golden: Golden) -> None:
+    plan = sley.compile(build("nvls-allreduce", ranks=3, in_place=True))
+    found = Kernels.of(plan, switches=True)
+    assert ".of(2)" in found.text
+    golden("nvls_allreduce_3.txt", found.text)
+    assert ".of(" not in Kernels.of(plan).text
+
+
 def calls(text: str) -> int:
     return len(re.findall(r"^ +\w+\(tile, step", text, re.MULTILINE))
 

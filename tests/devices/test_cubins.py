@@ -97,6 +97,17 @@ def test_kernels_of_every_reduction_compile_without_spills(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", Engine)
+@pytest.mark.parametrize("op", ["SUM", "AVG", "BXOR"])
+@pytest.mark.parametrize("dtype", DATA_TYPES)
+def test_kernels_of_groups_compile_without_spills(dtype: str, op: str, engine: Engine) -> None:
+    """Those of a switch, which GPUs have since sm_90, and of reductions that it hasn't."""
+    plan = sley.compile(build("nvls-allreduce", ranks=8, in_place=True))
+    found = Kernels.of(plan, switches=True)
+    check(found, engine, dtype, "sm_90", sley.ReduceOp[op], one_gpu=False)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_kernels_for_several_gpus_compile_without_spills(protocol: str, architecture: str) -> None:

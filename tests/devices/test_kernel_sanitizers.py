@@ -16,17 +16,18 @@ import sley
 from support.sanitized import START
 
 SUPPORT = Path(__file__).parent.parent / "support"
-ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted"
+ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted,simple:switches:generated"
 EVERYTHING = [
     f"{protocol.name.lower()}:{plans}"
     for protocol in sley.Protocol
     for plans in ("tiles", "tasks", "library")
-] + ["direct:holds"]
+] + ["direct:holds", "simple:switches"]
 BROKEN = [
     "simple:tiles:generated",
     "ll128:tiles:interpreted",
     "direct:holds:generated",
     "ll:tasks:interpreted",
+    "simple:switches:generated",
 ]
 THREADS = ",".join([*BROKEN, "simple:tasks:interpreted", "direct:tiles:interpreted"])
 """Every protocol, both engines and every kind of plan, with few texts to compile."""

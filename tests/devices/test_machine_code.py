@@ -31,28 +31,39 @@ STEPS = (
 )
 TABLE = "machine-code.txt"
 HEAD = """\
-Kernels of a ring of 8 ranks on 8 GPUs, for {architecture} with {threads} threads.
+Kernels of a ring of 8 ranks on 8 GPUs, for {architecture} with {threads} threads. Switch: kernels
+of nvls-allreduce, with Simple, whose recv_reduce_copy_send has groups at both sides.
 
 Behind "|" is what NVRTC {version} makes of them; what is before it holds for every version, except
 the numbers of "number x bytes". Instructions are counted once, however often they run. acquires:
 loads of counters that order what follows. in flight: the most bytes of data that a thread loads
 before it stores any. named: barriers of some threads, "barrier:threads". strong: loads, without
 acquires, and stores of what others write or read at the same time: counters, flags and reports.
-Polls must be strong. loads, stores: all others.
+Polls must be strong. Stores of 16 bytes through a switch are strong, too. switched: loads through
+it. loads, stores: all others.
 
 """
 TITLE = "{:6} {:8} {:11} {:21} "
 KERNEL = "{:>9} {:>5} | {:>9} {:>8}"
-STEP = "{:>6} {:>8} {:>8} {:>9} {:>6}  {:12} {:13} | {:17} {}"
-COLUMNS = ("fences", "acquires", "barriers", "in flight", "named", "strong loads", "strong stores")
+STEP = "{:>6} {:>8} {:>8} {:>9} {:>6}  {:12} {:13} {:8} | {:17} {}"
+COLUMNS = (
+    *("fences", "acquires", "barriers", "in flight", "named", "strong loads", "strong stores"),
+    "switched",
+)
 
-Case = tuple[sley.Protocol, str, Engine]
-CASES: list[Case] = list(product(sley.Protocol, ("float32", "bfloat16"), Engine))
+SWITCH, GROUPED = "Switch", "recv_reduce_copy_send"
+Case = tuple[str, str, Engine]
+"""A protocol's name, or SWITCH; a type; an engine."""
+CASES: list[Case] = [
+    *product([p.value for p in sley.Protocol], ("float32", "bfloat16"), Engine),
+    *product([SWITCH], ("float32", "bfloat16"), [Engine.GENERATED]),
+]
 SAMPLE: list[Case] = [
-    (sley.Protocol.SIMPLE, "bfloat16", Engine.GENERATED),
-    (sley.Protocol.LL, "float32", Engine.GENERATED),
-    (sley.Protocol.LL128, "bfloat16", Engine.GENERATED),
-    (sley.Protocol.DIRECT, "float32", Engine.INTERPRETED),
+    ("Simple", "bfloat16", Engine.GENERATED),
+    ("LL", "float32", Engine.GENERATED),
+    ("LL128", "bfloat16", Engine.GENERATED),
+    ("Direct", "float32", Engine.INTERPRETED),
+    (SWITCH, "float32", Engine.GENERATED),
 ]
 
 
@@ -66,16 +77,20 @@ STEPS_TITLE = title("primitive") + STEP.format(*COLUMNS, "loads", "stores")
 
 def compile_case(case: Case) -> tuple[Compiled, dict[str, Code]]:
     protocol, dtype, engine = case
-    plan = sley.compile(build("ring-allreduce", ranks=8, in_place=True), protocol=protocol)
+    if protocol == SWITCH:
+        plan = sley.compile(build("nvls-allreduce", ranks=8, in_place=True))
+    else:
+        plan = sley.compile(build("ring-allreduce", ranks=8, in_place=True), protocol=protocol)
     variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, sley.ReduceOp.SUM, THREADS)
-    compiled = compiled_text(Kernels.of(plan).source(engine, variant), ARCHITECTURE)
+    text = Kernels.of(plan, switches=protocol == SWITCH).source(engine, variant)
+    compiled = compiled_text(text, ARCHITECTURE)
     return compiled, functions(compiled.cubin)
 
 
 def rows(case: Case) -> tuple[list[str], list[str]]:
     """The rows of the table for a case: its kernels, and those of STEPS that they contain."""
     protocol, dtype, engine = case
-    start = partial(TITLE.format, protocol.value, dtype, engine.value)
+    start = partial(TITLE.format, protocol, dtype, engine.value)
     compiled, code = compile_case(case)
     kernels, steps = [], []
     for name in KERNELS:
@@ -87,7 +102,7 @@ def rows(case: Case) -> tuple[list[str], list[str]]:
         c = code[name]
         numbers = STEP.format(
             *(c.fences, c.acquires, c.barriers, c.in_flight, ",".join(c.named) or "-"),
-            *map(by_width, (c.strong_loads, c.strong_stores, c.loads, c.stores)),
+            *map(by_width, (c.strong_loads, c.strong_stores, c.switched, c.loads, c.stores)),
         )
         steps.append((start(name) + numbers).rstrip())
     return kernels, steps
@@ -135,14 +150,27 @@ def test_machine_code_of_every_case_is_that_of_the_table(golden: Golden) -> None
     check(CASES, golden)
 
 
-FAULTS = (  # a text, what replaces it, and the column of the primitive that shows it
-    ("bool any_thread(bool flag) { ", "{}__threadfence_system(); ", "send", "fences"),
-    ('"st.relaxed." SLEY_SCOPE ".global.v2.u64', '"st.global.v2.u64', "send", "strong stores"),
-    ('"ld.relaxed." SLEY_SCOPE ".global.v2.u64', '"ld.global.v2.u64', "recv", "strong loads"),
-    ('"st.relaxed." SLEY_SCOPE ".global.u64', '"st.global.u64', "publish_step", "strong stores"),
-    ('"n"(workers()) : "memory"', '"n"(SLEY_THREADS) : "memory"', "send", "named"),
-    ("st.release.sys.", "st.relaxed.sys.", "give_up", "fences"),
-)
+WORDS, SWITCHED = ("LL", "float32", Engine.GENERATED), (SWITCH, "float32", Engine.GENERATED)
+FAULTS = {  # of a case: a text, what replaces it, and the column of the primitive that shows it
+    WORDS: (
+        ("bool any_thread(bool flag) { ", "{}__threadfence_system(); ", "send", "fences"),
+        ('"st.relaxed." SLEY_SCOPE ".global.v2.u64', '"st.global.v2.u64', "send", "strong stores"),
+        ('"ld.relaxed." SLEY_SCOPE ".global.v2.u64', '"ld.global.v2.u64', "recv", "strong loads"),
+        (
+            '"st.relaxed." SLEY_SCOPE ".global.u64',
+            '"st.global.u64',
+            "publish_step",
+            "strong stores",
+        ),
+        ('"n"(workers()) : "memory"', '"n"(SLEY_THREADS) : "memory"', "send", "named"),
+        ("st.release.sys.", "st.relaxed.sys.", "give_up", "fences"),
+    ),
+    SWITCHED: (
+        ('"fence.proxy.alias;"', '""', GROUPED, "fences"),
+        ("multimem.st.relaxed.sys.", "multimem.st.weak.", GROUPED, "strong stores"),
+        ("kSwitchReduces = SLEY_SWITCH_BYTES > 0", "kSwitchReduces = false", GROUPED, "switched"),
+    ),
+}
 
 
 def cells(rows: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -154,26 +182,26 @@ def cells(rows: Iterable[str]) -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.mark.parametrize("case", [WORDS, pytest.param(SWITCHED, marks=pytest.mark.slow)])
 def test_faults_in_the_primitives_are_not_in_the_table(
-    golden: Golden, monkeypatch: pytest.MonkeyPatch
+    case: Case, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if golden.update:
         pytest.skip("compares")
-    case = (sley.Protocol.LL, "float32", Engine.GENERATED)
     skip_without_nvrtc()
     sound = cells(rows(case)[1])
-    source = Kernels.source
+    source, faults = Kernels.source, FAULTS[case]
 
     def with_faults(self: Kernels, engine: Engine, variant: Variant) -> str:
         text = source(self, engine, variant)
-        for old, new, *_ in FAULTS:
+        for old, new, *_ in faults:
             assert text.count(old) == 1, old
             text = text.replace(old, new.format(old))
         return text
 
     monkeypatch.setattr(Kernels, "source", with_faults)
     faulty = cells(rows(case)[1])
-    unseen = [new for _, new, name, column in FAULTS if sound[name][column] == faulty[name][column]]
+    unseen = [new for _, new, name, column in faults if sound[name][column] == faulty[name][column]]
     assert not unseen
-    with pytest.raises(AssertionError, match="give_up"):
+    with pytest.raises(AssertionError, match=faults[-1][2]):
         check([case], golden)

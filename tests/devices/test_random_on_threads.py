@@ -17,7 +17,7 @@ from support.device_calls import CHUNK_BYTES, Call, executor, wrong
 from support.examples import examples
 from support.random_options import random_options
 from support.random_plans import random_plan
-from support.random_programs import random_programs
+from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import random_transfers, random_trees
 
 GUARD = -7
@@ -168,3 +168,16 @@ def test_many_random_plans_are_right_as_generated_text(
     plan: sley.Plan, data: st.DataObject
 ) -> None:
     check(plan, Engine.GENERATED, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(random_programs(max_operations=8, groups=True), st.sampled_from([1, 2]), st.data())
+def test_many_random_groups_are_right_in_the_interpreter(
+    source: RandomProgram, instances: int, data: st.DataObject
+) -> None:
+    """With reductions that a switch has, and others; at times connections have messages of several
+    groups, which are then sent one by one."""
+    ops = [sley.ReduceOp.SUM, sley.ReduceOp.AVG, sley.ReduceOp.BXOR, sley.ReduceOp.MAX]
+    plan = sley.compile(source.program, instances=instances)
+    check(plan, Engine.INTERPRETED, data, ops)

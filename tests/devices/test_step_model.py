@@ -12,15 +12,15 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.devices import Settings
-from sley.devices.step_model import COPIES, STEPS, Latencies, data_bytes, estimated_model
+from sley.devices.step_model import COPIES, STEPS, SWITCHED, Latencies, data_bytes, estimated_model
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE_CODE = ROOT / "tests" / "devices" / "golden" / "machine-code.txt"
 
 
-def counted(protocol: sley.Protocol, name: str = "recv_reduce_copy_send") -> list[int]:
+def counted(kernels: str, name: str = "recv_reduce_copy_send") -> list[int]:
     """Fences, acquires, barriers and bytes in flight of a step in the table of machine code."""
-    start = [protocol.value, "float32", "generated", name]
+    start = [kernels, "float32", "generated", name]
     lines = [line.split() for line in MACHINE_CODE.read_text().splitlines()]
     (row,) = [line for line in lines if line[:4] == start]
     return [int(number) for number in row[4:8]]
@@ -28,13 +28,22 @@ def counted(protocol: sley.Protocol, name: str = "recv_reduce_copy_send") -> lis
 
 @pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.value)
 def test_the_model_has_the_fences_of_the_machine_code(protocol: sley.Protocol) -> None:
-    fences, _, barriers, in_flight = counted(protocol)
+    fences, _, barriers, in_flight = counted(protocol.value)
     step = STEPS[protocol]
     assert step.fences == fences
     assert step.barriers <= barriers
     assert step.batch_bytes * step.operands <= in_flight
-    *_, in_flight = counted(protocol, "recv")
+    *_, in_flight = counted(protocol.value, "recv")
     assert step.batch_bytes <= COPIES[protocol].batch_bytes <= in_flight
+
+
+def test_the_model_has_the_fences_of_a_step_through_the_switch() -> None:
+    fences, _, barriers, in_flight = counted("Switch")
+    assert SWITCHED.fences + SWITCHED.idle_fences == fences
+    assert SWITCHED.barriers <= barriers
+    assert SWITCHED.batch_bytes <= in_flight
+    latencies = Latencies(fence_us=1, idle_fence_us=0.5, cache_us=0, barrier_us=0, hop_us=0)
+    assert SWITCHED.fixed_us(latencies) == 2
 
 
 def test_the_page_shows_the_tables_that_the_program_prints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +52,7 @@ def test_the_page_shows_the_tables_that_the_program_prints(monkeypatch: pytest.M
     assert program.table() in page
     assert program.slices_table() in page
     assert program.copies_table() in page
+    assert program.switch_table() in page
 
 
 def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:

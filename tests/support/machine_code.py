@@ -24,6 +24,7 @@ _OF_SLEY = re.compile(r"4sley(\d+)(\w+)")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)([^;]*)")
 _JUMP = re.compile(r"\*/\s+BRA `")
 _GLOBAL_LOAD, _GLOBAL_STORE = re.compile(r"LDG?\.E\b"), re.compile(r"STG?\.E\b")
+_SWITCH_LOAD, _OF_VECTOR = re.compile(r"LDGMC\.E\b"), re.compile(r"x[48]\b")
 _WIDTH = re.compile(r"\.(128|64|U?S?16|[US]8)\b")
 _FENCE, _STRONG = re.compile(r"MEMBAR\.\w+\.SYS\b"), ".STRONG.SYS"
 _COUNTER_BYTES = 8
@@ -68,6 +69,7 @@ class Code:
     before it stores any.
     loads, stores: by bytes, weak ones. strong_loads, strong_stores: those that all GPUs see, of
     counters and of data with flags, without acquires. A weak load may get old bytes for ever.
+    switched: strong loads through a switch, by bytes.
     """
 
     fences: int = 0
@@ -75,6 +77,7 @@ class Code:
     barriers: int = 0
     named: list[str] = field(default_factory=list)
     in_flight: int = 0
+    switched: Counter[int] = field(default_factory=Counter)
     loads: Counter[int] = field(default_factory=Counter)
     stores: Counter[int] = field(default_factory=Counter)
     strong_loads: Counter[int] = field(default_factory=Counter)
@@ -116,6 +119,11 @@ def _code(lines: Sequence[str]) -> Code:
         elif name == "CCTL.IVALL" and _GLOBAL_LOAD.match(last) and _STRONG in last:
             code.acquires += 1
             code.strong_loads[_width(last)] -= 1
+        elif _SWITCH_LOAD.match(name):
+            width = 16 if _OF_VECTOR.search(name) else _width(name.replace("F64", "64"))
+            (code.switched if _STRONG in name else code.loads)[width] += 1
+            loaded += width
+            code.in_flight = max(code.in_flight, loaded)
         elif _GLOBAL_LOAD.match(name):
             width, is_strong = _width(name), _STRONG in name
             (code.strong_loads if is_strong else code.loads)[width] += 1

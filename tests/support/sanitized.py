@@ -24,7 +24,8 @@ START = "== "
 def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, ...]]]:
     """Plans, and the engines that run them. "tiles": tile by tile, one block a rank. "tasks":
     instruction by instruction, in blocks that wait for one another. "holds": blocks that wait until
-    others have read a place. "library": every algorithm, in the interpreter."""
+    others have read a place. "switches": reductions and multicasts of a switch. "library": every
+    algorithm, in the interpreter."""
     if name == "library":
         for algorithm in SIZED:
             size = sizes(algorithm)[min(2, len(sizes(algorithm)) - 1)]
@@ -37,6 +38,10 @@ def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, .
     if name == "tiles":
         ring = build("ring-allreduce", ranks=3, in_place=True)
         yield sley.compile(ring, protocol=protocol), tuple(Engine)
+        return
+    if name == "switches":
+        program = build("nvls-allreduce", ranks=3, in_place=False)
+        yield sley.compile(program, protocol=protocol), tuple(Engine)
         return
     if name == "tasks":
         program = build("hm-allreduce", nodes=2, gpus=2, in_place=True)
@@ -58,6 +63,7 @@ def main(cases: str, *flags: str) -> None:
         for plan, engines in plans(name, protocol):
             for engine in [e for e in engines if not only or e.value in only]:
                 on = executor(plan, [device] * plan.collective.ranks, engine=engine)
+                assert on.way_of_groups("int32") in ("", "through the switch") or name == "library"
                 found = [wrong(on, count) for count in (1001, 5, 333)]
                 assert found == [0, 0, 0], (plan, engine, found)
 

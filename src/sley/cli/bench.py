@@ -68,7 +68,7 @@ def bench_command(
     phases = Phases(verbose, quiet=as_json)
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
     devices = where.devices(plan)
-    words = where.words(plan, devices)
+    words = where.words(plan, devices, measuring)
     settings = Settings(
         **without_none(
             slot_bytes=measuring.slot_bytes,

@@ -12,8 +12,10 @@ import numpy as np
 from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, Whole, gather_options
 from sley.codegen import refuse_varying_plan
 from sley.devices import THREADS, Device, open_devices
+from sley.devices.windows import single_messages, way_of_groups
 from sley.engine.limits import TIMEOUT_S
 from sley.engine.measure import REDUCE_OPS, Measurement, Sweep
+from sley.engine.types import data_type
 from sley.errors import counted
 from sley.ir.plan import Plan
 
@@ -38,8 +40,9 @@ class Where:
         refuse_varying_plan(plan)
         return open_devices(self.device, plan.collective.ranks, self.ranks_per_gpu)
 
-    def words(self, plan: Plan, devices: Sequence[Device]) -> str:
-        """The devices and thread blocks of a plan, for a table's head."""
+    def words(self, plan: Plan, devices: Sequence[Device], measuring: Measuring) -> str:
+        """The devices and thread blocks of a plan, and the way of its groups, for a table's
+        head."""
         names = list(dict.fromkeys(device.name for device in devices))
         places = " and ".join(names)
         if len(names) > 2:
@@ -47,7 +50,11 @@ class Where:
         blocks = counted(int(np.count_nonzero(np.diff(plan.block_offset))), "thread block")
         if devices[0].platform == "cuda":
             blocks += f" of {self.threads or THREADS} threads"
-        return f"{counted(plan.collective.ranks, 'rank')} on {places}, {blocks}"
+        kind, op = data_type(measuring.dtype), REDUCE_OPS[measuring.reduce_op]
+        single = single_messages(plan, dict(enumerate(devices)), is_one_process=True)
+        way = way_of_groups(plan, single, kind, op)
+        groups = f", groups {way}" if way else ""
+        return f"{counted(plan.collective.ranks, 'rank')} on {places}, {blocks}{groups}"
 
 
 @dataclass(frozen=True)

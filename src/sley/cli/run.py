@@ -127,7 +127,7 @@ def _place(
     places = where.devices(plan)
     settings = devices.Settings(**limits, **without_none(engine=engine, threads=where.threads))
     code = "generated code" if settings.engine is Engine.GENERATED else "interpreted"
-    words = f"{where.words(plan, places)}, {code}"
+    words = f"{where.words(plan, places, measuring)}, {code}"
     return words, partial(devices.run, devices=places, settings=settings)
 
 

@@ -69,6 +69,7 @@ def _structure(operands: Operands) -> NDArray[np.int32]:
         o.posts,
         o.averages.by_instruction,
     ]
-    columns += [o.sends.peer, o.sends.message, o.receives.peer, o.receives.message]
+    for ends in (o.sends, o.receives):
+        columns += [ends.peer, ends.members, ends.message]
     columns += [np.diff(o.conditions.offset), t.pipeline]
     return np.stack(columns, axis=1).astype(np.int32)

@@ -8,9 +8,11 @@ import numpy as np
 
 from sley.codegen.averages import Averages
 from sley.codegen.flagged import needed_waits
+from sley.codegen.switches import bundles
 from sley.direct import pulls
 from sley.ir.connections import Connections, Messages
 from sley.ir.cut import Homes
+from sley.ir.groups import in_pieces
 from sley.ir.plan import Plan
 from sley.ir.tables import (
     NONE,
@@ -33,36 +35,50 @@ class Ends(Value):
     """The sending or the receiving ends of a plan's connections.
 
     order: int32 (connections,), all connections sorted by the block at this end: those of a block
-        are consecutive, and so are those of a rank.
+        are consecutive, and so are those of a rank, and within a block those of a bundle.
     offset: int64 (blocks + 1,), the first connection of each block in this order.
-    peer: int32 (instructions,), the number, within the block, of the connection that an instruction
-        uses; NONE for instructions without one.
-    message: int32 (instructions,), the message's number within a tile, on that connection; NONE
-        likewise.
+    bundle: int32 (connections,), the first connection of each one's bundle at this end: those that
+        instructions with a group use together with it (`sley.codegen.switches`).
+    peer: int32 (instructions,), the number, within the block, of the first connection that an
+        instruction uses; NONE for instructions without one.
+    members: int32 (instructions,), the number of connections that it uses.
+    message: int32 (instructions,), the message's number within a tile, on these connections; NONE
+        without one.
     """
 
     order: IntArray
     offset: LongArray
+    bundle: IntArray
     peer: IntArray
+    members: IntArray
     message: IntArray
 
     @classmethod
     def of(cls, plan: Plan, messages: Messages, *, sends: bool) -> Ends:
         """The sending or the receiving ends of a verified plan."""
         c = messages.connections
-        block, connection_of, rows = (
-            (c.sender, c.uses.send, messages.send)
+        block, ends, rows = (
+            (c.sender, c.sending, messages.send)
             if sends
-            else (c.receiver, c.uses.receive, messages.receive)
+            else (c.receiver, c.receiving, messages.receive)
         )
-        order = np.argsort(block, kind="stable")
+        bundle = bundles(ends, len(c))
+        order = np.lexsort((np.arange(len(c)), bundle, block))
         offset = np.searchsorted(block[order], np.arange(len(plan.block_rank) + 1))
         number = np.empty(len(block) + 1, np.int32)
         number[order] = np.arange(len(block)) - offset[block[order]]
         number[NONE] = NONE
-        message = np.full(len(plan.instructions), NONE, np.int32)
+        instructions = len(plan.instructions)
+        message = np.full(instructions, NONE, np.int32)
         message[rows] = messages.number
-        return cls(order.astype(np.int32), offset, number[connection_of], message)
+        return cls(
+            order=order.astype(np.int32),
+            offset=offset,
+            bundle=bundle,
+            peer=number[ends.first_of_each(instructions)],
+            members=np.bincount(ends.instruction, minlength=instructions).astype(np.int32),
+            message=message,
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +132,7 @@ class Operands:
 
 
 def operands(plan: Plan) -> Operands:
-    """The operands of a verified plan."""
+    """The operands of a verified plan, whose groups must be bundles (`switches`)."""
     messages = Messages.of(plan)
     sends, receives = (Ends.of(plan, messages, sends=sends) for sends in (True, False))
     t = plan.instructions
@@ -138,9 +154,19 @@ def operands(plan: Plan) -> Operands:
         stays=found.pulled & SENDS[t.op],
         conditions=_conditions(plan, messages.connections, sends, waits, found.holds),
         posts=posts,
-        averages=Averages.of(plan, messages),
+        averages=_averages(plan, messages),
         homes=Homes.of(plan, messages),
     )
+
+
+def _averages(plan: Plan, messages: Messages) -> Averages:
+    """The divisors of AVG; an instruction with a group divides as its pieces do."""
+    alone, pieces = in_pieces(plan)
+    if alone is plan:
+        return Averages.of(plan, messages)
+    found = Averages.of(alone, Messages.of(alone))
+    by_instruction = np.maximum.reduceat(found.by_instruction, pieces[:-1])
+    return Averages(by_instruction, found.at_end)
 
 
 def _places(

@@ -12,6 +12,7 @@ import numpy as np
 
 from sley.codegen.kinds import Kinds, kinds
 from sley.codegen.operands import Operands, operands
+from sley.codegen.switches import reduction
 from sley.codegen.text import text_of
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.devices import K520, K521, K522
@@ -31,7 +32,7 @@ shared memory."""
 _SHARED_BYTES = 48 << 10
 """The shared memory that a block has on every GPU."""
 
-_STATE_BYTES, _PEER_BYTES, _WAIT_BYTES = 1024, 80, 32
+_STATE_BYTES, _PEER_BYTES, _WAIT_BYTES = 1024, 96, 32
 _STEP_BYTES, _CONDITION_BYTES = 48, 8
 """Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`): at most 1 KiB, and for each
 connection of its senders and receivers, wait, instruction and condition."""
@@ -41,6 +42,7 @@ _STEPS, _CHUNKS = 1 << 20, 1 << 30
 records."""
 
 _HEADERS = ("layout.hpp", "elements.hpp", "state.hpp", "carry.hpp", "execute.hpp", "kernel.hpp")
+_OF_GROUPS = "groups.hpp"
 _INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
 
 
@@ -76,7 +78,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Kernels:
-    """A plan as kernels. The host's tables are made of `operands` and `kinds`."""
+    """A plan as kernels. The host's tables are made of `operands` and `kinds`.
+
+    plan: what the kernels run, with groups only if they use switches.
+    """
 
     plan: Plan
     operands: Operands
@@ -84,11 +89,15 @@ class Kernels:
     text: str
 
     @classmethod
-    def of(cls, plan: Plan) -> Kernels:
+    def of(cls, plan: Plan, *, switches: bool = False) -> Kernels:
         """The kernels of a verified plan. K520 for local operations with overlapping operands, K521
-        for numbers beyond the bits of the kernels' records, K522 for counts that vary."""
+        for numbers beyond the bits of the kernels' records, K522 for counts that vary.
+
+        switches: whether switches move the messages of groups, of a plan that `single_messages` has
+            nothing against; else there is one message for each member.
+        """
         refuse_varying_plan(plan)
-        plan = without_groups(plan)
+        plan = plan if switches else without_groups(plan)
         t = plan.instructions
         chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
         _check(
@@ -104,9 +113,13 @@ class Kernels:
     def source(self, engine: Engine, variant: Variant) -> str:
         """The whole text for an engine; many plans share the text for INTERPRETED."""
         body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
-        head = {**_variant(variant), **_sizes(self.operands)}
+        groups = len(self.plan.groups) > 0
+        head = {**_variant(variant), **_sizes(self.operands), "SLEY_GROUPS": int(groups)}
+        if groups:
+            operation, size_bytes = reduction(variant.dtype, variant.reduce_op)
+            head |= {"SLEY_SWITCH_OP": f'"{operation}"', "SLEY_SWITCH_BYTES": size_bytes}
         lines = [f"#define {name} {value}" for name, value in head.items()]
-        return "\n".join([*lines, primitives(variant.platform), body])
+        return "\n".join([*lines, primitives(variant.platform, groups), body])
 
 
 def refuse_varying_plan(plan: Plan) -> None:
@@ -203,9 +216,9 @@ def _round_up(number: int) -> int:
 
 
 @cache
-def primitives(platform: Platform) -> str:
-    """The primitives of a platform as one text."""
-    names = (f"{platform.value}.hpp", *_HEADERS)
+def primitives(platform: Platform, groups: bool = False) -> str:
+    """The primitives of a platform as one text, with those of groups if a plan needs them."""
+    names = (f"{platform.value}.hpp", *_HEADERS, *([_OF_GROUPS] if groups else []))
     return "\n".join(_header(name) for name in names)
 
 

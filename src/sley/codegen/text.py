@@ -31,6 +31,10 @@ _LEGEND = """\
 // slices(): a call runs so many tiles, from `tile` on; instruction by instruction, all of them
 """
 
+_LEGEND_OF_GROUPS = """\
+// to(c, m).of(n), from(c, m).of(n): the same of n connections, from c on, at once
+"""
+
 _PARAMETERS = "const i32& rank, const i32& block, const i32& member"
 """The variables of the formulas. They are references to the block's state, so that the compiler
 keeps no numbers derived from them in registers between calls."""
@@ -59,7 +63,7 @@ def _head(operands: Operands, kinds: Kinds) -> str:
         f"// {one_line(f'{plan.name}: {plan.collective}')}\n"
         f"// {plan.protocol.value}, {counted(plan.slots, 'slot')}, {order}; "
         f"{counted(blocks, 'thread block')} of {counted(len(kinds.members), 'kind')}\n"
-        f"{_LEGEND}"
+        f"{_LEGEND}{_LEGEND_OF_GROUPS if len(plan.groups) else ''}"
         f"namespace sley {{\n"
     )
 
@@ -194,13 +198,16 @@ class _Function:
         divisor = int(o.averages.by_instruction[row])
         number += f".averages({divisor})" if divisor > 1 else ""
         arguments = ["tile", number]
+        of_group = max(o.receives.members[row], o.sends.members[row]) > 1
         if RECEIVES[op]:
             message = f"from({o.receives.peer[row]}, {o.receives.message[row]})"
+            message += f".of({o.receives.members[row]})" if of_group else ""
             pulled = self._place(o.pulled, rows)
             arguments.append(f"{message}.at({pulled})" if pulled else message)
         arguments += filter(None, [self._place(o.src, rows), self._place(o.dst, rows)])
         if SENDS[op]:
             message = f"to({o.sends.peer[row]}, {o.sends.message[row]})"
+            message += f".of({o.sends.members[row]})" if of_group else ""
             arguments.append(f"{message}.in_place()" if o.stays[row] else message)
         count = int(o.plan.instructions.count[row])
         if op is not Op.NOP and count > 1:

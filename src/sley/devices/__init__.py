@@ -5,6 +5,7 @@ execute.py, measure.py    entry points for host arrays: one run; runs over sizes
 settings.py, names.py     how a plan runs; devices by name
 device.py                 the interface of a device; threads.py and cuda/ implement it
 shared_files.py           files in memory that processes share
+windows.py                slots of groups' messages, in memory that a switch reads and writes
 world.py                  the ranks on the devices of all processes, and the processes' exchanges
 tables.py, sites.py       a plan as kernels read it; the state on a device between calls
 memory.py, frees.py       scratch, and arrays that other processes read; when memory is freed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,19 @@ class Memory:
     address: int
     size_bytes: int
     owner: Any
+
+
+@dataclass(frozen=True)
+class Window:
+    """Zeroed memory of several devices, which a switch reads and writes at once.
+
+    parts: one on each device, in the devices' order, of one size; kernels on all of them can access
+    it. through: the address in kernels, behind the switch, of the bytes of all parts from an offset
+    on, a multiple of 256.
+    """
+
+    parts: tuple[Memory, ...]
+    through: Callable[[int], int]
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,16 @@ class Device(ABC):
     def lends(self, address: int, other: Device) -> bool:
         """Whether kernels on `other`, which reaches this device, can access the caller's memory at
         an address of this device."""
+
+    @abstractmethod
+    def lacks_switch(self, devices: Sequence[Device]) -> str:
+        """Why no switch reads and writes memory of all of `devices`, of which this is the first, at
+        once; empty if one does."""
+
+    @abstractmethod
+    def window(self, devices: Sequence[Device], size_bytes: int) -> Window:
+        """A window of `devices`, of which this is the first and which share a switch, with at least
+        `size_bytes` on each. K507 if memory runs out."""
 
     @abstractmethod
     def export(self, memory: Memory) -> bytes:

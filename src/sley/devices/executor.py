@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 from weakref import finalize
@@ -22,6 +23,7 @@ from sley.devices.settings import Launching, Settings
 from sley.devices.sites import Group, Mailboxes, Site
 from sley.devices.state import State, read_state
 from sley.devices.tables import CALL, Cut
+from sley.devices.windows import Lanes, single_messages, way_of_groups
 from sley.devices.world import Exchange, World
 from sley.engine.limits import check_slot, whole
 from sley.engine.memory import BEYOND
@@ -32,7 +34,6 @@ from sley.errors import SleyError
 from sley.errors.devices import K506, K507, K508, K511, K526
 from sley.errors.runtime import R503, R514
 from sley.ir.cut import longest_chunk
-from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
 
@@ -70,19 +71,25 @@ class Executor:
             raise R514.error(
                 expected="a Plan, as `sley.compile` makes it", found=f"{type(plan).__name__}"
             )
-        self.plan = plan = without_groups(plan)
         self.settings = settings or Settings()
+        self._given = plan
         self._world = World(plan, devices, exchange)
         self.timeout_s = self.settings.timeout_of(is_one_process=self._world.is_one_process)
         with self._world.telling():
             self._check_queues()
-            self._kernels = Kernels.of(plan)
+            self._single_messages = single_messages(
+                plan, self._world.devices, is_one_process=self._world.is_one_process
+            )
+            self._kernels = Kernels.of(plan, switches=not self._single_messages)
+        self.plan = plan = self._kernels.plan
         connections = self._kernels.operands.connections
         received = np.bincount(connections.dst, minlength=plan.collective.ranks).tolist()
         most = self._world.most_on_a_device(received)
         with self._world.telling():
-            self.loaded = load(plan, *self.settings.slots_of(plan, most))
+            loaded = load(plan, *self.settings.slots_of(plan, most))
+            self.loaded = replace(loaded, homes=self._kernels.operands.homes)
             self._check_room()
+            self._make_windows()
         # Shared, so that a call that is given up in one process ends in all.
         self._abort = self._world.allocate_host(64)
         self._sites = self._make_sites()
@@ -94,7 +101,7 @@ class Executor:
         """What was found when a call failed. Not the error: its traceback has this executor, which
         would then live until the garbage collector finds the cycle."""
         self._is_closed = False
-        memory = [self._world, self._abort, self._sites, self._mailboxes]
+        memory = [self._world, self._abort, self._sites, self._mailboxes, self._windows]
         places = [place for place in self._world.places if not place.keeps_launched]
         self._dropped = finalize(self, _end, places, [*memory, self._scratch, self._arrays])
         self._dropped.atexit = False  # the driver frees, and perhaps it is no more
@@ -103,6 +110,12 @@ class Executor:
     def ranks(self) -> list[int]:
         """The ranks of this process, ascending."""
         return list(self._world.devices)
+
+    def way_of_groups(self, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
+        """How calls run the instructions whose peer is a group, in words; empty if the plan has
+        none. R504, R514 for a type or a reduction that there isn't."""
+        kind, op = data_type(dtype), reduction(reduce_op)
+        return way_of_groups(self._given, self._single_messages, kind, op)
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
         """New arrays, one for each rank of this process, that other processes can read. With ranks
@@ -244,10 +257,16 @@ class Executor:
         if self._is_closed:
             raise K511.error(expected="an executor that is open", found="a closed one")
 
+    def _make_windows(self) -> None:
+        """The slots of groups whose messages a switch moves."""
+        wiring = self.loaded.wiring
+        self._lanes = Lanes.of(self._kernels.operands, wiring.slots * wiring.slot_bytes)
+        self._windows = self._world.windows(self._lanes.teams, self._lanes.sizes)
+
     def _make_sites(self) -> list[Site]:
         """The sites of this process's devices, with the ranks' mailboxes."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
-        boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes)
+        boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes, self._lanes)
         self._boxes = boxes
         self._mailboxes = self._world.allocate(boxes.size.tolist())
         return [
@@ -257,6 +276,8 @@ class Executor:
                 self._kernels,
                 boxes,
                 self._mailboxes.addresses[device],
+                self._lanes,
+                self._windows,
                 self.settings.launching,
             )
             for device in self._world.places
@@ -275,7 +296,8 @@ class Executor:
                 self._world.meet()  # kernels of other processes write into this one's memory
         finally:
             self._dropped.detach()
-            del self._sites, self._mailboxes, self._scratch, self._arrays, self._programs
+            del self._sites, self._mailboxes, self._windows, self._scratch, self._arrays
+            del self._programs
 
     def _check_room(self) -> None:
         """K507 if the slots exceed the memory of any device."""

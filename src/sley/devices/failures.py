@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
 from sley.engine.program import Loaded
 from sley.errors import Diagnostic
 from sley.errors.devices import K508
+from sley.ir.plan import Plan
 
 
 def failure(
     loaded: Loaded, kernels: Kernels, sites: Sequence[Site], timeout_s: float
 ) -> Diagnostic | None:
     """K508 made of the reports of all sites' blocks; None if there are none."""
+    loaded = _with_groups(loaded, kernels.plan)
     stuck: dict[int, list[tuple[Status, Stuck]]] = {}
     for site in sites:
         reports = site.reports.array.view(REPORT)[: site.blocks]
@@ -40,6 +43,15 @@ def failure(
         found=lines[0],
         notes=lines[1:],
     )
+
+
+def _with_groups(loaded: Loaded, plan: Plan) -> Loaded:
+    """The same with the rows of the plan that kernels run, which may have groups."""
+    first = plan.block_offset[plan.rank_block[:-1]].tolist()
+    programs = tuple(
+        replace(p, first_row=row) for p, row in zip(loaded.programs, first, strict=True)
+    )
+    return replace(loaded, plan=plan, programs=programs)
 
 
 def _outcome(found: list[tuple[Status, Stuck]]) -> Outcome:

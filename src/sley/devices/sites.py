@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,10 @@ import numpy as np
 from sley.codegen import Kernels
 from sley.codegen.operands import Operands
 from sley.devices import tables
-from sley.devices.device import Bytes, Device, HostMemory, Memory
+from sley.devices.device import Bytes, Device, HostMemory, Memory, Window
 from sley.devices.settings import Launching
 from sley.devices.tables import BLOCK, BLOCK_MEMORY, DIVISION, PEER, REPORT, Rows
+from sley.devices.windows import Lanes
 from sley.ir.connections import Connections
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, LongArray
@@ -29,7 +30,7 @@ class Mailboxes:
     A rank's mailbox persists between calls: the state of its blocks, the counters that other ranks
     write, and the slots of the connections that it receives on. A connection's `published` counter
     and slots are in the receiver's mailbox, its `consumed` counter in the sender's, so that each
-    end polls memory of its own device.
+    end polls memory of its own device. Slots of groups are in windows instead.
 
     memory: int64 (blocks,), state of each block. progress: int64 (ranks,), progress of a rank's
     blocks, by number. consumed: int64 (connections,), in the sender's mailbox. published, slots:
@@ -44,7 +45,9 @@ class Mailboxes:
     size: LongArray
 
     @classmethod
-    def of(cls, plan: Plan, connections: Connections, slots: int, slot_bytes: int) -> Mailboxes:
+    def of(
+        cls, plan: Plan, connections: Connections, slots: int, slot_bytes: int, lanes: Lanes
+    ) -> Mailboxes:
         """The layout for a plan; the same in every process."""
         ranks, c = plan.collective.ranks, connections
         count = np.diff(plan.rank_block)
@@ -56,13 +59,20 @@ class Mailboxes:
         published = counters[c.dst] + (out[c.dst] + _number(c.dst)) * _COUNTER_STRIDE
         first = _align(counters + (out + into) * _COUNTER_STRIDE, _SLOT_ALIGNMENT)
         room = -(-slots * slot_bytes // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
-        size = first + into * room
-        return cls(
-            memory, progress, consumed, published, first[c.dst] + _number(c.dst) * room, size
-        )
+        inside = np.flatnonzero(lanes.team == NONE)
+        owner = c.dst[inside]
+        slot = np.zeros(len(c), np.int64)
+        slot[inside] = first[owner] + _number(owner) * room
+        size = first + np.bincount(owner, minlength=ranks) * room
+        return cls(memory, progress, consumed, published, slot, size)
 
     def peers(
-        self, operands: Operands, addresses: Mapping[int, int], device_ranks: set[int]
+        self,
+        operands: Operands,
+        addresses: Mapping[int, int],
+        device_ranks: set[int],
+        lanes: Lanes,
+        windows: Sequence[Window],
     ) -> Rows:
         """PEER rows, senders by block and then receivers by block, for the ranks of a device.
 
@@ -70,17 +80,23 @@ class Mailboxes:
         """
         c = operands.connections
         rows = np.zeros(2 * len(c), PEER)
-        for start, order, own, other in (
-            (0, operands.sends.order, c.src, c.dst),
-            (len(c), operands.receives.order, c.dst, c.src),
+        in_window, switched = lanes.addresses(windows)
+        for start, ends, own, other in (
+            (0, operands.sends, c.src, c.dst),
+            (len(c), operands.receives, c.dst, c.src),
         ):
+            order = ends.order
+            shared = np.bincount(ends.bundle, minlength=len(c))[ends.bundle] > 1
             here = np.flatnonzero([int(rank) in device_ranks for rank in own[order]])
             at, connection = start + here, order[here]
             src = np.array([addresses[int(rank)] for rank in c.src[connection]], np.int64)
             dst = np.array([addresses[int(rank)] for rank in c.dst[connection]], np.int64)
             rows["consumed"][at] = src + self.consumed[connection]
             rows["published"][at] = dst + self.published[connection]
-            rows["slots"][at] = dst + self.slots[connection]
+            in_mailbox = dst + self.slots[connection]
+            has_lane = lanes.team[connection] != NONE
+            rows["slots"][at] = np.where(has_lane, in_window[connection], in_mailbox)
+            rows["switched"][at] = np.where(shared[connection], switched[connection], 0)
             rows["rank"][at] = other[connection]
             rows["messages"][at] = c.sends[connection]
         return rows
@@ -130,6 +146,8 @@ class Site:
         kernels: Kernels,
         boxes: Mailboxes,
         addresses: dict[int, int],
+        lanes: Lanes,
+        windows: Sequence[Window],
         launching: Launching,
     ) -> Site:
         """The site of `ranks`, ascending. addresses: all ranks' mailboxes, on this device."""
@@ -145,7 +163,7 @@ class Site:
         divisions = tables.divisions(kernels, ranks)
         parts = {
             "blocks": rows,
-            "peers": boxes.peers(kernels.operands, addresses, set(ranks)),
+            "peers": boxes.peers(kernels.operands, addresses, set(ranks), lanes, windows),
             "instructions": tables.instructions(kernels),
             "conditions": tables.conditions(kernels),
             "divisions": divisions,

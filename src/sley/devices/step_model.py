@@ -39,6 +39,9 @@ class Latencies:
     hop_us: from a store to the peer's memory until a poll there can see it (NCCL 2.30's tuner: 0.6
         for a step of LL over NVLink, which contains little else).
     remote_us: a load from a peer's memory (assumption: a hop there and back, and its memory).
+    switch_us: a load through the switch (assumption: as one from a peer's memory, whose way leads
+        through the switch, too).
+    idle_fence_us: a fence of all GPUs without stores under way (see fence_us).
     load_GBps: the most that a multiprocessor loads (assumption: 64 bytes a cycle at 1.755 GHz; the
         same table has 8,986 GB/s for 144 that load at once, 62 each).
     """
@@ -49,6 +52,8 @@ class Latencies:
     barrier_us: float = 0.05
     hop_us: float = 0.6
     remote_us: float = 1.8
+    switch_us: float = 1.8
+    idle_fence_us: float = 0.4
     load_GBps: float = 112.0  # noqa: N815 - a unit
 
 
@@ -59,7 +64,8 @@ class Step:
     fences, loads of counters, barriers: those on the way of a message, one after another.
     batch_bytes: the data of one operand that a thread loads before it stores any.
     threads: those that move data. turn: the loads of a batch that follow one another, each
-    "memory", "cache" or "remote". operands: loads for each result.
+    "memory", "cache", "remote" or "switch". operands: loads for each result. idle_fences: fences
+    without stores under way.
     """
 
     fences: int
@@ -69,6 +75,7 @@ class Step:
     turn: tuple[str, ...]
     threads: int = THREADS - _WARP
     operands: int = 2
+    idle_fences: int = 0
 
     def with_threads(self, threads: int) -> Step:
         """The step in blocks of `threads` threads. Their last warp publishes, if there are others;
@@ -81,6 +88,7 @@ class Step:
         """The time of a step besides its data."""
         return (
             self.fences * latencies.fence_us
+            + self.idle_fences * latencies.idle_fence_us
             + self.counters * latencies.cache_us
             + self.barriers * latencies.barrier_us
             + latencies.hop_us
@@ -131,6 +139,11 @@ COPIES = MappingProxyType(
     }
 )
 """The same without a reduction."""
+
+SWITCHED = Step(1, 1, 2, 4 * 16, ("switch",), idle_fences=2)
+"""A step that reduces and multicasts through a switch. Of its fences one, before the message's, has
+stores under way. That after the loads of counters has none, and the second before the message's has
+nothing left to wait for."""
 
 _DATA_SHARE = MappingProxyType({Protocol.LL: 0.5, Protocol.LL128: 120 / 128})
 

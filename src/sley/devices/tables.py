@@ -33,7 +33,7 @@ BLOCK_MEMORY = _structure(("tiles", "u8"), ("unused", "u8"), unused=7)
 REPORT = _structure(
     ("status", "u8"), ("step", "u4"), ("reason", "u4"), ("tile", "i8"), *_of("u4", "target number")
 )
-PEER = _structure(*_of("u8", "published consumed slots"), *_of("i4", "rank messages"))
+PEER = _structure(*_of("u8", "published consumed slots switched"), *_of("i4", "rank messages"))
 BLOCK = _structure(
     *_of("i4", "rank number kind member first_sender senders first_receiver receivers"),
     *_of("i4", "rank_sender first_step steps first_condition conditions first_home"),
@@ -46,7 +46,8 @@ INSTRUCTION = _structure(
     *_of("u4", "src dst"),
     *_of("i4", "from from_message to to_message"),
     ("pulled", "u4"),
-    *_of("i4", "first_wait divisor unused"),
+    *_of("i4", "first_wait divisor"),
+    *_of("u2", "from_members to_members"),
 )
 CONDITION = _structure(("target", "i4"), ("number_held", "u4"))
 DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
@@ -182,6 +183,8 @@ def instructions(kernels: Kernels) -> Rows:
     message = np.where(sends, o.sends.message, 0)
     rows["to_message"] = np.where(o.stays, -1 - message, message)
     rows["divisor"] = o.averages.by_instruction
+    rows["from_members"] = np.where(sends | receives, np.maximum(o.receives.members, 1), 0)
+    rows["to_members"] = np.where(sends | receives, np.maximum(o.sends.members, 1), 0)
     return rows
 
 

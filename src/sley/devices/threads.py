@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from sley.devices.device import Bytes, Device, Event, HostMemory, Launch, Memory, View
+from sley.devices.device import Bytes, Device, Event, HostMemory, Launch, Memory, View, Window
 from sley.devices.shared_files import map_bytes
 from sley.disk_cache import cached
 from sley.engine.types import BITS, DATA_TYPES, name_of
@@ -105,6 +105,23 @@ class ThreadsDevice(Device):
 
     def lends(self, address: int, other: Device) -> bool:
         return True
+
+    def lacks_switch(self, devices: Sequence[Device]) -> str:
+        """See `Device.lacks_switch`. On CPUs the primitives do what a switch does."""
+        return ""
+
+    def window(self, devices: Sequence[Device], size_bytes: int) -> Window:
+        """See `Device.window`. Behind the switch is a table: the number of parts, and addresses."""
+        parts = tuple(self.allocate(size_bytes) for _ in devices)
+        tables: dict[int, Bytes] = {}
+
+        def through(offset: int) -> int:
+            if offset not in tables:
+                row = [len(parts), *(part.address + offset for part in parts)]
+                tables[offset] = np.array(row, np.uint64).view(np.uint8)
+            return tables[offset].ctypes.data
+
+        return Window(parts, through)
 
     def export(self, memory: Memory) -> bytes:
         descriptor = memory.owner.descriptor

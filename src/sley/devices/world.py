@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sley.devices.device import Device, HostMemory, Memory
+from sley.devices.device import Device, HostMemory, Memory, Window
 from sley.devices.shared_files import shared_file
 from sley.devices.tables import RANKS
 from sley.engine.memory import BEYOND
@@ -126,6 +126,12 @@ class World:
                         found[device][rank] = memory.address
         self.meet()  # a process that ended earlier would take its exported memory with it
         return SharedMemory(memories, found)
+
+    def windows(self, teams: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Window]:
+        """The windows of teams of ranks, which share switches; sizes: the bytes of a part of each.
+        K507 if memory runs out."""
+        found = zip([[self.devices[r] for r in team] for team in teams], sizes, strict=True)
+        return [devices[0].window(devices, size) for devices, size in found]
 
     def allocate_host(self, size_bytes: int) -> HostMemory:
         """Zeroed memory of the host that the devices of all processes can access; all processes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, IntArray, LongArray, Value, offsets_of
+from sley.ir.tables import IntArray, LongArray, Value, offsets_of
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Buffer
 
 UNIT_BYTES = 16
@@ -56,7 +56,7 @@ class Homes(Value):
 
     @classmethod
     def of(cls, plan: Plan, messages: Messages) -> Homes:
-        """The homes of a plan without groups and faults.
+        """The homes of a plan without faults.
 
         Places between which data move are for one chunk; the order of the moves doesn't matter.
         """
@@ -102,10 +102,9 @@ def _moves(plan: Plan, messages: Messages, offset: LongArray) -> tuple[LongArray
     both = np.flatnonzero(reads & writes)
     buffer = np.where(reads, t.src_buffer, t.dst_buffer)
     index = np.where(reads, t.src_index, t.dst_index)
-    taken = np.flatnonzero(messages.send_of != NONE)
     pairs = [
         (places(both, t.src_buffer, t.src_index), places(both, t.dst_buffer, t.dst_index)),
-        (places(messages.send_of[taken], buffer, index), places(taken, buffer, index)),
+        (places(messages.send, buffer, index), places(messages.receive, buffer, index)),
     ]
     first, second = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
     differ = first != second

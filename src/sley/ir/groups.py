@@ -35,8 +35,13 @@ def without_groups(plan: Plan) -> Plan:
 
     A `recv_reduce_send`, whose result is in no buffer, gets spare scratch of its block for it.
     """
+    return in_pieces(plan)[0]
+
+
+def in_pieces(plan: Plan) -> tuple[Plan, LongArray]:
+    """`without_groups`, and int64 (instructions + 1,): the first piece of each instruction."""
     if not len(plan.groups):
-        return plan
+        return plan, np.arange(len(plan.instructions) + 1)
     grouped = plan.grouped
     spare, scratch = _spare(plan, grouped)
     # Row by row: a piece depends on its place among those of its instruction.
@@ -59,7 +64,7 @@ def without_groups(plan: Plan) -> Plan:
         scratch_chunks=scratch.astype(np.int32),
         groups=Edges.empty(0),
     )
-    return _with_waits(plan, found, parts)
+    return _with_waits(plan, found, parts), start
 
 
 def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:

@@ -26,11 +26,17 @@ RANKS = 4
 
 
 def stand_in(
-    fake: FakeDriver, plan: sley.Plan, engine: Engine, op: sley.ReduceOp = sley.ReduceOp.SUM
+    fake: FakeDriver,
+    plan: sley.Plan,
+    engine: Engine,
+    op: sley.ReduceOp = sley.ReduceOp.SUM,
+    *,
+    switches: bool = False,
 ) -> None:
     """Run the plan's kernels for CPUs where its kernels for GPUs are launched."""
     variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, op)
-    library = threads().build(Kernels.of(plan).source(engine, variant), KERNELS)
+    text = Kernels.of(plan, switches=switches).source(engine, variant)
+    library = threads().build(text, KERNELS)
     for name in KERNELS:
         fake.kernel(name, CALL.itemsize, library._name, name)
 

@@ -9,7 +9,8 @@
 // What it isn't: a GPU. No machine code runs: any module loads, and has every kernel except one
 // called "missing". A module whose image is "library SIZE PATH" is that shared object: its functions
 // run as kernels, whose argument has SIZE bytes. It says nothing about speed, about CUDA's memory
-// model, or about what NVIDIA's driver does where its documentation is silent.
+// model, or about what NVIDIA's driver does where its documentation is silent. Behind the address of a
+// multicast object, every 256 bytes, is the table that the kernels for CPUs take for a switch.
 //
 // Tests steer it by the functions at the end. Entry points that it lacks are unknown to
 // cuGetProcAddress, as they are to a driver that is too old.
@@ -32,6 +33,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -47,11 +49,13 @@ enum Result {  // cuda.h: CUresult
     CANNOT_MAP = 205,
     PEER_ACCESS_UNSUPPORTED = 217,
     INVALID_HANDLE = 400,
+    ILLEGAL_STATE = 401,
     NOT_FOUND = 500,
     ILLEGAL_ADDRESS = 700,
     PEER_ACCESS_ALREADY_ENABLED = 704,
     HOST_MEMORY_ALREADY_REGISTERED = 712,
     COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+    NOT_SUPPORTED = 801,
     STREAM_CAPTURE_UNSUPPORTED = 900,
     STREAM_CAPTURE_ISOLATION = 905,
 };
@@ -117,6 +121,23 @@ struct Allocation {
     bool is_pooled;  // of a pool, or mapped: peer access doesn't cover it
 };
 
+// Of cuMemCreate, or a multicast object, which has its devices, and the memory bound on each.
+struct Handle {
+    std::size_t bytes;
+    int device, file;  // -1 of a multicast object
+    unsigned devices;
+    std::set<int> added;
+    std::map<int, std::uint64_t> bound;
+    int uses;  // mappings, and bindings to multicast objects
+    bool is_released;
+};
+
+struct Range {  // reserved addresses
+    std::size_t bytes;
+    std::uint64_t handle;  // mapped there; 0: none
+    std::set<int> access;
+};
+
 struct Registered {
     Kernel kernel = nullptr;
     std::size_t call_bytes = 0;
@@ -143,6 +164,7 @@ std::map<std::string, long long> settings = {
     {"multiprocessors", 4},  {"blocks_each", 2},        {"peer_access", 1},
     {"capability", 90},
     {"native_atomics", 1},   // of the links between devices
+    {"multicast", 1},        // of the devices' switch
     {"pooled", 0},           // whether memory is from now on allocated as by a pool
     {"pool_access", 0},      // of devices to another's pools
     {"launches", 0},  // so far
@@ -153,6 +175,8 @@ std::map<std::string, long long> settings = {
 std::map<std::string, int> failures;
 std::map<std::string, Registered> kernels;
 std::map<std::uintptr_t, Allocation> allocations;
+std::map<std::uint64_t, Handle> handles;
+std::map<std::uintptr_t, Range> ranges;
 std::set<Stream*> streams;
 std::set<Stream*> destroyed;  // their work is still done, and waited for
 std::vector<std::string> journal;
@@ -214,6 +238,8 @@ long long used(int device) {
     long long bytes = 0;
     for (const auto& [_, allocation] : allocations)
         if (allocation.device == device) bytes += allocation.bytes;
+    for (const auto& [_, handle] : handles)
+        if (handle.file >= 0 && handle.device == device) bytes += handle.bytes;
     return bytes;
 }
 
@@ -281,10 +307,12 @@ int cuDeviceGetUuid(unsigned char* uuid, int device) {
 
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     constexpr int MULTIPROCESSORS = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76;
+    constexpr int MULTICAST_SUPPORTED = 132;
     switch (attribute) {
         case MULTIPROCESSORS: *value = settings["multiprocessors"]; return SUCCESS;
         case CAPABILITY_MAJOR: *value = settings["capability"] / 10; return SUCCESS;
         case CAPABILITY_MINOR: *value = settings["capability"] % 10; return SUCCESS;
+        case MULTICAST_SUPPORTED: *value = settings["multicast"]; return SUCCESS;
         default: return INVALID_VALUE;
     }
 }
@@ -461,13 +489,221 @@ int cuMemcpyDtoHAsync(void* to, std::uintptr_t from, std::size_t bytes, Stream* 
     return started(stream, [=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
 }
 
-struct Handle {  // what lies in a CUipcMemHandle
+// Memory with addresses of its own, and multicast objects
+
+constexpr std::size_t GRANULARITY = 2 << 20;
+
+struct Location {  // CUmemLocation
+    int type, id;
+};
+
+struct MemoryProperties {  // CUmemAllocationProp
+    int type, handle_types;
+    Location location;
+    void* win32;
+    unsigned char flags[8];
+};
+
+struct MulticastProperties {  // CUmulticastObjectProp
+    unsigned devices;
+    std::size_t bytes;
+    unsigned long long handle_types, flags;
+};
+
+struct Access {  // CUmemAccessDesc
+    Location location;
+    int flags;
+};
+
+std::uint64_t last_handle = 0;
+
+bool is_whole(std::size_t bytes) { return bytes && bytes % GRANULARITY == 0; }
+
+Handle* of(std::uint64_t number) {
+    auto found = handles.find(number);
+    return found == handles.end() || found->second.is_released ? nullptr : &found->second;
+}
+
+// Memory lasts until it is released and unused.
+void leave(std::uint64_t number, int fewer) {
+    Handle& handle = handles.at(number);
+    handle.uses -= fewer;
+    if (handle.uses || !handle.is_released) return;
+    if (handle.file >= 0) close(handle.file);
+    for (const auto& [_, memory] : handle.bound) leave(memory, 1);
+    handles.erase(number);
+}
+
+int cuMemGetAllocationGranularity(std::size_t* bytes, const MemoryProperties* kind, int) {
+    constexpr int PINNED = 1, DEVICE = 1;
+    if (kind->type != PINNED || kind->location.type != DEVICE) return INVALID_VALUE;
+    *bytes = GRANULARITY;
+    return SUCCESS;
+}
+
+int cuMemCreate(std::uint64_t* made, std::size_t bytes, const MemoryProperties* kind,
+                unsigned long long flags) {
+    Held held(lock);
+    if (forbidden()) return STREAM_CAPTURE_UNSUPPORTED;
+    if (!is_whole(bytes) || flags) return INVALID_VALUE;
+    int device = kind->location.id;
+    if (device < 0 || device >= settings["devices"]) return INVALID_DEVICE;
+    if (used(device) + static_cast<long long>(bytes) > settings["memory_bytes"])
+        return OUT_OF_MEMORY;
+    int file = memfd_create("device", 0);
+    if (ftruncate(file, bytes)) return OUT_OF_MEMORY;
+    void* memory = mmap(nullptr, bytes, PROT_WRITE, MAP_SHARED, file, 0);
+    std::memset(memory, 0xEE, bytes);
+    munmap(memory, bytes);
+    handles[*made = ++last_handle] = {bytes, device, file, 0, {}, {}, 0, false};
+    return SUCCESS;
+}
+
+int cuMemRelease(std::uint64_t number) {
+    Held held(lock);
+    if (!of(number)) return INVALID_VALUE;
+    of(number)->is_released = true;
+    leave(number, 0);
+    return SUCCESS;
+}
+
+int cuMulticastGetGranularity(std::size_t* bytes, const MulticastProperties* kind, int) {
+    if (!settings["multicast"]) return NOT_SUPPORTED;
+    if (kind->devices < 1 || !kind->bytes) return INVALID_VALUE;
+    *bytes = GRANULARITY;
+    return SUCCESS;
+}
+
+int cuMulticastCreate(std::uint64_t* made, const MulticastProperties* kind) {
+    Held held(lock);
+    if (!settings["multicast"]) return NOT_SUPPORTED;
+    if (kind->devices < 1 || kind->flags || !is_whole(kind->bytes)) return INVALID_VALUE;
+    handles[*made = ++last_handle] = {kind->bytes, -1, -1, kind->devices, {}, {}, 0, false};
+    return SUCCESS;
+}
+
+// Until all devices have been added, calls that need them wait, here for ever: an error instead.
+bool is_complete(const Handle& team) { return team.added.size() == team.devices; }
+
+int cuMulticastAddDevice(std::uint64_t number, int device) {
+    Held held(lock);
+    Handle* team = of(number);
+    if (!team || !team->devices || is_complete(*team)) return INVALID_VALUE;
+    if (device < 0 || device >= settings["devices"]) return INVALID_DEVICE;
+    return team->added.insert(device).second ? SUCCESS : INVALID_VALUE;
+}
+
+int cuMulticastBindMem(std::uint64_t number, std::size_t at, std::uint64_t memory_number,
+                       std::size_t from, std::size_t bytes, unsigned long long flags) {
+    Held held(lock);
+    Handle *team = of(number), *memory = of(memory_number);
+    if (!team || !team->devices || !memory || memory->file < 0) return INVALID_VALUE;
+    if (!is_complete(*team)) return ILLEGAL_STATE;
+    // The stand-in binds whole memories only.
+    if (at || from || flags || bytes != team->bytes || bytes != memory->bytes) return INVALID_VALUE;
+    if (!team->added.count(memory->device)) return INVALID_DEVICE;
+    if (!team->bound.emplace(memory->device, memory_number).second) return INVALID_VALUE;
+    ++memory->uses;
+    return SUCCESS;
+}
+
+int cuMulticastUnbind(std::uint64_t number, int device, std::size_t at, std::size_t bytes) {
+    Held held(lock);
+    Handle* team = of(number);
+    if (!team || at || bytes != team->bytes || !team->bound.count(device)) return INVALID_VALUE;
+    std::uint64_t memory = team->bound[device];
+    team->bound.erase(device);
+    leave(memory, 1);
+    return SUCCESS;
+}
+
+int cuMemAddressReserve(std::uintptr_t* address, std::size_t bytes, std::size_t alignment,
+                        std::uintptr_t, unsigned long long flags) {
+    Held held(lock);
+    if (!is_whole(bytes) || alignment & (alignment - 1) || flags) return INVALID_VALUE;
+    void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (range == MAP_FAILED) return OUT_OF_MEMORY;
+    *address = reinterpret_cast<std::uintptr_t>(range);
+    ranges[*address] = {bytes, 0, {}};
+    return SUCCESS;
+}
+
+int cuMemAddressFree(std::uintptr_t address, std::size_t bytes) {
+    Held held(lock);
+    auto range = ranges.find(address);
+    if (range == ranges.end() || range->second.bytes != bytes || range->second.handle)
+        return INVALID_VALUE;
+    munmap(reinterpret_cast<void*>(address), bytes);
+    ranges.erase(range);
+    return SUCCESS;
+}
+
+int cuMemMap(std::uintptr_t address, std::size_t bytes, std::size_t from, std::uint64_t number,
+             unsigned long long flags) {
+    Held held(lock);
+    auto range = ranges.find(address);
+    Handle* handle = of(number);
+    if (range == ranges.end() || range->second.bytes != bytes || range->second.handle)
+        return INVALID_VALUE;
+    if (!handle || from || flags || handle->bytes != bytes) return INVALID_VALUE;
+    if (!is_complete(*handle)) return ILLEGAL_STATE;
+    range->second.handle = number;
+    ++handle->uses;
+    int sharing = handle->file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, sharing | MAP_FIXED, handle->file, 0);
+    return SUCCESS;
+}
+
+// The tables of a multicast object: the number of its memories, and their addresses on the host.
+void write_tables(const Handle& team, std::uintptr_t address) {
+    std::vector<std::uintptr_t> parts;
+    for (const auto& [_, memory] : team.bound)
+        for (const auto& [part, range] : ranges)
+            if (range.handle == memory) parts.push_back(part);
+    for (std::size_t offset = 0; offset < team.bytes; offset += 256) {
+        auto* table = reinterpret_cast<std::uintptr_t*>(address + offset);
+        *table++ = parts.size();
+        for (std::uintptr_t part : parts) *table++ = part + offset;
+    }
+}
+
+int cuMemSetAccess(std::uintptr_t address, std::size_t bytes, const Access* access,
+                   std::size_t count) {
+    constexpr int DEVICE = 1, READ_WRITE = 3;
+    Held held(lock);
+    auto range = ranges.find(address);
+    if (range == ranges.end() || range->second.bytes != bytes || !range->second.handle)
+        return INVALID_VALUE;
+    const Handle& handle = handles.at(range->second.handle);
+    for (std::size_t k = 0; k < count; ++k) {
+        const Location& location = access[k].location;
+        if (location.type != DEVICE || access[k].flags != READ_WRITE) return INVALID_VALUE;
+        if (handle.devices && !handle.added.count(location.id)) return INVALID_DEVICE;
+        range->second.access.insert(location.id);
+    }
+    mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+    if (handle.devices) write_tables(handle, address);
+    return SUCCESS;
+}
+
+int cuMemUnmap(std::uintptr_t address, std::size_t bytes) {
+    Held held(lock);
+    auto range = ranges.find(address);
+    if (range == ranges.end() || range->second.bytes != bytes || !range->second.handle)
+        return INVALID_VALUE;
+    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    leave(std::exchange(range->second.handle, 0), 1);
+    return SUCCESS;
+}
+
+struct IpcHandle {  // what lies in a CUipcMemHandle
     long process;
     int file, device;
     std::size_t bytes;
 };
 
-int cuIpcGetMemHandle(Handle* handle, std::uintptr_t address) {
+int cuIpcGetMemHandle(IpcHandle* handle, std::uintptr_t address) {
     Held held(lock);
     auto allocation = allocations.find(address);
     if (allocation == allocations.end() || allocation->second.device < 0) return INVALID_VALUE;
@@ -477,8 +713,8 @@ int cuIpcGetMemHandle(Handle* handle, std::uintptr_t address) {
 }
 
 struct HandleBytes {  // CUipcMemHandle, which is passed by value
-    Handle handle;
-    char rest[64 - sizeof(Handle)];
+    IpcHandle handle;
+    char rest[64 - sizeof(IpcHandle)];
 };
 
 int cuIpcOpenMemHandle(std::uintptr_t* address, HandleBytes bytes, unsigned) {
@@ -731,6 +967,10 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuCtxSynchronize),
         ENTRY(cuCtxEnablePeerAccess), ENTRY(cuMemAlloc),
         ENTRY(cuMemFree), ENTRY(cuMemHostAlloc), ENTRY(cuMemHostRegister), ENTRY(cuMemHostUnregister),
+        ENTRY(cuMemGetAllocationGranularity), ENTRY(cuMemCreate), ENTRY(cuMemRelease),
+        ENTRY(cuMulticastGetGranularity), ENTRY(cuMulticastCreate), ENTRY(cuMulticastAddDevice),
+        ENTRY(cuMulticastBindMem), ENTRY(cuMulticastUnbind), ENTRY(cuMemAddressReserve),
+        ENTRY(cuMemAddressFree), ENTRY(cuMemMap), ENTRY(cuMemSetAccess), ENTRY(cuMemUnmap),
         ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemFreeHost), ENTRY(cuMemGetAddressRange),
         ENTRY(cuPointerGetAttribute), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
         ENTRY(cuMemcpyDtoHAsync), ENTRY(cuIpcGetMemHandle), ENTRY(cuIpcOpenMemHandle),

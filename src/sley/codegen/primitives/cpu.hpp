@@ -79,7 +79,11 @@ SLEY_INLINE int blocks() { return current.blocks; }
 // Whether the block has had a fence since its last barrier. A GPU orders what is published only
 // after one, so here too what is published without is relaxed, which the thread sanitizer notices.
 static thread_local bool is_fenced;
+// Whether it has stored through a switch since its last fence of aliases: what it publishes then
+// orders nothing, whatever fences it has had.
+static thread_local bool is_aliased;
 SLEY_INLINE void fence() { is_fenced = true; }
+SLEY_INLINE void fence_aliases() { is_aliased = false; }
 SLEY_INLINE void barrier() { is_fenced = false; }
 SLEY_INLINE bool any_thread(bool flag) {
     barrier();
@@ -107,7 +111,8 @@ SLEY_INLINE u64 acquire(const u64* counter) {
     return atomic(counter).load(std::memory_order_acquire);
 }
 SLEY_INLINE void publish(u64* counter, u64 value) {
-    atomic(counter).store(value, is_fenced ? kPublish : std::memory_order_relaxed);
+    const bool orders = is_fenced && !is_aliased;
+    atomic(counter).store(value, orders ? kPublish : std::memory_order_relaxed);
 }
 // In C++, that values are in registers orders nothing: only a release does.
 SLEY_INLINE void publish_read(u64* counter, u64 value) { atomic(counter).store(value, kPublish); }
@@ -125,6 +130,23 @@ SLEY_INLINE Vector load_vector(const char* at) {
     return v;
 }
 SLEY_INLINE void store_vector(char* at, Vector v) { std::memcpy(at, &v, sizeof v); }
+
+// What a switch does, on CPUs: `switched` is a table, the number of a team's memories and the
+// addresses of their slots.
+SLEY_INLINE void store_switched(const char* switched, i64 at, Vector v) {
+    const u64* table = reinterpret_cast<const u64*>(switched);
+    for (u64 k = 1; k <= table[0]; ++k) store_vector(reinterpret_cast<char*>(table[k]) + at, v);
+    is_aliased = true;
+}
+template <class Combine>
+SLEY_INLINE Vector load_switched(const char* switched, i64 at, Combine combine) {
+    const u64* table = reinterpret_cast<const u64*>(switched);
+    Vector v = {};
+    for (u64 k = 1; k <= table[0]; ++k) {
+        v = combine(v, load_vector(reinterpret_cast<const char*>(table[k]) + at));
+    }
+    return v;
+}
 
 struct Pair {
     u64 first, second;

@@ -78,6 +78,8 @@ SLEY_INLINE u64 acquire(const u64* counter) {
 }
 // Orders what the block has written before its last barrier before what is published next.
 SLEY_INLINE void fence() { asm volatile("fence.acq_rel." SLEY_SCOPE ";" ::: "memory"); }
+// Orders accesses to a memory by its own address with those by the switch's address.
+SLEY_INLINE void fence_aliases() { asm volatile("fence.proxy.alias;" ::: "memory"); }
 SLEY_INLINE void publish(u64* counter, u64 value) {
     asm volatile("st.relaxed." SLEY_SCOPE ".global.u64 [%0], %1;"
                  :: "l"(counter), "l"(value) : "memory");
@@ -114,6 +116,45 @@ SLEY_INLINE void store_vector(char* at, Vector v) {
                  :: "l"(at), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3])
                  : "memory");
 }
+
+#if SLEY_GROUPS
+// 16 bytes of the memories of all GPUs of a team, behind one address: a switch stores to all of them,
+// or loads what SLEY_SWITCH_OP makes of them, SLEY_SWITCH_BYTES at once.
+SLEY_INLINE void store_switched(const char* switched, i64 at, Vector v) {
+    asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(switched + at), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]),
+                    "r"(v.word[3])
+                 : "memory");
+}
+#define SLEY_LOAD_SWITCHED(kind, result, by) \
+    asm volatile("multimem.ld_reduce.relaxed.sys.global." SLEY_SWITCH_OP " %0, [%1];" \
+                 : kind(result) : "l"(switched + at + by) : "memory")
+template <class Combine>
+SLEY_INLINE Vector load_switched(const char* switched, i64 at, Combine) {
+    Vector v;
+#if SLEY_SWITCH_BYTES == 16
+    asm volatile("multimem.ld_reduce.relaxed.sys.global." SLEY_SWITCH_OP " {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                 : "l"(switched + at) : "memory");
+#elif SLEY_SWITCH_BYTES == 4
+    SLEY_LOAD_SWITCHED("=r", v.word[0], 0);
+    SLEY_LOAD_SWITCHED("=r", v.word[1], 4);
+    SLEY_LOAD_SWITCHED("=r", v.word[2], 8);
+    SLEY_LOAD_SWITCHED("=r", v.word[3], 12);
+#elif SLEY_TYPE == 3 && SLEY_REDUCTION <= 5
+    double pair[2];
+    SLEY_LOAD_SWITCHED("=d", pair[0], 0);
+    SLEY_LOAD_SWITCHED("=d", pair[1], 8);
+    memcpy(&v, pair, sizeof v);
+#else
+    u64 pair[2];
+    SLEY_LOAD_SWITCHED("=l", pair[0], 0);
+    SLEY_LOAD_SWITCHED("=l", pair[1], 8);
+    memcpy(&v, pair, sizeof v);
+#endif
+    return v;
+}
+#endif
 
 // The words of flagged messages, two at a time. LL: each word carries its flag, and 8 bytes are
 // written at once. LL128: a warp's store of a line of 128 bytes arrives as a whole.

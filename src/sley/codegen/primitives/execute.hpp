@@ -18,17 +18,30 @@ struct Step {
 };
 SLEY_INLINE Step step(u32 number) { return {number, 1}; }
 
+// Message `message` of a tile on each of `members` of the block's connections, from `peer` on: those
+// of a group (`groups.hpp`), or one.
+struct Group {
+    static constexpr bool kIsGroup = true, stays = false;
+    i32 peer, message, members;
+};
+
 // Message `message` of a tile on the block's connection `peer`. With protocol Direct it may stay in
 // the sender's buffer: `stays` at the sender; at the receiver `pulled`, its place there.
 struct To {
+    static constexpr bool kIsGroup = false;
+    static constexpr i32 members = 1;
     i32 peer, message;
     bool stays;
     SLEY_METHOD To in_place() const { return {peer, message, true}; }
+    SLEY_METHOD Group of(i32 number) const { return {peer, message, number}; }
 };
 struct From {
+    static constexpr bool kIsGroup = false;
+    static constexpr i32 members = 1;
     i32 peer, message;
     Place pulled;
     SLEY_METHOD From at(Place where) const { return {peer, message, where}; }
+    SLEY_METHOD Group of(i32 number) const { return {peer, message, number}; }
 };
 SLEY_INLINE To to(i32 peer, i32 message) { return {peer, message, false}; }
 SLEY_INLINE From from(i32 peer, i32 message) { return {peer, message, nowhere()}; }
@@ -47,10 +60,10 @@ SLEY_INLINE char* slot_of(const Peer& peer, u64 message) {
     return peer.slots + static_cast<i64>((message - 1) & mask) * state.setup.slot_bytes;
 }
 
-// Waits, as a worker, for all conditions of an execution: its waits, its message, and a slot, in
+// Waits, as a worker, for all conditions of an execution: its waits, its messages, and slots, in
 // this numbering. False if the thread gave up.
-template <class K>
-SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 out, Slices slices,
+template <class K, class F, class T>
+SLEY_INLINE bool await(Step step, const F& from, const T& to, u64 in, u64 out, Slices slices,
                        i32 tile) {
     const int waits = step.wait_count();
     bool is_fine = true;
@@ -62,19 +75,26 @@ SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 ou
                          wait.target_step) >= needed;
     }
     if constexpr (K::kAwaitsMessage) {
-        if (thread() == waiter(waits)) {
-            End& end = state.receivers[from.peer];
+        SLEY_ROLLED
+        for (i32 m = 0; m < from.members; ++m) {
+            if (thread() != waiter(waits + m)) continue;
+            End& end = state.receivers[from.peer + m];
             is_fine &= reached(end, end.published, in, step.number(), tile, kMessage,
-                               static_cast<u32>(from.peer));
+                               static_cast<u32>(from.peer + m));
+            if constexpr (F::kIsGroup) {
+                if (from.members > 1) fence_aliases();
+            }
         }
     }
     if constexpr (K::kSends) {
         // Message m reuses the slot of message m - slots.
         const u64 slots = static_cast<u64>(state.setup.slots);
-        if (thread() == waiter(waits + 1) && !to.stays && out > slots) {
-            End& end = state.senders[to.peer];
+        SLEY_ROLLED
+        for (i32 m = 0; m < to.members && !to.stays && out > slots; ++m) {
+            if (thread() != waiter(waits + from.members + m)) continue;
+            End& end = state.senders[to.peer + m];
             is_fine &= reached(end, end.consumed, out - slots, step.number(), tile, kSlot,
-                               static_cast<u32>(to.peer));
+                               static_cast<u32>(to.peer + m));
         }
     }
     return is_fine;
@@ -122,9 +142,10 @@ SLEY_FUNCTION void renew_rest(char* slot, const char* end, u64 flag) {
 
 constexpr i32 kMerged = 1 << 26;  // elements: their bytes still fit into 32 bits
 
-// Moves the data of one execution; false if the block gave up.
-template <class K>
-SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const To& to, i32 count,
+// Moves the data of one execution; false if the block gave up. Of a group, the slots are those of
+// its first member.
+template <class K, class F, class T>
+SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& to, i32 count,
                        u64 in, u64 out, i32 tile) {
     const Setup& c = state.setup;
     i32 pieces = count, merged = 1;
@@ -137,7 +158,7 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
     char* slot = nullptr;
     bool is_pulled = false;
     if constexpr (K::kReceives) {
-        is_pulled = kProtocol == kDirect && is_somewhere(from.pulled);
+        if constexpr (kProtocol == kDirect) is_pulled = is_somewhere(from.pulled);
         message = slot_of(state.receivers[from.peer], in);
     }
     if constexpr (K::kSends) {
@@ -164,7 +185,9 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
         // A local reduction combines its destination with its source.
         Piece p{target, leaving, K::kReceives ? arrived : source,
                 K::kReceives ? source : static_cast<const char*>(target), length, step.divisor};
-        if constexpr (kFlagged && (K::kReceives || K::kSends)) {
+        if constexpr (F::kIsGroup) {
+            carry_group(K{}, p, from, to);
+        } else if constexpr (kFlagged && (K::kReceives || K::kSends)) {
             const Flags flags{in, out, step.number(), tile, static_cast<u32>(from.peer)};
             if constexpr (kProtocol == kLL) {
                 is_fine = carry_ll<K::kReceives, K::kCombines, K::kSends>(p, flags);
@@ -204,22 +227,31 @@ SLEY_FUNCTION void publish_step(Step step, Slices slices, i32 tile) {
 }
 
 // Publishes an execution that all threads have finished. One fence serves all counters after it.
-template <class K>
-SLEY_INLINE void publish_end(Step step, const From& from, const To& to, u64 in, u64 out,
+template <class K, class F, class T>
+SLEY_INLINE void publish_end(Step step, const F& from, const T& to, u64 in, u64 out,
                              Slices slices, i32 tile) {
     if (thread() != publisher()) return;
-    if constexpr (K::kReceives) publish_read(state.receivers[from.peer].consumed, in);
+    if constexpr (K::kReceives) {
+        SLEY_ROLLED
+        for (i32 m = 0; m < from.members; ++m) {
+            publish_read(state.receivers[from.peer + m].consumed, in);
+        }
+    }
     if constexpr (K::kSends && !kFlagged) {
+        if constexpr (T::kIsGroup) {
+            if (to.members > 1) fence_aliases();
+        }
         fence();
-        publish(state.senders[to.peer].published, out);
+        SLEY_ROLLED
+        for (i32 m = 0; m < to.members; ++m) publish(state.senders[to.peer + m].published, out);
         if (step.is_posted()) publish_progress(step, slices, tile);
     } else {
         if (step.is_posted()) publish_step(step, slices, tile);
     }
 }
 
-template <class K>
-SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, To to, i32 count) {
+template <class K, class F, class T>
+SLEY_INLINE void execute(i32 tile, Step step, F from, Place src, Place dst, T to, i32 count) {
     if (state.failed) return;
     const Slices slices = slices_from(tile);
     for (i32 t = tile; t < slices.end; ++t) {

@@ -40,6 +40,20 @@ SLEY_INLINE void set_conditions(const Instruction& in) {
     }
 }
 
+#if SLEY_GROUPS
+SLEY_INLINE void interpret_group(i32 tile, Step s, const Instruction& in, Group from, Group to) {
+    switch (in.op) {
+        case 1: send(tile, s, in.src, to, in.count); break;
+        case 2: recv(tile, s, from, in.dst, in.count); break;
+        case 5: recv_reduce_copy(tile, s, from, in.src, in.dst, in.count); break;
+        case 6: recv_copy_send(tile, s, from, in.dst, to, in.count); break;
+        case 7: recv_reduce_send(tile, s, from, in.src, to, in.count); break;
+        case 8: recv_reduce_copy_send(tile, s, from, in.src, in.dst, to, in.count); break;
+        case 9: copy_send(tile, s, in.src, in.dst, to, in.count); break;
+    }
+}
+#endif
+
 SLEY_INLINE void interpret(i32 tile, i32 number) {
     const Instruction& in = steps[number];
     if (in.waits > 0) set_conditions(in);
@@ -48,6 +62,12 @@ SLEY_INLINE void interpret(i32 tile, i32 number) {
     s = s.averages(in.divisor);
     const From from{in.from, in.from_message, in.pulled};
     const To to{in.to, in.to_message < 0 ? -1 - in.to_message : in.to_message, in.to_message < 0};
+#if SLEY_GROUPS
+    if (in.from_members > 1 || in.to_members > 1) {
+        interpret_group(tile, s, in, from.of(in.from_members), to.of(in.to_members));
+        return;
+    }
+#endif
     switch (in.op) {
         case 0: nop(tile, s); break;
         case 1: send(tile, s, in.src, to, in.count); break;

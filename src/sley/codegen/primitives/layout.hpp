@@ -25,11 +25,12 @@ struct Report {
 };
 
 // One end of a connection. `published` and `slots` are in the receiver's memory, `consumed` is in
-// the sender's: each polls its own.
+// the sender's: each polls its own. Slots from which a switch reads are in the sender's memory.
 struct Peer {
     u64* published;  // messages sent so far, in slots or pulled
     u64* consumed;   // messages received so far
     char* slots;
+    const char* switched;  // the slots of all connections of its bundle, for the switch; or null
     i32 rank;      // at the other end
     i32 messages;  // a tile
 };
@@ -65,7 +66,7 @@ struct alignas(16) Instruction {
     Place pulled;        // the received message's place at the sender; kNowhere: in a slot
     i32 first_wait;
     i32 divisor;  // of the results, for AVG; 1: none
-    i32 unused;
+    u16 from_members, to_members;  // connections: those of a group, one, or none
 };
 
 // Interpreter: step `number` of block `target`, or, if `held`, the receiver's read of message
@@ -120,7 +121,7 @@ struct Call {
     Buffers buffers[kRanks];
 };
 
-static_assert(sizeof(BlockMemory) == 64 && sizeof(Report) == 32 && sizeof(Peer) == 32, "layout");
+static_assert(sizeof(BlockMemory) == 64 && sizeof(Report) == 32 && sizeof(Peer) == 40, "layout");
 static_assert(sizeof(Block) == 80 && sizeof(Instruction) == 48 && sizeof(Condition) == 8, "layout");
 static_assert(sizeof(Division) == 12 && sizeof(Call) == 136 + 24 * kRanks, "layout");
 

@@ -2,6 +2,7 @@
 
 device.py     a GPU: its memory, the kernels loaded on it, and their launches
 driver.py     the packages of the extra `cuda`; the driver's entry points and its errors
+multicast.py  memory of several GPUs behind a switch
 compiler.py   compilation to machine code, which needs no GPU
 arrays.py     arrays of PyTorch, CuPy and others
 streams.py    streams, events, and whether a stream is captured

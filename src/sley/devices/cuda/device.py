@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from sley.devices.cuda import arrays, compiler, driver, streams
+from sley.devices.cuda import arrays, compiler, driver, multicast, streams
 from sley.devices.cuda.arrays import CudaArray
 from sley.devices.cuda.driver import apart_from_captures, call, current
+from sley.devices.cuda.multicast import Multicast
 from sley.devices.cuda.streams import STREAM_ERRORS, CudaEvent, CudaStream, release
-from sley.devices.device import Bytes, Device, HostMemory, Launch, Memory, View
+from sley.devices.device import Bytes, Device, HostMemory, Launch, Memory, View, Window
 from sley.devices.shared_files import map_bytes
 from sley.disk_cache import cached_bytes
 from sley.engine.memory import HostBytes
@@ -139,15 +140,7 @@ class CudaDevice(Device):
             owner = _Owner()
             self._at_end_of(owner, cu.cuMemFree, address)
             if size_bytes:
-                call(
-                    cu.cuMemsetD8Async,
-                    address,
-                    0,
-                    size_bytes,
-                    self._stream_of(self._copies),
-                    doing=doing,
-                )
-                self._wait(self._copies)
+                self._zero(address, size_bytes, doing)
         return Memory(address, size_bytes, owner)
 
     def allocate_host(self, size_bytes: int) -> HostMemory:
@@ -255,6 +248,39 @@ class CudaDevice(Device):
             if call(self._cu.cuPointerGetAttribute, plain, address, doing=doing):
                 return True
             return bool(call(self._cu.cuPointerGetAttribute, flags, address, doing=doing))
+
+    def lacks_switch(self, devices: Sequence[Device]) -> str:
+        """See `Device.lacks_switch`. Switches serve multicast objects, of which a device is a part
+        only once."""
+        if len(set(devices)) < len(devices):
+            return "several ranks of a group are on one device"
+        if driver.driver_version() < multicast.NEEDED:
+            found = driver.version_text(driver.driver_version())
+            return f"a driver for CUDA {found} has no multicast"
+        supported = self._cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED
+        for device in devices:
+            if not isinstance(device, CudaDevice) or not device._attribute(supported):
+                return f"{device.name} has no multicast"
+        return ""
+
+    def window(self, devices: Sequence[Device], size_bytes: int) -> Window:
+        """See `Device.window`."""
+        gpus = [device for device in devices if isinstance(device, CudaDevice)]
+        name, owner = " and ".join(gpu.name for gpu in gpus), _Owner()
+        with apart_from_captures(self._context):
+            made = Multicast(
+                self._cu,
+                [gpu._device for gpu in gpus],
+                [gpu._context for gpu in gpus],
+                size_bytes,
+                name,
+            )
+        self._at_end_of(owner, Multicast.free, made)
+        for gpu, address in zip(gpus, made.parts, strict=True):
+            with apart_from_captures(gpu._context):
+                gpu._zero(address, size_bytes, f"clearing memory of {gpu.name}")
+        parts = tuple(Memory(address, size_bytes, owner) for address in made.parts)
+        return Window(parts, lambda offset: made.switched + offset)
 
     def export(self, memory: Memory) -> bytes:
         """See `Device.export`. Works also for the caller's arrays that are memory of cuMemAlloc.
@@ -418,9 +444,16 @@ class CudaDevice(Device):
             meaning=STREAM_ERRORS,
         )
 
-    def _at_end_of(self, owner: object, free: Callable[[int], Any], address: int) -> None:
-        """Frees `address` when `owner` is collected; at exit the driver does."""
-        weakref.finalize(owner, release, self._context, free, address).atexit = False
+    def _zero(self, address: int, size_bytes: int, doing: str) -> None:
+        """Fills memory of the device with zeros; its context is current."""
+        stream = self._stream_of(self._copies)
+        call(self._cu.cuMemsetD8Async, address, 0, size_bytes, stream, doing=doing)
+        self._wait(self._copies)
+
+    def _at_end_of(self, owner: object, free: Callable[[Any], Any], what: Any) -> None:
+        """Frees `what`, such as an address, when `owner` is collected; at exit the driver
+        does."""
+        weakref.finalize(owner, release, self._context, free, what).atexit = False
 
     def _module(self, text: str) -> Any:
         key = hashlib.sha256(text.encode()).digest()
