@@ -625,8 +625,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "fifo: a slot that another connection points to is used again",
         "native engine jobs communicator",
-        "(!uses_[s].taken || has_consumed(uses_[s].number)) && !is_kept(uses_[s])",
-        "!uses_[s].taken || has_consumed(uses_[s].number)",
+        "(!use.taken || has_consumed(use.number)) && !is_kept(use)",
+        "!use.taken || has_consumed(use.number)",
+    ),
+    _fault(
+        "fifo: a small message overwrites the one before it",
+        "native engine jobs communicator",
+        "is_free(use) ? 0 : use.end",
+        "0",
     ),
     _fault(
         "engine: a running instruction counts as finished",

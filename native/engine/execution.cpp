@@ -125,6 +125,10 @@ void Execution::choose_way() {
         way_ = attaches ? Way::kAttached : Way::kCached;
     }
     layout_.cut_tiles(tile_room(can_attach) / program_.max_count / cut().item);
+    const auto tile_bytes = program_.max_count * std::min(cut().tile, cut().chunk) * cut().item;
+    const auto most = varies_ ? room_.slot_bytes : tile_bytes;
+    most_bytes_ = static_cast<std::size_t>(most);
+    limit_ = fabric_.shape().fifo.limit(room_.slots, room_.slot_bytes, most);
 }
 
 // A message is pulled if its data are in one piece, in memory that the receiver can read.
@@ -231,16 +235,15 @@ bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& i
         publish_pulled(in, tile, bytes);
         return true;
     }
-    const auto limit = static_cast<std::size_t>(room_.slots);
     if (const auto* staged = find_staged(in, tile)) {
         auto& owner = *senders_[static_cast<std::size_t>(staged->sender)].fifo;
-        if (owner.share(staged->slot, sender, limit)) {
+        if (owner.share(staged->slot, sender, static_cast<std::size_t>(room_.slots))) {
             sender.take_turn();
             sender.publish({owner.where(staged->slot), bytes, signature_});
             return true;
         }
     }
-    const auto slot = sender.take_slot();
+    const auto slot = sender.take_slot(most_bytes_);
     if (!work(in, tile, incoming, sender.data(slot))) return false;
     forget_overwritten(in, tile);
     if (in.payload >= 0) {

@@ -58,7 +58,7 @@ public:
         auto& to = senders_[static_cast<std::size_t>(in.send)];
         const bool has_room = is_pulled(in)
                                   ? to.fifo->has_envelope()
-                                  : to.fifo->has_slot(static_cast<std::size_t>(room_.slots));
+                                  : to.fifo->has_slot(limit_, most_bytes_);
         if (has_room) return {Reason::kNone, -1};
         return {Reason::kSlot, to.connection};
     }
@@ -183,6 +183,8 @@ private:
 
     // Of the current iteration.
     Way way_ = Way::kCached;
+    std::size_t most_bytes_ = 0;  // of a message
+    std::size_t limit_ = 0;       // the staged messages in flight on a connection
     bool has_choice_ = false;
     std::chrono::steady_clock::time_point began_;  // if there is a choice
     std::uint64_t heap_[kMemories] = {};           // `where` of each memory, 0 if not in the heap

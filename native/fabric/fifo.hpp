@@ -49,19 +49,33 @@ struct alignas(kCacheLine) FifoCounters {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
               "counters are shared between processes: a lock inside an atomic would be private");
 
+inline std::size_t whole_lines(std::size_t bytes) {
+    return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
+
 struct FifoShape {
     std::int64_t slots = 0;
     std::int64_t slot_bytes = 0;
     std::int64_t envelopes = 0;
 
     std::size_t stride() const {
-        return (static_cast<std::size_t>(slot_bytes) + kCacheLine - 1) / kCacheLine * kCacheLine;
+        return whole_lines(static_cast<std::size_t>(slot_bytes));
     }
     std::size_t slots_offset() const {
         return sizeof(FifoCounters) + static_cast<std::size_t>(envelopes) * sizeof(Envelope);
     }
     std::size_t bytes() const {
         return slots_offset() + static_cast<std::size_t>(slots) * stride();
+    }
+
+    // How many messages of `message_bytes` may be staged at a time where `messages` of `most_bytes`
+    // may: as many as those have room for. A root that may run ahead is switched to less often where
+    // ranks outnumber cores.
+    std::size_t limit(std::int64_t messages, std::int64_t most_bytes,
+                      std::int64_t message_bytes) const {
+        const auto fitting = messages * most_bytes / std::max<std::int64_t>(message_bytes, 1);
+        return static_cast<std::size_t>(
+            std::clamp(fitting, messages, std::max(messages, envelopes)));
     }
 };
 
@@ -82,13 +96,13 @@ struct Message {
 
 // The sending end, which rings the receiver's bell. Messages are numbered from 0. It keeps the last
 // `consumed` that it read, and reads the other rank's cache line again only if that doesn't
-// suffice.
+// suffice. Where no slot is free, a small message follows the last one in its slot.
 class FifoSender {
 public:
     FifoSender(const FifoMemory& memory, Bell& receiver)
         : memory_(memory),
           receiver_(receiver),
-          turns_(static_cast<std::size_t>(memory.shape.slots)),
+          turns_(static_cast<std::size_t>(std::max(memory.shape.slots, memory.shape.envelopes))),
           uses_(static_cast<std::size_t>(memory.shape.slots)) {}
 
     std::uint64_t next() const { return next_; }
@@ -106,17 +120,21 @@ public:
         return next_ < room || has_consumed(next_ - room);
     }
 
-    // Whether the next message may be staged: fewer than `limit` staged messages are in flight, and
-    // a slot is free.
-    bool has_slot(std::size_t limit) {
-        return has_envelope() && has_turn(limit) && free_slot() < uses_.size();
+    // Whether the next message, of `bytes`, may be staged: fewer than `limit` staged messages are in
+    // flight, and a slot has room.
+    bool has_slot(std::size_t limit, std::size_t bytes) {
+        return has_envelope() && has_turn(limit) && find_slot(bytes) < uses_.size();
     }
 
-    // Takes a slot for the next message; after `has_slot`.
-    std::size_t take_slot() {
-        const auto slot = free_slot();
-        uses_[slot].taken = true;
-        uses_[slot].number = next_;
+    // Takes room in a slot for the next message; after `has_slot`.
+    std::size_t take_slot(std::size_t bytes) {
+        const auto slot = find_slot(bytes);
+        auto& use = uses_[slot];
+        use.begin = is_free(use) ? 0 : use.end;
+        use.end = use.begin + whole_lines(bytes);
+        use.taken = true;
+        use.number = next_;
+        last_ = slot;
         take_turn();
         return slot;
     }
@@ -124,12 +142,11 @@ public:
     // Counts the next message as staged, although its data are elsewhere.
     void take_turn() { turns_[turn_++ % turns_.size()] = next_; }
 
-    std::byte* data(std::size_t slot) const { return memory_.slots + slot * memory_.shape.stride(); }
-    std::uint64_t where(std::size_t slot) const {
-        return memory_.slots_where + slot * memory_.shape.stride();
-    }
+    // The room of the last message that took the slot.
+    std::byte* data(std::size_t slot) const { return memory_.slots + offset(slot); }
+    std::uint64_t where(std::size_t slot) const { return memory_.slots_where + offset(slot); }
 
-    // Whether a slot still holds the data of message `number`.
+    // Whether message `number` is the last one that took the slot.
     bool holds(std::size_t slot, std::uint64_t number) const {
         return uses_[slot].taken && uses_[slot].number == number;
     }
@@ -156,10 +173,12 @@ public:
     }
 
 private:
-    // The last message that took a slot, and the messages of other connections that point to it.
+    // The last message that took a slot, where it is there, and the messages of other connections
+    // that point to it.
     struct Use {
         std::uint64_t number = 0;
         bool taken = false;
+        std::size_t begin = 0, end = 0;
         std::vector<std::pair<FifoSender*, std::uint64_t>> shared;
     };
 
@@ -176,12 +195,22 @@ private:
         return false;
     }
 
-    // The first free slot: the one used last is still in the cache.
-    std::size_t free_slot() {
+    bool is_free(Use& use) {
+        return (!use.taken || has_consumed(use.number)) && !is_kept(use);
+    }
+
+    // The first free slot: the one used last is still in the cache. Or else the last one, if it has
+    // room behind its messages.
+    std::size_t find_slot(std::size_t bytes) {
         for (std::size_t s = 0; s < uses_.size(); ++s) {
-            if ((!uses_[s].taken || has_consumed(uses_[s].number)) && !is_kept(uses_[s])) return s;
+            if (is_free(uses_[s])) return s;
         }
-        return uses_.size();
+        const bool fits = uses_[last_].end + bytes <= memory_.shape.stride();
+        return fits ? last_ : uses_.size();
+    }
+
+    std::size_t offset(std::size_t slot) const {
+        return slot * memory_.shape.stride() + uses_[slot].begin;
     }
 
     FifoMemory memory_;
@@ -191,6 +220,7 @@ private:
     std::size_t turn_ = 0;  // staged messages so far
     std::vector<std::uint64_t> turns_;  // the numbers of the last staged messages
     std::vector<Use> uses_;
+    std::size_t last_ = 0;  // the slot of the last staged message
 };
 
 // The receiving end, which rings the sender's bell.

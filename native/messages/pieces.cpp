@@ -11,7 +11,7 @@ namespace sley {
 
 Outgoing::Outgoing(std::int32_t dst, const FifoShape& shape)
     : dst_(dst),
-      slots_(static_cast<std::size_t>(shape.slots)),
+      shape_(shape),
       slot_bytes_(std::min<std::int64_t>(shape.slot_bytes,
                                          std::numeric_limits<std::int32_t>::max())) {}
 
@@ -53,20 +53,20 @@ std::int64_t Outgoing::send_piece(Operation& send) {
         send.sent += piece;
         return piece;
     }
-    if (!sender.has_slot(slots_)) return 0;
-    const auto slot = sender.take_slot();
+    const std::int64_t head = send.sent < 0 ? sizeof(Header) : 0;
+    const auto left = send.heap != 0 ? 0 : send.bytes - std::max<std::int64_t>(send.sent, 0);
+    const auto bytes = std::min(slot_bytes_, head + left);
+    const auto room = static_cast<std::size_t>(bytes);
+    if (!sender.has_slot(shape_.limit(shape_.slots, slot_bytes_, bytes), room)) return 0;
+    const auto slot = sender.take_slot(room);
     auto* to = sender.data(slot);
-    std::int64_t bytes = 0;
-    if (send.sent < 0) {
+    if (head > 0) {
         const Header header{send.tag, send.bytes};
         std::memcpy(to, &header, sizeof header);
-        bytes = sizeof header;
         send.sent = 0;
     }
-    const auto piece = send.heap != 0 ? 0 : std::min(slot_bytes_ - bytes, send.bytes - send.sent);
-    copy_bytes(to + bytes, send.data + send.sent, static_cast<std::size_t>(piece));
-    bytes += piece;
-    send.sent += piece;
+    copy_bytes(to + head, send.data + send.sent, static_cast<std::size_t>(bytes - head));
+    send.sent += bytes - head;
     sender.publish({sender.where(slot), static_cast<std::uint32_t>(bytes), 0});
     return bytes;
 }

@@ -43,7 +43,7 @@ private:
     }
 
     std::int32_t dst_;
-    std::size_t slots_;
+    FifoShape shape_;
     std::int64_t slot_bytes_;
     FifoSender* sender_ = nullptr;
     OperationList sends_;

@@ -12,8 +12,9 @@ namespace {
 
 using namespace sley;
 
-constexpr FifoShape kShape{3, 64, 8};
+constexpr FifoShape kShape{3, 64, 8}, kRoomy{2, 4 * kCacheLine, 8};
 constexpr std::size_t kLimit = 2;  // staged messages in flight
+constexpr std::size_t kWhole = 64, kSmall = 16;  // bytes of a message
 
 void expect(bool holds, const char* difference) {
     if (holds) return;
@@ -22,11 +23,13 @@ void expect(bool holds, const char* difference) {
 }
 
 struct Connection {
+    explicit Connection(const FifoShape& shape = kShape) : memory{&counters, envelopes, slots, 0, shape} {}
+
     FifoCounters counters{};
-    Envelope envelopes[kShape.envelopes]{};
-    std::byte slots[kShape.slots * kShape.slot_bytes]{};
+    Envelope envelopes[8]{};
+    std::byte slots[512]{};
     Bell bell;
-    FifoMemory memory{&counters, envelopes, slots, 0, kShape};
+    FifoMemory memory;
     FifoSender sender{memory, bell};
     FifoReceiver receiver{memory, bell};
 
@@ -36,34 +39,84 @@ struct Connection {
 void check_limit_of_staged_messages() {
     Connection c;
     for (std::size_t k = 0; k < kLimit; ++k) {
-        expect(c.sender.has_slot(kLimit), "a message below the limit had no slot");
-        c.send(c.sender.take_slot());
+        expect(c.sender.has_slot(kLimit, kWhole), "a message below the limit had no slot");
+        c.send(c.sender.take_slot(kWhole));
     }
-    expect(!c.sender.has_slot(kLimit), "more messages than the limit were staged");
+    expect(!c.sender.has_slot(kLimit, kWhole), "more messages than the limit were staged");
     c.receiver.release();
-    expect(c.sender.has_slot(kLimit), "a consumed message still counts as staged");
+    expect(c.sender.has_slot(kLimit, kWhole), "a consumed message still counts as staged");
 }
 
 void check_shared_slots() {
     Connection one, other;
-    const auto first = one.sender.take_slot();
+    const auto first = one.sender.take_slot(kWhole);
     one.send(first);
     expect(one.sender.share(first, other.sender, kLimit), "a spare slot was not shared");
     other.send(first);
     one.receiver.release();
-    const auto second = one.sender.take_slot();
+    const auto second = one.sender.take_slot(kWhole);
     one.send(second);
     expect(second != first, "a slot was used again before the other connection consumed it");
     expect(!one.sender.share(second, other.sender, kLimit),
            "fewer slots than the limit were left for the connection's own messages");
     other.receiver.release();
     expect(one.sender.share(second, other.sender, kLimit), "a slot was kept after its last reader");
-    expect(one.sender.take_slot() == first, "a slot was not used again after its last reader");
+    expect(one.sender.take_slot(kWhole) == first, "a slot was not used again after its last reader");
+}
+
+// A small message that follows one which another connection still reads.
+void check_small_message_behind_a_shared_one() {
+    Connection one(kRoomy), other(kRoomy);
+    std::uint64_t where = 0;
+    for (std::int64_t k = 0; k < kRoomy.slots; ++k) {
+        const auto slot = one.sender.take_slot(kSmall);
+        where = one.sender.where(slot);
+        one.send(slot);
+        expect(one.sender.share(slot, other.sender, 0), "a spare slot was not shared");
+        other.sender.publish({where, 0, 0});
+        one.receiver.release();
+    }
+    const auto behind = one.sender.take_slot(kSmall);
+    expect(one.sender.where(behind) > where, "a message overwrites one that another connection reads");
+}
+
+// As many small messages are staged as the bytes of `kLimit` whole ones hold.
+void check_limit_of_small_messages() {
+    expect(kShape.limit(2, 64, 64) == 2, "whole messages have another limit than the plan's");
+    expect(kShape.limit(2, 64, 16) == 8, "small messages don't share the room of whole ones");
+    expect(kShape.limit(2, 64, 1) == 8, "more messages than envelopes were allowed");
+    expect(kShape.limit(2, 64, 4096) == 2, "a large message lowers the plan's limit");
+}
+
+// Where no slot is free, small messages follow one another in the last one.
+void check_small_messages() {
+    constexpr std::size_t kMost = 5;  // one in the first slot, and four lines of the second
+    Connection c(kRoomy);
+    std::uint64_t last = 0;
+    for (std::size_t k = 0; k < kMost; ++k) {
+        expect(c.sender.has_slot(8, kSmall), "a small message had no room");
+        const auto slot = c.sender.take_slot(kSmall);
+        const auto where = c.sender.where(slot);
+        expect(k == 0 || where >= last + kCacheLine, "a message overwrites one in flight");
+        expect(where + kSmall <= sizeof c.slots, "a message goes beyond the slots");
+        last = where;
+        c.send(slot);
+    }
+    expect(!c.sender.has_slot(8, kSmall), "more messages than the slots have room for were staged");
+    c.receiver.release();
+    expect(c.sender.where(c.sender.take_slot(kSmall)) == 0, "a free slot was not used first");
+    c.sender.publish({0, 0, 0});
+    for (std::size_t k = 0; k < kMost - 1; ++k) c.receiver.release();
+    const auto slot = c.sender.take_slot(kWhole);
+    expect(c.sender.where(slot) == kRoomy.stride(), "a free slot is not used from its start");
 }
 
 }  // namespace
 
 int main() {
+    check_limit_of_small_messages();
+    check_small_messages();
+    check_small_message_behind_a_shared_one();
     check_limit_of_staged_messages();
     check_shared_slots();
 }

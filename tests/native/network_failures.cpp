@@ -34,7 +34,7 @@ void killed() {
     if (rank == 1) {
         FifoSender& out = fabric.sender(0, 0);
         for (;;) {
-            if (out.has_slot(4)) out.publish({out.where(out.take_slot()), 60000, 1});
+            if (out.has_slot(4, 60000)) out.publish({out.where(out.take_slot(60000)), 60000, 1});
             fabric.progress();
         }
     }
@@ -90,8 +90,8 @@ void busy() {
     FifoSender& out = job.fabric(0).sender(1, 1);
     const auto stream = [] { return Stream(0, 1, 0, 4 << 20); };
     auto sent = stream(), received = stream();
-    while (out.has_slot(8)) {
-        const auto slot = out.take_slot();
+    while (out.has_slot(8, 4 << 20)) {
+        const auto slot = out.take_slot(4 << 20);
         sent.write(out.data(slot), 4 << 20);
         out.publish({out.where(slot), 4 << 20, 1});
         sent.next();

@@ -216,8 +216,8 @@ struct SendingEnd {
             heap_user = fifo.next() + 1;
             message.where = fabric.in_heap(heap, stream.bytes());
         } else {
-            if (!fifo.has_slot(slots)) return false;
-            const auto slot = fifo.take_slot();
+            if (!fifo.has_slot(slots, stream.bytes())) return false;
+            const auto slot = fifo.take_slot(stream.bytes());
             stream.write(fifo.data(slot));
             message.where = fifo.where(slot);
         }

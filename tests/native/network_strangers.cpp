@@ -182,7 +182,7 @@ void garbage() {
         wire->connect(meeting, nowhere);
         other.join();
         FifoSender& out = job.fabric(0).sender(1, 1);
-        out.publish({out.where(out.take_slot()), 8, 9});
+        out.publish({out.where(out.take_slot(8)), 8, 9});
         const std::byte payload[16] = {};
         wire->post(0, header, payload);
         wire->send();

@@ -140,7 +140,7 @@ void wakes() {
     FifoSender& out = job.fabric(1).sender(0, 0);
     FifoReceiver& in = job.fabric(0).receiver(1, 0);
     for (int i = 0; i < 3; ++i) {
-        out.publish({out.where(out.take_slot()), 8, 9});
+        out.publish({out.where(out.take_slot(8)), 8, 9});
         std::thread sender([&] {
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
             pump_until(job.fabric(1), [&] { return job.fabric(1).is_settled(); });
@@ -164,7 +164,7 @@ void ends() {
     Job job({0, 1, 2}, {1, 8, 1}, 1);
     job.connect();
     FifoSender& out = job.fabric(0).sender(1, 1);
-    out.publish({out.where(out.take_slot()), 8, 9});
+    out.publish({out.where(out.take_slot(8)), 8, 9});
     job.pump(0).close(5.0);
     FifoReceiver& in = job.fabric(1).receiver(0, 1);
     pump_until(job.fabric(1), [&] { return in.has_message(); });

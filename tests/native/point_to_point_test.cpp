@@ -85,13 +85,32 @@ void test_unwanted_messages_wait_in_the_fifo() {
     world.of(1).recv_now(other.data(), 8, 0, 0, kLong);
     auto pending = world.of(1).recv(other.data(), 8, 2, 0, kLong);
     std::vector<std::shared_ptr<Ticket>> sends;
-    for (int i = 0; i < 6; ++i) sends.push_back(world.of(0).send(data.data(), 8, 1, 0, kLong));
+    const auto whole = bytes_of(1000, 1);  // with its header more than half a slot
+    for (int i = 0; i < 6; ++i) sends.push_back(world.of(0).send(whole.data(), 1000, 1, 0, kLong));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     require(sends[3]->is_done(), "as many sends are done as there are slots");
     require(!sends[4]->is_done(), "and no more");
-    auto in = bytes_of(8, 0);
-    for (int i = 0; i < 6; ++i) world.of(1).recv_now(in.data(), 8, 0, 0, kLong);
+    auto in = bytes_of(1000, 0);
+    for (int i = 0; i < 6; ++i) world.of(1).recv_now(in.data(), 1000, 0, 0, kLong);
     require(sends[5]->wait(kLong), "and all in the end");
+    require(in == whole, "with what was sent");
+}
+
+// Small messages share the slots.
+void test_as_many_small_messages_as_envelopes_are_buffered() {
+    World world(2, kUsual);
+    std::vector<std::vector<std::byte>> sent;
+    std::vector<std::shared_ptr<Ticket>> sends;
+    for (int i = 0; i < 9; ++i) sent.push_back(bytes_of(8, static_cast<unsigned>(i)));
+    for (const auto& data : sent) sends.push_back(world.of(0).send(data.data(), 8, 1, 0, kLong));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    require(sends[7]->is_done(), "as many small sends are done as there are envelopes");
+    require(!sends[8]->is_done(), "and no more");
+    for (const auto& data : sent) {
+        auto in = bytes_of(8, 255);
+        world.of(1).recv_now(in.data(), 8, 0, 0, kLong);
+        require(in == data, "they come in order, with what was sent");
+    }
 }
 
 // Once data in the heap have been read, the sender may overwrite them; no slot is needed for this.
@@ -324,6 +343,7 @@ int main(int argc, char** argv) {
     test_peers_do_not_block_one_another();
     test_tags_overtake();
     test_unwanted_messages_wait_in_the_fifo();
+    test_as_many_small_messages_as_envelopes_are_buffered();
     test_heap_data_are_read_in_place(1'000'000);
     test_heap_data_are_read_in_place(17'000'001);  // past the caches
     test_what_is_sent_leaves();
