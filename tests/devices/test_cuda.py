@@ -125,7 +125,7 @@ def test_without_the_packages_the_message_says_what_to_install(
     with pytest.raises(SleyError) as caught:
         compile_text(TEXT, "sm_90")
     assert caught.value.code == "K501"
-    assert 'pip install ".[cuda]"' in str(caught.value)
+    assert 'pip install "sley[cuda]"' in str(caught.value)
 
 
 @pytest.mark.usefixtures("nvrtc")

@@ -139,7 +139,7 @@ MISTAKES = {
     ),
     "a refusing check without a line": (
         "L130",
-        "class Partial(Own):\n    check = functools.partial(lambda prog: False)\n"
+        "class Partial(Own):\n    check = staticmethod(functools.partial(lambda prog: False))\n"
         "with program(collective=Partial(2, 1, False), topo=fully_connected(2)):  # here\n"
         "    chunk(0, I, 0).copy(1, O, 0)",
     ),

@@ -10,8 +10,8 @@ K501 = Rule(
     why="The extra `cuda` installs the packages. The driver (libcuda.so.1) is part of the system "
     "and never of a package; containers get it from the host. A process that was forked after its "
     "parent had used CUDA can't use CUDA.",
-    example="sley.devices.cuda.CudaDevice.open(0)  # after `pip install .`, without the extra",
-    instead='`pip install ".[cuda]"` in the clone of sley for the packages; for the driver, a '
+    example="pip install sley; sley run ring-allreduce --ranks 2 --device cuda",
+    instead='Install the extra for the packages: pip install "sley[cuda]"; for the driver, use a '
     "machine on which `nvidia-smi` works (docker: --gpus all); start processes with `spawn`, not "
     "`fork`.",
 )

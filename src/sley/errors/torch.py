@@ -7,9 +7,8 @@ B901 = Rule(
     "no-torch",
     what="PyTorch, which sley.torch requires, is not installed or cannot be loaded.",
     why="PyTorch is large, and the rest of sley does not need it; the extra `torch` installs it.",
-    example="import sley.torch  # after `pip install .`, without the extra",
-    instead='`pip install ".[torch]"` in the clone of sley, or install PyTorch 2.9 or newer for '
-    "this Python.",
+    example="pip install sley; python -c 'import sley.torch'",
+    instead='Install the extra: pip install "sley[torch]", or any PyTorch from 2.9 on.',
 )
 B902 = Rule(
     "B902",

@@ -91,8 +91,8 @@ def test_missing_packages_are_told_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     driver.bindings.cache_clear()
-    assert 'pip install ".[cuda]"' in str(refused("K501", CudaDevice, 0))
-    assert 'pip install ".[cuda]"' in str(refused("K501", compiler.version))
+    assert 'pip install "sley[cuda]"' in str(refused("K501", CudaDevice, 0))
+    assert 'pip install "sley[cuda]"' in str(refused("K501", compiler.version))
 
 
 def test_a_missing_cuda_core_is_told_with_what_to_install(
@@ -100,7 +100,7 @@ def test_a_missing_cuda_core_is_told_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
     array = array_on(device.allocate(32))
-    assert 'pip install ".[cuda]"' in str(refused("K501", device.view, array, what="it"))
+    assert 'pip install "sley[cuda]"' in str(refused("K501", device.view, array, what="it"))
 
 
 def test_an_entry_point_that_an_old_driver_lacks_is_named(

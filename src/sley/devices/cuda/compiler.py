@@ -114,7 +114,7 @@ def _nvrtc_error(found: str) -> Exception:
     return K501.error(
         expected="NVIDIA's compiler NVRTC, with its builtins",
         found=found,
-        remedy='`pip install ".[cuda]"` in the clone of sley installs nvidia-cuda-nvrtc',
+        remedy='Install the extra, which has nvidia-cuda-nvrtc: pip install "sley[cuda]".',
     )
 
 

@@ -86,7 +86,7 @@ def module(name: str) -> Any:
         raise K501.error(
             expected="the packages cuda-core, cuda-bindings and nvidia-cuda-nvrtc",
             found=str(error),
-            remedy='`pip install ".[cuda]"` in the clone of sley',
+            remedy='Install the extra: pip install "sley[cuda]".',
         ) from None
 
 
