@@ -2,7 +2,9 @@
 //
 // While the interpreter ends, no thread gets the lock. From Python 3.14 on, a thread that asks for
 // it then hangs for the rest of the process; before, Python unwinds the thread's stack, which ends
-// the process at the first C++ function that must not throw. So such threads hang here, too.
+// the process at the first C++ function that must not throw. So such threads hang here, too. A
+// thread that Python doesn't know hangs before it asks: Python would make it a state in an
+// interpreter that may be gone, which ends Python 3.14 with a segmentation fault.
 #pragma once
 
 #include <Python.h>
@@ -18,12 +20,16 @@ inline bool is_python_ending() {
 #endif
 }
 
+[[noreturn]] inline void hang() {
+    for (;;) pause();
+}
+
 template <class Take>
 auto take_python_lock(const Take& take) {
     try {
         return take();
     } catch (...) {  // the unwinding
-        for (;;) pause();
+        hang();
     }
 }
 
@@ -42,7 +48,10 @@ private:
 
 class Locked {
 public:
-    Locked() : state_(take_python_lock([] { return PyGILState_Ensure(); })) {}
+    Locked() : state_(take_python_lock([] {
+        if (is_python_ending() && PyGILState_GetThisThreadState() == nullptr) hang();
+        return PyGILState_Ensure();
+    })) {}
     Locked(const Locked&) = delete;
     Locked& operator=(const Locked&) = delete;
     ~Locked() { PyGILState_Release(state_); }
