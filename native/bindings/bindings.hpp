@@ -69,6 +69,9 @@ private:
     std::shared_ptr<PyObject> function_;
 };
 
+// Keeps an object alive until a call has ended.
+void keep_alive(Ticket& ticket, nanobind::object object);
+
 // Memory owned by Python, by its address.
 using Address = std::uintptr_t;
 

@@ -145,15 +145,6 @@ void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
     });
 }
 
-void keep_alive(Ticket& ticket, nb::object object) {
-    auto* kept = object.release().ptr();
-    ticket.on_done([kept] {
-        const Locked locked;
-        const nb::error_scope error;
-        Py_DECREF(kept);
-    });
-}
-
 void define_ticket(nb::module_& m) {
     nb::class_<Ticket>(m, "Ticket", "The end of a call that runs in another thread.")
         .def("is_done", &Ticket::is_done, "Whether the call has ended, successfully or not.")
@@ -172,6 +163,15 @@ void define_ticket(nb::module_& m) {
 }
 
 }  // namespace
+
+void keep_alive(Ticket& ticket, nb::object object) {
+    auto* kept = object.release().ptr();
+    ticket.on_done([kept] {
+        const Locked locked;
+        const nb::error_scope error;
+        Py_DECREF(kept);
+    });
+}
 
 void define_calls(nb::module_& m) {
     define_ticket(m);

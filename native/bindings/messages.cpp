@@ -41,6 +41,20 @@ std::tuple<Problem, std::int32_t> recv_now(Owned<PointToPoint>& messages, Addres
     return {problem_of(outcome), outcome.rank};
 }
 
+// The message stays in progress if a signal handler raises an exception.
+bool finish(Owned<PointToPoint>& messages, Ticket& ticket) {
+    constexpr double kPieceSeconds = 0.1;
+    for (;;) {
+        bool is_done = false;
+        {
+            const Unlocked unlocked;
+            is_done = messages->wait(ticket, kPieceSeconds);
+        }
+        if (is_done) return ticket.outcome().status == Status::kDone;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+}
+
 }  // namespace
 
 void define_messages(nb::module_& m) {
@@ -76,6 +90,11 @@ void define_messages(nb::module_& m) {
             },
             "ticket"_a, "timeout_s"_a, nb::call_guard<Unlocked>(),
             "Like `ticket.wait`, but makes progress meanwhile.")
+        .def("finish", &finish, "ticket"_a,
+             "Waits for the end, and meanwhile for signals; whether the message has been moved.")
+        .def(
+            "test", [](Messages& self, Ticket& ticket) { return self->test(ticket); }, "ticket"_a,
+            nb::call_guard<Unlocked>(), "Like `ticket.is_done`, but makes progress once.")
         .def(
             "close", [](Messages& self) { self->close(); },
             nb::call_guard<Unlocked>(), "Ends all pending messages.");

@@ -1,5 +1,5 @@
-// Collectives on the tensors of a Python framework, from Python to the engine without Python
-// between: ready calls of plain tensors. All others go to Python's functions.
+// Collectives and messages of the tensors of a Python framework, from Python to the engine without
+// Python between: ready calls, and messages, of plain tensors. All others go to Python's functions.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <tuple>
@@ -17,6 +18,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/columns.hpp"
 #include "engine/ready.hpp"
+#include "messages/point_to_point.hpp"
 #include "torch/dlpack.hpp"
 
 namespace nb = nanobind;
@@ -113,7 +115,52 @@ public:
         return request && run(*request);
     }
 
+    // A call from one list of tensors to another; whether it has run. Where one side alone has a part
+    // for each rank, that side is a list in a list.
+    bool move_lists(const Kind& kind, nb::handle options_class, nb::handle outputs,
+                    nb::handle inputs, nb::handle given) {
+        const bool is_exchange = kind.input_parts && kind.output_parts;
+        std::vector<Elements> in, out;
+        if (!read_list(outputs, kind.output_parts && !is_exchange, kind.reduces, out)) return false;
+        if (!read_list(inputs, kind.input_parts && !is_exchange, kind.reduces, in)) return false;
+        const auto options = read(given, options_class, kind);
+        if (!options.is_plain) return false;
+        const auto request = list_request(kind, out, in, static_cast<ReduceOp>(options.op),
+                                          options.root, rank_, ranks_);
+        return request && run(*request);
+    }
+
+    // Begins to send a plain tensor to a rank, or to receive one from a rank or from kAnySource; null
+    // if that is left to Python's functions.
+    std::shared_ptr<Ticket> begin(PointToPoint& messages, bool is_send, nb::handle tensor,
+                                  std::int32_t peer, std::int64_t tag, std::int64_t& bytes) {
+        Elements data{};
+        if (is_watched || is_profiled() || !read(tensor, false, data)) return nullptr;
+        if (peer >= ranks_ || tag < 0) return nullptr;
+        const auto timeout = ready_->timeout();
+        if (!timeout) return nullptr;
+        bytes = data.bytes();
+        const Unlocked unlocked;
+        return is_send ? messages.send(data.start, bytes, peer, tag, *timeout)
+                       : messages.recv(data.start, bytes, peer, tag, *timeout);
+    }
+
 private:
+    // Reads the tensors of a list, or of the only list in a list, which may be missing.
+    bool read_list(nb::handle list, bool is_nested, bool reduces, std::vector<Elements>& out) const {
+        if (!PyList_CheckExact(list.ptr())) return false;
+        const auto size = PyList_GET_SIZE(list.ptr());
+        if (is_nested && size > 0) {
+            return size == 1 && read_list(PyList_GET_ITEM(list.ptr(), 0), false, reduces, out);
+        }
+        out.resize(static_cast<std::size_t>(size));
+        for (Py_ssize_t i = 0; i < size; ++i) {
+            const nb::handle tensor = PyList_GET_ITEM(list.ptr(), i);
+            if (!read(tensor, reduces, out[static_cast<std::size_t>(i)])) return false;
+        }
+        return true;
+    }
+
     // Whether the elements of `object` can be used where they are; then reads where. Errors are
     // left to Python's functions, which ask again.
     bool read(nb::handle object, bool reduces, Elements& out) const {
@@ -233,8 +280,78 @@ AnyFunction make_move(const Shared& calls, const Kind& kind, nb::object options_
     }));
 }
 
-AnyFunction make_function(const Shared& calls, const Kind& kind, nb::object options_class,
+AnyFunction make_lists(const Shared& calls, const Kind& kind, nb::object options_class,
+                       AnyFunction otherwise) {
+    return nb::borrow<AnyFunction>(nb::cpp_function([=](nb::args args, nb::kwargs more) -> nb::object {
+        if (args.size() == 3 && more.size() == 0 &&
+            calls->move_lists(kind, options_class, args[0], args[1], args[2])) {
+            return nb::none();
+        }
+        return otherwise(*args, **more);
+    }));
+}
+
+// PyTorch gives the options alone, by their name.
+AnyFunction make_barrier(const Shared& calls, const Kind& kind, nb::object options_class,
+                         nb::object token, nb::object cpu, AnyFunction otherwise) {
+    nb::list data;
+    data.append(token);
+    const nb::str name("opts"), device("device");
+    return nb::borrow<AnyFunction>(nb::cpp_function([=](nb::args args, nb::kwargs more) -> nb::object {
+        const bool is_plain = args.size() == 0 && more.size() == 1;
+        const nb::handle options = is_plain ? PyDict_GetItem(more.ptr(), name.ptr()) : nullptr;
+        if (options.is_valid() && options.type().is(options_class) &&
+            nb::getattr(options, device).equal(cpu) &&
+            calls->update(kind, options_class, data, options)) {
+            return nb::none();
+        }
+        return otherwise(*args, **more);
+    }));
+}
+
+// A Python integer as a C++ one; -1 for another object, and for one that is negative or too large.
+std::int64_t natural(nb::handle object) {
+    if (!PyLong_CheckExact(object.ptr())) return -1;
+    int overflow = 0;
+    const auto value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    return overflow == 0 && value >= 0 ? value : -1;
+}
+
+AnyFunction make_messages(const Shared& calls, nb::object messages, bool is_send, bool from_any,
+                          nb::object runner, nb::object finished, AnyFunction pending,
                           AnyFunction otherwise) {
+    auto& to_all = nb::cast<Owned<PointToPoint>&>(messages);
+    const std::size_t last = from_any ? 1 : 2;
+    const nb::str coalesced("coalesced"), outputs("outputs"), source("source");
+    return nb::borrow<AnyFunction>(nb::cpp_function([=, &to_all](nb::args args, nb::kwargs more) -> nb::object {
+        if (args.size() != last + 1 || more.size() > 0 || !PyList_CheckExact(args[0].ptr()) ||
+            PyList_GET_SIZE(args[0].ptr()) != 1 || !nb::getattr(runner, coalesced).is_none()) {
+            return otherwise(*args, **more);
+        }
+        const auto rank = from_any ? kAnySource : natural(args[1]);
+        if (rank > std::numeric_limits<std::int32_t>::max() || (rank < 0 && !from_any)) {
+            return otherwise(*args, **more);
+        }
+        const auto peer = static_cast<std::int32_t>(rank);
+        const nb::object tensor = nb::borrow(PyList_GET_ITEM(args[0].ptr(), 0));
+        std::int64_t bytes = 0;
+        const auto ticket = calls->begin(*to_all.operator->(), is_send, tensor, peer,
+                                         natural(args[last]), bytes);
+        if (!ticket) return otherwise(*args, **more);
+        if (ticket->is_done() && ticket->outcome().status == Status::kDone) {
+            nb::object work = finished();
+            nb::setattr(work, outputs, args[0]);
+            if (!is_send) nb::setattr(work, source, nb::int_(ticket->outcome().rank));
+            return work;
+        }
+        keep_alive(*ticket, tensor);
+        return pending(ticket, args[0], is_send, bytes, peer, args[last]);
+    }));
+}
+
+AnyFunction make_function(const Shared& calls, const Kind& kind, nb::object options_class,
+                          bool takes_lists, AnyFunction otherwise) {
+    if (takes_lists) return make_lists(calls, kind, std::move(options_class), std::move(otherwise));
     const auto make = kind.is_update() ? make_update : make_move;
     return make(calls, kind, std::move(options_class), std::move(otherwise));
 }
@@ -271,8 +388,18 @@ void define_tensors(nb::module_& m) {
             "is_watched", [](nb::handle) { return TensorCalls::is_watched; },
             [](nb::handle, bool is_watched) { TensorCalls::is_watched = is_watched; },
             "Whether all calls go to `otherwise`.")
-        .def("function", &make_function, "kind"_a, "options_class"_a, "otherwise"_a,
-             "The function for a kind of calls.");
+        .def("function", &make_function, "kind"_a, "options_class"_a, "takes_lists"_a,
+             "otherwise"_a, "The function for a kind of calls.")
+        .def("barrier", &make_barrier, "kind"_a, "options_class"_a, "token"_a, "cpu"_a,
+             "otherwise"_a,
+             "The function for barriers, which update `token` if their options name the device "
+             "`cpu`.")
+        .def("messages", &make_messages, "messages"_a, "is_send"_a, "from_any"_a, "runner"_a,
+             "finished"_a, "pending"_a, "otherwise"_a,
+             "The function for messages to a rank, from one, or from any. runner: makes no call "
+             "ready while its attribute `coalesced` isn't None. finished: the class of a message "
+             "that has ended. pending: makes the work object of another one, from its ticket, its "
+             "tensors, is_send, its bytes, the other rank and the tag.");
 }
 
 }  // namespace sley

@@ -98,6 +98,7 @@ void Engine::check_lengths(std::int64_t item) const {
 }
 
 std::shared_ptr<const Parts> Engine::equal_parts(const Call& call) const {
+    if (call.blocks) return call.blocks;
     auto parts = std::make_shared<Parts>();
     const auto bytes = call.count * static_cast<std::int64_t>(item_size(call.type));
     for (const auto memory : {kInput, kOutput}) {

@@ -3,11 +3,29 @@
 #include <utility>
 
 namespace sley {
+namespace {
+
+bool are_in_a_row(const std::vector<Elements>& list) {
+    for (std::size_t i = 1; i < list.size(); ++i) {
+        if (list[i].start != list[i - 1].start + list[i - 1].bytes()) return false;
+    }
+    return true;
+}
+
+std::vector<Part> parts_of(const std::vector<Elements>& list) {
+    std::vector<Part> parts;
+    parts.reserve(list.size());
+    for (const auto& one : list) parts.push_back({one.start, one.count});
+    return parts;
+}
+
+}  // namespace
 
 CallRequest update_request(const Kind& kind, const Elements& data, ReduceOp op,
                            std::int32_t root) {
     return {{kind.number, data.type, op, true, root, data.count},
-            {{data.start, nullptr}, {data.bytes(), 0}}};
+            {{data.start, nullptr}, {data.bytes(), 0}},
+            nullptr};
 }
 
 std::optional<CallRequest> move_request(const Kind& kind, const Elements& output,
@@ -20,7 +38,8 @@ std::optional<CallRequest> move_request(const Kind& kind, const Elements& output
     if (count * in_parts != input.count || count * out_parts != output.count) return {};
     const CallKey key{kind.number, input.type, op, false, 0, count};
     if (!input.overlaps(output)) {
-        return CallRequest{key, {{input.start, output.start}, {input.bytes(), output.bytes()}}};
+        return CallRequest{
+            key, {{input.start, output.start}, {input.bytes(), output.bytes()}}, nullptr};
     }
     const auto& whole = kind.output_parts ? output : input;
     const auto& part = kind.output_parts ? input : output;
@@ -28,7 +47,38 @@ std::optional<CallRequest> move_request(const Kind& kind, const Elements& output
     if (has_two_wholes || part.start != whole.start + rank * part.bytes()) return {};
     auto in_place = key;
     in_place.in_place = true;
-    return CallRequest{in_place, {{whole.start, nullptr}, {whole.bytes(), 0}}};
+    return CallRequest{in_place, {{whole.start, nullptr}, {whole.bytes(), 0}}, nullptr};
+}
+
+std::optional<CallRequest> list_request(const Kind& kind, const std::vector<Elements>& outputs,
+                                        const std::vector<Elements>& inputs, ReduceOp op,
+                                        std::int32_t root, std::int32_t rank, std::int32_t ranks) {
+    const auto parts = static_cast<std::size_t>(kind.has_root && root != rank ? 0 : ranks);
+    if (inputs.size() != (kind.input_parts ? parts : 1)) return {};
+    if (outputs.size() != (kind.output_parts ? parts : 1)) return {};
+    const auto& first = inputs.empty() ? outputs.front() : inputs.front();
+    const std::vector<Elements>* sides[2] = {&inputs, &outputs};
+    for (const auto* side : sides) {
+        for (const auto& one : *side) {
+            if (one.count != first.count || one.own_type != first.own_type) return {};
+        }
+    }
+    for (const auto& input : inputs) {
+        for (const auto& output : outputs) {
+            if (input.overlaps(output)) return {};
+        }
+    }
+    CallRequest request{{kind.number, first.type, op, false, root, first.count}, {}, nullptr};
+    const bool is_in_a_row = are_in_a_row(inputs) && are_in_a_row(outputs);
+    for (std::size_t side = 0; side < 2; ++side) {
+        const auto& list = *sides[side];
+        request.memory.bytes[side] = static_cast<std::int64_t>(list.size()) * first.bytes();
+        if (is_in_a_row && !list.empty()) request.memory.start[side] = list.front().start;
+    }
+    if (!is_in_a_row) {
+        request.blocks = std::make_shared<const Parts>(Parts{{parts_of(inputs), parts_of(outputs)}});
+    }
+    return request;
 }
 
 void ReadyCalls::put(const CallKey& key, Runner runner) {
@@ -58,7 +108,7 @@ void ReadyCalls::close() {
 }
 
 std::optional<Outcome> ReadyCalls::run(const CallRequest& request) {
-    const auto& [key, memory] = request;
+    const auto& [key, memory, blocks] = request;
     const auto found = find(key);
     if (!found || found->calls->is_own_thread()) return {};
     const Call call{key.count,
@@ -68,9 +118,14 @@ std::optional<Outcome> ReadyCalls::run(const CallRequest& request) {
                     {memory.bytes[0], memory.bytes[1]},
                     {},
                     nullptr,
-                    nullptr};
+                    blocks};
     number_.fetch_add(1, std::memory_order_relaxed);
     return found->calls->run(*found->runner, call, found->timeout_s);
+}
+
+std::optional<double> ReadyCalls::timeout() const {
+    const std::lock_guard lock(mutex_);
+    return calls_ ? std::optional(timeout_s_) : std::nullopt;
 }
 
 std::optional<ReadyCalls::Found> ReadyCalls::find(const CallKey& key) const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "engine/calls.hpp"
 
@@ -47,10 +48,11 @@ struct CallMemory {
     std::int64_t bytes[2];
 };
 
-// A call, and a rank's memory for it.
+// A call, and a rank's memory for it: its bytes and its start, or `blocks` if it is not in one piece.
 struct CallRequest {
     CallKey key;
     CallMemory memory;
+    std::shared_ptr<const Parts> blocks;
 };
 
 // Adjacent elements of the engine's `type`, of `item` bytes each.
@@ -88,6 +90,12 @@ CallRequest update_request(const Kind& kind, const Elements& data, ReduceOp op, 
 std::optional<CallRequest> move_request(const Kind& kind, const Elements& output,
                                         const Elements& input, ReduceOp op, std::int32_t rank,
                                         std::int32_t ranks);
+// The request of a call between lists of tensors: of the rank's parts where the kind has parts, which
+// are empty lists where a root alone has them, and of one tensor elsewhere. Nothing if they don't fit
+// the collective, or if inputs and outputs overlap: lists are never in place.
+std::optional<CallRequest> list_request(const Kind& kind, const std::vector<Elements>& outputs,
+                                        const std::vector<Elements>& inputs, ReduceOp op,
+                                        std::int32_t root, std::int32_t rank, std::int32_t ranks);
 
 // The ready calls of a communicator. Threads may share it.
 class ReadyCalls {
@@ -104,6 +112,8 @@ public:
     // Runs a call to its end in the caller's thread; nothing if it isn't ready, or if this is the
     // thread of submitted calls. Throws what `Engine::check` does.
     std::optional<Outcome> run(const CallRequest& request);
+    // The timeout of calls; nothing after `close`.
+    std::optional<double> timeout() const;
     // The calls that have run.
     std::uint64_t number() const { return number_.load(std::memory_order_relaxed); }
 

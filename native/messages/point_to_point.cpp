@@ -13,6 +13,10 @@ namespace {
 
 constexpr unsigned kRoundsBeforeLook = 256;  // while something moves all the time
 constexpr int kRoundsToSettle = 16;          // before the thread is woken for it
+constexpr std::chrono::milliseconds kMoment(1);  // until the thread takes over what is small
+constexpr std::int64_t kLarge = 65536;           // bytes that take longer than to wake the thread
+
+int is_large(const Operation& operation) { return operation.bytes >= kLarge ? 1 : 0; }
 
 }  // namespace
 
@@ -72,8 +76,9 @@ std::shared_ptr<Ticket> PointToPoint::submit(Operation&& operation) {
     own->ticket = ticket;
     auto lock = enter();
     start(*own);
-    own.release();  // `end_tickets` deletes it
     ++asynchronous_;
+    large_ += is_large(*own);
+    own.release();  // `end_tickets` deletes it
     hand_over(lock);
     return ticket;
 }
@@ -101,6 +106,14 @@ bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
     return ticket.is_done();
 }
 
+bool PointToPoint::test(Ticket& ticket) {
+    if (ticket.is_done()) return true;
+    auto lock = enter();
+    if (matching_.advance() && drivers_ > 0) bell().ring();
+    hand_over(lock);
+    return ticket.is_done();
+}
+
 // Everything that can throw comes before the operation is posted.
 void PointToPoint::start(Operation& operation) {
     matching_.open(operation);
@@ -113,7 +126,10 @@ void PointToPoint::run() {
     is_beside_caller = true;
     Lock lock(mutex_);
     while (!is_closed_) {
-        wake_.wait(lock, [this] { return is_closed_ || needs_thread(); });
+        is_asleep_ = true;
+        wake_.wait(lock, [this] { return is_closed_ || asynchronous_ > 0 || has_unsettled(); });
+        is_asleep_ = false;
+        wake_.wait_for(lock, kMoment, [this] { return is_closed_ || is_urgent(); });
         drive(lock, [this] { return is_closed_ || !needs_thread(); });
     }
 }
@@ -122,6 +138,9 @@ void PointToPoint::run() {
 bool PointToPoint::needs_thread() {
     return synchronous_ == 0 && (asynchronous_ > 0 || has_unsettled());
 }
+
+// Whether it can't wait for a moment.
+bool PointToPoint::is_urgent() { return needs_thread() && (large_ > 0 || has_unsettled()); }
 
 // Whether messages or receipts for other hosts have not left yet.
 bool PointToPoint::has_unsettled() {
@@ -164,7 +183,7 @@ void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) 
 void PointToPoint::hand_over(Lock& lock) {
     end_tickets(lock);
     for (int i = 0; i < kRoundsToSettle && has_unsettled(); ++i) fabric_->progress();
-    if (needs_thread()) wake_.notify_one();
+    if (needs_thread() && (is_asleep_ || is_urgent())) wake_.notify_one();
     if (drivers_ > 0) bell().ring();
 }
 
@@ -174,6 +193,7 @@ void PointToPoint::end_tickets(Lock& lock) {
     OperationList finished = std::exchange(matching_.finished, {});
     for (auto* operation = finished.first(); operation; operation = operation->next) {
         --asynchronous_;
+        large_ -= is_large(*operation);
     }
     lock.unlock();
     while (!finished.empty()) {

@@ -5,7 +5,8 @@
 // don't delay one another, in any order of posting.
 //
 // A waiting thread makes progress on all operations: the callers of `send_now`, `recv_now` and
-// `wait`, and a thread of the object while something is pending and no caller waits.
+// `wait`, and, if no caller waits, a thread of the object: at once where something large is pending
+// or another host waits, otherwise after a moment, since callers mostly wait for what they begin.
 #pragma once
 
 #include <atomic>
@@ -55,6 +56,8 @@ public:
     // Like ticket.wait, but makes progress meanwhile, which is faster than leaving it to the
     // thread.
     bool wait(Ticket& ticket, double timeout_s);
+    // Makes progress once; whether the operation has ended.
+    bool test(Ticket& ticket);
 
     // Ends the thread, and, as kAborted, all pending and later operations. The callbacks of tickets
     // must be able to run meanwhile.
@@ -71,6 +74,7 @@ private:
 
     void run();
     bool needs_thread();
+    bool is_urgent();
     bool has_unsettled();
     template <class Done>
     void drive(Lock& lock, const Done& done, Clock::time_point until = Clock::time_point::max());
@@ -85,10 +89,12 @@ private:
     std::atomic<int> waiting_{0};  // threads that wait for the mutex
     Matching matching_;
     int asynchronous_ = 0;  // operations whose tickets have not ended
+    int large_ = 0;         // those of them that move much
     int synchronous_ = 0;   // callers in `drive`
     int drivers_ = 0;       // threads in `drive`
     Clock::time_point looked_{};
     bool is_closed_ = false;
+    bool is_asleep_ = false;  // the thread, until it is woken
     std::condition_variable wake_;
     std::thread thread_;
 };

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
+import pytest
 import torch
 import torch.distributed as dist
 
+from sley.torch import CollectiveError
+from sley.torch.messages import Message
+from sley.torch.work import Finished, Pending
 from support.rank_pool import RankPool
 
 
@@ -141,3 +148,101 @@ def check_coalesced_messages() -> None:
 
 def test_coalesced_messages_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_coalesced_messages)
+
+
+def check_works() -> None:
+    """The work objects of messages that have ended, and of those in progress."""
+    rank, tensor = dist.get_rank(), torch.full((3,), 7.0)
+    if rank == 0:
+        sent: Any = dist.isend(tensor, 1, tag=3)
+        assert type(sent) is Finished
+        assert sent.wait()
+        assert sent.result() == [tensor]
+        assert sent.source_rank() == -1
+        dist.recv(torch.zeros(1), 1)
+        sent = dist.isend(torch.ones(2), 1, tag=4)
+        assert sent.get_future().wait() == sent.result()
+    elif rank == 1:
+        late: Any = dist.irecv(torch.zeros(2), 0, tag=4)
+        assert type(late) is Message
+        with pytest.raises(CollectiveError, match="B904"):
+            late.wait(timedelta(milliseconds=20))
+        assert not late.is_completed()
+        assert not late.is_success()
+        assert late.exception() is None
+        assert late.source_rank() == -1
+        dist.send(torch.zeros(1), 0)
+        future = late.get_future()
+        assert late.wait()
+        assert future.wait()[0].sum() == late.result()[0].sum() == 2
+        assert late.is_success()
+        assert late.source_rank() == 0
+        taken = torch.zeros(3)
+        found: Any = dist.group.WORLD.recv_anysource([taken], 3)
+        assert found.is_completed()
+        assert found.source_rank() == found._source_rank() == 0
+        assert taken.sum() == 21
+    dist.barrier()
+
+
+def test_a_work_of_a_message_is_wrong(four_ranks: RankPool) -> None:
+    four_ranks.run(check_works)
+
+
+def check_polls() -> None:
+    """Who only looks whether a message has come makes it come."""
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.send(torch.ones(1), 1)
+    elif rank == 1:
+        work: Any = dist.irecv(torch.zeros(1), 0)
+        while not work.is_completed():
+            pass
+        assert work.wait()
+
+
+def test_a_message_comes_while_its_receiver_looks(four_ranks: RankPool) -> None:
+    four_ranks.run(check_polls)
+
+
+def check_long_way() -> None:
+    """Messages that are profiled, or of views, don't begin in C++."""
+    rank, group = dist.get_rank(), dist.group.WORLD
+    other = rank ^ 1
+    columns = torch.zeros(4, 2)[:, 0]
+    works: list[Any] = [group.recv([columns], other, 0), group.send([torch.ones(4)], other, 0)]
+    with torch.profiler.profile():
+        works += [group.recv([torch.zeros(1)], other, 1), group.send([torch.ones(1)], other, 1)]
+    for work in works:
+        assert work.wait()
+    assert [type(work) for work in works] == [Pending, Finished, Pending, Pending]
+    assert columns.sum() == 4
+
+
+def test_an_unusual_message_begins_in_native_code(four_ranks: RankPool) -> None:
+    four_ranks.run(check_long_way)
+
+
+def check_other_size() -> str:
+    rank, group = dist.get_rank(), dist.new_group([0, 1], backend="sley")
+    if rank > 1:
+        return ""
+    with pytest.raises(CollectiveError) as caught:
+        if rank == 0:
+            dist.send(torch.ones(3), 1, group=group, tag=7)
+            dist.recv(torch.ones(3), 1, group=group)
+        else:
+            dist.recv(torch.ones(2), 0, group=group, tag=7)
+    with pytest.raises(CollectiveError):  # the group has failed
+        dist.send(torch.ones(3), 1 - rank, group=group)
+    group.shutdown()
+    with pytest.raises(CollectiveError, match="N623"):
+        dist.send(torch.ones(3), 1 - rank, group=group)
+    return str(caught.value)
+
+
+def test_an_error_of_a_message_says_nothing(four_ranks: RankPool) -> None:
+    sender, receiver, *_ = four_ranks.run(check_other_size)
+    assert "recv of 12 bytes from rank 1, tag 0" in sender
+    assert "rank 1, recv of 8 bytes from rank 0, tag 7: N6" in receiver
+    assert "12 bytes" in receiver.split("found:")[1].splitlines()[0]

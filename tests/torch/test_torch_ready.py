@@ -175,6 +175,112 @@ def test_a_ready_reduce_scatter_is_wrong(four_ranks: RankPool) -> None:
     four_ranks.run(check_reduce_scatter)
 
 
+def parts_of(rows: Tensor, arrangement: str) -> list[Tensor]:
+    """The rows as tensors of their own, adjacent in memory, in another order, or apart."""
+    order = list(range(len(rows)))
+    if arrangement == "reversed":
+        order.reverse()
+    wide = torch.zeros(len(rows), *rows.shape[1:], dtype=rows.dtype)
+    if arrangement == "apart":
+        wide = torch.zeros(2 * len(rows), *rows.shape[1:], dtype=rows.dtype)[::2]
+    parts = [wide[index] for index in order]
+    for part, row in zip(parts, rows, strict=True):
+        part.copy_(row)
+    return parts
+
+
+def check_lists(dtype: torch.dtype, arrangement: str) -> None:
+    forget()
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    for seed, shape in enumerate(SHAPES):
+        sent, root = everybody((ranks, *shape), dtype, seed), (seed + 1) % ranks
+        mine = sent[rank]
+        column = torch.stack([rows[rank] for rows in sent])
+        for attempt in range(2):
+            part = torch.empty(shape, dtype=dtype)
+            with running(4 * attempt):
+                taken = parts_of(torch.zeros_like(mine), arrangement)
+                dist.gather(mine[0], taken if rank == root else None, root)
+                if rank == root:
+                    same(torch.stack(taken), torch.stack([rows[0] for rows in sent]))
+                given = parts_of(mine, arrangement)
+                dist.scatter(part, given if rank == root else None, root)
+                same(part, sent[root][rank])
+                taken = parts_of(torch.zeros_like(mine), arrangement)
+                dist.all_gather(taken, mine[1])
+                same(torch.stack(taken), torch.stack([rows[1] for rows in sent]))
+                taken = parts_of(torch.zeros_like(mine), arrangement)
+                dist.all_to_all(taken, given)
+                same(torch.stack(taken), column)
+            if dtype not in TYPES:
+                continue
+            with running(attempt):
+                dist.reduce_scatter(part, given, dist.ReduceOp.MAX)
+                same(part, column.amax(0))
+
+
+@pytest.mark.parametrize("arrangement", ["adjacent", "reversed", "apart"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bool], ids=str)
+def test_a_ready_list_differs_from_the_first(
+    four_ranks: RankPool, dtype: torch.dtype, arrangement: str
+) -> None:
+    four_ranks.run(check_lists, dtype, arrangement)
+
+
+def check_unusual_lists() -> None:
+    """After ready calls of the same elements: other sizes on some ranks, overlaps, wrong lists."""
+    forget()
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    own, whole = torch.full((2,), float(rank)), torch.zeros(ranks, 2)
+    outputs = list(whole)
+    for _ in range(2):
+        dist.all_gather(outputs, own)
+        dist.all_to_all(outputs, [own] * ranks)
+        dist.gather(own, outputs if rank == 0 else None)
+    expected = torch.arange(float(ranks)).repeat_interleave(2).view(ranks, 2)
+    with running(0):
+        whole[rank] = rank
+        dist.all_gather(outputs, outputs[rank])
+        same(whole, expected)
+    whole.fill_(rank)
+    with running(0):
+        dist.all_to_all(outputs, outputs)
+        same(whole, expected)
+    with running(0 if rank == 0 else 1):
+        part = outputs[0] if rank == 0 else own
+        dist.gather(part, outputs if rank == 0 else None)
+    if rank == 0:
+        same(whole, expected)
+    sizes = [2 + (rank == other == 1) for other in range(ranks)]
+    with running(0 if rank == 1 else 1):  # its own part is larger
+        taken = [torch.zeros(size) for size in sizes]
+        dist.all_to_all(taken, [torch.full((size,), float(rank)) for size in sizes])
+    same(torch.cat(taken), torch.arange(float(ranks)).repeat_interleave(torch.tensor(sizes)))
+    for outputs in ([torch.zeros(2)] * (ranks - 1), [torch.zeros(2).bool()] * ranks):
+        with pytest.raises((CollectiveError, ValueError)):
+            dist.group.WORLD.allgather([outputs], [own])
+
+
+def test_lists_that_no_ready_call_takes_are_taken(four_ranks: RankPool) -> None:
+    four_ranks.run(check_unusual_lists)
+
+
+def check_barriers() -> None:
+    forget()
+    dist.barrier()
+    with running(2):
+        dist.barrier()
+        dist.barrier()
+    with running(0):
+        work: Any = dist.barrier(async_op=True)
+        assert work.wait()
+        dist.barrier(timeout=timedelta(seconds=20))
+
+
+def test_a_barrier_is_not_ready(four_ranks: RankPool) -> None:
+    four_ranks.run(check_barriers)
+
+
 def check_views() -> None:
     """Tensors whose memory isn't their elements in order."""
     forget()

@@ -19,7 +19,7 @@ from sley.communicator.calls import (
 )
 from sley.communicator.loading import LoadedPlan
 from sley.communicator.memory import WAYS, Memory
-from sley.communicator.messages import ANY
+from sley.communicator.messages import ANY, Messages
 from sley.communicator.opening import Core, open_core
 from sley.communicator.ready import Ready
 from sley.communicator.recording import RECORDING, Member
@@ -167,6 +167,11 @@ class Endpoint:
     def ready(self) -> native.ReadyCalls:
         """The calls that the engine runs without Python."""
         return self._open_core().ready.native
+
+    @property
+    def messages(self) -> Messages:
+        """The messages of this rank."""
+        return self._open_core().messages
 
     def error_of_ready(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
         """The error of a call that `ready` has run, as `submit` would raise it. call: without its

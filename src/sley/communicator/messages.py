@@ -31,6 +31,10 @@ class MessageWork(Work):
         super().__init__(ticket, explain, owners)
         self._messages = messages
 
+    def is_completed(self) -> bool:
+        ticket = self._ticket
+        return ticket is None or self._messages.test(ticket)
+
     def _await_briefly(self, ticket: native.Ticket, timeout_s: float) -> bool:
         return self._messages.wait(ticket, timeout_s)
 
@@ -41,12 +45,14 @@ class Messages:
     Messages between two ranks with one tag arrive in the order of sending. A receive takes the
     first one from its source with its tag, and must have its size. Messages with different ranks
     don't wait for one another.
+
+    native: the same for the engine.
     """
 
     def __init__(self, fabric: native.Fabric, settings: Settings, failures: Failures) -> None:
         self._failures = failures
         self.timeout_s = settings.timeout_s
-        self._native = native.PointToPoint(fabric, stride(settings), settings.channels)
+        self.native = native.PointToPoint(fabric, stride(settings), settings.channels)
 
     def send(
         self,
@@ -58,11 +64,11 @@ class Messages:
         owners: tuple[object, ...],
     ) -> Work:
         """Sends memory. Errors: N62x."""
-        explain = self._explainer(_send_message, size_bytes, dst, tag)
         if async_op:
-            ticket = self._native.send(address, size_bytes, dst, tag, self.timeout_s)
-            return MessageWork(self._native, ticket, explain, owners)
-        report = self._native.send_now(address, size_bytes, dst, tag, self.timeout_s)
+            ticket = self.native.send(address, size_bytes, dst, tag, self.timeout_s)
+            return self.work(ticket, True, size_bytes, dst, tag, owners)
+        explain = self._explainer(_send_message, size_bytes, dst, tag)
+        report = self.native.send_now(address, size_bytes, dst, tag, self.timeout_s)
         _raise(explain(report))
         return DONE
 
@@ -76,17 +82,31 @@ class Messages:
         owners: tuple[object, ...],
     ) -> Work:
         """Receives into memory, from a rank or from `ANY`. Errors: N62x."""
-        explain = self._explainer(_recv_message, size_bytes, src, tag)
         if async_op:
-            ticket = self._native.recv(address, size_bytes, src, tag, self.timeout_s)
-            return MessageWork(self._native, ticket, explain, owners)
-        report, source = self._native.recv_now(address, size_bytes, src, tag, self.timeout_s)
+            ticket = self.native.recv(address, size_bytes, src, tag, self.timeout_s)
+            return self.work(ticket, False, size_bytes, src, tag, owners)
+        explain = self._explainer(_recv_message, size_bytes, src, tag)
+        report, source = self.native.recv_now(address, size_bytes, src, tag, self.timeout_s)
         _raise(explain(report))
         return Done(source)
 
+    def work(
+        self,
+        ticket: native.Ticket,
+        is_send: bool,
+        size_bytes: int,
+        other: int,
+        tag: int,
+        owners: tuple[object, ...] = (),
+    ) -> Work:
+        """The work object of a message that has begun. other: the rank it is for, or comes from."""
+        describe = _send_message if is_send else _recv_message
+        explain = self._explainer(describe, size_bytes, other, tag)
+        return MessageWork(self.native, ticket, explain, owners)
+
     def close(self) -> None:
         """Ends all messages in flight."""
-        self._native.close()
+        self.native.close()
 
     def _explainer(
         self, describe: Callable[[int, int, int], Message], size_bytes: int, other: int, tag: int

@@ -323,6 +323,14 @@ class PointToPoint:
     def wait(self, ticket: Ticket, timeout_s: float) -> bool:
         """Like `ticket.wait`, but makes progress meanwhile."""
 
+    def finish(self, ticket: Ticket) -> bool:
+        """
+        Waits for the end, and meanwhile for signals; whether the message has been moved.
+        """
+
+    def test(self, ticket: Ticket) -> bool:
+        """Like `ticket.is_done`, but makes progress once."""
+
     def close(self) -> None:
         """Ends all pending messages."""
 
@@ -430,8 +438,18 @@ class TensorCalls:
     is_watched: ClassVar[bool] = ...
     """Whether all calls go to `otherwise`."""
 
-    def function(self, kind: Kind, options_class: object, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    def function(self, kind: Kind, options_class: object, takes_lists: bool, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """The function for a kind of calls."""
+
+    def barrier(self, kind: Kind, options_class: object, token: object, cpu: object, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        The function for barriers, which update `token` if their options name the device `cpu`.
+        """
+
+    def messages(self, messages: object, is_send: bool, from_any: bool, runner: object, finished: object, pending: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        The function for messages to a rank, from one, or from any. runner: makes no call ready while its attribute `coalesced` isn't None. finished: the class of a message that has ended. pending: makes the work object of another one, from its ticket, its tensors, is_send, its bytes, the other rank and the tag.
+        """
 
 def add_operators(path: str, types: Sequence[tuple[str, int, int, int]], reductions: Mapping[str, int], kinds: Sequence[tuple[str, Kind]]) -> None:
     """

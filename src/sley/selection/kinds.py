@@ -17,6 +17,9 @@ from sley.rendezvous.hosts import Hosts
 BARRIER: Final = "barrier"
 """A barrier runs as an AllReduce, in place, of a single int8."""
 
+ALL_TO_ALL: Final = "all_to_all"
+"""The kind of calls whose counts other ranks may vary."""
+
 CALLS: Mapping[str, Standard] = MappingProxyType(
     {row.call: row for row in STANDARD.values() if row.call} | {BARRIER: STANDARD["allreduce"]}
 )

@@ -15,7 +15,7 @@ from sley.communicator import Call, Parts
 from sley.communicator.endpoint import Endpoint
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.selection.kinds import CALLS
+from sley.selection.kinds import ALL_TO_ALL, CALLS
 from sley.torch.elements import Element
 from sley.torch.memory import NOWHERE, Memory, copy_of, is_in_a_row, to_read, to_write
 from sley.torch.work import (
@@ -32,13 +32,14 @@ class CallRunner:
     """Runs the calls of a group on its endpoint.
 
     rank, ranks: of the endpoint. sequence_number: the number of collectives called so far.
+    coalesced: the calls since `start_coalescing`; None outside of such a batch.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.rank, self.ranks = endpoint.rank, endpoint.ranks
         self.sequence_number = 0
-        self._coalesced: list[Pending] | None = None
+        self.coalesced: list[dist.Work] | None = None
 
     def run_in_place(
         self,
@@ -70,7 +71,7 @@ class CallRunner:
 
         If the two overlap in a way that the collective doesn't define as in place, the input is
         copied first. Tensors of a list may be anywhere, so they are never in place: on another rank
-        they may not be adjacent.
+        they may not be adjacent. An AllToAll runs with varying counts if another rank's vary.
         """
         if not (is_in_a_row(inputs) and is_in_a_row(outputs)):
             return self._run_in_blocks(kind, opts, inputs, outputs, element, op, root)
@@ -88,6 +89,7 @@ class CallRunner:
             if source_own != target_own or not is_in_place:
                 source = copy_of(inputs)
         call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
+        call.may_vary = kind == ALL_TO_ALL
         return self._run(call, opts, outputs, source, target)
 
     def _run_in_blocks(
@@ -104,6 +106,7 @@ class CallRunner:
         sources, targets = _apart(inputs, outputs)
         parts = _parts(element, sources, targets)
         call = Call(kind, 0, 0, 0, 0, parts.most, element.dtype, op, root, blocks=parts)
+        call.may_vary = kind == ALL_TO_ALL
         return self._run(call, opts, outputs, *sources, *targets)
 
     def run_packed(
@@ -121,18 +124,6 @@ class CallRunner:
         count = numel * element.parts
         call = Call(kind, *source.place, *target.place, count, element.dtype, op)
         return self._run(call, opts, outputs, target, source)
-
-    def all_to_all(
-        self, opts: Any, numel: int, input: Tensor, output: Tensor, element: Element
-    ) -> dist.Work:
-        """An AllToAll of equal parts of `numel` elements. If another rank has given sizes, it runs
-        as theirs, with varying counts."""
-        source, target = to_read([input]), to_write([output])
-        if source.overlaps(target):
-            source = copy_of([input])
-        count = numel * element.parts
-        call = Call("all_to_all", *source.place, *target.place, count, element.dtype, may_vary=True)
-        return self._run(call, opts, [output], source, target)
 
     def run_varying(
         self,
@@ -191,16 +182,16 @@ class CallRunner:
     def pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
         """A work object for calls in progress."""
         work = Pending(parts, outputs, **more)
-        if self._coalesced is not None:
-            self._coalesced.append(work)
+        if self.coalesced is not None:
+            self.coalesced.append(work)
         return work
 
     def start_coalescing(self, device: torch.device) -> None:
-        self._coalesced = []
+        self.coalesced = []
 
     def end_coalescing(self, device: torch.device) -> dist.Work:
         """One work object for all calls since `start_coalescing`."""
-        works, self._coalesced = self._coalesced or [], None
+        works, self.coalesced = self.coalesced or [], None
         return Together(works, [tensor for work in works for tensor in work.result()])
 
 

@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import (
 )
 
 from sley.engine.types import DATA_TYPES
+from sley.selection.kinds import ALL_TO_ALL
 from sley.torch.arguments import (
     as_list,
     check_kinds,
@@ -53,12 +54,15 @@ Lists = Sequence[Sequence[Tensor]]
 
 class Collectives:
     """Collectives among the ranks of a group, on its endpoint; on another backend (`fallback`) if
-    the endpoint doesn't support them."""
+    the endpoint doesn't support them.
+
+    token: what barriers reduce.
+    """
 
     def __init__(self, runner: CallRunner, fallback: Fallback) -> None:
         self._runner, self._fallback = runner, fallback
         self._rank, self._ranks = runner.rank, runner.ranks
-        self._token = torch.zeros(1, dtype=torch.int8)
+        self.token = torch.zeros(1, dtype=torch.int8)
 
     # Every rank gets the reduction of all ranks' data.
 
@@ -287,17 +291,17 @@ class Collectives:
         opts = options(AllToAllOptions, opts, timeout)
         element = element_of(input)
         if element is None:
-            other = self._fallback.find("all_to_all", input)
+            other = self._fallback.find(ALL_TO_ALL, input)
             splits = list(output_split_sizes), list(input_split_sizes)
             return other.alltoall_base(output, input, *splits, opts)
         if len(output_split_sizes) == len(input_split_sizes) == 0:
             numel = input.numel() // self._ranks
-            check_parts("all_to_all", input, numel, output, self._ranks)
-            check_parts("all_to_all", output, numel, input, self._ranks)
-            return self._runner.all_to_all(opts, numel, input, output, element)
+            check_parts(ALL_TO_ALL, input, numel, output, self._ranks)
+            check_parts(ALL_TO_ALL, output, numel, input, self._ranks)
+            return self._runner.run(ALL_TO_ALL, opts, numel, [input], [output], element)
         # Sizes that are all equal on this rank may differ on other ranks.
-        outputs = split_rows("all_to_all", output, output_split_sizes, self._ranks)
-        inputs = split_rows("all_to_all", input, input_split_sizes, self._ranks)
+        outputs = split_rows(ALL_TO_ALL, output, output_split_sizes, self._ranks)
+        inputs = split_rows(ALL_TO_ALL, input, input_split_sizes, self._ranks)
         return self._exchange(opts, inputs, outputs, [output])
 
     def alltoall(
@@ -310,11 +314,18 @@ class Collectives:
         opts = options(AllToAllOptions, opts, timeout)
         for tensor in (*input_tensors, *output_tensors):
             if element_of(tensor) is None:
-                other = self._fallback.find("all_to_all", tensor)
+                other = self._fallback.find(ALL_TO_ALL, tensor)
                 return other.alltoall(output_tensors, input_tensors, opts)
         for tensors in (output_tensors, input_tensors):
-            check_length("all_to_all", tensors, self._ranks)
-        return self._exchange(opts, input_tensors, output_tensors, output_tensors)
+            check_length(ALL_TO_ALL, tensors, self._ranks)
+        first, everything = input_tensors[0], [*input_tensors, *output_tensors]
+        if any(tensor.numel() != first.numel() for tensor in everything):
+            return self._exchange(opts, input_tensors, output_tensors, output_tensors)
+        check_kinds(ALL_TO_ALL, everything, first)
+        element = element_of(first)
+        assert element is not None  # all have been looked at
+        numel = first.numel()
+        return self._runner.run(ALL_TO_ALL, opts, numel, input_tensors, output_tensors, element)
 
     def _exchange(
         self,
@@ -326,8 +337,8 @@ class Collectives:
         given, taken = inputs[self._rank], outputs[self._rank]
         element = element_of(given)
         assert element is not None  # the caller has looked
-        check_kinds("all_to_all", [*inputs, *outputs], given)
-        check_own("all_to_all", self._rank, given, taken)
+        check_kinds(ALL_TO_ALL, [*inputs, *outputs], given)
+        check_own(ALL_TO_ALL, self._rank, given, taken)
         return self._runner.run_varying("all_to_all_v", opts, inputs, outputs, results, element)
 
     # No rank continues before all have called it.
@@ -337,6 +348,4 @@ class Collectives:
         device = opts.device
         if device is not None and device.type != "cpu":
             return self._fallback.on(device).barrier(opts)
-        return self._runner.run_in_place(
-            "barrier", opts, self._token, to_update(self._token), _TOKEN
-        )
+        return self._runner.run_in_place("barrier", opts, self.token, to_update(self.token), _TOKEN)

@@ -29,7 +29,7 @@ from sley.torch.coalesced import Coalesced
 from sley.torch.collectives import Collectives
 from sley.torch.fallback import Fallback
 from sley.torch.memory import empty
-from sley.torch.messages import Messages
+from sley.torch.messages import Message, Messages
 from sley.torch.monitored import MonitoredBarrier
 from sley.torch.operators import add_group, remove_group
 from sley.torch.ready import ready_methods
@@ -60,6 +60,9 @@ _NAMES_OF_COALESCED = (
     ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
 )
 """The same of `Coalesced`."""
+
+_NAMES_OF_MESSAGES = ("send", "recv", "recv_anysource")
+"""The methods of `Messages`."""
 
 
 class ProcessGroupSley(dist.ProcessGroup):
@@ -104,7 +107,8 @@ class ProcessGroupSley(dist.ProcessGroup):
         """Makes methods of its members the group's own, so that calls reach them directly. Some
         have several names, for different releases of PyTorch."""
         c = Collectives(self._runner, self._fallback)
-        ready = ready_methods(c, self._runner)
+        m = Messages(self._runner, self._fallback)
+        ready = ready_methods(c, m, self._runner)
         methods = {
             names[0]: ready.get(names[0]) or getattr(c, names[0]) for names in _NAMES_OF_COLLECTIVES
         }
@@ -115,8 +119,8 @@ class ProcessGroupSley(dist.ProcessGroup):
         for names in _NAMES_OF_COALESCED:
             for name in names:
                 setattr(self, name, getattr(several, names[0]))
-        m = Messages(self._runner, self._fallback)
-        self.send, self.recv, self.recv_anysource = m.send, m.recv, m.recv_anysource
+        for name in _NAMES_OF_MESSAGES:
+            setattr(self, name, ready.get(name) or getattr(m, name))
         self._start_coalescing = self._runner.start_coalescing
         self._end_coalescing = self._runner.end_coalescing
 
@@ -266,7 +270,15 @@ def _skip_in_dynamo(*classes: type) -> None:
 
 
 _skip_in_dynamo(
-    ProcessGroupSley, Collectives, Coalesced, Messages, CallRunner, Finished, Pending, Together
+    ProcessGroupSley,
+    Collectives,
+    Coalesced,
+    Messages,
+    Message,
+    CallRunner,
+    Finished,
+    Pending,
+    Together,
 )
 
 

@@ -3,18 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.futures import Future
 
 from sley.communicator import Work
+from sley.communicator import messages as communicator
+from sley.engine import native
 from sley.errors import SleyError
 from sley.torch.arguments import single, unfit
 from sley.torch.calls import CallRunner
 from sley.torch.elements import element_of
 from sley.torch.fallback import Fallback
 from sley.torch.memory import Memory, to_read, to_write
-from sley.torch.work import collective_error
+from sley.torch.work import UNSET, Pending, collective_error
+
+
+class Message(dist.Work):
+    """A message that the engine has begun to move without Python.
+
+    Waiting for its end, which is the usual thing, is short. All else is left to a `Pending`.
+    """
+
+    def __init__(
+        self,
+        messages: communicator.Messages,
+        ticket: native.Ticket,
+        tensors: Sequence[Tensor],
+        is_send: bool,
+        size_bytes: int,
+        other: int,
+        tag: int,
+    ) -> None:
+        super().__init__()
+        self._messages, self._ticket, self._tensors = messages, ticket, tensors
+        self._is_send = is_send
+        self._request = size_bytes, other, tag
+        self._pending: Pending | None = None
+
+    def wait(self, timeout: timedelta = UNSET) -> bool:
+        """As `Pending.wait`."""
+        if timeout is UNSET and self._messages.native.finish(self._ticket):
+            return True
+        return self._whole().wait(timeout)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._messages.native.test(self._ticket)
+
+    def is_success(self) -> bool:
+        return self._whole().is_success()
+
+    def exception(self) -> Exception | None:
+        return self._whole().exception()
+
+    def result(self) -> list[Tensor]:
+        return list(self._tensors)
+
+    def source_rank(self) -> int:
+        """As `Pending.source_rank`."""
+        is_receive = not self._is_send and self._ticket.is_done()
+        return self._ticket.rank if is_receive else -1
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> Future[list[Tensor]]:
+        return self._whole().get_future()
+
+    def _whole(self) -> Pending:
+        """The same as a `Pending`, made once."""
+        if self._pending is None:
+            part = self._messages.work(self._ticket, self._is_send, *self._request)
+            self._pending = Pending([part], self._tensors, source=self.source_rank)
+        return self._pending
 
 
 class Messages:

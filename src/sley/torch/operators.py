@@ -33,10 +33,10 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 
 from sley.engine import native
 from sley.engine.outcomes import Report
-from sley.selection.kinds import CALLS
+from sley.selection.kinds import ALL_TO_ALL, CALLS
 from sley.torch.calls import CallRunner
 from sley.torch.elements import REDUCTIONS
-from sley.torch.ready import FORMS, Form, error_of_ready, ready_kind, types
+from sley.torch.ready import OPERATORS, Form, error_of_ready, ready_kind, types
 
 _OPS = {str(op.op).rsplit(".", 1)[-1].lower(): op for op in REDUCTIONS}
 """PyTorch's operations by their names in `torch.ops.sley`."""
@@ -48,10 +48,10 @@ def _op_of(name: str) -> dist.ReduceOp:
     return _OPS[name]
 
 
-def _writing(kind: str, form: Form) -> Callable[..., None]:
+def _writing(form: Form) -> Callable[..., None]:
     """How a group makes the calls of an operator that writes to a tensor. The options of PyTorch's
     own functions, which wait, say the same."""
-    row = CALLS[kind]
+    row = CALLS[form.kind]
 
     def call(*arguments: Any) -> None:
         *given, group_name = arguments
@@ -63,7 +63,7 @@ def _writing(kind: str, form: Form) -> Callable[..., None]:
         method = getattr(_resolve_process_group(group_name), form.in_groups)
         if not row.has_parts:
             method(given, options).wait()
-        elif kind == "all_to_all":
+        elif form.kind == ALL_TO_ALL:
             method(*given, [], [], options).wait()  # no split sizes: equal parts
         else:
             method(*given, options).wait()
@@ -129,10 +129,10 @@ def define() -> torch.library.Library:
             name = function.__name__.removeprefix("_")
             library.define(name + schema)
             library.impl(name, function, "CompositeImplicitAutograd")
-    for kind, form in FORMS.items():
-        name, method = form.operator, _writing(kind, form)
-        library.define(f"{name}{_schema(kind)}")
-        library.define(f"_{name}{_schema(kind)}")
+    for form in OPERATORS:
+        name, method = form.operator, _writing(form)
+        library.define(f"{name}{_schema(form.kind)}")
+        library.define(f"_{name}{_schema(form.kind)}")
         library.impl(name, method, "CompositeExplicitAutograd")
         library.impl(f"_{name}", _noting_errors(method), "CompositeExplicitAutograd")
         torch.library.register_fake(f"sley::{name}", _do_nothing, lib=library)
@@ -185,7 +185,7 @@ def _add_kernels() -> bool:
             str(path),
             [(name, moved, reduced, item) for name, _, moved, reduced, item in types()],
             {name: int(REDUCTIONS[op]) for name, op in _OPS.items()},
-            [(form.operator, ready_kind(kind)) for kind, form in FORMS.items()],
+            [(form.operator, ready_kind(form.kind)) for form in OPERATORS],
         )
     except RuntimeError:
         return False

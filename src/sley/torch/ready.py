@@ -1,14 +1,16 @@
-"""Ready calls: synchronous collectives on plain tensors that the engine runs without Python.
+"""Ready calls: synchronous collectives, and messages, of plain tensors that the engine runs without
+Python.
 
 The first of equal calls goes through `Collectives`, which finds its plan; later ones go from
-`torch.distributed` to the engine directly. PyTorch's tensors are read over DLPack's C interface,
-which PyTorch has from 2.10 on; without it, all calls go through `Collectives`.
+`torch.distributed` to the engine directly, as all messages do. PyTorch's tensors are read over
+DLPack's C interface, which PyTorch has from 2.10 on; without it, all calls go through `Collectives`
+and `Messages`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -18,9 +20,12 @@ from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceOptions,
     AllToAllOptions,
+    BarrierOptions,
     BroadcastOptions,
+    GatherOptions,
     ReduceOptions,
     ReduceScatterOptions,
+    ScatterOptions,
 )
 
 from sley.communicator import Call
@@ -30,48 +35,76 @@ from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.selection.kinds import CALLS
+from sley.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.torch.calls import CallRunner
 from sley.torch.collectives import Collectives
 from sley.torch.elements import REDUCTIONS, element_of, reduction_of
-from sley.torch.work import UNSET, CollectiveError, collective_error
+from sley.torch.messages import Message, Messages
+from sley.torch.work import UNSET, CollectiveError, Finished, collective_error
 
 _TYPES = tuple(DATA_TYPES.values())
 
 
 class Form(NamedTuple):
-    """How PyTorch makes calls of one kind that may be ready.
+    """How PyTorch makes calls that may be ready.
 
-    method: of `Collectives`. in_groups: the same of process groups in all releases. operator: in
-    `torch.ops.sley`. options: their class.
+    kind: of calls. method: of `Collectives`. options: their class. takes_lists: whether input and
+    output are lists of tensors; otherwise each is a tensor. operator: in `torch.ops.sley`, if there
+    is one; in_groups: the method of process groups, in all releases, that it calls.
     """
 
+    kind: str
     method: str
-    in_groups: str
-    operator: str
     options: type
+    takes_lists: bool = False
+    operator: str = ""
+    in_groups: str = ""
 
 
-FORMS: Mapping[str, Form] = {
-    "all_reduce": Form("allreduce", "allreduce", "all_reduce_", AllreduceOptions),
-    "broadcast": Form("broadcast", "broadcast", "broadcast_", BroadcastOptions),
-    "reduce": Form("reduce", "reduce", "reduce_", ReduceOptions),
-    "all_gather": Form("all_gather_single", "_allgather_base", "all_gather_into", AllgatherOptions),
-    "reduce_scatter": Form(
-        "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_into", ReduceScatterOptions
+def _single(kind: str, method: str, options: type, operator: str, in_groups: str) -> Form:
+    return Form(kind, method, options, False, operator, in_groups)
+
+
+FORMS = (
+    _single("all_reduce", "allreduce", AllreduceOptions, "all_reduce_", "allreduce"),
+    _single("broadcast", "broadcast", BroadcastOptions, "broadcast_", "broadcast"),
+    _single("reduce", "reduce", ReduceOptions, "reduce_", "reduce"),
+    _single(
+        "all_gather", "all_gather_single", AllgatherOptions, "all_gather_into", "_allgather_base"
     ),
-    "all_to_all": Form("all_to_all_single", "alltoall_base", "all_to_all_into", AllToAllOptions),
-}
-"""The forms, by the kinds of calls."""
+    _single(
+        "reduce_scatter",
+        "reduce_scatter_single",
+        ReduceScatterOptions,
+        "reduce_scatter_into",
+        "_reduce_scatter_base",
+    ),
+    _single(ALL_TO_ALL, "all_to_all_single", AllToAllOptions, "all_to_all_into", "alltoall_base"),
+    Form("gather", "gather", GatherOptions, takes_lists=True),
+    Form("scatter", "scatter", ScatterOptions, takes_lists=True),
+    Form("all_gather", "allgather", AllgatherOptions, takes_lists=True),
+    Form("reduce_scatter", "reduce_scatter", ReduceScatterOptions, takes_lists=True),
+    Form(ALL_TO_ALL, "alltoall", AllToAllOptions, takes_lists=True),
+)
+"""The forms of all calls that may be ready, except barriers."""
+
+OPERATORS = tuple(form for form in FORMS if form.operator)
+"""Those that are operators too."""
+
+_MESSAGES = (("send", True, False), ("recv", False, False), ("recv_anysource", False, True))
+"""The methods of `Messages`: whether each sends, and whether it names no other rank."""
 
 _SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 _DL_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 """DLPack's codes of types, by the beginnings of PyTorch's names."""
 
 
-def ready_methods(collectives: Collectives, runner: CallRunner) -> dict[str, Callable[..., Any]]:
-    """Functions that replace methods of `collectives`, by their names: they run ready calls, and
-    leave others to the methods. Nothing if this PyTorch doesn't allow it."""
+def ready_methods(
+    collectives: Collectives, messages: Messages, runner: CallRunner
+) -> dict[str, Callable[..., Any]]:
+    """Functions that replace methods of `collectives` and `messages`, by their names: they run
+    ready calls, and messages of plain tensors, and leave others to the methods. Nothing if this
+    PyTorch doesn't allow it."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return {}
@@ -88,12 +121,31 @@ def ready_methods(collectives: Collectives, runner: CallRunner) -> dict[str, Cal
         UNSET,
         _fail(runner),
     )
-    return {
+    methods = {
         form.method: calls.function(
-            ready_kind(kind), form.options, getattr(collectives, form.method)
+            ready_kind(form.kind),
+            form.options,
+            form.takes_lists,
+            getattr(collectives, form.method),
         )
-        for kind, form in FORMS.items()
+        for form in FORMS
     }
+    barrier = native.Kind(kind_number(BARRIER), False, False, False, False)
+    methods["barrier"] = calls.barrier(
+        barrier, BarrierOptions, collectives.token, torch.device("cpu"), collectives.barrier
+    )
+    own = runner.endpoint.messages
+    for name, is_send, from_any in _MESSAGES:
+        methods[name] = calls.messages(
+            own.native,
+            is_send,
+            from_any,
+            runner,
+            Finished,
+            partial(Message, own),
+            getattr(messages, name),
+        )
+    return methods
 
 
 def ready_kind(name: str) -> native.Kind:
@@ -107,7 +159,7 @@ def error_of_ready(runner: CallRunner, key: native.CallKey, report: Report) -> C
     """The error of a ready call."""
     name = kind_named(key.kind)
     call = Call(name, 0, 0, 0, 0, key.count, _TYPES[key.dtype], ReduceOp(key.op), key.root)
-    call.may_vary = name == "all_to_all"
+    call.may_vary = name == ALL_TO_ALL
     try:
         error = runner.endpoint.error_of_ready(call, key.in_place, report)
     except SleyError as closed:

@@ -67,9 +67,11 @@ def call_at_end(parts: Sequence[Part], then: Callable[[], None]) -> None:
 
 
 class Finished(dist.Work):
-    """A collective that ended before the call returned. outputs: its result."""
+    """A call that ended before it returned. outputs: its result. source: a message's sender; -1 if
+    this is not a receive."""
 
     outputs: Sequence[Tensor] = ()
+    source = -1
 
     def wait(self, timeout: timedelta = UNSET) -> bool:
         return True
@@ -88,6 +90,12 @@ class Finished(dist.Work):
 
     def result(self) -> list[Tensor]:
         return list(self.outputs)
+
+    def source_rank(self) -> int:
+        return self.source
+
+    def _source_rank(self) -> int:
+        return self.source
 
     def get_future(self) -> Future[list[Tensor]]:
         future: Future[list[Tensor]] = Future()
