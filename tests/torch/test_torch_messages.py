@@ -189,22 +189,6 @@ def test_a_work_of_a_message_is_wrong(four_ranks: RankPool) -> None:
     four_ranks.run(check_works)
 
 
-def check_polls() -> None:
-    """Who only looks whether a message has come makes it come."""
-    rank = dist.get_rank()
-    if rank == 0:
-        dist.send(torch.ones(1), 1)
-    elif rank == 1:
-        work: Any = dist.irecv(torch.zeros(1), 0)
-        while not work.is_completed():
-            pass
-        assert work.wait()
-
-
-def test_a_message_comes_while_its_receiver_looks(four_ranks: RankPool) -> None:
-    four_ranks.run(check_polls)
-
-
 def check_long_way() -> None:
     """Messages that are profiled, or of views, don't begin in C++."""
     rank, group = dist.get_rank(), dist.group.WORLD

@@ -8,6 +8,7 @@ from datetime import timedelta
 from importlib.metadata import entry_points
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 import sley.torch
 from sley.communicator import Settings
@@ -43,6 +44,10 @@ def check_settings() -> None:
     group.set_timeout(timedelta(seconds=5))
     assert group._endpoint.settings.timeout_s == 5.0
     dist.destroy_process_group(group)
+    for timeout_s, expected in ((30, 30), (None, default_pg_timeout.total_seconds())):
+        group = dist.new_group(pg_options=Settings(timeout_s=timeout_s))
+        assert group._endpoint.settings.timeout_s == expected
+        dist.destroy_process_group(group)
 
 
 def test_settings_are_options_of_the_group(four_ranks: RankPool) -> None:

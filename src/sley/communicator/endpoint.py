@@ -66,7 +66,7 @@ class Endpoint:
                     rank,
                     ranks,
                     name=name,
-                    timeout_s=settings.timeout_s,
+                    timeout_s=settings.patience_s,
                     segments=memory.make,
                     agreed=settings.agreement(),
                     offered=tuner.words,
@@ -98,7 +98,7 @@ class Endpoint:
         if async_op:
             work = CallWork(
                 core.calls,
-                core.calls.submit(ready.runner, made, self.settings.timeout_s),
+                core.calls.submit(ready.runner, made, self.settings.patience_s),
                 lambda report: self._error(core, ready, call, report),
                 owners,
             )
@@ -285,7 +285,7 @@ class Endpoint:
             counts = (call.count,) * self.ranks
         words = describe_record(ready.record, count)
         return core.failures.error(
-            report, words, self.settings.timeout_s, plan=ready.plan.current, counts=counts
+            report, words, self.settings.patience_s, plan=ready.plan.current, counts=counts
         )
 
     def _run(
@@ -294,7 +294,7 @@ class Endpoint:
         """Runs a call in this thread, to its end. Returns whether an AllToAll ran as an
         AllToAllV."""
         self._check_thread(core)
-        report = core.calls.run(ready.runner, made, self.settings.timeout_s, iterations)
+        report = core.calls.run(ready.runner, made, self.settings.patience_s, iterations)
         if report is None:
             return False
         core.failures.look_at_latest()

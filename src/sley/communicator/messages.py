@@ -51,7 +51,7 @@ class Messages:
 
     def __init__(self, fabric: native.Fabric, settings: Settings, failures: Failures) -> None:
         self._failures = failures
-        self.timeout_s = settings.timeout_s
+        self.timeout_s = settings.patience_s
         self.native = native.PointToPoint(fabric, stride(settings), settings.channels)
 
     def send(

@@ -55,7 +55,7 @@ def open_core(
         plans = _plans(rendezvous, tuner, settings, name)
     fabric = memory.fabric(rendezvous)
     fabric.watch(_processes_to_watch(rendezvous, opened))
-    transport = connect(fabric, rendezvous, settings.network, settings.timeout_s)
+    transport = connect(fabric, rendezvous, settings.network, settings.patience_s)
     if transport is not None:
         opened.callback(transport.close, _SETTLE_S)
     failures = Failures(fabric, rank, name)
@@ -67,7 +67,7 @@ def open_core(
     opened.callback(fabric.settle, _SETTLE_S)
     loader = Loader(fabric, rank, hosts, settings, plans, name)
     ready = ReadyCalls(
-        plans, loader, calls, hosts, rank=rank, name=name, timeout_s=settings.timeout_s
+        plans, loader, calls, hosts, rank=rank, name=name, timeout_s=settings.patience_s
     )
     if settings.copies is Copies.ATTACHED and not fabric.is_attached:
         why = "not all ranks let the others read their memory"

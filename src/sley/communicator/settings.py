@@ -60,7 +60,8 @@ _MOST_EXPLORE = 0.1
 class Settings:
     """Settings of a communicator, the same on all ranks.
 
-    timeout_s: how long nothing may move on any rank before a call gives up. slots, slot_bytes,
+    timeout_s: how long nothing may move on any rank before a call gives up; None: 30 s, or the
+        timeout of PyTorch's group (`patience_s` is the one that holds). slots, slot_bytes,
         channels: of the connection between any two ranks; only those in use take memory. The
         default slot_bytes depends on the number of ranks, and plans with many connections use
         less of it (`memory.tile_bytes`).
@@ -74,7 +75,7 @@ class Settings:
         repetitions that may try the policy's alternatives, as a fraction; at most 0.1, 0: none.
     """
 
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float | None = None
     slots: int = 8
     slot_bytes: int | None = None
     channels: int = 32
@@ -88,7 +89,8 @@ class Settings:
     explore: float = 0.0
 
     def __post_init__(self) -> None:
-        check_timeout(self.timeout_s)
+        if self.timeout_s is not None:
+            check_timeout(self.timeout_s)
         whole(self.slots, "slots", 2, _MOST_SLOTS)
         if self.slot_bytes is not None:
             whole(self.slot_bytes, "slot_bytes", 64, _MOST_SLOT_BYTES)
@@ -130,6 +132,11 @@ class Settings:
         if explore := os.environ.get("SLEY_EXPLORE"):
             found["explore"] = _number("SLEY_EXPLORE", explore, "as a fraction")
         return cls(**(found | settings))
+
+    @property
+    def patience_s(self) -> float:
+        """`timeout_s`, or its default."""
+        return TIMEOUT_S if self.timeout_s is None else self.timeout_s
 
     def agreement(self) -> dict[str, str]:
         """The settings that are checked to be the same on all ranks, as text."""

@@ -67,7 +67,7 @@ class TorchCommSley(TorchCommBackend):
             raise B903.error(expected="a communicator for the CPU", found=f"one for {device}")
         store, rank, ranks = _find_ranks(options.store)
         settings, timeout = Settings.from_environment(), options.timeout
-        if "SLEY_TIMEOUT_S" in os.environ and timeout == torchcomms.CommOptions().timeout:
+        if settings.timeout_s is not None and timeout == torchcomms.CommOptions().timeout:
             timeout = timedelta(seconds=settings.timeout_s)
         self._name = name
         self._group = ProcessGroupSley(

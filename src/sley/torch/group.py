@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +21,6 @@ from torch.distributed.constants import default_pg_timeout
 
 from sley.communicator import Settings, TorchStore
 from sley.communicator.endpoint import Endpoint
-from sley.engine.limits import TIMEOUT_S
 from sley.selection.plans import Plans
 from sley.torch.calls import CallRunner
 from sley.torch.coalesced import Coalesced
@@ -295,10 +293,9 @@ def register() -> None:
 def create(options: Any, settings: Settings | None) -> ProcessGroupSley:
     """The group that c10d's DistributedBackendOptions describe. settings: the user's `pg_options`.
     Their timeout, or that of the environment, applies if PyTorch's is its default."""
-    is_set = "SLEY_TIMEOUT_S" in os.environ if settings is None else settings.timeout_s != TIMEOUT_S
     settings = settings or Settings.from_environment()
     timeout = options.timeout
-    if is_set and timeout == default_pg_timeout:
+    if settings.timeout_s is not None and timeout == default_pg_timeout:
         timeout = timedelta(seconds=settings.timeout_s)
     return ProcessGroupSley(
         options.store,

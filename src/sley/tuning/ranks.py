@@ -213,7 +213,7 @@ class Ranks(Closing):
     def _collect(self, group: WorkerGroup) -> dict[int, Any]:
         """Every rank's answer. Errors: R501 for a rank that died, R513 for a silent one, and the
         first error of a rank."""
-        patience_s = _SILENT_S + 2 * self.settings.timeout_s
+        patience_s = _SILENT_S + 2 * self.settings.patience_s
         answers: dict[int, Any] = {}
         waiting = set(range(self.ranks))
         end = time.monotonic() + patience_s
