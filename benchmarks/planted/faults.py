@@ -860,6 +860,12 @@ FAULTS: tuple[Fault, ...] = (
         "if (head > 1) carry_units<Element, 1",
     ),
     _fault(
+        "kernel: addresses that are all as far from a vector are moved element by element",
+        "devices",
+        "if (difference % 16 == 0) {",
+        "if ((difference | in) % 16 == 0) {",
+    ),
+    _fault(
         "kernel: a batch of vectors ends behind its piece",
         "devices codegen",
         "for (; rest > (kBatch - 1) * workers(); rest",
@@ -955,6 +961,18 @@ FAULTS: tuple[Fault, ...] = (
         "codegen: a sum that is part of another is divided at once",
         "codegen",
         "        final[results.is_operand] = 1\n",
+        "",
+    ),
+    _fault(
+        "codegen: a reduction of several chunks divides all of them if one is final",
+        "codegen",
+        "np.where(least == most, most, 1)",
+        "most",
+    ),
+    _fault(
+        "codegen: blocks share code although they divide by different numbers",
+        "codegen",
+        "        o.averages.by_instruction,\n",
         "",
     ),
     _fault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ from hypothesis import given
 
 import sley
 from sley.algorithms import build
+from sley.codegen import Kernels
 from sley.codegen.averages import Averages
 from sley.ir.connections import Messages
 from sley.ir.tables import NONE
@@ -101,3 +103,44 @@ def test_a_sum_to_which_more_is_added_in_its_place_is_divided_at_the_end() -> No
 def test_copies_divide_nothing() -> None:
     plan = sley.compile(build("all-pairs-allgather", ranks=4, in_place=True))
     assert (averages(plan).by_instruction == 1).all()
+
+
+def promise(inputs: dict[tuple[int, int], list[tuple[int, int]]], ranks: int) -> sley.Custom:
+    """A collective of so many ranks with two chunks in place: what output chunks hold."""
+    return sley.Custom(
+        "promised", ranks, 2, 2, lambda rank, index: inputs.get((rank, index)), in_place=True
+    )
+
+
+def test_a_reduction_of_several_chunks_divides_only_if_all_are_final() -> None:
+    """Of the two sums that an instruction makes, one is part of another."""
+    sums = {
+        (1, 0): [(0, 0), (1, 0)],
+        (1, 1): [(0, 1), (1, 1)],
+        (2, 1): [(0, 1), (1, 1), (2, 1)],
+    }
+
+    @sley.program(promise(sums, 3))
+    def partly(p: sley.lang.ChunkProgram) -> None:
+        p.chunk(1, "in", 0, count=2).reduce(p.chunk(0, "in", 0, count=2))
+        p.chunk(2, "in", 1).reduce(p.chunk(1, "in", 1))
+
+    plan = sley.compile(partly)
+    reductions = REDUCES[plan.instructions.op]
+    assert sorted(plan.instructions.count[reductions].tolist()) == [1, 2]
+    check(plan)
+    found = averages(plan)
+    assert found.by_instruction[reductions].tolist() == [1, 3]
+    assert found.at_end.reshape(3, 2).tolist() == [[1, 1], [2, 2], [1, 1]]
+
+
+def test_blocks_that_divide_by_different_numbers_share_no_code() -> None:
+    """Both ranks add two chunks; only what rank 1 makes is promised, so that only that is
+    divided."""
+
+    @sley.program(promise({(1, 0): [(1, 0), (1, 1)]}, 2))
+    def added(p: sley.lang.ChunkProgram) -> None:
+        p.chunk([0, 1], "in", 0).reduce(p.chunk([0, 1], "in", 1))
+
+    text = Kernels.of(sley.compile(added)).text
+    assert re.findall(r"reduce\(tile, (.*?), data", text) == ["step(0)", "step(0).averages(2)"]

@@ -36,13 +36,16 @@ static void flagged(Piece p, Flags flags) {
     });
 }
 }
-extern "C" void carry(int combines, int copies, char* out, char* copy, char* in, char* local,
-                      int n) {
+// Returns the number of vectors that were loaded.
+extern "C" int carry(int combines, int copies, char* out, char* copy, char* in, char* local,
+                     int n) {
     const sley::Piece p{out, copy, in, local, n};
+    sley::own_vectors = 0;
     if (combines && copies) sley::elements<true, true>(p);
     else if (combines) sley::elements<true, false>(p);
     else if (copies) sley::elements<false, true>(p);
     else sley::elements<false, false>(p);
+    return sley::own_vectors;
 }
 extern "C" void divide(char* out, int n, int divisor) {
     sley::by_all_workers([=] { sley::divide_elements(out, n, divisor); });
@@ -73,7 +76,11 @@ def library(protocol: str, dtype: str, workers: int) -> ctypes.CDLL:
         ("int workers() { return 1; }", f"int workers() {{ return {workers}; }}"),
         (
             "constexpr int kWarp = 1;",
-            f"constexpr int kWarp = {min(workers, 32)}; static int own_number;",
+            f"constexpr int kWarp = {min(workers, 32)}; static int own_number, own_vectors;",
+        ),
+        (
+            "Vector load_vector(const char* at) {",
+            "Vector load_vector(const char* at) { ++own_vectors;",
         ),
     ):
         assert text.count(old) == 1
@@ -127,6 +134,19 @@ def test_elements_are_moved_whatever_their_number_and_alignment(dtype: str, work
         assert copy.holds(expected if copies else empty), case
         assert source.holds(values), case
         assert local.holds(other), case
+
+
+def test_vectors_are_moved_if_all_addresses_have_the_same_distance_from_one() -> None:
+    """Elements before the first vector are moved one by one; without them, all would be."""
+    on, length = library("Simple", "int32", 96), 1000
+    for shifts, combines, copies in product((*SHIFTS, (3, 3, 3, 3)), (0, 1), (0, 1)):
+        values = random(length, "int32")
+        out, copy, source, local = places([values] * 4, shifts)
+        used = [shifts[k] for k, is_used in enumerate((1, copies, 1, combines)) if is_used]
+        addresses = (p.address for p in (out, copy, source, local))
+        loaded = on.carry(combines, copies, *addresses, length)
+        whole = (length - -used[0] % 4) // 4 if len(set(used)) == 1 else 0
+        assert loaded == whole * (1 + combines), (shifts, combines, copies)
 
 
 @pytest.mark.parametrize("workers", [1, 96])
