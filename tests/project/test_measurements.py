@@ -12,8 +12,8 @@ import pytest
 
 import sley
 from sley import Protocol, topologies
-from sley.compiler.choices import ERRORS
 from sley.ir.words import FIFO_PROTOCOLS
+from sley.simulation.result import ERRORS
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
