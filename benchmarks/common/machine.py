@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("sley", "numpy")
+_GIT_S = 10.0
 
 
 def facts(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
@@ -28,6 +30,28 @@ def facts(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def commit_of(tree: Path) -> dict[str, Any]:
+    """The commit of a tree, and its files that differ from it; a reason if Git can't tell."""
+
+    def git(*command: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(tree), *command],
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent)},
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+        )
+        if done.returncode:
+            raise OSError(done.stderr.strip())
+        return done.stdout.rstrip()
+
+    try:
+        commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return {"commit": f"unknown: {problem}"}
+    return {"commit": commit, "changed": changed.splitlines()}
 
 
 def text(found: Mapping[str, Any]) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common.machine import facts
+from common.machine import commit_of, facts
 from kernels_timing import CudaTimer
 
+import sley
 from first_contact.lines import Lines, run_step, step_parser
 from sley.devices.cuda import CudaDevice, compiler, driver
 
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("sley", "numpy", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch", "cupy")
 QUERY = (
     "name,driver_version,compute_mode,mig.mode.current,memory.total,clocks.sm,clocks.mem,"
@@ -36,6 +39,11 @@ def _smi() -> Mapping[str, Any]:
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
     return {QUERY: done.stdout.strip() or done.stderr.strip()}
+
+
+def _sley() -> Mapping[str, Any]:
+    """The sley that is measured: its folder, and the commit of this tree."""
+    return {"imported": str(Path(sley.__file__).parent), **commit_of(ROOT)}
 
 
 def _device() -> Mapping[str, Any]:
@@ -91,6 +99,7 @@ def attach(handle: str) -> int:
 
 
 def step(lines: Lines) -> bool:
+    lines.attempt({"what": "sley"}, _sley)
     lines.attempt({"what": "nvidia-smi"}, _smi)
     good = lines.attempt({"what": "device"}, _device)
     lines.attempt({"what": "machine"}, lambda: facts(PACKAGES))

@@ -190,6 +190,22 @@ def test_a_sample_of_tests_is_written_line_by_line(tmp_path: Path) -> None:
     assert rows[-1]["pytest_ended"] == 1
 
 
+def test_the_commit_and_what_differs_from_it_are_facts(tmp_path: Path) -> None:
+    from common.machine import commit_of
+
+    assert "not a git repository" in commit_of(tmp_path)["commit"]
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    (tmp_path / "a.py").write_text("1")
+    for command in (["init", "-q"], ["add", "a.py"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], check=True)
+    found = commit_of(tmp_path)
+    assert (len(found["commit"]), found["changed"]) == (40, [])
+    (tmp_path / "a.py").write_text("2")
+    assert commit_of(tmp_path) == {"commit": found["commit"], "changed": [" M a.py"]}
+    (tmp_path / "inner").mkdir()
+    assert "not a git repository" in commit_of(tmp_path / "inner")["commit"]
+
+
 def test_without_a_gpu_the_run_says_so_and_fails(tmp_path: Path) -> None:
     from sley.devices.cuda import CudaDevice
     from sley.errors import SleyError
