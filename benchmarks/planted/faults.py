@@ -806,6 +806,12 @@ FAULTS: tuple[Fault, ...] = (
         "        SLEY_ROLLED\n",
     ),
     _fault(
+        "kernel: what a CPU publishes is relaxed",
+        "devices codegen",
+        "const bool orders = is_fenced && !is_aliased;",
+        "const bool orders = false;",
+    ),
+    _fault(
         "kernel: a message is published before its fence",
         "devices codegen",
         "        fence();\n        publish(state.senders[to.peer].published, out);\n",
@@ -1001,6 +1007,18 @@ FAULTS: tuple[Fault, ...] = (
         'rows["rank_sender"] = c.send_offset[:-1]',
         'rows["rank_sender"] = o.sends.offset[plan.rank_block[plan.block_rank]]',
         'rows["rank_sender"] = o.sends.offset[:-1]',
+    ),
+    _fault(
+        "attendance: a process that has failed doesn't say that it comes no more",
+        "devices",
+        "            self._attendance.leave()\n            found = failure(",
+        "            found = failure(",
+    ),
+    _fault(
+        "attendance: a process closes while others make calls",
+        "devices",
+        "lambda: self._here(_LEFT) or self.is_given_up",
+        "lambda: True",
     ),
     _fault(
         "sites: every launch uses the first rank's divisions",

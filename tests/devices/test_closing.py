@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from threading import Event
 from typing import Any
 from weakref import ref
@@ -110,6 +111,65 @@ def test_closing_after_an_error_waits_for_nobody() -> None:
     with pytest.raises(ZeroDivisionError), on:
         _ = 1 // 0
     closed(on.check)
+
+
+def in_two_processes(**options: Any) -> list[Executor]:
+    """Of rank 0 and of ranks 1 and 2, whose calls wait for one another for 0.2 seconds."""
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
+    return apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED, timeout_s=0.2)
+
+
+def alone(on: Executor) -> None:
+    """A call that the other process doesn't make."""
+    assert "K508" in refused(lambda: on({rank: np.zeros(8, np.int32) for rank in on.ranks}))
+
+
+def refused(call: Callable[[], Any]) -> str:
+    with pytest.raises(sley.SleyError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_nobody_waits_for_a_process_whose_call_fails_meanwhile(
+    failed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sley.devices.executor.LATE_TIMEOUT_S", 20.0)
+    ons = in_two_processes()
+    together([ons[1 - failed].close, lambda: alone(ons[failed])])
+    ons[failed].close()
+    ons = in_two_processes()
+    found = list[str]()
+    other = lambda: found.append(refused(lambda: ons[1 - failed].empty("int32", 8)))  # noqa: E731
+    together([other, lambda: alone(ons[failed])])
+    assert "one that another process has given up" in found[0]
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_process_that_does_not_come_is_named(
+    absent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sley.devices.executor.LATE_TIMEOUT_S", 0.2)
+    names = ["1 rank (0)", "2 ranks (1, 2)"]
+    for use, doing in (
+        (Executor.close, "close the executor"),
+        (lambda on: on.empty("int32", 8), "make the same calls"),
+    ):
+        ons = in_two_processes()
+        found = refused(partial(use, ons[1 - absent]))
+        assert "K514" in found
+        assert f"all processes to {doing} within 0.2 s" in found
+        assert f"not the process of {names[absent]}" in found
+        ons[1 - absent].close()
+        ons[absent].close()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_process_that_has_closed_is_not_waited_for(gone: int) -> None:
+    ons = in_two_processes()
+    ons[gone].__exit__(KeyError, KeyError(), None)
+    assert "closed" in refused(lambda: ons[1 - gone].empty("int32", 8))
+    ons[1 - gone].close()
 
 
 def test_scratch_that_grows_slowly_stays_bounded(memories: list[Any]) -> None:

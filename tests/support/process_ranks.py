@@ -119,25 +119,30 @@ def process(order: Order, member: int, pipe: Connection) -> None:
     try:
         for number, count in enumerate(order.counts):
             is_last = number == len(order.counts) - 1
-            results.append(_call(on, count, die=is_last and member == order.killed))
+            call = _prepared(on, count)
+            exchange(b"")  # all have compiled their kernels
+            if is_last and member == order.killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            results.append(call())
     except sley.SleyError as error:
         pipe.send(("error", str(error)))
     pipe.send(("results", results))
 
 
-def _call(on: Executor, count: int, *, die: bool) -> dict[int, Any]:
-    """Runs an AllReduce in arrays that other processes can read; returns each rank's output. With
-    `die` the process kills itself instead of making the call."""
+def _prepared(on: Executor, count: int) -> Callable[[], dict[int, Any]]:
+    """An AllReduce in arrays that other processes can read; it returns each rank's output."""
     inputs = outputs = on.empty("int64", count)
     for rank in on.ranks:
         inputs[rank][:] = numbers(rank, count)
     if not on.plan.collective.in_place:
         outputs = on.empty("int64", count)
-    call = on.prepare(inputs, None if outputs is inputs else outputs)
-    if die:
-        os.kill(os.getpid(), signal.SIGKILL)
-    call()
-    return {rank: output.copy() for rank, output in outputs.items()}
+    prepared = on.prepare(inputs, None if outputs is inputs else outputs)
+
+    def call() -> dict[int, Any]:
+        prepared()
+        return {rank: output.copy() for rank, output in outputs.items()}
+
+    return call
 
 
 @dataclass

@@ -14,12 +14,13 @@ import numpy as np
 from sley.codegen import KERNELS, Kernels, Platform, Variant
 from sley.devices import tables
 from sley.devices.arguments import Arguments, Arrays, check_arguments
+from sley.devices.attendance import Attendance, given_up, shared_bytes
 from sley.devices.calls import Order, PreparedCall, Start
 from sley.devices.device import Device, Launch
 from sley.devices.failures import failure
 from sley.devices.frees import release
 from sley.devices.memory import Pair, Scratch, SharedArrays
-from sley.devices.settings import Launching, Settings
+from sley.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.devices.sites import Group, Mailboxes, Site
 from sley.devices.state import State, read_state
 from sley.devices.tables import CALL, Cut
@@ -31,7 +32,7 @@ from sley.engine.native import LARGEST
 from sley.engine.program import load
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError
-from sley.errors.devices import K506, K507, K508, K511, K526
+from sley.errors.devices import K506, K507, K511, K526
 from sley.errors.runtime import R503, R514
 from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
@@ -91,7 +92,9 @@ class Executor:
             self._check_room()
             self._make_windows()
         # Shared, so that a call that is given up in one process ends in all.
-        self._abort = self._world.allocate_host(64)
+        self._abort = self._world.allocate_host(shared_bytes(plan.collective.ranks))
+        patience_s = max(self.timeout_s, LATE_TIMEOUT_S)
+        self._attendance = Attendance(self._abort, self._world.devices, patience_s)
         self._sites = self._make_sites()
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
         self._scratch = Scratch(self._world, plan, self.loaded.homes.misplaced)
@@ -101,10 +104,12 @@ class Executor:
         """What was found when a call failed. Not the error: its traceback has this executor, which
         would then live until the garbage collector finds the cycle."""
         self._is_closed = False
-        memory = [self._world, self._abort, self._sites, self._mailboxes, self._windows]
+        memory: list[Any] = [self._world, self._abort, self._sites, self._mailboxes]
+        memory += [self._windows, self._scratch, self._arrays]
         places = [place for place in self._world.places if not place.keeps_launched]
-        self._dropped = finalize(self, _end, places, [*memory, self._scratch, self._arrays])
+        self._dropped = finalize(self, _end, places, self._attendance, memory)
         self._dropped.atexit = False  # the driver frees, and perhaps it is no more
+        self._world.attend(self._attendance)
 
     @property
     def ranks(self) -> list[int]:
@@ -218,8 +223,10 @@ class Executor:
     def close(self) -> None:
         """Waits for the devices and, with `exchange`, until all processes call this; then frees the
         executor's memory. Afterwards neither the executor, nor its prepared calls, nor graphs that
-        captured them can be used. After a failed call it doesn't wait for other processes, which
-        may have ended. A second call does nothing."""
+        captured them can be used. After a failed call, of any process, it doesn't wait for other
+        processes, which may have ended. K514, after the memory is freed, if one doesn't call it for
+        `LATE_TIMEOUT_S`, or the executor's time-out if that is longer. A second call does
+        nothing."""
         self._close(meet=True)
 
     def __enter__(self) -> Executor:
@@ -240,15 +247,13 @@ class Executor:
         self._check_open()
         if self._failed:
             raise K511.error(expected="an executor without a failed call", found=self._failed)
-        if self._abort.array[:8].view(np.uint64)[0]:
+        if self._attendance.is_given_up:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
+            self._attendance.leave()
             found = failure(self.loaded, self._kernels, self._sites, self.timeout_s)
             if found is None and not self._world.is_one_process:
-                found = K508.diagnostic(
-                    expected="calls that all processes make",
-                    found="one that another process has given up",
-                )
+                found = given_up()
             if found is not None:
                 self._failed = found.found
                 raise SleyError([found])
@@ -288,12 +293,12 @@ class Executor:
             return
         for device in self._world.places:
             device.synchronize(None)
-        meet = meet and not self._failed and not self._abort.array.any()
         self._is_closed = True
+        self._attendance.leave()
         self._world.detach()
         try:
-            if meet:
-                self._world.meet()  # kernels of other processes write into this one's memory
+            if meet:  # kernels of other processes write into this one's memory
+                self._attendance.wait_for_others()
         finally:
             self._dropped.detach()
             del self._sites, self._mailboxes, self._windows, self._scratch, self._arrays
@@ -398,7 +403,7 @@ class Executor:
         return row.tobytes()
 
 
-def _end(places: Sequence[Device], memory: list[Any]) -> None:
+def _end(places: Sequence[Device], attendance: Attendance, memory: list[Any]) -> None:
     """Frees the memory of an executor that was dropped: after all its devices are done, since
     kernels on one device write into the memory of another. `finalize` holds the memory, so that it
     isn't freed before, in whatever order the garbage collector finds things."""
@@ -407,6 +412,7 @@ def _end(places: Sequence[Device], memory: list[Any]) -> None:
         for device in places:
             with suppress(SleyError):  # a failed call's, which nobody waits for any more
                 device.synchronize(None)
+        attendance.leave()
         memory.clear()
 
     release(freed)

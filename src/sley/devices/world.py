@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sley.devices.attendance import Attendance
 from sley.devices.device import Device, HostMemory, Memory, Window
 from sley.devices.shared_files import shared_file
 from sley.devices.tables import RANKS
@@ -61,6 +62,7 @@ class World:
         self._exchange = exchange
         self._has_lines = plan.protocol is Protocol.LL128
         self._attached: dict[tuple[Device, bytes], Memory] = {}
+        self._attendance: Attendance | None = None
         with self.telling():
             self.devices = _check_devices(devices, self.ranks, is_alone=exchange is None)
             for device in self.places:
@@ -150,6 +152,10 @@ class World:
             self.meet()  # the file goes when all have mapped it
         return memory
 
+    def attend(self, attendance: Attendance) -> None:
+        """Lets processes meet there before each exchange."""
+        self._attendance = attendance
+
     def gather(self, own: Mapping[int, Any]) -> dict[int, Any]:
         """Gathers one value for each rank from all processes. own: plain values, by rank of this
         process. K514 if a process has ended or the exchange is invalid, R503 for a rank in two
@@ -192,6 +198,8 @@ class World:
     def _exchange_all(self, message: bytes) -> list[bytes]:
         """The messages of all processes; raises the error of a process that sent a refusal."""
         assert self._exchange is not None
+        if self._attendance is not None:
+            self._attendance.meet()
         try:
             answers = list(self._exchange(message))
         except SleyError:

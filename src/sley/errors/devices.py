@@ -144,7 +144,7 @@ K513 = Rule(
 K514 = Rule(
     "K514",
     "rank-gone",
-    what="The process of a rank has ended, or data could not be exchanged with it.",
+    what="The process of a rank has ended or doesn't come, or data could not be exchanged with it.",
     why="Ranks in several processes access one another's memory through CUDA IPC. This requires "
     "that both processes run on one host with the same visible devices, and in containers with the "
     "same namespaces (docker: --ipc=host). Only plain allocations have handles, but not those of "
