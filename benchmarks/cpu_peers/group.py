@@ -123,7 +123,7 @@ class Group:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,  # not a session of its own (launch.py)
             )
         )
 

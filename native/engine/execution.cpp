@@ -41,7 +41,8 @@ Execution::Execution(Fabric& fabric, const Program& program,
       is_one_host_(fabric.local_ranks() == fabric.shape().ranks()),
       layout_(program, fabric.scratch) {
     const auto& fifo = fabric_.shape().fifo;
-    if (room_.slots < 1 || room_.slots > fifo.slots || room_.slot_bytes > fifo.slot_bytes) {
+    const auto slot_bytes = std::max(room_.slot_bytes, fifo.slot_bytes);
+    if (room_.slots < 1 || room_.slots > fifo.slots_of(slot_bytes)) {
         throw std::invalid_argument("more room than the fabric's connections have");
     }
     for (const auto c : program_.senders) {
@@ -87,7 +88,11 @@ void Execution::begin(const Call& call) {
 void Execution::begin_iteration() {
     choose_way();
     choose_pulled();
-    for (std::size_t s = 0; s < senders_.size(); ++s) first_number_[s] = senders_[s].fifo->next();
+    for (std::size_t s = 0; s < senders_.size(); ++s) {
+        auto& fifo = *senders_[s].fifo;
+        fifo.divide(static_cast<std::size_t>(room_.slot_bytes));
+        first_number_[s] = fifo.next();
+    }
     ++iteration_;
     has_pulled_ = false;
     if (varies_) varying_->begin_iteration();
@@ -104,7 +109,8 @@ void Execution::end_iteration() {
 // The most bytes of a message. A way that doesn't rely on caches uses the whole slot.
 std::int64_t Execution::tile_room(bool can_attach) const {
     if (way_ == Way::kAttached && can_attach) return kAttachedBytes;
-    return way_ == Way::kStreamed ? fabric_.shape().fifo.slot_bytes : room_.slot_bytes;
+    const auto whole = std::max(room_.slot_bytes, fabric_.shape().fifo.slot_bytes);
+    return way_ == Way::kStreamed ? whole : room_.slot_bytes;
 }
 
 // If all ranks share a host and none can end the call before all have begun it, the way of messages

@@ -3,6 +3,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <random>
@@ -35,6 +36,11 @@ __attribute__((target("avx"))) void stream_lines(std::byte* to, const std::byte*
 
 #endif
 
+// Not those that this process may use: ranks that each have cores of their own share a cache.
+std::int64_t cores_of_machine() {
+    return std::max<std::int64_t>(sysconf(_SC_NPROCESSORS_ONLN), 1);
+}
+
 bool can_read_byte(pid_t process, iovec there) {
     std::byte byte;
     const iovec here{&byte, 1};
@@ -63,16 +69,19 @@ void stream_bytes(std::byte* to, const std::byte* from, std::size_t n) { copy_by
 
 #endif
 
-// Not by sysconf, which adds up the caches of all sockets on some machines.
+// Not by sysconf, which adds up the caches of all sockets on some machines. A virtual machine of few
+// cores is shown the whole cache of its host, whose other cores use it too (two cores and 300 MB): so
+// no more counts than the processors with the largest caches have for each core.
 std::int64_t last_level_cache_bytes() {
     static const std::int64_t bytes = [] {
+        constexpr std::int64_t kOfCore = 16 << 20, kUsual = 32 << 20;
         for (const char* level : {"index3", "index2"}) {
             std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/") + level + "/size");
             std::int64_t size = 0;
             char unit = 'K';
-            if (file >> size >> unit && size > 0) return size << (unit == 'M' ? 20 : 10);
+            if (!(file >> size >> unit) || size <= 0) continue;
+            return std::min(size << (unit == 'M' ? 20 : 10), kOfCore * cores_of_machine());
         }
-        constexpr std::int64_t kUsual = 32 << 20;
         return kUsual;
     }();
     return bytes;

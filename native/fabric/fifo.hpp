@@ -64,9 +64,12 @@ struct FifoShape {
     std::size_t slots_offset() const {
         return sizeof(FifoCounters) + static_cast<std::size_t>(envelopes) * sizeof(Envelope);
     }
-    std::size_t bytes() const {
-        return slots_offset() + static_cast<std::size_t>(slots) * stride();
+    std::size_t slots_bytes() const { return static_cast<std::size_t>(slots) * stride(); }
+    // How many slots of so many bytes the memory of the slots has room for.
+    std::int64_t slots_of(std::int64_t bytes) const {
+        return static_cast<std::int64_t>(slots_bytes() / whole_lines(static_cast<std::size_t>(bytes)));
     }
+    std::size_t bytes() const { return slots_offset() + slots_bytes(); }
 
     // How many messages of `message_bytes` may be staged at a time where `messages` of `most_bytes`
     // may: as many as those have room for. A root that may run ahead is switched to less often where
@@ -103,7 +106,15 @@ public:
         : memory_(memory),
           receiver_(receiver),
           turns_(static_cast<std::size_t>(std::max(memory.shape.slots, memory.shape.envelopes))),
+          stride_(memory.shape.stride()),
+          wanted_(stride_),
           uses_(static_cast<std::size_t>(memory.shape.slots)) {}
+
+    // Divides the memory of the slots into fewer ones, of at least so many bytes; for less than the
+    // shape's slots into these. While slots are in use, no message has a slot of the new ones.
+    void divide(std::size_t slot_bytes) {
+        wanted_ = std::max(whole_lines(slot_bytes), memory_.shape.stride());
+    }
 
     std::uint64_t next() const { return next_; }
 
@@ -123,7 +134,7 @@ public:
     // Whether the next message, of `bytes`, may be staged: fewer than `limit` staged messages are in
     // flight, and a slot has room.
     bool has_slot(std::size_t limit, std::size_t bytes) {
-        return has_envelope() && has_turn(limit) && find_slot(bytes) < uses_.size();
+        return has_envelope() && has_turn(limit) && is_divided() && find_slot(bytes) < uses_.size();
     }
 
     // Takes room in a slot for the next message; after `has_slot`.
@@ -199,18 +210,30 @@ private:
         return (!use.taken || has_consumed(use.number)) && !is_kept(use);
     }
 
+    // Whether the slots are those of the last `divide`.
+    bool is_divided() {
+        if (stride_ == wanted_) return true;
+        for (auto& use : uses_) {
+            if (!is_free(use)) return false;
+        }
+        stride_ = wanted_;
+        uses_.assign(memory_.shape.slots_bytes() / stride_, {});
+        last_ = 0;
+        return true;
+    }
+
     // The first free slot: the one used last is still in the cache. Or else the last one, if it has
     // room behind its messages.
     std::size_t find_slot(std::size_t bytes) {
         for (std::size_t s = 0; s < uses_.size(); ++s) {
             if (is_free(uses_[s])) return s;
         }
-        const bool fits = uses_[last_].end + bytes <= memory_.shape.stride();
+        const bool fits = uses_[last_].end + bytes <= stride_;
         return fits ? last_ : uses_.size();
     }
 
     std::size_t offset(std::size_t slot) const {
-        return slot * memory_.shape.stride() + uses_[slot].begin;
+        return slot * stride_ + uses_[slot].begin;
     }
 
     FifoMemory memory_;
@@ -219,6 +242,7 @@ private:
     std::uint64_t consumed_ = 0;
     std::size_t turn_ = 0;  // staged messages so far
     std::vector<std::uint64_t> turns_;  // the numbers of the last staged messages
+    std::size_t stride_, wanted_;  // bytes of a slot, now and after the last `divide`
     std::vector<Use> uses_;
     std::size_t last_ = 0;  // the slot of the last staged message
 };

@@ -45,7 +45,14 @@ def test_tiles_shrink_with_the_connections_of_a_host() -> None:
         sley.compile(build(8), slots=2)
         for build in (sley.algorithms.ring_allgather, sley.algorithms.all_pairs_allgather)
     )
-    # On one host 8 ranks have at most 64 KB. 8 connections with two messages each might have more,
-    # 56 less.
-    assert (tile(ring, 8), tile(pairs, 8)) == (64 * KB, 32 * KB)
+    assert (tile(ring, 8), tile(pairs, 8)) == (256 * KB, 32 * KB), "8 and 56 connections"
     assert tile(pairs, 4, 4) == 128 * KB, "across hosts, large messages"
+
+
+@pytest.mark.parametrize(("slots", "tile"), [(2, 128), (8, 256), (16, 512)])
+def test_large_tiles_leave_as_many_slots_as_the_plan_needs_for_payloads_of_several_ranks(
+    slots: int, tile: int
+) -> None:
+    loaded = load(sley.compile(sley.algorithms.flat_broadcast(4), slots=2), 2, 1 << 20)
+    settings = replace(Settings(), slots=slots)
+    assert tile_bytes(loaded, hosts_of(4), settings) == tile * KB

@@ -111,9 +111,38 @@ void check_small_messages() {
     expect(c.sender.where(slot) == kRoomy.stride(), "a free slot is not used from its start");
 }
 
+// Slots are divided anew only when no message is in the old ones, not even one that another
+// connection still reads.
+void check_divided_slots() {
+    const std::size_t kAll = kRoomy.slots_bytes();
+    Connection one(kRoomy), other(kRoomy);
+    const auto slot = one.sender.take_slot(kWhole);
+    one.send(slot);
+    expect(one.sender.share(slot, other.sender, 0), "a spare slot was not shared");
+    other.sender.publish({one.sender.where(slot), 0, 0});
+    one.sender.divide(kAll);
+    expect(!one.sender.has_slot(kLimit, kAll), "a slot overlaps one in flight");
+    one.receiver.release();
+    expect(!one.sender.has_slot(kLimit, kAll), "a slot overlaps one that another connection reads");
+    other.receiver.release();
+    expect(one.sender.has_slot(kLimit, kAll), "slots without messages are not divided anew");
+    const auto large = one.sender.take_slot(kAll);
+    expect(one.sender.where(large) == 0, "a slot that is all memory doesn't begin with it");
+    one.send(large);
+    expect(!one.sender.has_slot(kLimit, kSmall), "there are more slots than memory");
+    one.receiver.release();
+    one.sender.divide(kSmall);
+    expect(one.sender.has_slot(kLimit, kWhole), "smaller slots are not made");
+    one.send(one.sender.take_slot(kWhole));
+    expect(one.sender.has_slot(kLimit, kWhole), "smaller slots than the shape's were made");
+    expect(one.sender.where(one.sender.take_slot(kWhole)) == kRoomy.stride(),
+           "smaller slots don't follow one another");
+}
+
 }  // namespace
 
 int main() {
+    check_divided_slots();
     check_limit_of_small_messages();
     check_small_messages();
     check_small_message_behind_a_shared_one();
