@@ -5,15 +5,14 @@ BUFFERS is `private` (NumPy's) or `symmetric` (`sley.empty`, which peers read di
 
 from __future__ import annotations
 
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
 import sley
-from cpu_peers.cells import Collective
-from cpu_peers.worker import Array, Repeated, arguments, exchange, looped, serve
+from cpu_peers.cells import Collective, partner_of
+from cpu_peers.worker import Array, Repeated, arguments, looped, serve
 from sley.communicator import Call, FolderStore
 from sley.engine.types import DATA_TYPES
 
@@ -52,14 +51,17 @@ class SleyCalls:
         return np.empty(elements, np.float32)
 
     def bound(self, collective: Collective, source: Array, target: Array) -> Repeated:
-        """A call that the engine repeats without Python in between, as the MPIs do; messages
-        alone are called from Python."""
+        """A call that the engine repeats without Python in between, as the MPIs do."""
         communicator = self._communicator
         endpoint = communicator.endpoint
         if collective is Collective.SEND_RECV:
-            send = partial(endpoint.send_memory, *_span(source))
-            recv = partial(endpoint.recv_memory, *_span(target))
-            return looped(exchange(communicator.rank, communicator.ranks, send, recv))
+            rank = communicator.rank
+            partner = partner_of(rank, communicator.ranks)
+            if partner is None:
+                return looped(lambda: None)
+            spans = _span(source), _span(target)
+            is_first = rank < partner
+            return lambda n: endpoint.time_exchange_us(*spans, partner, is_first, n) / 1e6
         count = target.size if collective in _BY_OUTPUT else source.size
         if collective is Collective.ALL_TO_ALL:
             count //= communicator.ranks

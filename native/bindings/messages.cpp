@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <memory>
 #include <tuple>
 
@@ -41,6 +42,32 @@ std::tuple<Problem, std::int32_t> recv_now(Owned<PointToPoint>& messages, Addres
     return {problem_of(outcome), outcome.rank};
 }
 
+// Exchanges messages with a rank again and again: one to it and one from it, of which one comes first
+// on this rank and the other on that one. (seconds of all, problem of the last message, whether this
+// one was sent)
+std::tuple<double, Problem, bool> exchange(Owned<PointToPoint>& messages, Address source,
+                                           std::int64_t source_bytes, Address target,
+                                           std::int64_t target_bytes, std::int32_t peer,
+                                           bool sends_first, std::int64_t iterations,
+                                           double timeout_s) {
+    constexpr std::int64_t kTag = 0;
+    Outcome outcome;
+    bool sends = sends_first;
+    std::chrono::duration<double> took{};
+    {
+        const Waiting waiting;
+        const auto begin = std::chrono::steady_clock::now();
+        for (std::int64_t i = 0; i < 2 * iterations && outcome.status == Status::kDone; ++i) {
+            sends = (i % 2 == 0) == sends_first;
+            outcome = sends ? messages->send_now(at(source), source_bytes, peer, kTag, timeout_s)
+                            : messages->recv_now(at(target), target_bytes, peer, kTag, timeout_s);
+        }
+        took = std::chrono::steady_clock::now() - begin;
+    }
+    raise_if_interrupted();
+    return {took.count(), problem_of(outcome), sends};
+}
+
 // The message stays in progress if a signal handler raises an exception.
 bool finish(Owned<PointToPoint>& messages, Ticket& ticket) {
     constexpr double kPieceSeconds = 0.1;
@@ -67,6 +94,10 @@ void define_messages(nb::module_& m) {
              "Sends memory; returns the report of a failure, or None.")
         .def("recv_now", &recv_now, "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
              "Receives into memory; returns (report as of send_now, source). src: -1 for any.")
+        .def("exchange", &exchange, "source"_a, "source_bytes"_a, "target"_a, "target_bytes"_a,
+             "peer"_a, "sends_first"_a, "iterations"_a, "timeout_s"_a,
+             "Sends to a rank and receives from it, again and again; returns (seconds of all, report "
+             "of a failure or None, whether it is that of a send).")
         .def(
             "send",
             [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t dst,

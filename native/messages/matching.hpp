@@ -55,7 +55,7 @@ private:
     };
     struct Peer {
         Peer(Fabric& fabric, std::int32_t rank)
-            : outgoing(rank, fabric.shape().fifo), incoming(fabric, rank) {}
+            : outgoing(rank, fabric.shape().fifo, fabric.is_remote(rank)), incoming(fabric, rank) {}
 
         Outgoing outgoing;
         Incoming incoming;

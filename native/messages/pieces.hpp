@@ -21,7 +21,7 @@ struct Header {
 // The sends to a rank, in the order of posting.
 class Outgoing {
 public:
-    Outgoing(std::int32_t dst, const FifoShape& shape);
+    Outgoing(std::int32_t dst, const FifoShape& shape, bool is_remote);
 
     bool is_open() const { return sender_ != nullptr; }
     void open(FifoSender& sender) { sender_ = &sender; }
@@ -38,11 +38,13 @@ public:
 
 private:
     std::int64_t send_piece(Operation& send);
+    std::int64_t piece_bytes(std::int64_t message_bytes) const;
     bool is_unread() {
         return !pulled_.empty() && !sender_->has_consumed(pulled_.first()->last_piece);
     }
 
     std::int32_t dst_;
+    bool is_remote_;  // on another host
     FifoShape shape_;
     std::int64_t slot_bytes_;
     FifoSender* sender_ = nullptr;

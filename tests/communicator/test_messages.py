@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,33 @@ def test_a_message_of_another_size_is_an_error_on_both_ranks() -> None:
         assert isinstance(sender, SleyError)
         assert sender.code == "N631"
         assert "this rank sent data that doesn't match" in str(sender)
+
+
+def test_exchanges_without_python_between_them_bring_the_data() -> None:
+    def exchange(comm: Communicator, size: int) -> None:
+        rank, peer = comm.rank, 1 - comm.rank
+        source, target = np.full(size, rank + 1, np.int8), np.zeros(size, np.int8)
+        spans = [(data.ctypes.data, data.nbytes) for data in (source, target)]
+        assert comm.endpoint.time_exchange_us(*spans, peer, rank == 0, 20) > 0
+        assert (target == peer + 1).all()
+
+    with Ranks(2) as group:
+        for size in (1, 5000, 300_000):
+            group.each(partial(exchange, size=size))
+
+
+def test_an_exchange_of_other_sizes_is_an_error_that_names_both() -> None:
+    def differ(comm: Communicator) -> None:
+        size = 4 + comm.rank
+        data = np.zeros(2 * size, np.int8)
+        spans = (data.ctypes.data, size), (data.ctypes.data + size, size)
+        comm.endpoint.time_exchange_us(*spans, 1 - comm.rank, comm.rank == 0, 5)
+
+    with Ranks(2) as group:
+        receiver = group.errors(differ)[1]
+        assert isinstance(receiver, SleyError)
+        assert receiver.diagnostics[0].expected == "a message of 5 bytes from rank 0, tag 0"
+        assert receiver.diagnostics[0].found == "one of 4 bytes, rank 0's"
 
 
 def test_a_message_of_another_size_to_itself_is_an_error() -> None:

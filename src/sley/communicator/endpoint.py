@@ -19,7 +19,7 @@ from sley.communicator.calls import (
 )
 from sley.communicator.loading import LoadedPlan
 from sley.communicator.memory import WAYS, Memory
-from sley.communicator.messages import ANY, Messages
+from sley.communicator.messages import ANY, Messages, Span
 from sley.communicator.opening import Core, open_core
 from sley.communicator.ready import Ready
 from sley.communicator.recording import RECORDING, Member
@@ -162,6 +162,17 @@ class Endpoint:
         else:
             self._check_peer(src)
         return core.messages.recv(address, size_bytes, src, tag, async_op, owners)
+
+    def time_exchange_us(
+        self, source: Span, target: Span, peer: int, sends_first: bool, iterations: int
+    ) -> float:
+        """The mean time of `iterations` exchanges with a rank back to back, without Python between
+        them: a message from `source` to it and one from it to `target`. sends_first: true on one
+        of both ranks. Errors: N62x."""
+        core = self._open_core()
+        self._check_peer(peer)
+        number = whole(iterations, "iterations", 1)
+        return core.messages.time_us(source, target, peer, sends_first, number)
 
     @property
     def ready(self) -> native.ReadyCalls:

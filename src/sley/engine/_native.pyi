@@ -314,6 +314,11 @@ class PointToPoint:
         Receives into memory; returns (report as of send_now, source). src: -1 for any.
         """
 
+    def exchange(self, source: int, source_bytes: int, target: int, target_bytes: int, peer: int, sends_first: bool, iterations: int, timeout_s: float) -> tuple[float, tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None, bool]:
+        """
+        Sends to a rank and receives from it, again and again; returns (seconds of all, report of a failure or None, whether it is that of a send).
+        """
+
     def send(self, address: int, size_bytes: int, dst: int, tag: int, timeout_s: float) -> Ticket:
         """Begins to send; the memory must stay."""
 
