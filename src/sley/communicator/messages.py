@@ -102,9 +102,8 @@ class Messages:
             *source, *target, peer, sends_first, iterations, self.timeout_s
         )
         if report is not None:
-            (_, size_bytes), describe = (
-                (source, _send_message) if is_send else (target, _recv_message)
-            )
+            describe = _send_message if is_send else _recv_message
+            size_bytes = (source if is_send else target)[1]
             self._fail(report, describe(size_bytes, peer, 0))
         return seconds / iterations * 1e6
 
