@@ -43,6 +43,8 @@ class Limits:
         above it rings.
     two_step_bytes: bytes for each pair of ranks up to which an AllToAll combines the messages
         between two hosts.
+    chain_bytes: size for each rank between the first and the root of a chain up to which its
+        latency decides against it.
     """
 
     mesh_ranks: int = 16
@@ -52,6 +54,7 @@ class Limits:
     rooted_bytes: int = 32 << 10
     tree_bytes: int = 256 << 10
     two_step_bytes: int = 4 << 10
+    chain_bytes: int = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -318,7 +321,8 @@ def _broadcast(group: Group) -> list[Step]:
 
 def _reduce(group: Group) -> list[Step]:
     if not group.is_mesh:
-        return [replace(_tree(group, "reduce"), end_bytes=None)]
+        tree = _tree(group, "reduce")
+        return [tree, _chain(group)] if group.hosts.count == 1 else [replace(tree, end_bytes=None)]
     reason = "small: the root reads all ranks' data and reduces it, in one step"
     small = Step(group.limits.rooted_bytes, "flat-reduce", _STAGED, reason, group.size)
     why_not = ("flat-reduce: the root alone would do all the work",)
@@ -326,11 +330,20 @@ def _reduce(group: Group) -> list[Step]:
         reason = "each rank reduces its part, and the root reads the results"
         arguments = {**group.size, **_STAGES}
         large = Step(None, "all-pairs-reduce", _PULLED, reason, arguments, why_not)
+        if group.hosts.count == 1:
+            between = group.limits.chain_bytes * (group.ranks - 2)
+            return [small, replace(large, end_bytes=between), _chain(group)]
     else:
         reason = "hosts reduce first, so each sends its result over the network once"
         arguments = {**group.members, **_STAGES}
         large = Step(None, "two-level-reduce", _PULLED, reason, arguments, why_not)
     return [small, large]
+
+
+def _chain(group: Group) -> Step:
+    reason = "large: each rank adds its data to what arrives and sends it on: the fewest copies"
+    why_not = "all-pairs-reduce: stages every rank's data, and the results once more"
+    return Step(None, "ring-reduce", _FUSED, reason, group.size, (why_not,))
 
 
 def _tree(group: Group, kind: str) -> Step:
