@@ -1,7 +1,8 @@
 """Executors on CudaDevices over the stand-in, which runs the same plan's kernels for CPUs.
 
-This tests everything except the GPU: NVRTC compiles the text, the driver's interface loads and
-launches it, and the arguments of the launch go to a kernel that uses them.
+This tests everything except the GPU: the driver's interface loads kernels and launches them, and
+the arguments of the launch go to a kernel that uses them. One text goes through NVRTC as it is;
+in all other tests empty kernels take its place (conftest.py), as test_cubins.py compiles them all.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def test_a_plan_runs_on_one_device(
         np.testing.assert_array_equal(values(device, array), expected)
 
 
+@pytest.mark.usefixtures("whole_texts")
 def test_ranks_on_several_devices_and_streams_are_right(fake: FakeDriver) -> None:
     fake.set(devices=2)
     devices = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
