@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import sley
 from sley.algorithms import build
 from sley.codegen import Engine, Kernels, Platform, Variant, source
 from sley.codegen.operands import Operands
-from sley.devices.cuda import compiler
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
+from support.machine_code import compiled_text, skip_without_nvrtc
 
 PLAN = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
 MOST_WAITS = 1472
@@ -35,7 +36,7 @@ def compiled(operands: Operands, engine: Engine) -> int:
     text = Kernels.of(PLAN).source(engine, variant)
     for name, value in source._sizes(operands).items():
         text = re.sub(f"#define {name} .*", f"#define {name} {value}", text)
-    return compiler.compile_text(text, "sm_90").functions["sley_run"].shared_bytes
+    return compiled_text(text, "sm_90").functions["sley_run"].shared_bytes
 
 
 def test_more_waits_than_shared_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,16 +50,18 @@ def test_more_waits_than_shared_memory_holds_are_refused(monkeypatch: pytest.Mon
     assert f"{MOST_WAITS + 1} waits" in str(caught.value)
 
 
-@pytest.mark.parametrize("engine", Engine)
+USUAL = {(1, Engine.GENERATED), (MOST_WAITS, Engine.INTERPRETED)}
+
+
 @pytest.mark.parametrize(
-    "waits",
-    [1, *(pytest.param(waits, marks=pytest.mark.slow) for waits in (256, 400)), MOST_WAITS],
+    ("waits", "engine"),
+    [
+        pytest.param(*case, marks=[] if case in USUAL else pytest.mark.slow)
+        for case in product((1, 256, 400, MOST_WAITS), Engine)
+    ],
 )
 def test_what_is_not_refused_compiles(waits: int, engine: Engine) -> None:
-    try:
-        compiler.version()
-    except SleyError as error:
-        pytest.skip(f"no NVRTC: {error.diagnostics[0].found}")
+    skip_without_nvrtc()
     operands = waiting(waits)
     sizes = source._sizes(operands)
     needed = source._state_bytes(sizes["SLEY_PEERS"], sizes["SLEY_WAITS"])
