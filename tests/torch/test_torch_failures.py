@@ -60,6 +60,7 @@ def check_interruption() -> None:
     """Of an operator's first call: LibTorch knows no KeyboardInterrupt."""
     group = dist.new_group()
     if dist.get_rank() == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs may ignore it
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             try:
