@@ -10,8 +10,8 @@ part for each rank.
 
 The ranks of all engines run at the same time and take turns, cell by cell; the others sleep. A time
 is that of a loop of back-to-back calls, averaged over the ranks; a cell has the median over the
-rounds. The MPIs, oneCCL and sley's engine repeat calls in C++, the others in
-Python. PyTorch's backend `fake`, which does nothing, shows what a call of PyTorch costs at least.
+rounds. The MPIs, oneCCL and sley's engine repeat calls in C++, the others in Python. PyTorch's
+backend `fake`, which does nothing, shows what a call of PyTorch costs at least.
 After its last round an engine's result is checked; a wrong result has no time. Peers' wheels are
 installed and their workers compiled on first use, in a cache folder; a peer that can't be had is
 left out, with the reason. launch.py describes the start of engines.

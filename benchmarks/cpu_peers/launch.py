@@ -8,8 +8,8 @@ CCL_YIELD=sched_yield. The operators of vLLM and DeepSpeed spin, and have no opt
 shared memory only, gloo the loopback interface. Python's ranks have one thread for arithmetic each,
 as torchrun starts them.
 
-All ranks are in one session, as those of an mpiexec always are: Linux may schedule each session as
-a group (autogroup), and a rank that yields doesn't pass its core to one of another session.
+The ranks of all engines share a session, as those of an mpiexec do: Linux may schedule each session
+as a group (autogroup), and a rank that yields doesn't pass its core to one of another session.
 torchrun starts a session for each rank (docs/communicator.md says what that costs).
 """
 

@@ -41,8 +41,7 @@ Execution::Execution(Fabric& fabric, const Program& program,
       is_one_host_(fabric.local_ranks() == fabric.shape().ranks()),
       layout_(program, fabric.scratch) {
     const auto& fifo = fabric_.shape().fifo;
-    const auto slot_bytes = std::max(room_.slot_bytes, fifo.slot_bytes);
-    if (room_.slots < 1 || room_.slots > fifo.slots_of(slot_bytes)) {
+    if (room_.slots < 1 || room_.slots > fifo.slots_of(room_.slot_bytes)) {
         throw std::invalid_argument("more room than the fabric's connections have");
     }
     for (const auto c : program_.senders) {
@@ -90,7 +89,7 @@ void Execution::begin_iteration() {
     choose_pulled();
     for (std::size_t s = 0; s < senders_.size(); ++s) {
         auto& fifo = *senders_[s].fifo;
-        fifo.divide(static_cast<std::size_t>(room_.slot_bytes));
+        fifo.divide(room_.slot_bytes);
         first_number_[s] = fifo.next();
     }
     ++iteration_;

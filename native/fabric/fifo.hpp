@@ -65,9 +65,12 @@ struct FifoShape {
         return sizeof(FifoCounters) + static_cast<std::size_t>(envelopes) * sizeof(Envelope);
     }
     std::size_t slots_bytes() const { return static_cast<std::size_t>(slots) * stride(); }
-    // How many slots of so many bytes the memory of the slots has room for.
-    std::int64_t slots_of(std::int64_t bytes) const {
-        return static_cast<std::int64_t>(slots_bytes() / whole_lines(static_cast<std::size_t>(bytes)));
+    // The distance of slots of at least so many bytes, and how many the memory has room for.
+    std::size_t stride_of(std::int64_t least_bytes) const {
+        return std::max(whole_lines(static_cast<std::size_t>(least_bytes)), stride());
+    }
+    std::int64_t slots_of(std::int64_t least_bytes) const {
+        return static_cast<std::int64_t>(slots_bytes() / stride_of(least_bytes));
     }
     std::size_t bytes() const { return slots_offset() + slots_bytes(); }
 
@@ -110,11 +113,9 @@ public:
           wanted_(stride_),
           uses_(static_cast<std::size_t>(memory.shape.slots)) {}
 
-    // Divides the memory of the slots into fewer ones, of at least so many bytes; for less than the
-    // shape's slots into these. While slots are in use, no message has a slot of the new ones.
-    void divide(std::size_t slot_bytes) {
-        wanted_ = std::max(whole_lines(slot_bytes), memory_.shape.stride());
-    }
+    // Divides the memory into slots of at least so many bytes: fewer than the shape's, or these. As
+    // long as one of the old slots is in use, no message has a slot.
+    void divide(std::int64_t least_bytes) { wanted_ = memory_.shape.stride_of(least_bytes); }
 
     std::uint64_t next() const { return next_; }
 

@@ -34,13 +34,7 @@ def code_of(call: Any) -> str:
     return caught.value.code
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [
-        pytest.param(p, marks=[] if p is sley.Protocol.LL else pytest.mark.slow)
-        for p in sley.Protocol
-    ],
-)
+@pytest.mark.parametrize("protocol", list(sley.Protocol))
 def test_a_written_kernel_compiles_for_a_gpu(protocol: sley.Protocol, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     from sley.devices.cuda.compiler import compile_text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -50,15 +49,10 @@ def test_more_waits_than_shared_memory_holds_are_refused(monkeypatch: pytest.Mon
     assert f"{MOST_WAITS + 1} waits" in str(caught.value)
 
 
-USUAL = {(1, Engine.GENERATED), (MOST_WAITS, Engine.INTERPRETED)}
-
-
+@pytest.mark.parametrize("engine", Engine)
 @pytest.mark.parametrize(
-    ("waits", "engine"),
-    [
-        pytest.param(*case, marks=[] if case in USUAL else pytest.mark.slow)
-        for case in product((1, 256, 400, MOST_WAITS), Engine)
-    ],
+    "waits",
+    [1, *(pytest.param(waits, marks=pytest.mark.slow) for waits in (256, 400)), MOST_WAITS],
 )
 def test_what_is_not_refused_compiles(waits: int, engine: Engine) -> None:
     skip_without_nvrtc()

@@ -114,13 +114,13 @@ void check_small_messages() {
 // Slots are divided anew only when no message is in the old ones, not even one that another
 // connection still reads.
 void check_divided_slots() {
-    const std::size_t kAll = kRoomy.slots_bytes();
+    const auto kAll = kRoomy.slots_bytes();
     Connection one(kRoomy), other(kRoomy);
     const auto slot = one.sender.take_slot(kWhole);
     one.send(slot);
     expect(one.sender.share(slot, other.sender, 0), "a spare slot was not shared");
     other.sender.publish({one.sender.where(slot), 0, 0});
-    one.sender.divide(kAll);
+    one.sender.divide(static_cast<std::int64_t>(kAll));
     expect(!one.sender.has_slot(kLimit, kAll), "a slot overlaps one in flight");
     one.receiver.release();
     expect(!one.sender.has_slot(kLimit, kAll), "a slot overlaps one that another connection reads");

@@ -43,8 +43,8 @@ class Limits:
         above it rings.
     two_step_bytes: bytes for each pair of ranks up to which an AllToAll combines the messages
         between two hosts.
-    chain_bytes: size for each rank between the first and the root of a chain up to which its
-        latency decides against it.
+    chain_bytes: size, for each rank between the two ends of a chain, up to which a Reduce avoids
+        the chain because of its latency.
     """
 
     mesh_ranks: int = 16
