@@ -200,3 +200,20 @@ def test_a_count_is_of_elements_that_are_made_of_words() -> None:
     with Ranks(2) as ranks:
         both = np.concatenate([np.arange(count) + 1j * rank for rank in range(2)])
         assert (ranks.each(gathered)[0] == both).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "name"),
+    [(1000, "flat-reduce"), (20_000, "all-pairs-reduce"), (300_000, "ring-reduce")],
+)
+def test_a_reduce_changes_only_the_roots_data(count: int, name: str) -> None:
+    def reduce(comm: Communicator) -> None:
+        mine = np.arange(count, dtype=np.int32) % 7 + comm.rank
+        data = mine.copy()
+        comm.reduce(data, root=1)
+        wanted = 3 * (np.arange(count) % 7) + 3 if comm.rank == 1 else mine
+        np.testing.assert_array_equal(data, wanted)
+        assert comm.plans.find("reduce", data.nbytes, in_place=True, root=1).plan.name == name
+
+    with Ranks(3) as ranks:
+        ranks.each(reduce)
