@@ -358,8 +358,32 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "races: messages order instructions though counts vary",
         "verification",
-        "reaches = order.reaches_within_rank if varies else order.reaches",
-        "reaches = order.reaches",
+        "            order.reaches_within_rank(a, b)\n            if varies\n",
+        "            order.reaches(a, b)\n            if varies\n",
+    ),
+    _fault(
+        "races: a message that comes back orders all its chunks",
+        "verification",
+        "else order.reaches(a, b, aligned=bool(aligned[k]))",
+        "else order.reaches(a, b)",
+    ),
+    _fault(
+        "races: a sender has sent all its chunks before its receiver passes one on",
+        "verification",
+        "(found if by_wait else chain).append(source)",
+        "found.append(source)",
+    ),
+    _fault(
+        "waits: a message that comes back implies the waits between all its chunks",
+        "verification passes compiler",
+        "(aligned[candidate] or not _passed_on(goal, start, sender))",
+        "True",
+    ),
+    _fault(
+        "flagged: a message of LL orders the other stores of its sender",
+        "codegen",
+        "                missing.append((before, row))\n",
+        "",
     ),
     _fault(
         "result: places of the output take chunks of other lengths",

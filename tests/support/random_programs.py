@@ -133,6 +133,13 @@ def random_programs(
             operations.append(_returned(draw, op))
             model.apply(operations[-1])
 
+    return _random_program(operations, model, ranks, chunks, cut, in_place)
+
+
+def _random_program(
+    operations: list[Operation], model: Model, ranks: int, chunks: int, cut: int, in_place: bool
+) -> RandomProgram:
+    """The program of some operations, which promises what `model` holds after them."""
     promised = {}
     for rank in range(ranks):
         for index in range(chunks):
@@ -155,6 +162,35 @@ def random_programs(
         in_place,
         promised,
     )
+
+
+@st.composite
+def returning_programs(draw: st.DrawFn) -> RandomProgram:
+    """Programs in which messages of several chunks go round: each of up to three chains reads some
+    chunks, passes them on over one to three other ranks, and sends them back to where they came
+    from, shifted by some chunks. So the end of a chain overwrites what its beginning reads."""
+    ranks, chunks = draw(st.integers(2, 4)), draw(st.integers(3, 6))
+    model = Model(ranks, chunks, in_place=True)
+    operations: list[Operation] = []
+    for _ in range(draw(st.integers(1, 3))):
+        count = draw(st.integers(2, min(4, chunks - 1)))
+        index, end = (draw(st.integers(0, chunks - count)) for _ in range(2))
+        rank = draw(st.integers(0, ranks - 1))
+        channels = st.sampled_from([None, None, 0, 1])
+        src = (rank, "in", index)
+        for _ in range(draw(st.integers(1, 3))):
+            other = draw(st.sampled_from([r for r in range(ranks) if r != src[0]]))
+            place = (draw(st.sampled_from(BUFFERS)), draw(st.integers(0, chunks - count)))
+            kinds = ["copy", "copy", "reduce"] if model.holds((other, *place), count) else ["copy"]
+            kind = draw(st.sampled_from(kinds))
+            operations.append(Operation(kind, src, (other, *place), count, draw(channels), 1))
+            model.apply(operations[-1])
+            src = operations[-1].dst
+        if src[0] != rank:
+            back = (rank, "in", end)
+            operations.append(Operation("copy", src, back, count, draw(channels), 1))
+            model.apply(operations[-1])
+    return _random_program(operations, model, ranks, chunks, cut=1, in_place=True)
 
 
 def _operation(

@@ -493,16 +493,13 @@ class _Kernel:
         memory = call.memory.cells[rank]
         message_in = call.fifo(block.recv, rank, block.channel) if receives else None
         message_out = call.fifo(rank, block.send, block.channel) if sends else None
-        if message_in is not None or message_out is not None:
-            yield (
-                lambda: (
-                    (message_in is None or bool(message_in))
-                    and (message_out is None or len(message_out) < call.slots)
-                )
+        yield (
+            lambda: (
+                (message_in is None or bool(message_in))
+                and (message_out is None or len(message_out) < call.slots)
             )
-        else:
-            yield lambda: True
-        taken = message_in.popleft() if message_in is not None else None
+        )
+        taken = message_in[0] if message_in is not None else None
         _need(taken is None or len(taken) == len(parts), "a message of another size")
         sources = [t.source] if t.kind != "re" else [(t.source[0], k) for k in t.sources]
         cells = [
@@ -517,38 +514,55 @@ class _Kernel:
         for k, own in enumerate(cells):
             shared = set(own) & set(ends)
             _need(not shared or (own == ends and k == 0), "operands that overlap")
+        sent: list[int | None] = [None] * len(parts)
+        if message_out is not None:
+            message_out.append(sent)
         if t.kind == "re":
             values = [
                 memory[end] + sum(memory[own[k]] for own in cells) for k, end in enumerate(ends)
             ]
-        else:
-            values = [memory[cell] for cell in cells[0]] if reads else [0] * len(parts)
+            for cell, value in zip(ends, values, strict=True):
+                memory[cell] = value
+            return
+        for k in call.pieces(len(parts)):
             if taken is not None:
-                values = [a + b for a, b in zip(values, taken, strict=True)]
-        for cell, value in zip(ends, values, strict=False):
-            memory[cell] = value
-        if message_out is not None:
-            message_out.append(values)
+                yield lambda k=k: taken[k] is not None
+            else:
+                yield lambda: True
+            sent[k] = (memory[cells[0][k]] if reads else 0) + (taken[k] if taken is not None else 0)
+            if writes:
+                memory[ends[k]] = sent[k]
+        if message_in is not None:
+            message_in.popleft()
 
 
 class _Call:
     """One call on all ranks: its memory, FIFOs and flags."""
 
-    def __init__(self, memory: _Memory, slots: int, together: int):
-        self.memory, self.slots, self.together = memory, slots, together
+    def __init__(self, memory: _Memory, slots: int, together: int, rng: random.Random):
+        self.memory, self.slots, self.together, self.rng = memory, slots, together, rng
         self.flags = [[(-1, -1)] * len(blocks) for blocks in memory.algorithm.blocks]
-        self._fifos: dict[tuple[int, int, int], deque[list[int]]] = {}
+        self._fifos: dict[tuple[int, int, int], deque[list[int | None]]] = {}
 
-    def fifo(self, source: int, target: int, channel: int) -> deque[list[int]]:
+    def fifo(self, source: int, target: int, channel: int) -> deque[list[int | None]]:
         return self._fifos.setdefault((source, target, channel), deque())
 
-    def run(self, rng: random.Random) -> None:
+    def pieces(self, chunks: int) -> list[int]:
+        """The order in which a kernel moves the chunks of a message: slice after slice with Simple;
+        with flags each thread of the kernel moves the words that have come."""
+        order = list(range(chunks))
+        if self.memory.algorithm.protocol != "Simple":
+            self.rng.shuffle(order)
+        return order
+
+    def run(self) -> None:
         """Runs all kernels: by random priorities, which change from time to time, or evenly."""
         kernels = [
             _Kernel(self, rank, number).run()
             for rank, blocks in enumerate(self.memory.algorithm.blocks)
             for number in range(len(blocks))
         ]
+        rng = self.rng
         rng.shuffle(kernels)
         change = rng.choice([0.0, 0.02, 0.5])
         goals = [next(kernel, None) for kernel in kernels]
@@ -609,4 +623,4 @@ def _run(algorithm: Algorithm, place: bool, run: int, rng: random.Random) -> Non
     together = max(1, slot // chunk)
     tiles = rng.randint(2, 4) if chunk > slot else 1
     memory = _Memory(algorithm, place, tiles, rng)
-    _Call(memory, SLOTS[algorithm.protocol], together).run(rng)
+    _Call(memory, SLOTS[algorithm.protocol], together, rng).run()

@@ -38,7 +38,9 @@ V204 = Rule(
     "V204",
     "data-race",
     what="Two instructions of a rank access the same chunk, at least one writes it, and nothing "
-    "orders them.",
+    "orders them. Messages that other ranks only pass on don't order different chunks of them: an "
+    "engine may move a message in pieces, so that the first one comes back before the last one has "
+    "left.",
     why="Their order would depend on timing: the result is right in one run and wrong in the next.",
     example="block 0 receives into in[3] while block 1 sends in[3], without a wait between them",
     instead="Add a wait on the earlier instruction, or put both into the same block; or correct "

@@ -83,16 +83,18 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
         HappensBefore(plan, messages, level),
         HappensBefore(found, Messages.of(found), place),
     )
-    first, second, _ = conflicts(found, place)
+    first, second, _, aligned = conflicts(found, place)
     unordered = np.flatnonzero(~after.direct(first, second))
-    pairs = set(zip(first[unordered].tolist(), second[unordered].tolist(), strict=True))
+    pairs = set(zip(*(c[unordered].tolist() for c in (first, second, aligned)), strict=True))
     lost = np.array(
-        [
-            pair
-            for pair in sorted(pairs)
-            if not after.reaches(*pair)
-            and before.reaches(int(origin[pair[0]]), int(origin[pair[1]]))
-        ],
+        sorted(
+            {
+                (a, b)
+                for a, b, way in pairs
+                if not after.reaches(a, b, aligned=way)
+                and before.reaches(int(origin[a]), int(origin[b]), aligned=way)
+            }
+        ),
         np.int64,
     ).reshape(-1, 2)
     waits = found.waits

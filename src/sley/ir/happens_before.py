@@ -1,8 +1,13 @@
-"""The happens-before order of a plan's instructions, and the pairs of conflicting accesses."""
+"""The happens-before order of a plan's instructions, and the pairs of conflicting accesses.
+
+The unit of this order is the element (docs/machine.md, "Order, races and hangs"): an engine may
+move a message in pieces, so an instruction that receives and sends passes on the first elements
+before it has the last ones.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +15,21 @@ import numpy as np
 from sley.ir.connections import Messages
 from sley.ir.faults import own_operands
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, IntArray, LongArray, neighbouring_writes, ordered_by, spans
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    IntArray,
+    LongArray,
+    neighbouring_writes,
+    ordered_by,
+    spans,
+)
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 
 
-def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongArray]:
-    """Pairs of adjacent conflicting instructions at a cell: the first, the second, and the cell; a
+def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongArray, BoolArray]:
+    """Pairs of adjacent conflicting instructions at a cell: the first, the second, the cell, and
+    whether the cell is the same chunk of both, counted from the first chunk of each (*aligned*); a
     pair appears once for each cell.
 
     level: int32 (instructions,), of an abstract run. A read is adjacent to the write before it; a
@@ -33,24 +47,27 @@ def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongAr
         (writes, plan.destination_cells(writes), True),
     ):
         owner, cells = spans(start, t.count[rows])
-        parts.append((rows[owner], cells, np.full(len(cells), writes_it)))
-    row, cell, write = (np.concatenate(column) for column in zip(*parts, strict=True))
+        parts.append((rows[owner], cells, np.full(len(cells), writes_it), cells - start[owner]))
+    row, cell, write, part = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = ordered_by(cell, level[row], row, write)
-    row, cell, write = row[order], cell[order], write[order]
+    row, cell, write, part = row[order], cell[order], write[order], part[order]
     before, after = neighbouring_writes(cell, write)
     late, early = np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)
-    first = np.concatenate([row[before[late]], row[early]])
-    second = np.concatenate([row[late], row[after[early]]])
-    cells = np.concatenate([cell[late], cell[early]])
-    different = first != second
-    return first[different].astype(np.int64), second[different], cells[different]
+    one, other = np.append(before[late], early), np.append(late, after[early])
+    different = row[one] != row[other]
+    one, other = one[different], other[different]
+    return row[one].astype(np.int64), row[other], cell[one], part[one] == part[other]
 
 
 @dataclass
 class HappensBefore:
     """The order of one tile: blocks, waits, and from each send to its receive.
 
-    It excludes the order that full FIFOs impose, which more slots would remove.
+    It excludes the order that full FIFOs impose, which more slots would remove. Blocks and waits
+    order whole instructions, a message each element that it carries. So a path from one instruction
+    to another orders all their elements if a block or a wait is part of it; if it consists of
+    messages alone, each passed on by the instruction that receives it, it orders elements with one
+    place in their messages.
     """
 
     plan: Plan
@@ -85,19 +102,40 @@ class HappensBefore:
         waited[hit] = reach[at[hit]] >= first[hit]
         return np.asarray(same | waited)
 
-    def reaches(self, first: int, second: int) -> bool:
+    def reaches(self, first: int, second: int, *, aligned: bool = True) -> bool:
         """Whether `first` happens before `second`. Searches the blocks and waits of their rank
-        first, which order most pairs, and only then messages over other ranks."""
-        return self.reaches_within_rank(first, second) or self._search(first, second, False)
+        first, which order most pairs, and only then messages over other ranks.
+
+        aligned: whether it suffices that elements with one place in their messages are ordered;
+            otherwise every element of `first` must come before every element of `second`.
+        """
+        if self.reaches_within_rank(first, second):
+            return True
+        return self._search(first, [second] if aligned else self._completed_before(second))
 
     def reaches_within_rank(self, first: int, second: int) -> bool:
         """Whether blocks and waits of their rank alone order `first` before `second`."""
         if not self._first:
             self._index()
-        return self._search(first, second, True)
+        return self._search(first, [second], within_rank=True)
 
-    def _search(self, first: int, second: int, within_rank: bool) -> bool:
-        """A search backwards from `second`.
+    def _completed_before(self, row: int) -> list[int]:
+        """The instructions that have ended, with all their elements, before an instruction moves
+        its first one: before it and those that passed its message on, in blocks and by waits."""
+        found, chain = [], [row]
+        for at in chain:  # it grows: by one sender a message, or several if they are a group
+            block = self._block[at]
+            if at and self._block[at - 1] == block:
+                found.append(at - 1)
+            here = self._first[block], self._first[block + 1]
+            edges = slice(bisect_left(self._rows, at, *here), bisect_right(self._rows, at, *here))
+            for source in self._sources[edges]:
+                by_wait = self._rank[source] == self._rank[at]
+                (found if by_wait else chain).append(source)
+        return found
+
+    def _search(self, first: int, seconds: list[int], *, within_rank: bool = False) -> bool:
+        """A search backwards from `seconds`.
 
         A row of a block implies all rows before it, so each row is searched only once; rows of the
         level of `first` or below can't come after `first`.
@@ -105,7 +143,7 @@ class HappensBefore:
         rank = self._rank[first]
         goal, floor = self._block[first], self._level[first]
         passed: dict[int, int] = {}
-        stack = [second]
+        stack = list(seconds)
         while stack:
             row = stack.pop()
             block = self._block[row]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.dag import Blocks, InstructionDag, Order
-from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, ordered_by
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, offsets_of, ordered_by
 from sley.passes.loops import Loop
 
 SEARCH = 256
@@ -24,13 +24,15 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     """The waits between blocks of a rank, as rows of the plan.
 
     There is one for each dependency that neither the order in the blocks, nor other waits, nor
-    messages by way of other ranks imply, as far as a search of `SEARCH` edges finds out. If the
-    counts vary, messages imply nothing: they are left out where chunks are short.
+    messages by way of other ranks imply, as far as a search of `SEARCH` edges finds out. A message
+    that other ranks pass on and send back implies no wait between chunks at different places in it:
+    it may be moved in pieces (docs/machine.md). If the counts vary, messages imply nothing: they
+    are left out where chunks are short.
 
     row: the row of the plan of each row of the order.
     """
     at = order.row_of_half(dag.chunks.program.transfers)
-    before, after = _candidates(dag, order, blocks, at)
+    before, after, aligned = _candidates(dag, order, blocks, at)
     block = blocks.instruction_block
     sender = _senders(dag, order, at)
     if dag.chunks.program.collective.varies:
@@ -39,7 +41,7 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     kept = np.zeros(len(before), np.int8)
     _keep(
         len(order) + SEARCHED * len(before),
-        _Candidates(before, after, kept),
+        _Candidates(before, after, aligned, kept),
         block,
         sender,
         _Incoming.empty(np.bincount(block[after], minlength=count), len(order)),
@@ -57,25 +59,29 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
 
 def _candidates(
     dag: InstructionDag, order: Order, blocks: Blocks, at: LongArray
-) -> tuple[IntArray, IntArray]:
+) -> tuple[IntArray, IntArray, BoolArray]:
     """Dependencies between blocks as rows of the order (before, after), by ascending `after`, then
-    by descending `before`: so the waits that imply a wait come before it.
+    by descending `before`: so the waits that imply a wait come before it. And whether the chunks
+    that both access have one place in both.
 
     at: int64 (2 * transfers,), `Order.row_of_half`.
     """
-    d = dag.chunks.dependencies
-    before = at[2 * d.before.astype(np.int64) + d.before_at_dst]
-    after = at[2 * d.after.astype(np.int64) + d.after_at_dst]
+    d, program = dag.chunks.dependencies, dag.chunks.program
+    ends = np.stack([program.source_cells, program.destination_cells], axis=1).ravel()
+    earlier = 2 * d.before.astype(np.int64) + d.before_at_dst
+    later = 2 * d.after.astype(np.int64) + d.after_at_dst
+    before, after, aligned = at[earlier], at[later], ends[earlier] == ends[later]
     block = blocks.instruction_block.astype(np.int64)
     across = block[before] != block[after]
-    before, after = before[across], after[across]
-    # Of several instructions of one block, only the latest needs a wait.
+    before, after, aligned = before[across], after[across], aligned[across]
+    # Of several instructions of one block, only the latest needs a wait. Of several dependencies on
+    # that one, one that isn't aligned decides.
     key = after * len(blocks.rank) + block[before]
-    sort = ordered_by(key, before)
+    sort = ordered_by(key, 2 * before + ~aligned)
     last = np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]
-    before, after = before[sort][last], after[sort][last]
+    before, after, aligned = before[sort][last], after[sort][last], aligned[sort][last]
     sort = ordered_by(after, len(order) - before)
-    return before[sort].astype(np.int32), after[sort].astype(np.int32)
+    return before[sort].astype(np.int32), after[sort].astype(np.int32), aligned[sort]
 
 
 def _senders(dag: InstructionDag, order: Order, at: LongArray) -> IntArray:
@@ -88,11 +94,13 @@ def _senders(dag: InstructionDag, order: Order, at: LongArray) -> IntArray:
 
 
 class _Candidates(NamedTuple):
-    """Possible waits of `after` for `before`, rows of the order, by ascending `after`. kept: 1 for
-    those that are not redundant; 0 at first."""
+    """Possible waits of `after` for `before`, rows of the order, by ascending `after`. aligned:
+    whether the chunks that both access have one place in both. kept: 1 for those that are not
+    redundant; 0 at first."""
 
     before: IntArray
     after: IntArray
+    aligned: BoolArray
     kept: NDArray[np.int8]
 
 
@@ -201,6 +209,15 @@ def _implied(
     return False
 
 
+def _passed_on(goal: int, start: int, sender: IntArray) -> bool:
+    """Whether the message that row `start` receives is the one that row `goal` sent, passed on by
+    other ranks."""
+    at = start
+    while at > goal:  # a message is sent by an earlier row
+        at = sender[at]
+    return at == goal
+
+
 @Loop
 def _keep(
     candidates: _Candidates,
@@ -214,7 +231,7 @@ def _keep(
 
     block: the block of each row of the order. sender: see `_senders`. waits, messages: empty.
     """
-    before, after, kept = candidates
+    before, after, aligned, kept = candidates
     row = 0
     number = 0
     for candidate in range(len(before)):
@@ -230,7 +247,10 @@ def _keep(
         number += 2
         if not (
             _implied(goal, start, number - 1, False, block, waits, messages, search)
-            or _implied(goal, start, number, True, block, waits, messages, search)
+            or (
+                (aligned[candidate] or not _passed_on(goal, start, sender))
+                and _implied(goal, start, number, True, block, waits, messages, search)
+            )
         ):
             kept[candidate] = 1
             _add(waits, block[start], start, goal)
