@@ -19,7 +19,13 @@ from sley.ir.cut import border
 from sley.ir.program import Transfers
 from support.examples import examples
 from support.random_options import random_options
-from support.random_programs import MANY_TILES, RandomProgram, random_programs, run
+from support.random_programs import (
+    MANY_TILES,
+    RandomProgram,
+    random_programs,
+    returning_programs,
+    run,
+)
 from support.rank_threads import execute
 
 RUNS = examples(50)
@@ -42,7 +48,7 @@ def test_every_valid_program_runs_right_at_any_slots(random: RandomProgram, elem
 
 
 @RUNS
-@given(random_programs(), random_options(), st.integers(0, 20))
+@given(st.one_of(random_programs(), returning_programs()), random_options(), st.integers(0, 20))
 def test_options_do_not_change_the_meaning(
     random: RandomProgram, options: dict[str, Any], count: int
 ) -> None:

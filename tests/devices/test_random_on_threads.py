@@ -17,7 +17,7 @@ from support.device_calls import CHUNK_BYTES, Call, executor, wrong
 from support.examples import examples
 from support.random_options import random_options
 from support.random_plans import random_plan
-from support.random_programs import RandomProgram, random_programs
+from support.random_programs import RandomProgram, random_programs, returning_programs
 from support.random_transfers import random_transfers, random_trees
 
 GUARD = -7
@@ -26,7 +26,8 @@ GUARD = -7
 @st.composite
 def compiled_plans(draw: st.DrawFn) -> sley.Plan:
     """Random programs in both languages, compiled in every way."""
-    source = draw(st.one_of(random_programs(max_operations=24), random_transfers(), random_trees()))
+    programs = (random_programs(max_operations=24), returning_programs())
+    source = draw(st.one_of(*programs, random_transfers(), random_trees()))
     topology = getattr(source, "topology", None)
     return sley.compile(source.program, topology=topology, **draw(random_options()))
 
