@@ -50,6 +50,12 @@ def test_the_check_of_the_library_passes_on_threads(
         assert [wrong(on, device, count) for count in counts(plan)] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_check_of_types_passes_on_threads(dtype: str, device: ThreadsDevice) -> None:
+    on = executor(ring(3), device, engine=Engine.INTERPRETED)
+    assert wrong(on, device, 2003, dtype=dtype) == 0
+
+
 def test_wrong_results_are_found(device: ThreadsDevice) -> None:
     call = Call.of(ring(3), device, 1003)
     call.start(executor(ring(3), device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -14,9 +15,15 @@ from support.gpu_processes import check_calls, check_gone
 pytestmark = needs_gpu()
 
 
-@pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
-@pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
-@pytest.mark.parametrize("ranks", [2, 4])
+CASES = [(2, *pair) for pair in product(sley.Protocol, Engine)]
+CASES += [(4, *pair) for pair in zip(sley.Protocol, cycle(Engine), strict=False)]
+"""Ranks, protocol, engine: four ranks with each protocol, but one engine, since they take 10 s."""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "protocol", "engine"),
+    [pytest.param(n, p, e, id=f"{n}-{p.name.lower()}-{e.value}") for n, p, e in CASES],
+)
 @pytest.mark.usefixtures("gpu")
 def test_ranks_in_processes_get_right_results(ranks: int, protocol: Any, engine: Engine) -> None:
     check_calls("cuda", ranks, protocol.name, engine.value)

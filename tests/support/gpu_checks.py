@@ -84,12 +84,14 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class Call:
-    """The arrays of a call, filled with values that can be checked afterwards."""
+    """The arrays of a call, filled with values that can be checked afterwards. dtype: which the
+    arrays alone don't tell for bfloat16, since theirs is uint16."""
 
     checked: tuple[CheckedBuffers, ...]
     arrays: tuple[tuple[OnDevice, OnDevice], ...]
     in_place: bool
     count: int
+    dtype: str
     reduce_op: sley.ReduceOp
 
     @classmethod
@@ -110,13 +112,14 @@ class Call:
             )
             for one in checked
         )
-        return cls(checked, arrays, plan.collective.in_place, count, reduce_op)
+        return cls(checked, arrays, plan.collective.in_place, count, dtype, reduce_op)
 
     def start(self, on: Executor, **options: Any) -> None:
         """Calls the executor."""
         inputs = [first.array for first, _ in self.arrays]
         outputs = None if self.in_place else [second.array for _, second in self.arrays]
-        on(inputs, outputs, count=self.count, reduce_op=self.reduce_op, **options)
+        options |= {"count": self.count, "dtype": self.dtype, "reduce_op": self.reduce_op}
+        on(inputs, outputs, **options)
 
     def wrong(self) -> int:
         """The number of wrong elements in all outputs, and of bytes written outside the arrays."""
