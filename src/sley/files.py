@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -170,7 +170,7 @@ def _prove_executions(
         proof = verify(
             way.plan, way.slots, per_chunk=way.per_chunk, one_slot_bytes=way.one_slot_bytes
         )
-        proofs.append(replace(proof, conditions=proof.conditions + way.conditions))
+        proofs.append(proof.under(way.conditions))
     return FileProof(target, tuple(proofs), found.notes)
 
 

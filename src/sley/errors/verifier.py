@@ -141,6 +141,18 @@ V220 = Rule(
     instead="Use Simple or Direct; or compile the program with switches=False, which gives each "
     "member a message of its own.",
 )
+V221 = Rule(
+    "V221",
+    "vacuous-proof",
+    what="No call can meet all conditions under which a file is proven: they contradict one "
+    "another.",
+    why="The runtime doesn't check these conditions: it runs the file for calls that do not meet "
+    "them, and the proof says nothing about any of these.",
+    example="an AllGather in place for MSCCL++ in which a port of rank 1 reads the input: that is "
+    "not at the start of its allocation, where the executor's ports read",
+    instead="Change what needs one of the conditions. In place, let ports and other ranks access "
+    "the larger buffer, at the rank's part; or use scratch, or buffers out of place.",
+)
 V211 = Rule(
     "V211",
     "relaxed-order",
