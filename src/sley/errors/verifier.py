@@ -175,8 +175,10 @@ V212 = Rule(
 V213 = Rule(
     "V213",
     "shared-counter",
-    what="Several threads of a rank wait for one counter, or use one port, in an undefined order.",
-    why="Then timing decides which of them continues, or whose data the port moves first.",
+    what="Several blocks of a rank wait for one counter, or use one port; or two threads of a "
+    "block do so, without a join in between.",
+    why="Timing may decide which of them continues, or whose data the port moves first. Semaphores "
+    "can give blocks an order, but sley doesn't prove that order, and refuses these plans, too.",
     example="two blocks of rank 0 that both wait for channel 0",
     instead="Give each block its own channels and semaphores, or put a nop between two waits.",
 )
