@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sley
 from sley import formats
@@ -19,6 +21,7 @@ from sley.formats.mscclpp import emission, fitting
 from sley.formats.mscclpp.placing import Range
 from sley.verification import Proof
 from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
+from support.examples import examples
 from support.mscclpp_executor import begin_under, result_of
 from support.mscclpp_plans import text_of
 from support.mscclpp_rules import broken_rules
@@ -345,4 +348,50 @@ def test_a_message_into_the_output_of_a_reduce_scatter_in_place_is_refused(ranks
 
     plan = sley.compile(sley.trace(sley.ReduceScatter(4, in_place=True), body, name="by one"))
     found = written(plan, zero_copy=True, ranks_per_node=ranks_per_node)
+    assert executed(found) == "right"
+
+
+def random_shifted(chance: random.Random) -> sley.Program:
+    """An AllGather or a ReduceScatter in place: each chunk goes along a random tree, from and to
+    names of the same memory in turn."""
+    ranks = chance.choice([2, 3, 4])
+
+    def named(rank, part):
+        """A rank's chunk of a part: of the larger buffer, or of the smaller one, if it is there."""
+        larger, smaller = ("out", "in") if gathers else ("in", "out")
+        inside = rank == part and chance.random() < 0.5
+        return (rank, smaller, 0) if inside else (rank, larger, part)
+
+    def body(p):
+        for part in range(ranks):
+            others = [rank for rank in range(ranks) if rank != part]
+            chance.shuffle(others)
+            known = [part]
+            for rank in others:
+                near = chance.choice(known)
+                known.append(rank)
+                ends = [named(near, part), named(rank, part)]
+                if gathers and chance.random() < 0.3:
+                    p.chunk(*ends[0]).copy(rank, "scratch", part).copy(*ends[1])
+                elif gathers:
+                    p.chunk(*ends[0]).copy(*ends[1])
+            for rank in () if gathers else others:
+                p.chunk(*named(part, part)).reduce(p.chunk(rank, "in", part))
+            if not gathers and chance.random() < 0.5:
+                p.chunk(*named(part, part)).copy(others[0], "scratch", 0).copy(*named(part, part))
+
+    gathers = chance.random() < 0.6
+    collective = sley.AllGather if gathers else sley.ReduceScatter
+    return sley.trace(collective(ranks, in_place=True), body, name="shifted")
+
+
+@given(seed=st.integers(0, 2**48))
+@examples(10, deadline=None)
+def test_a_random_program_in_place_is_written_and_wrong(seed: int) -> None:
+    chance = random.Random(seed)
+    plan = sley.compile(random_shifted(chance))
+    hosts = chance.choice([None, *range(1, plan.ranks + 1)])
+    if hosts is not None and plan.ranks % hosts:
+        hosts = None
+    found = written(plan, zero_copy=chance.random() < 0.8, ranks_per_node=hosts)
     assert executed(found) == "right"

@@ -150,8 +150,14 @@ def _must_be_staged(analysis: Analysis, direct: Direct, *, zero_copy: bool) -> B
     right place only if they are at the start of their allocation.
     """
     t, messages, conflicts = analysis.plan.instructions, analysis.messages, analysis.conflicts
-    # A recv_copy_send and a recv_reduce_send send scratch.
-    from_source, from_target = t.op == Op.SEND, t.op == Op.RECV_REDUCE_COPY_SEND
+    # A recv_reduce_send sends scratch that nothing else uses. So does a recv_copy_send, unless its
+    # message comes where it is stored.
+    direct_receive = np.zeros(len(t), bool)
+    direct_receive[messages.receive[direct.writes[messages.send]]] = True
+    from_source = t.op == Op.SEND
+    from_target = (t.op == Op.RECV_REDUCE_COPY_SEND) | (
+        (t.op == Op.RECV_COPY_SEND) & direct_receive
+    )
     from_buffer = analysis.ports & (from_source | from_target)
     staged = np.zeros(len(t), bool)
     if not zero_copy:
