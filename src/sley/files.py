@@ -3,6 +3,7 @@ read them."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from sley.devices import kernel_files
 from sley.errors import Diagnostic, Place, SleyError, without_inner_frames
 from sley.errors.compiler import C309
 from sley.errors.formats import F440
+from sley.errors.verifier import V203
 from sley.formats import (
     Format,
     RuntimeFormat,
@@ -143,7 +145,10 @@ def verify_file(
                     remedy=f"Name a target: {names}.",
                 )
         found = formats.read(path, **settings)
-        return FileProof(None, (verify(found.plan),), found.notes)
+        try:
+            return FileProof(None, (verify(found.plan),), found.notes)
+        except SleyError as error:
+            raise _naming_targets(error, path, form, settings) from error
     target = target_named(target)
     if target not in form.targets:
         names = ", ".join(one.name for one in form.targets)
@@ -159,6 +164,24 @@ def verify_file(
     return _prove_executions(form, target, Path(path), settings)
 
 
+def _naming_targets(
+    error: SleyError, path: str | os.PathLike[str], form: RuntimeFormat, settings: dict[str, Any]
+) -> SleyError:
+    """The refusal of what a file means. A hang names the targets for which the file is proven, as
+    it may be for the sizes of their calls: then every message takes one slot."""
+    if error.code != V203.code:
+        return error
+    proves = functools.partial(verify_file, path, **settings)
+    names = [one.name for one in form.targets if not _refused(proves, one)]
+    if not names:
+        return error
+    remedy = (
+        f"Prove the file for its runtime: sley verify {path} --target {names[0]}. With the sizes "
+        f"of its calls it is proven for {', '.join(names)}."
+    )
+    return SleyError([replace(one, remedy=remedy) for one in error.diagnostics])
+
+
 def _prove_executions(
     form: RuntimeFormat, target: Target, source: Path | str, settings: dict[str, Any]
 ) -> FileProof:
@@ -170,7 +193,7 @@ def _prove_executions(
         proof = verify(
             way.plan, way.slots, per_chunk=way.per_chunk, one_slot_bytes=way.one_slot_bytes
         )
-        proofs.append(replace(proof, conditions=proof.conditions + way.conditions))
+        proofs.append(proof.under(way.conditions))
     return FileProof(target, tuple(proofs), found.notes)
 
 
@@ -192,9 +215,9 @@ def runtimes(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _refused(check: Callable[[Plan, Any], None], plan: Plan, by: object) -> bool:
+def _refused(check: Callable[..., object], *given: object) -> bool:
     try:
-        check(plan, by)
+        check(*given)
     except SleyError:
         return True
     return False

@@ -77,9 +77,15 @@ CHAKRA = Kind(
     remedy="ASTRA-sim reads it. sley writes such traces, and doesn't read them: give the plan.",
 )
 MSCCL_TOOLS = Kind("a Python script for msccl-tools", "sley msccl {file}")
+MSCCLPP_SCRIPT = Kind(
+    "a Python script for MSCCL++'s language",
+    remedy="Run it with MSCCL++'s Python package, and prove the execution plan that it prints: "
+    "sley verify PLAN.json.",
+)
 PYTHON = Kind("a Python file", "sley compile {file}")
 RESCCLANG = Kind("a text in ResCCLang", "sley compile {file}")
 JSON = Kind("JSON of another kind")
+UNKNOWN_JSON = Kind("JSON without any key of a plan, a schedule or a topology")
 XML = Kind("XML of another kind")
 TOML = Kind("TOML of another kind")
 TEXT = Kind("a text of another kind")
@@ -94,7 +100,7 @@ SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
 PLANS = (MSCCL_XML, MSCCLPP)
 PROGRAMS = (PYTHON, RESCCLANG)
 TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NVIDIA_SMI, SLEY_TOPOLOGY)
-VAGUE = (JSON, XML, TOML, TEXT, EMPTY, BINARY)
+VAGUE = (JSON, UNKNOWN_JSON, XML, TOML, TEXT, EMPTY, BINARY)
 """Kinds of files whose content shows no purpose; a damaged file of another kind is often one."""
 
 ABSENT = (FOLDER, SPECIAL, MISSING, UNREADABLE)
@@ -125,7 +131,7 @@ def presumed_kind(path: str | os.PathLike[str], kind: Kind) -> Kind:
     """The kind that the suffix of a file's name promises, if its content doesn't show one, as it is
     damaged or missing: the reader of this kind says what is wrong. Else `kind`, that of its
     content."""
-    if kind in VAGUE or kind is MISSING:
+    if (kind in VAGUE and kind is not UNKNOWN_JSON) or kind is MISSING:
         return _BY_SUFFIX.get(Path(path).suffix.lower(), kind)
     return kind
 
@@ -212,7 +218,8 @@ _SCCL = {"algorithm": TACCL_SCHEDULE, "topology": TACCL_TOPOLOGY}
 
 
 def _kind_of_json(text: str) -> Kind | None:
-    """The kind of a JSON object by the keys of its outermost object; None for another one."""
+    """The kind of a JSON object by the keys of its outermost object; None for another one, which
+    may be damaged."""
     keys: set[str] = set()
     for key, value in _outermost(text):
         keys.add(f"{key}[" if value == "[" else key)
@@ -221,7 +228,9 @@ def _kind_of_json(text: str) -> Kind | None:
         for wanted, kind in _JSON_KINDS:
             if wanted <= keys:
                 return kind
-    return None
+    known = {"sccl_type", *(key.rstrip("[") for wanted, _ in _JSON_KINDS for key in wanted)}
+    is_whole = keys and text.rstrip().endswith("}")
+    return UNKNOWN_JSON if is_whole and known.isdisjoint(key.rstrip("[") for key in keys) else None
 
 
 # A string without an end ends with the text: what is looked at may be cut off.
@@ -284,7 +293,9 @@ _FIRST_LINE = re.compile(
 )
 
 _PYTHON = re.compile(_PYTHON_LINES, re.MULTILINE)
-_SCRIPT = re.compile(_lines(r"(?:from|import)[ \t]++msccl(?![\w])"), re.MULTILINE)
+_IMPORTED = re.compile(
+    _lines(r"(?:from|import)[ \t]++(msccl|mscclpp\.language|sley)(?!\w)"), re.MULTILINE
+)
 _TOML_LINES = tuple(
     (kind, re.compile(pattern, re.MULTILINE))
     for kind, pattern in (
@@ -314,4 +325,7 @@ def _kind_of_text(text: str) -> Kind | None:
 
 
 def _kind_of_python(text: str) -> Kind:
-    return MSCCL_TOOLS if _SCRIPT.search(text) else PYTHON
+    names = {found[1] for found in _IMPORTED.finditer(text)}
+    if "msccl" in names:
+        return MSCCL_TOOLS
+    return MSCCLPP_SCRIPT if "mscclpp.language" in names and "sley" not in names else PYTHON

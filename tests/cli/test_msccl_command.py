@@ -198,3 +198,22 @@ def test_a_script_that_is_to_name_a_collective_is_named(tmp_path: Path) -> None:
     result = sley("verify", file, "--collective", RING)
     assert "F550" in result.stderr
     assert f"sley msccl {RING}" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["msccl", "verify"])
+def test_a_script_for_the_other_language_is_told_of_its_plan(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text("from mscclpp.language.program import *\n\nprint(JSON())\n")
+    result = sley(command, file)
+    assert "F550" in result.stderr
+    assert "sley verify PLAN.json" in result.stderr
+
+
+def test_json_without_a_key_of_a_plan_lacks_all_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "any.json"
+    file.write_text('{"a": 1, "b": [2]}')
+    found = sley("verify", file).stderr
+    assert "F550" in found
+    assert "F471" not in found
+    file.write_text('{"gpus": []}')
+    assert "F471" in sley("verify", file).stderr

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import sley
+from sley.cli.main import main
 from sley.errors import Diagnostic, SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
@@ -23,10 +24,7 @@ def proven(text: str, target: str, **settings: object) -> list[sley.Proof]:
     """The proofs of a text for its target."""
     found = msccl_xml.executions(text, target, **settings)
     return [
-        replace(
-            proof := sley.verify(way.plan, way.slots, per_chunk=way.per_chunk),
-            conditions=proof.conditions + way.conditions,
-        )
+        sley.verify(way.plan, way.slots, per_chunk=way.per_chunk).under(way.conditions)
         for way in found.executions
     ]
 
@@ -353,6 +351,24 @@ def test_a_hang_of_large_calls_alone_names_the_size_and_the_slots(tmp_path: Path
     assert "--max-bytes 4M" in found.remedy
     assert codes(deep(maxBytes=0), "rccl", max_bytes=4 << 20) == []
     assert "in calls" not in refusal(minBytes=8 << 20, maxBytes=0).notes[-1]
+
+
+def test_a_hang_of_what_a_file_means_names_the_targets_whose_calls_are_small(tmp_path) -> None:
+    file = tmp_path / "deep.xml"
+
+    def remedy(most: int) -> str:
+        file.write_text(deep(minBytes=0, maxBytes=most), "utf-8")
+        with pytest.raises(SleyError, match="V203") as caught:
+            sley.verify_file(file)
+        shown = CliRunner().invoke(main, ["verify", str(file)]).output
+        assert caught.value.diagnostics[0].remedy in shown
+        return caught.value.diagnostics[0].remedy
+
+    assert "--target" not in remedy(0)
+    command, _, names = remedy(4 << 20).partition(" --target ")
+    assert command.endswith(f"sley verify {file}")
+    assert names == "executor. With the sizes of its calls it is proven for executor, rccl, msccl."
+    assert codes(file.read_text("utf-8"), "executor") == []
 
 
 def test_the_user_can_name_the_sizes_of_calls_and_slots() -> None:

@@ -4,9 +4,7 @@ proof's conditions, whole chunks or not."""
 from __future__ import annotations
 
 import random
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,54 +15,22 @@ from sley.formats import mscclpp
 from sley.formats.mscclpp.cutting import cut
 from sley.formats.mscclpp.parse import parse
 from sley.formats.mscclpp.targets import MSCCLPP
-from sley.ir.collective import Collective
-from sley.ir.tables import NONE
 from support import mscclpp_right as right
 from support.examples import examples
-from support.mscclpp_executor import Executor
+from support.mscclpp_executor import begin_under, result_of
 from support.mscclpp_mutants import rearranged
 from support.mscclpp_plans import Made, text_of
 from support.mscclpp_right import RIGHT
 
 
-def result_of(document: Any, chunk: int, seed: int = 0) -> str:
-    """What a call with chunks of `chunk` units gives: "right", "wrong" or "hangs"."""
-    plan = mscclpp.read(text_of(document)).plan
-    collective, parts = plan.collective, plan.parts
-    row = {"allgather": sley.AllGather, "allreduce": sley.AllReduce, "alltoall": sley.AllToAll}
-    whole = row[collective.name](
-        collective.ranks, collective.chunks // parts * chunk, in_place=collective.in_place
-    )
-    executor = Executor(document, chunk, seed)
-    if not executor.run():
-        return "hangs"
-    return "right" if _is_right(executor, whole) else "wrong"
-
-
-def _is_right(executor: Executor, whole: Collective) -> bool:
-    """Whether every output unit is the sum of the input units that the collective promises."""
-    owner = np.repeat(np.arange(whole.ranks), whole.input_chunks)
-    position = np.arange(len(owner)) - whole.input_offset[owner]
-    for rank in range(whole.ranks):
-        first = int(whole.output_offset[rank])
-        for unit in range(int(whole.output_chunks[rank])):
-            value = int(whole.expected[first + unit])
-            if value == NONE:
-                continue
-            ids = whole.values[value]
-            wanted = sorted((int(owner[i]), int(position[i])) for i in ids)
-            if list(executor.read(rank, "o", unit)) != wanted:
-                return False
-    return True
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_proven_plan_gives_the_right_result(name: str) -> None:
     document = RIGHT[name]().to_json()
-    for way in mscclpp.executions(text_of(document), MSCCLPP).executions[:1]:
-        sley.verify(way.plan)
+    (way, *_) = mscclpp.executions(text_of(document), MSCCLPP).executions
+    sley.verify(way.plan).under(way.conditions)
     for seed, chunk in enumerate((3, 6)):
-        assert result_of(document, chunk, seed) == "right"
+        begin = begin_under(way.conditions, way.plan.collective.ranks, random.Random(seed))
+        assert result_of(document, chunk, seed, begin) == "right"
 
 
 @pytest.mark.parametrize("chunk", [3, 4, 5, 7, 8])
@@ -111,14 +77,15 @@ def judge(seed: int) -> str:
     document = rearranged(chance)
     try:
         (way, *_) = mscclpp.executions(text_of(document), MSCCLPP).executions
-        sley.verify(way.plan)
+        sley.verify(way.plan).under(way.conditions)
     except SleyError as error:
         return error.code
     cutting = cut(parse(text_of(document)), 1, MSCCLPP)
     least = -(-cutting.least_bytes // cutting.multiple_bytes) * cutting.multiple_bytes
     assert least <= 4096
     chunk = (least + chance.randrange(3) * cutting.multiple_bytes) // 16
-    return result_of(document, chunk, seed)
+    begin = begin_under(way.conditions, way.plan.collective.ranks, chance)
+    return result_of(document, chunk, seed, begin)
 
 
 @given(seed=st.integers(0, 2**48))

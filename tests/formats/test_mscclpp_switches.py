@@ -4,6 +4,7 @@ refused."""
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ from sley.formats.mscclpp import fitting
 from sley.ir.words import Op
 from support.algorithm_cases import cases_in_a_place, label, program
 from support.examples import examples
-from support.mscclpp_executor import Executor
+from support.mscclpp_executor import Executor, begin_under
 from support.mscclpp_rules import broken_rules
 from support.random_programs import RandomProgram, random_programs
 
@@ -50,7 +51,9 @@ def operations(plan: dict[str, Any], rank: int = 0) -> Counter[str]:
 
 def outputs(document: dict[str, Any], seed: int) -> list[list[Any]]:
     """What a call leaves in the outputs, in the model of the executor."""
-    executor = Executor(document, 2, seed)
+    (way,) = FORM.executions(json.dumps(document), TARGET).executions
+    begin = begin_under(way.conditions, len(document["gpus"]), random.Random(seed))
+    executor = Executor(document, 2, seed, begin)
     assert executor.run()
     gpus = enumerate(document["gpus"])
     return [

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sley
 from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
-from sley.formats.mscclpp import fitting
+from sley.formats.mscclpp import emission, fitting
+from sley.formats.mscclpp.placing import Range
+from sley.verification import Proof
 from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
+from support.examples import examples
+from support.mscclpp_executor import begin_under, result_of
+from support.mscclpp_plans import text_of
 from support.mscclpp_rules import broken_rules
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -36,12 +44,26 @@ def written(plan: sley.Plan, **settings: Any) -> dict[str, Any]:
     form, target = formats.FORMATS[".json"], TARGETS["mscclpp"]
     text = form.write(plan, target, **settings)
     assert broken_rules(json.loads(text)) == []
-    for way in form.executions(text, target).executions:
-        proof = sley.verify(way.plan)
-        assert proof.plan.collective == plan.collective
-        assert way.plan.protocol is plan.protocol
     found: dict[str, Any] = json.loads(text)
+    proof = prove(found)
+    assert proof.plan.collective == plan.collective
+    assert proof.plan.protocol is plan.protocol
     return found
+
+
+def executed(document: dict[str, Any]) -> str:
+    """What a call gives in the model of the executor, with buffers anywhere in their allocations
+    where the conditions of the proof allow it."""
+    chance = random.Random(len(text_of(document)))
+    proof = prove(document)
+    begin = begin_under(proof.conditions, len(document["gpus"]), chance)
+    return result_of(document, 1 + chance.randrange(2), chance.randrange(1 << 30), begin)
+
+
+def prove(document: dict[str, Any]) -> Proof:
+    """The proof of a plan's file."""
+    (way,) = formats.FORMATS[".json"].executions(text_of(document), TARGETS["mscclpp"]).executions
+    return sley.verify(way.plan).under(way.conditions)
 
 
 def operations(plan: dict[str, Any], rank: int = 0) -> Counter[str]:
@@ -64,7 +86,7 @@ def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
     elif options["protocol"] == "ll" and hosts > 1:
         refused = "F456"
     if not refused:
-        written(plan, **settings)
+        assert executed(written(plan, **settings)) == "right"
         return
     with pytest.raises(SleyError, match=refused):
         written(plan, **settings)
@@ -283,3 +305,93 @@ def test_a_channel_is_used_by_two_threads_in_no_order(zero_copy):
 
     program = sley.trace(sley.AllToAll(3, 2), body, name="pairs")
     written(sley.compile(program, max_blocks=1, allocate="state", slots=8), zero_copy=zero_copy)
+
+
+IN_PLACE = [
+    (f"{name}-allgather", {"nodes": 2, "gpus": gpus, "in_place": True})
+    for name in ("all-pairs", "ring", "hm", "two-level", "multi-ring")
+    for gpus in (2, 4)
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), IN_PLACE, ids=label)
+def test_a_port_reads_the_input_of_an_allgather_in_place(name, parameters):
+    """The input is not at the start of its allocation, but the output may be."""
+    plan = sley.compile(program(name, parameters))
+    found = written(plan, zero_copy=True, ranks_per_node=parameters["gpus"])
+    assert operations(found, parameters["gpus"] - 1)["pws"] > 0
+    assert executed(found) == "right"
+
+
+def test_the_model_of_the_executor_lets_a_port_read_where_an_input_begins(monkeypatch):
+    """MSCCL++'s test passes the rank's part of the output as input, which begins at chunk 0 only on
+    rank 0. A port reads from the start of the allocation on all ranks."""
+    as_named = lambda plan, *operand: Range(*operand)  # noqa: E731
+    monkeypatch.setattr(emission, "range_of", as_named)
+    plan = sley.compile(sley.algorithms.build("ring-allgather", nodes=2, gpus=2, in_place=True))
+    text = formats.FORMATS[".json"].write(plan, "mscclpp", zero_copy=True, ranks_per_node=2)
+    assert result_of(json.loads(text), 1) == "wrong"
+    with pytest.raises(SleyError, match="V221"):
+        prove(json.loads(text))
+
+
+@pytest.mark.parametrize("ranks_per_node", [2, 4])
+def test_a_message_into_the_output_of_a_reduce_scatter_in_place_is_refused(ranks_per_node):
+    """The output begins elsewhere on each rank."""
+
+    def body(p):
+        for part in range(4):
+            for rank in range(1, 4):
+                p.chunk(0, "in", part).reduce(p.chunk(rank, "in", part))
+            if part:
+                p.chunk(0, "in", part).copy(part, "out", 0)
+
+    plan = sley.compile(sley.trace(sley.ReduceScatter(4, in_place=True), body, name="by one"))
+    found = written(plan, zero_copy=True, ranks_per_node=ranks_per_node)
+    assert executed(found) == "right"
+
+
+def random_shifted(chance: random.Random) -> sley.Program:
+    """An AllGather or a ReduceScatter in place: each chunk goes along a random tree, from and to
+    names of the same memory in turn."""
+    ranks = chance.choice([2, 3, 4])
+
+    def named(rank, part):
+        """A rank's chunk of a part: of the larger buffer, or of the smaller one, if it is there."""
+        larger, smaller = ("out", "in") if gathers else ("in", "out")
+        inside = rank == part and chance.random() < 0.5
+        return (rank, smaller, 0) if inside else (rank, larger, part)
+
+    def body(p):
+        for part in range(ranks):
+            others = [rank for rank in range(ranks) if rank != part]
+            chance.shuffle(others)
+            known = [part]
+            for rank in others:
+                near = chance.choice(known)
+                known.append(rank)
+                ends = [named(near, part), named(rank, part)]
+                if gathers and chance.random() < 0.3:
+                    p.chunk(*ends[0]).copy(rank, "scratch", part).copy(*ends[1])
+                elif gathers:
+                    p.chunk(*ends[0]).copy(*ends[1])
+            for rank in () if gathers else others:
+                p.chunk(*named(part, part)).reduce(p.chunk(rank, "in", part))
+            if not gathers and chance.random() < 0.5:
+                p.chunk(*named(part, part)).copy(others[0], "scratch", 0).copy(*named(part, part))
+
+    gathers = chance.random() < 0.6
+    collective = sley.AllGather if gathers else sley.ReduceScatter
+    return sley.trace(collective(ranks, in_place=True), body, name="shifted")
+
+
+@given(seed=st.integers(0, 2**48))
+@examples(10, deadline=None)
+def test_a_random_program_in_place_is_written_and_wrong(seed: int) -> None:
+    chance = random.Random(seed)
+    plan = sley.compile(random_shifted(chance))
+    hosts = chance.choice([None, *range(1, plan.ranks + 1)])
+    if hosts is not None and plan.ranks % hosts:
+        hosts = None
+    found = written(plan, zero_copy=chance.random() < 0.8, ranks_per_node=hosts)
+    assert executed(found) == "right"

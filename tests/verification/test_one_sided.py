@@ -217,8 +217,19 @@ def test_more_signals_than_waits_are_accepted():
 
 
 def test_two_blocks_that_wait_for_one_counter_are_accepted():
+    """Also if a semaphore orders them, which is not proven."""
     blocks = [Block(0).post(1).post(1), Block(1).wait(1), Block(1).wait(1)]
-    assert codes(plan_of(PAIR, blocks, counters=TO_OTHERS)) == {"V213"}
+    ordered = [blocks[0], Block(1).wait(1).join().post(2), Block(1).wait(2).join().wait(1)]
+    semaphore = [*TO_OTHERS, (1, 1, 0)]
+    for plan in (
+        plan_of(PAIR, blocks, counters=TO_OTHERS),
+        plan_of(PAIR, ordered, counters=semaphore),
+    ):
+        assert codes(plan) == {"V213"}
+        with pytest.raises(SleyError) as error:
+            sley.verify(plan)
+        assert "of one block" in error.value.diagnostics[0].expected
+        assert error.value.diagnostics[0].found == "2 blocks"
 
 
 @pytest.mark.parametrize(("join", "code"), [(True, set()), (False, {"V213"})])

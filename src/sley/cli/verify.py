@@ -66,20 +66,19 @@ def verify_command(
     form = formats.form_of(selection.what) if is_file else None
     if form is not None and target is None and form.only_target is not None:
         target = form.only_target.name
-    if form is not None and target is not None:
+    given = [word for word, value in sizes.items() if value is not None]
+    if given and (form is None or target is None):
+        raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
+    if form is None:
+        proofs: tuple[Proof, ...] = (_prove_plan(selection, target, phases),)
+        end = "" if target is None else f"within the limits of {target}"
+    else:
         refuse_foreign(form, keywords(form.executions), {"slots": selection.options.slots, **sizes})
         proofs, notes = _prove_file(selection, target, sizes, phases)
-        end = f"as {target} executes the file"
-    elif given := [word for word, value in sizes.items() if value is not None]:
-        raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
-    else:
-        proofs = (_prove_plan(selection, target, phases),)
-        end = "" if target is None else f"within the limits of {target}"
-        if form is not None:
-            names = ", ".join(one.name for one in form.targets)
-            end = (
-                f"This is what the file means; --target proves what a runtime makes of it: {names}."
-            )
+        names = ", ".join(one.name for one in form.targets)
+        end = f"This is what the file means; --target proves what a runtime makes of it: {names}."
+        if target is not None:
+            end = f"as {target} executes the file"
     shown = [] if show_rank is None else _table(proofs[0].plan, show_rank)
     if as_json:
         print_json(
@@ -105,9 +104,9 @@ def verify_command(
 
 
 def _prove_file(
-    selection: Selection, target: str, sizes: dict[str, int | None], phases: Phases
+    selection: Selection, target: str | None, sizes: dict[str, int | None], phases: Phases
 ) -> tuple[tuple[Proof, ...], tuple[Diagnostic, ...]]:
-    """The proofs of a file as the target reads it, and the remarks on it."""
+    """The proofs of a file as the target reads it, or of what it means, and the remarks on it."""
     settings = file_settings(selection)
     with phases("verification"):
         found = verify_file(selection.what, target, **settings, **sizes)

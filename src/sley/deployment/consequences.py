@@ -20,7 +20,7 @@ def _table(rows: Mapping[Rule, str]) -> Mapping[str, Rule]:
     return MappingProxyType({code: rule for rule, codes in rows.items() for code in codes.split()})
 
 
-_WRONG_PLAN = " V202 V203 V204 V205 V206 V208 V211 V212 V213 V214 V215 V216"
+_WRONG_PLAN = " V202 V203 V204 V205 V206 V208 V211 V212 V213 V214 V215 V216 V221"
 """Problems of plans that run, and give wrong results or hang."""
 
 _OF_NO_RUNTIME = " C307 F438 L101 V201 V207 V209 V217 V218 V219 V220"

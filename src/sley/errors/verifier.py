@@ -143,6 +143,18 @@ V220 = Rule(
     instead="Use Simple or Direct; or compile the program with switches=False, which gives each "
     "member a message of its own.",
 )
+V221 = Rule(
+    "V221",
+    "vacuous-proof",
+    what="No call can meet all conditions under which a file is proven: they contradict one "
+    "another.",
+    why="The runtime doesn't check these conditions: it runs the file for calls that do not meet "
+    "them, and the proof says nothing about any of these.",
+    example="an AllGather in place for MSCCL++ in which a port of rank 1 reads the input: that is "
+    "not at the start of its allocation, where the executor's ports read",
+    instead="Change what needs one of the conditions. In place, let ports and other ranks access "
+    "the larger buffer, at the rank's part; or use scratch, or buffers out of place.",
+)
 V211 = Rule(
     "V211",
     "relaxed-order",
@@ -165,8 +177,10 @@ V212 = Rule(
 V213 = Rule(
     "V213",
     "shared-counter",
-    what="Several threads of a rank wait for one counter, or use one port, in an undefined order.",
-    why="Then timing decides which of them continues, or whose data the port moves first.",
+    what="Several blocks of a rank wait for one counter, or use one port; or two threads of a "
+    "block do so, without a join in between.",
+    why="Timing may decide which of them continues, or whose data the port moves first. Semaphores "
+    "can give blocks an order, but sley doesn't prove that order, and refuses these plans, too.",
     example="two blocks of rank 0 that both wait for channel 0",
     instead="Give each block its own channels and semaphores, or put a nop between two waits.",
 )

@@ -14,7 +14,7 @@ from sley.errors.compiler import C309
 from sley.errors.formats import F437, F440, F460
 from sley.errors.mscclpp import F499
 from sley.ir.collective import Collective
-from sley.ir.conditions import Condition
+from sley.ir.conditions import Choice, Condition
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
@@ -122,7 +122,8 @@ def root_conditions(collective: Collective, target: Target) -> tuple[Condition, 
     with that of the call."""
     if collective.root == NONE:
         return ()
-    return (Condition("calls", f"no call with another root, which {target.name} does not check"),)
+    text = f"no call with another root, which {target.name} does not check"
+    return (Condition("calls", text, Choice.one_of("root", collective.root)),)
 
 
 @dataclass(frozen=True)

@@ -179,18 +179,19 @@ def _counter(plan: OneSidedPlan, counter: int) -> str:
 
 
 def _sharing_faults(plan: OneSidedPlan) -> list[Diagnostic]:
-    """V213 for a counter for which several threads wait in no order, and for a port that several
-    threads use in no order."""
+    """V213 for a counter for which several blocks wait, or several threads without a join in
+    between, and for a port that is used so."""
     ports = plan.users((Action.PUSH, Action.PUSH_POST, Action.FLUSH), plan.operations.port)
     found = []
     for word, users in (("waits", plan.waits), ("uses of a port", ports)):
         for rows in users.values():
             if not plan.is_sequence(rows):
+                blocks = len(np.unique(plan.block[rows]))
                 found.append(
                     V213.diagnostic(
                         at=plan.places([int(rows[0]), int(rows[-1])]),
-                        expected=f"{word} of one thread, or with a join in between",
-                        found="threads that nothing orders",
+                        expected=f"{word} of one block: of one thread, or with a join in between",
+                        found=f"{blocks} blocks" if blocks > 1 else "two threads without a join",
                     )
                 )
     return found[:LIMIT]

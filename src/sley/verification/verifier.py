@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 from sley.errors import Diagnostic, Place, SleyError, counted, without_inner_frames
-from sley.errors.verifier import V207, V210
+from sley.errors.verifier import V207, V210, V221
 from sley.ir.collective import Collective
 from sley.ir.collectives import MAX_COUNT
-from sley.ir.conditions import INPUT_KEPT, Condition
+from sley.ir.conditions import INPUT_KEPT, Choice, Condition, contradiction, place_condition
 from sley.ir.faults import LIMIT, own_operands
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
@@ -62,6 +63,19 @@ class Proof:
         """The conditions for people, a line each: places, roots, counts and sizes first."""
         by_subject = sorted(self.conditions, key=lambda one: _FIRST.get(one.about, len(_FIRST)))
         return "\n  ".join(["holds for:", *map(str, by_subject)])
+
+    def under(self, conditions: Iterable[Condition]) -> Proof:
+        """The proof, which holds only under these conditions as well. Errors: V221 if no call meets
+        all of its conditions."""
+        proof = replace(self, conditions=(*self.conditions, *conditions))
+        collective = self.plan.collective
+        if found := contradiction(proof.conditions, collective):
+            raise V221.error(
+                at=self.plan.sources.whole,
+                expected=f"a call of {collective} that meets all conditions of the proof",
+                found="none: " + ", and ".join(f'"{one}"' for one in found),
+            )
+        return proof
 
 
 @without_inner_frames
@@ -135,8 +149,9 @@ def _verify_one_sided(plan: OneSidedPlan, slots: int | None) -> Proof:
 
 def _place(c: Collective) -> list[Condition]:
     """The placement and the root for which a plan is proven."""
-    place = [Condition("place", "in place" if c.in_place else "out of place")]
-    return place if c.root == NONE else [*place, Condition("root", f"root {c.root}")]
+    place = [place_condition(c.in_place)]
+    root = Condition("root", f"root {c.root}", Choice.one_of("root", c.root))
+    return place if c.root == NONE else [*place, root]
 
 
 def _counts(c: Collective) -> list[Condition]:

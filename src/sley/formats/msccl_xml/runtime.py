@@ -50,7 +50,7 @@ from sley.formats.msccl_xml.transmissions import Transmissions, announcements, t
 from sley.formats.msccl_xml.words import OPERATION_WORDS, name_and_chunks
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
-from sley.ir.conditions import Condition
+from sley.ir.conditions import Choice, ChunkBytes, Condition
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text, sizes_text
 from sley.ir.tables import NONE
@@ -417,9 +417,14 @@ def _execution(
 ) -> Execution:
     """The execution of a plan, with the conditions that the target adds."""
     sizes = sizes_text(calls.least, calls.most)
-    conditions = [Condition("sizes", f"{sizes}, in elements a multiple of {header.nchunksperloop}")]
+    chunks = header.nchunksperloop
+    of_chunks = ChunkBytes(
+        least=-(-calls.least // chunks), most=None if calls.most is None else calls.most // chunks
+    )
+    conditions = [Condition("sizes", f"{sizes}, in elements a multiple of {chunks}", of_chunks)]
     if plan.reduces:
-        conditions.append(Condition("calls", "sum, prod, min or max"))
+        allowed = Choice.one_of("reduction", "sum", "prod", "min", "max")
+        conditions.append(Condition("calls", "sum, prod, min or max", allowed))
     conditions += root_conditions(plan.collective, target)
     longest = int(plan.instructions.count[SENDS[plan.instructions.op]].max(initial=1))
     slot_bytes = slot_bytes or _slot_bytes(header, target)

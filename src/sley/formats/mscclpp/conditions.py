@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from math import gcd
+
+import numpy as np
 
 from sley.errors import counted
 from sley.formats.mscclpp.accesses import accesses_of, all_operations
@@ -21,64 +24,86 @@ from sley.formats.mscclpp.words import (
     REDUCTIONS,
     Operand,
 )
-from sley.ir.conditions import Condition
+from sley.ir.collective import Collective
+from sley.ir.conditions import Choice, ChunkBytes, Condition, Offset
 from sley.ir.sizes import sizes_text
 from sley.ir.words import Buffer, Protocol
 
+_MOST = (1 << 32) - 1
+"""The bytes of the largest allocation of which all offsets have 32 bits."""
 
-def conditions(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> tuple[Condition, ...]:
+
+def conditions(
+    raw: RawPlan, collective: Collective, cutting: Cutting, target: PlanTarget
+) -> tuple[Condition, ...]:
     """The conditions of a file: about chunks, sizes, allocations, hosts, buffers and calls."""
-    about_buffers = sorted(set(_about_buffers(raw)))
-    return _about_chunks(raw, cutting, target), *(
-        Condition(about, text)
-        for about, texts in (
-            ("sizes", list(_about_sizes(raw, cutting))),
-            ("allocations", list(_about_allocations(raw))),
-            ("hosts", list(_about_hosts(raw))),
-            ("buffers", about_buffers),
-            ("calls", list(_about_calls(raw, target))),
-        )
-        for text in texts
+    return (
+        _about_chunks(raw, cutting, target),
+        *_about_sizes(raw, collective, cutting),
+        *_about_allocations(raw, collective),
+        *(Condition("hosts", text) for text in _about_hosts(raw)),
+        *sorted(_about_buffers(raw), key=str),
+        *_about_calls(raw, target),
     )
 
 
 def _about_chunks(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Condition:
     """The sizes of chunks; about "chunks" if they end before those of the calls."""
     about = "sizes"
-    least, most, multiple = cutting.least_bytes, cutting.most_bytes, cutting.multiple_bytes
+    least, most, multiple = cutting.least_bytes, cutting.most_bytes or None, cutting.multiple_bytes
     for limit in (_most_with_shared_scratch(raw, target), _most_with_offsets(raw, target)):
-        if limit is not None and (not most or limit < most):
+        if limit is not None and (most is None or limit < most):
             most, about = limit, "chunks"
-    if most and least == most:
-        return Condition(about, f"chunks of {most} bytes")
+    demand = ChunkBytes(multiple, least, most)
+    if least == most:
+        return Condition(about, f"chunks of {most} bytes", demand)
     least = -(-least // multiple) * multiple
-    span = f", {sizes_text(least, most or None)}" if most or least > multiple else ""
-    return Condition(about, f"chunks of a multiple of {multiple} bytes{span}")
+    span = f", {sizes_text(least, most)}" if most is not None or least > multiple else ""
+    return Condition(about, f"chunks of a multiple of {multiple} bytes{span}", demand)
 
 
-def _about_sizes(raw: RawPlan, cutting: Cutting) -> Iterator[str]:
+def own_chunks(raw: RawPlan, collective: Collective) -> int:
+    """The chunks of the buffer whose size chooses a plan: of the output for AllGather, else of the
+    input."""
+    is_output = raw.collective == "allgather"
+    return int((collective.output_chunks if is_output else collective.input_chunks).max())
+
+
+def _about_sizes(raw: RawPlan, collective: Collective, cutting: Cutting) -> Iterator[Condition]:
     side = "an output" if raw.collective == "allgather" else "an input"
     end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
     if raw.min_bytes or end is not None:
         # A call of 0 bytes ends the process, which divides by 0.
-        yield f"{side} of {sizes_text(max(raw.min_bytes, cutting.multiple_bytes), end)}"
+        text = f"{side} of {sizes_text(max(raw.min_bytes, cutting.multiple_bytes), end)}"
+        own = own_chunks(raw, collective)
+        demand = ChunkBytes(least=-(-raw.min_bytes // own), most=raw.max_bytes // own)
+        yield Condition("sizes", text, demand)
 
 
-def _about_allocations(raw: RawPlan) -> Iterator[str]:
+def _about_allocations(raw: RawPlan, collective: Collective) -> Iterator[Condition]:
     end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
-    yield "allocations of less than 4 GiB"
+    c = collective
+    chunks = int(
+        (c.data_chunks if c.in_place else np.maximum(c.input_chunks, c.output_chunks)).max()
+    )
+    yield Condition(
+        "allocations", "allocations of less than 4 GiB", ChunkBytes(most=_MOST // chunks)
+    )
     if any(_is_sized_by_calls(raw, group) for gpu in raw.gpus for group in gpu.groups):
         # A switch channel has the size of the lowest rank's buffer.
-        yield "allocations of one size on all ranks"
+        yield Condition("allocations", "allocations of one size on all ranks")
     elif raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus):
         enough = "" if end is None else f", or of {sizes_text(end, None)}"
-        yield f"allocations of one size on all ranks{enough}"
+        yield Condition("allocations", f"allocations of one size on all ranks{enough}")
         copies = 2 * (2 if raw.protocol is Protocol.LL else 1)
         scratch = raw.gpus[0].scratch_chunks * copies
         unit = 2 * raw.alignment // gcd(2 * raw.alignment, scratch)
         if unit > 1:
             parts = raw.gpus[0].input_chunks
-            yield f"allocations of which 1/{parts}, rounded up, is a multiple of {unit} bytes"
+            text = f"allocations of which 1/{parts}, rounded up, is a multiple of {unit} bytes"
+            longest = ((_MOST - 1) // parts + 1) // unit * unit * parts
+            demand = ChunkBytes(most=min(longest, _MOST) // chunks)
+            yield Condition("allocations", text, demand)
 
 
 def _most_with_shared_scratch(raw: RawPlan, target: PlanTarget) -> int | None:
@@ -126,48 +151,66 @@ def _about_hosts(raw: RawPlan) -> Iterator[str]:
     else:
         for ranks in together:
             if len(ranks) > 1:
-                yield f"ranks {_spans(ranks)} on one host"
+                yield f"{_named(ranks)} on one host"
 
 
-def _spans(ranks: list[int]) -> str:
-    """Ascending ranks for messages: "0-3, 6"."""
+def _named(ranks: list[int]) -> str:
+    """Ascending ranks for messages: "rank 2", "ranks 0-3, 6"."""
     ends = [k for k, rank in enumerate(ranks) if ranks[k + 1 : k + 2] != [rank + 1]]
     starts = [0, *(k + 1 for k in ends[:-1])]
-    return ", ".join(
+    spans = ", ".join(
         f"{ranks[a]}-{ranks[b]}" if a < b else str(ranks[a])
         for a, b in zip(starts, ends, strict=True)
     )
+    return f"ranks {spans}" if len(ranks) > 1 else f"rank {spans}"
 
 
-def _about_buffers(raw: RawPlan) -> Iterator[str]:
-    seen: set[tuple[str, Operand, Buffer]] = set()
+def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
+    switched, kept, common = set[Buffer](), set[Buffer](), set[Buffer]()
+    first: dict[Buffer, set[int]] = defaultdict(set)
     for rank, number, op in all_operations(raw):
         gpu = raw.gpus[rank]
         for access in accesses_of(gpu, rank, gpu.blocks[number], op):
             pushes = op.channel_type == PORT and bool(MOVES[op.name].channels)
-            case = ("push" if pushes else op.name, access.kind, access.buffer)
-            if case in seen or access.buffer == Buffer.SCRATCH:
-                continue
-            seen.add(case)
-            name = f"the {access.buffer.name.lower()}"
-            if access.kind is Operand.SWITCH:
-                yield f"{name} in memory of cuMemMap, such as MSCCL++'s GpuBuffer"
             local = access.kind in (Operand.LOCAL, Operand.LOCAL_PACKETS)
-            if local and not pushes:
+            if access.buffer == Buffer.SCRATCH or (local and not pushes):
                 continue
+            if access.kind is Operand.SWITCH:
+                switched.add(access.buffer)
             if raw.reuses:
-                yield f"{name} at the same place in all calls"
+                kept.add(access.buffer)
             if local or op.name == GET:
-                yield f"{name} at the start of its allocation"
+                first[access.buffer] |= {rank, *access.ranks}
             else:
-                yield f"{name} at the same offset of its allocation on all ranks"
+                common.add(access.buffer)
+    every = tuple(range(len(raw.gpus)))
+    for buffer in Buffer:
+        name = f"the {buffer.name.lower()}"
+        if buffer in switched:
+            text = f"{name} in memory of cuMemMap, such as MSCCL++'s GpuBuffer"
+            yield Condition("buffers", text)
+        if buffer in kept:
+            yield Condition("buffers", f"{name} at the same place in all calls")
+        if ranks := sorted(first[buffer]):
+            on = "" if len(ranks) == len(every) else f" on {_named(ranks)}"
+            text = f"{name} at the start of its allocation{on}"
+            yield Condition("buffers", text, Offset(buffer, tuple(ranks), zero=True))
+        if buffer in common:
+            text = f"{name} at the same offset of its allocation on all ranks"
+            yield Condition("buffers", text, Offset(buffer, every))
 
 
-def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
+def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[Condition]:
     if any(op.name in REDUCTIONS for *_, op in all_operations(raw)):
-        yield "sum"
+        yield Condition("calls", "sum", Choice.one_of("reduction", "sum"))
     if any(op.name in (GROUP_REDUCE_STORE, GROUP_STORE) for *_, op in all_operations(raw)):
-        yield "elements of 16 or 32 bits"
+        bits = Choice.one_of("element bits", 16, 32)
+        yield Condition("calls", "elements of 16 or 32 bits", bits)
+    yield from (Condition("calls", text) for text in _about_series_of_calls(raw, target))
+
+
+def _about_series_of_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
+    """What concerns other calls as well, and the hardware."""
     kinds = {
         access.kind.packet
         for rank, number, op in all_operations(raw)

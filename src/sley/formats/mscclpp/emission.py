@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sley.formats.mscclpp.placing import Placing, Range
+from sley.formats.mscclpp.placing import Placing, Range, range_of
 from sley.formats.mscclpp.switching import Switching
 from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.threadblocks import Channel, ThreadBlocks
@@ -337,11 +337,15 @@ class _Emitter:
 
     def _operands(self, row: int) -> tuple[Range, Range]:
         """The source and the destination of a row."""
-        t, rank = self.plan.instructions, int(self.plan.rank[row])
-        count = int(t.count[row])
+        plan, rank = self.plan, int(self.plan.rank[row])
+        t, count = plan.instructions, int(plan.instructions.count[row])
         return (
-            Range(rank, Buffer(max(int(t.src_buffer[row]), 0)), int(t.src_index[row]), count),
-            Range(rank, Buffer(max(int(t.dst_buffer[row]), 0)), int(t.dst_index[row]), count),
+            range_of(
+                plan, rank, Buffer(max(int(t.src_buffer[row]), 0)), int(t.src_index[row]), count
+            ),
+            range_of(
+                plan, rank, Buffer(max(int(t.dst_buffer[row]), 0)), int(t.dst_index[row]), count
+            ),
         )
 
     def _emit(self, stream: _Stream, rows: Sequence[int], position: int) -> None:

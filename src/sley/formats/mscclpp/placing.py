@@ -31,6 +31,19 @@ class Range:
     switch: tuple[int, ...] = ()
 
 
+def range_of(plan: Plan, rank: int, buffer: Buffer, index: int, count: int) -> Range:
+    """The range of chunks of a rank's buffer. If in place a buffer begins elsewhere on each rank,
+    as the input of an AllGather, it is named as a part of the other buffer: ports read at the start
+    of an allocation, and ranks access others' memory at their own offset."""
+    c = plan.collective
+    base = {Buffer.INPUT: c.input_base, Buffer.OUTPUT: c.output_base}
+    if buffer in base and base[buffer].any():
+        other = Buffer.OUTPUT if buffer is Buffer.INPUT else Buffer.INPUT
+        index += int(base[buffer][rank] - base[other][rank])
+        buffer = other
+    return Range(rank, buffer, index, count)
+
+
 @dataclass(frozen=True)
 class Placing:
     """Where data go.
@@ -75,7 +88,7 @@ def place(analysis: Analysis, *, zero_copy: bool) -> Placing:
         to, count = int(rank[receive]), int(t.count[receive])
         if direct.writes[send]:
             buffer, index = Buffer(int(t.dst_buffer[receive])), int(t.dst_index[receive])
-            place = Range(to, buffer, index, count)
+            place = range_of(plan, to, buffer, index, count)
         else:
             place = _take(scratch, to, count, packet=packets)
         found.range_of[send] = found.arrived[receive] = place
@@ -137,8 +150,14 @@ def _must_be_staged(analysis: Analysis, direct: Direct, *, zero_copy: bool) -> B
     right place only if they are at the start of their allocation.
     """
     t, messages, conflicts = analysis.plan.instructions, analysis.messages, analysis.conflicts
-    # A recv_copy_send and a recv_reduce_send send scratch.
-    from_source, from_target = t.op == Op.SEND, t.op == Op.RECV_REDUCE_COPY_SEND
+    # A recv_reduce_send sends scratch that nothing else uses. So does a recv_copy_send, unless its
+    # message comes where it is stored.
+    direct_receive = np.zeros(len(t), bool)
+    direct_receive[messages.receive[direct.writes[messages.send]]] = True
+    from_source = t.op == Op.SEND
+    from_target = (t.op == Op.RECV_REDUCE_COPY_SEND) | (
+        (t.op == Op.RECV_COPY_SEND) & direct_receive
+    )
     from_buffer = analysis.ports & (from_source | from_target)
     staged = np.zeros(len(t), bool)
     if not zero_copy:

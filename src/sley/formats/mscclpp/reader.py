@@ -24,7 +24,7 @@ from sley.formats.format import (
 )
 from sley.formats.mscclpp.accesses import all_operations
 from sley.formats.mscclpp.checks import check
-from sley.formats.mscclpp.conditions import conditions
+from sley.formats.mscclpp.conditions import conditions, own_chunks
 from sley.formats.mscclpp.cutting import Cutting, cut, has_pipelines
 from sley.formats.mscclpp.lowering import lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
@@ -33,6 +33,7 @@ from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
 from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH, PORT
 from sley.ir.collective import Collective
 from sley.ir.collectives import SIZED, STANDARD
+from sley.ir.conditions import contradiction
 from sley.ir.one_sided import OneSidedPlan
 
 MAX_CHUNKS = 1 << 22
@@ -42,8 +43,9 @@ MAX_BLOCKS = 6000
 """Limit of the blocks and port channels of all ranks together: the verifier compares all of them
 with one another."""
 
-MODELLED_UNITS = (1, 2, 3)
-"""The sizes of chunks, in units of its pipelines, for which a plan is proven."""
+MODELLED_UNITS = 3
+"""The number of sizes of chunks, in units of its pipelines, for which a plan is proven: the first
+ones in its range of sizes."""
 
 
 def read(
@@ -82,22 +84,28 @@ def executions(
     root: int | None = None,
     file: str | None = None,
 ) -> Executions:
-    """What a target executes: one plan, or with pipelines one for each of MODELLED_UNITS.
+    """What a target executes: one plan, or with pipelines one for each of the first MODELLED_UNITS
+    sizes of chunks that calls can have.
 
     The settings and errors are those of `read`, and F440.
     """
     target = target_among(TARGETS, target, PlanTarget)
     raw, notes, collective = _read(source, target, collective, in_place, root, file)
-    sizes = MODELLED_UNITS if has_pipelines(raw) else (1,)
-    cuttings = [cut(raw, units, target) for units in sizes]
-    _check_calls(raw, collective, cuttings[0])
+    least = cut(raw, 1, target)
+    _check_calls(raw, collective, least)
+    units = [1]
+    if has_pipelines(raw):
+        chunk_bytes = -(-raw.min_bytes // own_chunks(raw, collective))
+        first = max(-(-chunk_bytes // least.most_bytes), 1)
+        units = list(range(first, first + MODELLED_UNITS))
     about_root = root_conditions(collective, target)
+    cuttings = [cut(raw, number, target) for number in units]
+    holds = [conditions(raw, collective, one, target) + about_root for one in cuttings]
+    called = [k for k, one in enumerate(holds) if not contradiction(one, collective)]
+    # Without any, the proof of the first one is refused, and says what contradicts what.
     found = [
-        Execution(
-            _plan_of(raw, collective, cutting),
-            conditions=conditions(raw, cutting, target) + about_root,
-        )
-        for cutting in cuttings
+        Execution(_plan_of(raw, collective, cuttings[k]), conditions=holds[k])
+        for k in called or [0]
     ]
     return Executions(tuple(found), notes)
 
@@ -126,8 +134,7 @@ def _read(
 def _check_calls(raw: RawPlan, collective: Collective, cutting: Cutting) -> None:
     """Refuses a range without a size that the chunks divide; with pipelines, one of any number of
     iterations. Errors: F463."""
-    chunks = collective.output_chunks if raw.collective == "allgather" else collective.input_chunks
-    own, unit, least = int(chunks.max()), raw.alignment, 0
+    own, unit, least = own_chunks(raw, collective), raw.alignment, 0
     if not cutting.chunk_bytes:
         unit, least = cutting.multiple_bytes, cutting.least_bytes
     first = -(-max(raw.min_bytes, least * own, 1) // (unit * own)) * unit * own
