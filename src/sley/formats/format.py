@@ -27,14 +27,19 @@ NO_LIMIT = 1 << 40
 class Target:
     """A runtime that reads files of one format; formats add its limits and names.
 
-    name: its name. suffix: the suffix of its files, see `Format`.
+    name: its name. suffix: the suffix of its files, see `Format`. version: one of the versions of
+    the runtime that execute files differently; "" if only one is known.
     """
 
     name: str
     suffix: str
+    version: str = field(default="", kw_only=True)
 
     def __repr__(self) -> str:
-        return f"Target({self.name})"
+        return f"Target({self})"
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
 
     def last_size(self, max_bytes: int | None) -> int | None:
         """The last size of calls for which it chooses a file with this limit; None for no limit.
