@@ -65,10 +65,11 @@ def verify_command(
     is_file = is_plan(selection) and selection.options.schedule is None
     form = formats.form_of(selection.what) if is_file else None
     if form is not None and target is None and form.only_target is not None:
-        target = form.only_target.name
+        target = str(form.only_target)
     if form is not None and target is not None:
         refuse_foreign(form, keywords(form.executions), {"slots": selection.options.slots, **sizes})
         proofs, notes = _prove_file(selection, target, sizes, phases)
+        target = str(formats.target_named(target))
         end = f"as {target} executes the file"
     elif given := [word for word, value in sizes.items() if value is not None]:
         raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
@@ -76,7 +77,7 @@ def verify_command(
         proofs = (_prove_plan(selection, target, phases),)
         end = "" if target is None else f"within the limits of {target}"
         if form is not None:
-            names = ", ".join(one.name for one in form.targets)
+            names = ", ".join(map(str, form.targets))
             end = (
                 f"This is what the file means; --target proves what a runtime makes of it: {names}."
             )

@@ -256,7 +256,7 @@ def target_among(
     if found is None:
         text, remedy = repr(target), ""
         if isinstance(target, Target):
-            text = f"{target.name}, which reads {target.suffix}"
+            text = f"{target}, which reads {target.suffix}"
             remedy = f"Name one of the expected targets, or a file that ends in {target.suffix}."
         raise F440.error(
             at=Place(detail="target"), expected=" or ".join(targets), found=text, remedy=remedy
