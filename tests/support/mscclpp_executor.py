@@ -14,6 +14,7 @@ from typing import Any
 UNIT = 16
 Value = tuple[tuple[int, int], ...]
 
+_UNPACKED = {"upkt", "rppkt", "gstorepkt"}
 _PACKETS_READ = {"repkt", "respkt", "recpkt", "recspkt"}
 
 
@@ -189,15 +190,17 @@ class Executor:
         name, (ends, offset, unit) = op["name"], more
         src = [self._span(rank, block, op, one, offset, unit) for one in op["src_buff"]]
         dst = [self._span(rank, block, op, one, offset, unit) for one in op["dst_buff"]]
-        if name in ("put", "pws", "get"):
+        if name in ("put", "pws", "pwsf", "get"):
             for lane, (one, other) in enumerate(zip(src, dst, strict=True)):
                 copy = lambda one=one, other=other: self._copy(one, other)  # noqa: E731
                 if op["channel_type"] != "port":
                     copy()
                     continue
                 self.ports[rank, ends[lane][0]].append(copy)
-                if name == "pws":
+                if name in ("pws", "pwsf"):
                     self._signal(rank, "port", *ends[lane])
+            while name == "pwsf" and any(self.ports[rank, end[0]] for end in ends):
+                yield "waits"
             return
         if name == "ppkt":
             for one, other in zip(src, dst, strict=True):
@@ -205,7 +208,7 @@ class Executor:
                     value = self.read(one[0][0], one[1], one[2] + k)
                     self.packets[other[0][0], other[2] + k] = value
             return
-        packets_in = src if name in ("upkt", "rppkt") else src[1:] if name in _PACKETS_READ else []
+        packets_in = src if name in _UNPACKED else src[1:] if name in _PACKETS_READ else []
         while any(
             (rank, one[2] + k) not in self.packets for one in packets_in for k in range(one[3])
         ):
@@ -225,7 +228,7 @@ class Executor:
                         else self.read(owner, one[1], one[2] + k)
                     )
             for number, other in enumerate(dst):
-                plain = number == 0 and name not in ("cpkt", "rppkt")
+                plain = number == 0 and name not in ("cpkt", "rppkt", "gstorepkt")
                 is_packet = not plain and name.endswith("pkt")
                 for owner in other[0]:
                     if is_packet:
