@@ -328,8 +328,11 @@ def test_halves_of_a_double_scratch_have_one_size_on_all_ranks() -> None:
     made = right.allreduce_by_repkt()
     assert conditions_of(made, "allocations")[-1].startswith("allocations of which 1/")
     made.gpus[0].chunks = (2, 2, 8)
-    with pytest.raises(SleyError, match="F457"):
-        prove(made.text)
+    switched = right.allgather_by_packets_through_the_switch()
+    switched.gpus[0].chunks = (1, 2, 3)
+    for one in (made, switched):
+        with pytest.raises(SleyError, match="F457"):
+            prove(one.text)
 
 
 def test_the_sizes_of_a_file_are_read() -> None:

@@ -151,7 +151,8 @@ def _check_scratch(raw: RawPlan, problems: Problems) -> None:
     remote = {
         rank
         for rank, gpu in enumerate(raw.gpus)
-        if any(entry.buffer == Buffer.SCRATCH for entry in gpu.remote)
+        if Buffer.SCRATCH in [entry.buffer for entry in gpu.remote]
+        or Buffer.SCRATCH in [group.buffer for group in gpu.groups]
     }
     for rank in sorted(remote):
         own = raw.gpus[rank].scratch_chunks
