@@ -136,7 +136,7 @@ def verify_file(
     if target is None:
         for word in set(keywords(form.executions)) - set(keywords(form.read)):
             if settings.get(word) is not None:
-                names = ", ".join(map(str, form.targets))
+                names = ", ".join(form.target_names)
                 raise C309.error(
                     at=Place(str(path)),
                     expected=f"a target, whose calls {word} is about",
@@ -147,7 +147,7 @@ def verify_file(
         return FileProof(None, (verify(found.plan),), found.notes)
     target = target_named(target)
     if target not in form.targets:
-        names = ", ".join(map(str, form.targets))
+        names = ", ".join(form.target_names)
         again = f"sley compile {path} --target {target} -o NEW{target.suffix}"
         raise F440.error(
             at=Place(str(path)),
@@ -187,8 +187,7 @@ def runtimes(plan: Plan) -> tuple[str, ...]:
     """The names of the targets that can run a plan as it is, in their newest versions."""
     found: list[str] = []
     for form in formats.FORMATS.values():
-        every = dict.fromkeys(one.name for one in form.targets)
-        names = [name for name in every if not _refused(formats.check, plan, name)]
+        names = [name for name in form.target_names if not _refused(formats.check, plan, name)]
         if names and not _refused(_prove, plan, form):
             found += names
     return tuple(found)

@@ -77,7 +77,7 @@ def verify_command(
         proofs = (_prove_plan(selection, target, phases),)
         end = "" if target is None else f"within the limits of {target}"
         if form is not None:
-            names = ", ".join(map(str, form.targets))
+            names = ", ".join(form.target_names)
             end = (
                 f"This is what the file means; --target proves what a runtime makes of it: {names}."
             )

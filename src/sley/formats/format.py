@@ -209,6 +209,11 @@ class RuntimeFormat(Format):
     one_sided: bool = False
 
     @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of its targets, without versions."""
+        return tuple(dict.fromkeys(one.name for one in self.targets))
+
+    @property
     def only_target(self) -> Target | None:
         """The target that gives a one-sided plan its meaning; None if files have one of their own,
         whatever a target makes of them."""
