@@ -171,12 +171,12 @@ def test_a_mistake_is_at_the_line_of_its_operation() -> None:
     assert place.detail == "rank 0 block 0 operation 3 (rres)"
 
 
-@pytest.mark.parametrize("word", ["signal", "wait", "pws"])
+@pytest.mark.parametrize("word", ["signal", "wait", "pws", "pwsf"])
 def test_a_channel_without_another_end_is_not_at_its_line(word: str) -> None:
     made = Made("allgather", 3, (1, 3, 0))
     block = made.gpus[0].block()
-    if word == "pws":
-        block.move("pws", [("i", 0, 1)], [(2, "o", 0, 1)], word=PORT)
+    if word.startswith("pws"):
+        block.move(word, [("i", 0, 1)], [(2, "o", 0, 1)], word=PORT)
     else:
         block.on(word, 2, word=PORT)
     channel, operation = refused(made.text).diagnostics[0].places

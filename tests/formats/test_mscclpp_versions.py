@@ -81,6 +81,14 @@ def test_the_condition_names_the_last_commit_that_a_plan_needs(tmp_path):
     assert VERSIONS[FLUSHES].name not in found
 
 
+def test_only_a_reduction_of_the_switch_limits_the_elements(tmp_path):
+    path = tmp_path / "plan.json"
+    for made, limited in ((right.allgather_by_switch, False), (right.allreduce_by_switch, True)):
+        path.write_text(made().text)
+        (proof,) = sley.verify_file(path).proofs
+        assert ("elements of 16 or 32 bits" in map(str, proof.conditions)) == limited
+
+
 def test_packets_of_a_switch_need_halves_of_scratch_at_whole_units(tmp_path):
     made = right.allgather_by_packets_through_the_switch()
     made.header["buffer_alignment"] = 48
@@ -195,6 +203,8 @@ def test_doctor_and_package_find_the_installed_version(gather, tmp_path, monkeyp
     found = invoke(*made[:1], tmp_path / "new", *made[2:], "--version", "2026-08")
     assert found.exit_code == 0, found.output
     assert "an executor of 2026-07-02 or later" in found.stderr
+    assert "the installed package" not in found.stderr
+    assert lacks or "the installed package" in invoke(*made[:1], tmp_path / "b", *made[2:]).stderr
 
 
 @pytest.mark.parametrize("folder", ["", "site"])
