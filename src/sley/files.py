@@ -65,7 +65,8 @@ def save(
 
     path: ends in .xml, in .json for MSCCL++, in .cu for kernels for GPUs, in .cpp for kernels for
         CPUs, or in .et for ASTRA-sim, which stands for a file of each rank: a.0.et for a.et.
-    target: for XML: executor (the default), rccl or msccl; for .json: mscclpp.
+    target: for XML: executor (the default), rccl or msccl; for .json: mscclpp, or a version of it,
+        as mscclpp@v0.9.0.
     settings: settings of the format; None for the default. XML has name, min_bytes, max_bytes,
         threads (`sley.formats.msccl_xml.write`), execution plans have these, zero_copy and
         ranks_per_node (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
@@ -124,8 +125,8 @@ def verify_file(
     """Proves a file as a target reads and executes it: every way in which it does. Without a target
     it proves what the file means, which a runtime may execute otherwise, or refuse.
 
-    target: by default mscclpp for an execution plan, which has a meaning only for its executor, and
-        none for XML.
+    target: by default the newest mscclpp for an execution plan, which has a meaning only for its
+        executor, and none for XML. mscclpp@v0.9.0 names a version.
     settings: those of `load`, and with a target those of the format's `executions`; None for the
         default.
     Errors: those of `sley.formats.form_of`, F440 for a target that doesn't read it,
@@ -137,7 +138,7 @@ def verify_file(
     if target is None:
         for word in set(keywords(form.executions)) - set(keywords(form.read)):
             if settings.get(word) is not None:
-                names = ", ".join(one.name for one in form.targets)
+                names = ", ".join(form.target_names)
                 raise C309.error(
                     at=Place(str(path)),
                     expected=f"a target, whose calls {word} is about",
@@ -151,14 +152,14 @@ def verify_file(
             raise _naming_targets(error, path, form, settings) from error
     target = target_named(target)
     if target not in form.targets:
-        names = ", ".join(one.name for one in form.targets)
-        again = f"sley compile {path} --target {target.name} -o NEW{target.suffix}"
+        names = ", ".join(form.target_names)
+        again = f"sley compile {path} --target {target} -o NEW{target.suffix}"
         raise F440.error(
             at=Place(str(path)),
             expected=f"a target that reads {form.name}: {names}",
-            found=f"{target.name}, which reads {target.suffix}",
+            found=f"{target}, which reads {target.suffix}",
             remedy=f"Prove the file for {names}"
-            + ("." if form.one_sided else f", or write its plan for {target.name}: {again}."),
+            + ("." if form.one_sided else f", or write its plan for {target}: {again}."),
         )
     settings = form.settings_of(path, keywords(form.executions), settings)
     return _prove_executions(form, target, Path(path), settings)
@@ -206,10 +207,10 @@ def check(plan: Plan, target: str | Target) -> None:
 
 
 def runtimes(plan: Plan) -> tuple[str, ...]:
-    """The names of the targets that can run a plan as it is."""
+    """The names of the targets that can run a plan as it is, in their newest versions."""
     found: list[str] = []
     for form in formats.FORMATS.values():
-        names = [one.name for one in form.targets if not _refused(formats.check, plan, one)]
+        names = [name for name in form.target_names if not _refused(formats.check, plan, name)]
         if names and not _refused(_prove, plan, form):
             found += names
     return tuple(found)

@@ -367,7 +367,7 @@ def test_a_target_of_another_format_has_a_remedy_that_was_not_asked_for(tmp_path
         (("compile", ring, "--ranks", 4, "-o", plan, "--target", "executor"), "executor,", ".xml"),
         (
             ("verify", xml, "--target", "mscclpp"),
-            "mscclpp,",
+            "mscclpp@2026-08,",
             f"sley compile {xml} --target mscclpp",
         ),
         (("verify", plan, "--target", "rccl"), "rccl,", "Prove the file for mscclpp.\n"),

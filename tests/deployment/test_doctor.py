@@ -77,7 +77,7 @@ def xmls(target: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("file", "runtime", "version", "write"),
     [
-        ("mscclpp-0.9", "mscclpp", None, default_plans),
+        ("mscclpp-2026-08", "mscclpp", "2026-08", default_plans),
         ("executor", "msccl-executor-nccl", None, xmls("executor")),
         ("rccl-2.27.7", "rccl", "2.27.7", xmls("rccl")),
         ("rccl-2.28.3", "rccl", "2.28.3", xmls("rccl")),
@@ -593,7 +593,13 @@ def test_a_runtime_that_reads_no_plans_says_so(tmp_path, runtime, version, code)
 
 @pytest.mark.parametrize(
     ("runtime", "version"),
-    [("nccl2", None), ("rccl", "banana"), ("rccl", "7.3"), ("mscclpp", "0.10"), (EXECUTOR, "2.27")],
+    [
+        ("nccl2", None),
+        ("rccl", "banana"),
+        ("rccl", "7.3"),
+        ("mscclpp", "0.9.0"),
+        (EXECUTOR, "2.27"),
+    ],
 )
 def test_an_unknown_runtime_or_version_is_refused(runtime, version):
     with pytest.raises(SleyError) as caught:

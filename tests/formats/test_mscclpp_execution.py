@@ -33,6 +33,10 @@ def test_a_proven_plan_gives_the_right_result(name: str) -> None:
         assert result_of(document, chunk, seed, begin) == "right"
 
 
+def test_a_plan_with_48_semaphores_gives_the_right_result() -> None:
+    assert result_of(right.copies_with_semaphores().to_json(), 2) == "right"
+
+
 @pytest.mark.parametrize("chunk", [3, 4, 5, 7, 8])
 def test_shares_of_single_chunks_are_exact_for_all_sizes(chunk: int) -> None:
     assert result_of(right.allreduce_in_shares(3).to_json(), chunk) == "right"

@@ -99,7 +99,6 @@ MISTAKES: list[tuple[str, str, Any]] = [
     ("F477", "gpus.0.output_chunks", 1),
     ("F477", "collective", "allgather"),
     ("F478", f"{RRES}.name", "glre"),
-    ("F478", f"{RRES}.name", "gstorepkt"),
     ("F478", f"{RRES}.name", ""),
     ("F479", f"{RRES}.name", "rre"),
     ("F479", f"{RRES}.name", "copy"),
@@ -114,7 +113,6 @@ MISTAKES: list[tuple[str, str, Any]] = [
     ("F481", f"{OPS}", [{"name": "nop"}] * 65),
     ("F482", "gpus.0.threadblocks.0.channels.0.channel_ids", [0] * 17),
     ("F482", "gpus.0.threadblocks.0.remote_buffer_refs.0.remote_buffer_ids", [0] * 17),
-    ("F482", "gpus.0.semaphores", [{"init_value": 0}] * 17),
     ("F482", "gpus.0.channels", [{"channel_type": "port", "connected_to": [1] * 1025}]),
     ("F482", "gpus.0.remote_buffers",
      [{"rank": 1, "type": "i", "access_channel_types": ["memory", "port"]}] * 510),
@@ -173,12 +171,12 @@ def test_a_mistake_is_at_the_line_of_its_operation() -> None:
     assert place.detail == "rank 0 block 0 operation 3 (rres)"
 
 
-@pytest.mark.parametrize("word", ["signal", "wait", "pws"])
+@pytest.mark.parametrize("word", ["signal", "wait", "pws", "pwsf"])
 def test_a_channel_without_another_end_is_not_at_its_line(word: str) -> None:
     made = Made("allgather", 3, (1, 3, 0))
     block = made.gpus[0].block()
-    if word == "pws":
-        block.move("pws", [("i", 0, 1)], [(2, "o", 0, 1)], word=PORT)
+    if word.startswith("pws"):
+        block.move(word, [("i", 0, 1)], [(2, "o", 0, 1)], word=PORT)
     else:
         block.on(word, 2, word=PORT)
     channel, operation = refused(made.text).diagnostics[0].places
@@ -273,7 +271,6 @@ TRAPS: list[tuple[str, str, Callable[[], Any]]] = [
      lambda: _one("cpkt", [_I], [("s", 1, 1)], chunks=(2, 2, 3), protocol="Simple")),
     ("F488", "pws on memory", lambda: _one("pws", [_I], [(1, "s", 0, 1)])),
     ("F488", "pwsf on memory", lambda: _one("pwsf", [_I], [(1, "s", 0, 1)])),
-    ("F489", "pwsf on a port", lambda: _one("pwsf", [_I], [(1, "s", 0, 1)], word=PORT)),
     ("F489", "ppkt on a port", lambda: _one("ppkt", [_I], [(1, "s", 0, 1)], word=PORT)),
     ("F490", "a get to another place", lambda: _one("get", [(1, "i", 1, 1)], [_S])),
     ("F491", "sources of two kinds",
@@ -288,6 +285,8 @@ TRAPS: list[tuple[str, str, Callable[[], Any]]] = [
      lambda: _one("rre", [_I, (1, "s", 0, 1)], [_I], double=True)),
     ("F493", "a push from the first half",
      lambda: _one("put", [_S], [(1, "o", 0, 1)], word=PORT, double=True)),
+    ("F492", "packets of a switch in the output",
+     lambda: _one("gstorepkt", [_S], [("all", "o", 0, 1)])),
     ("F493", "a switch on the first half",
      lambda: _one("gstore", [_I], [("all", "s", 0, 1)], double=True)),
     ("F494", "an input in place",
@@ -318,7 +317,7 @@ LIMITS = [
     ("references", 0, "allgather_by_put", "F482"),
     ("channels_per_operation", 0, "allgather_by_put", "F482"),
     ("buffers_per_operation", 1, "allreduce_by_res", "F482"),
-    ("semaphores", 0, "allgather_with_semaphores", "F482"),
+    ("semaphores_per_operation", 0, "allgather_with_semaphores", "F482"),
     ("barriers", 1, "allreduce_with_barriers", "F482"),
     ("port_channels", 0, "allgather_by_port", "F482"),
     ("port_memories", 3, "allgather_by_port", "F482"),

@@ -26,7 +26,7 @@ from support import mscclpp_right as right
 from support.mscclpp_plans import Block, Made, edited, text_of
 from support.mscclpp_right import RIGHT
 
-REFUSED_OPERATIONS = {"pwsf", "flush"}
+IDLE_OPERATIONS = {"flush"}
 
 
 def plan_of(made: Made, **settings: Any) -> OneSidedPlan:
@@ -51,7 +51,7 @@ def test_a_right_plan_of_each_operation_is_proven(name: str) -> None:
 
 def test_the_right_plans_have_every_operation() -> None:
     used = {op["name"] for made in RIGHT.values() for op in _operations(made().to_json())}
-    assert used == NAMES - REFUSED_OPERATIONS
+    assert used == NAMES - IDLE_OPERATIONS
 
 
 def _operations(document: Any) -> list[dict[str, Any]]:
@@ -328,8 +328,11 @@ def test_halves_of_a_double_scratch_have_one_size_on_all_ranks() -> None:
     made = right.allreduce_by_repkt()
     assert conditions_of(made, "allocations")[-1].startswith("allocations of which 1/")
     made.gpus[0].chunks = (2, 2, 8)
-    with pytest.raises(SleyError, match="F457"):
-        prove(made.text)
+    switched = right.allgather_by_packets_through_the_switch()
+    switched.gpus[0].chunks = (1, 2, 3)
+    for one in (made, switched):
+        with pytest.raises(SleyError, match="F457"):
+            prove(one.text)
 
 
 def test_the_sizes_of_a_file_are_read() -> None:
@@ -464,7 +467,7 @@ def test_the_command_line_proves_an_execution_plan(tmp_path: Path) -> None:
     code, output = invoke("verify", str(path), "--json")
     assert code == 0
     found = json.loads(output)
-    assert found["target"] == "mscclpp"
+    assert found["target"] == "mscclpp@2026-08"
     assert [proof["slots"] for proof in found["proofs"]] == [None] * 3
     path.write_text(right.allreduce_by_rres().text.replace('"signal"', '"rlxsignal"'))
     assert "V211" in invoke("verify", str(path))[1]

@@ -115,20 +115,31 @@ def test_a_long_block_is_not_cut_at_barriers():
     assert operations(found)["barrier"] == 2
 
 
-def test_blocks_that_need_too_many_semaphores_are_not_merged():
-    plan = sley.compile(sley.algorithms.build("multi-ring-allreduce", nodes=2, gpus=4))
+def test_the_blocks_of_a_plan_are_merged_for_their_semaphores():
+    """A GPU has as many semaphores as its blocks need; the list of an operation has 16."""
+    plan = sley.compile(
+        sley.algorithms.build("recursive-halving-doubling-allreduce", ranks=5), instances=3
+    )
     found = written(plan)
-    assert max(len(gpu["semaphores"]) for gpu in found["gpus"]) <= 16
+    blocks = [len(gpu["threadblocks"]) for gpu in found["gpus"]]
+    assert blocks == list(Counter(plan.block_rank.tolist()).values())
+    assert max(len(gpu["semaphores"]) for gpu in found["gpus"]) == 26
+    form, target = formats.FORMATS[".json"], TARGETS["mscclpp"]
+    text = form.write(plan, replace(target, semaphores_per_operation=2))
+    ops = [op for gpu in json.loads(text)["gpus"] for b in gpu["threadblocks"] for op in b["ops"]]
+    assert max(len(op.get("semaphore_ids", ())) for op in ops) == 2
+    (way,) = form.executions(text, target).executions
+    sley.verify(way.plan)
 
 
 def test_the_parts_of_a_block_wait_for_one_another_at_semaphores_too():
-    plan = sley.compile(sley.algorithms.build("multi-ring-reducescatter", nodes=2, gpus=4))
-    form, target = formats.FORMATS[".json"], replace(TARGETS["mscclpp"], semaphores=0)
+    plan = sley.compile(sley.algorithms.build("all-pairs-allreduce", nodes=2, gpus=4), max_blocks=2)
+    form, target = formats.FORMATS[".json"], replace(TARGETS["mscclpp"], operations=20)
     text = form.write(plan, target)
     found = json.loads(text)
     assert broken_rules(found) == []
-    assert [gpu["semaphores"] for gpu in found["gpus"]] == [[]] * 8
-    assert min(len(gpu["threadblocks"]) for gpu in found["gpus"]) > 1
+    assert min(len(gpu["semaphores"]) for gpu in found["gpus"]) > 0
+    assert operations(found)["barrier"] > 0
     for way in form.executions(text, target).executions:
         sley.verify(way.plan)
 
@@ -171,8 +182,8 @@ def test_more_ports_than_a_trigger_can_name_are_written(table):
 
 
 def test_an_operation_exceeds_the_limits_of_the_target():
-    plan = sley.compile(sley.algorithms.build("one-step-allreduce", ranks=4))
-    form, target = formats.FORMATS[".json"], replace(TARGETS["mscclpp"], semaphores=0)
+    plan = sley.compile(sley.algorithms.build("one-step-allreduce", ranks=4), max_blocks=1)
+    form, target = formats.FORMATS[".json"], TARGETS["mscclpp"]
     smaller = replace(
         target, channels_per_operation=2, buffers_per_operation=3, offset_bytes=1 << 20
     )

@@ -112,7 +112,7 @@ def head_of_plan(path: Path, chunks: tuple[int, int, int], **head: Any) -> None:
 
 
 def default_plans(folder: Path) -> None:
-    """The four plans that MSCCL++ 0.9's generator installs, with its names, ranks and sizes."""
+    """The four plans that MSCCL++'s generator installs, with its names, ranks and sizes."""
     for nodes in (2, 4):
         for first, last in (("1K", "64K"), ("128K", "2M")):
             name = f"allreduce_{nodes}nodes_{first}_{last}.json"

@@ -30,6 +30,7 @@ Value = tuple[tuple[int, int], ...]
 Place = tuple[int, str, int]
 """A rank, an allocation of it, and a unit."""
 
+_UNPACKED = {"upkt", "rppkt", "gstorepkt"}
 _PACKETS_READ = {"repkt", "respkt", "recpkt", "recspkt"}
 
 
@@ -216,7 +217,7 @@ class Executor:
         name, (ends, offset, unit) = op["name"], more
         src = [self._span(rank, block, op, one, offset, unit) for one in op["src_buff"]]
         dst = [self._span(rank, block, op, one, offset, unit) for one in op["dst_buff"]]
-        if name in ("put", "pws", "get"):
+        if name in ("put", "pws", "pwsf", "get"):
             for lane, (one, other) in enumerate(zip(src, dst, strict=True)):
                 if name == "get":
                     one, other = self._exchanged(rank, op["dst_buff"][lane], one, other)
@@ -225,15 +226,17 @@ class Executor:
                     copy()
                     continue
                 self.ports[rank, ends[lane][0]].append(copy)
-                if name == "pws":
+                if name in ("pws", "pwsf"):
                     self._signal(rank, "port", *ends[lane])
+            while name == "pwsf" and any(self.ports[rank, end[0]] for end in ends):
+                yield "waits"
             return
         if name == "ppkt":
             for one, other in zip(src, dst, strict=True):
                 for k in range(one[1]):
                     self._put_packet(other[0][0], k, self._read(one[0][0], k))
             return
-        packets_in = src if name in ("upkt", "rppkt") else src[1:] if name in _PACKETS_READ else []
+        packets_in = src if name in _UNPACKED else src[1:] if name in _PACKETS_READ else []
         while any(
             (rank, one[0][0][2] + k) not in self.packets
             for one in packets_in
@@ -251,7 +254,7 @@ class Executor:
                     held = one in packets_in
                     value += self._packet(place, k) if held else self._read(place, k)
             for number, other in enumerate(dst):
-                plain = number == 0 and name not in ("cpkt", "rppkt")
+                plain = number == 0 and name not in ("cpkt", "rppkt", "gstorepkt")
                 is_packet = not plain and name.endswith("pkt")
                 for place in other[0]:
                     (self._put_packet if is_packet else self._write)(place, k, value)

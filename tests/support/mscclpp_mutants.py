@@ -65,10 +65,10 @@ def mutated(chance: random.Random) -> str:
 
 _NUMBERS = ("index", "size", "buffer_id", "tb_id", "tbg_size", "barrier_id", "num_threadblocks")
 _NAMES = (
-    ("signal", "rlxsignal"), ("wait", "rlxwait"), ("signal", "wait"), ("put", "pws"),
+    ("signal", "rlxsignal"), ("wait", "rlxwait"), ("signal", "wait"), ("put", "pws", "pwsf"),
     ("re", "copy"),
     ("rre", "rres"), ("re", "res"), ("repkt", "respkt"), ("recpkt", "recspkt"), ("upkt", "copy"),
-    ("sem_acquire", "sem_release"), ("nop", "nop"),
+    ("sem_acquire", "sem_release"), ("nop", "nop"), ("gstore", "gstorepkt"),
 )  # fmt: skip
 
 

@@ -58,6 +58,18 @@ def allgather_by_port(name: str = "put") -> Made:
     return made
 
 
+def allgather_by_flushed_put() -> Made:
+    """pwsf on port channels: its flush shows that the port has read the input."""
+    made = Made("allgather", 2, (1, 2, 0))
+    for rank, gpu in enumerate(made.gpus):
+        peer = 1 - rank
+        block = gpu.block().on("signal", peer, word=PORT).on("wait", peer, word=PORT)
+        block.move("copy", [("i", 0, 1)], [("o", rank, 1)])
+        block.move("pwsf", [("i", 0, 1)], [(peer, "o", rank, 1)], word=PORT)
+        block.on("wait", peer, word=PORT)
+    return made
+
+
 def allreduce_by_get() -> Made:
     made = Made("allreduce", 2, (2, 2, 2))
     for rank, gpu in enumerate(made.gpus):
@@ -164,6 +176,17 @@ def allgather_by_switch() -> Made:
     return made
 
 
+def allgather_by_packets_through_the_switch() -> Made:
+    """gstorepkt also writes the packets of its own rank, onto themselves."""
+    made = Made("allgather", 2, (1, 2, 2), **LL)
+    for rank, gpu in enumerate(made.gpus):
+        block = gpu.block().move("cpkt", [("i", 0, 1)], [("s", rank, 1)])
+        block.move("gstorepkt", [("s", rank, 1)], [("all", "s", rank, 1)], word="switch")
+        for part in range(2):
+            block.move("upkt", [("s", part, 1)], [("o", part, 1)])
+    return made
+
+
 def allreduce_with_barriers() -> Made:
     """One block signals for both."""
     made = Made("allreduce", 2, (4, 4, 0), inplace=True)
@@ -190,6 +213,19 @@ def allgather_with_semaphores() -> Made:
         end(first, peer).semaphore("sem_release", 0)
         second.move("copy", [("i", 0, 1)], [("o", rank, 1)]).semaphore("sem_acquire", 0).nop()
         second.move("copy", [("s", 0, 1)], [("o", peer, 1)])
+    return made
+
+
+def copies_with_semaphores() -> Made:
+    """48 semaphores on a GPU, one in an operation."""
+    made = Made("allreduce", 1, (48, 48, 48))
+    (gpu,) = made.gpus
+    gpu.semaphores = [0] * 48
+    for begin_of in (0, 16, 32):
+        first, second = gpu.block(), gpu.block()
+        for k in range(begin_of, begin_of + 16):
+            first.move("copy", [("i", k, 1)], [("s", k, 1)]).nop().semaphore("sem_release", k)
+            second.semaphore("sem_acquire", k).nop().move("copy", [("s", k, 1)], [("o", k, 1)])
     return made
 
 
@@ -222,6 +258,7 @@ RIGHT: dict[str, Callable[[], Made]] = {
         allgather_by_put,
         alltoall_by_one_put,
         allgather_by_port,
+        allgather_by_flushed_put,
         allreduce_by_get,
         allreduce_by_res,
         allreduce_by_rre,
@@ -233,6 +270,7 @@ RIGHT: dict[str, Callable[[], Made]] = {
         allgather_by_pushed_packets,
         allreduce_by_switch,
         allgather_by_switch,
+        allgather_by_packets_through_the_switch,
         allreduce_with_barriers,
         allgather_with_semaphores,
         allreduce_in_pipeline,

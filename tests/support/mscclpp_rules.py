@@ -1,4 +1,4 @@
-"""The rules that MSCCL++'s loader and executor (0.9.0) leave to whoever writes an execution plan.
+"""The rules that MSCCL++'s loader and executor leave to whoever writes an execution plan.
 
 Written from the public description of the format and its traps, apart from sley's own reader.
 """
@@ -115,8 +115,6 @@ def _tables(plan: dict[str, Any]) -> Iterator[str]:
             if len(ids) > 16 or not set(ids) <= allowed:
                 yield f"{at}: remote buffers {ids}"
     for gpu in plan["gpus"]:
-        if len(gpu["semaphores"]) > 16:
-            yield f"gpu {gpu['id']}: semaphores"
         # The bit fields of a port's trigger; three memories are the GPU's own.
         ports = sum(
             len(of["connected_to"]) for of in gpu["channels"] if of["channel_type"] == "port"
@@ -272,7 +270,11 @@ def _threads(plan: dict[str, Any]) -> Iterator[str]:
                 yield f"{at}: a channel for each pair"
         if name.startswith("sem_"):
             ids = op["semaphore_ids"]
-            if len(set(ids)) < len(ids) or not set(ids) <= set(range(len(gpu["semaphores"]))):
+            if (
+                len(ids) > 16
+                or len(set(ids)) < len(ids)
+                or not set(ids) <= set(range(len(gpu["semaphores"])))
+            ):
                 yield f"{at}: semaphores"
         if name == "barrier":
             key = (gpu["id"], op["barrier_id"])

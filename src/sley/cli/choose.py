@@ -182,8 +182,9 @@ def choose_command(  # as many parameters as options; click passes each by name
     for path in paths:
         click.echo(f"{'written':<23}{path} for {runtime}")
     if output is not None:
-        reader = runtime_of(formats.target_named(runtime)).name
-        command = f"sley package DIR --table {output / TABLE} --runtime {reader}"
+        wanted = formats.target_named(runtime)
+        command = f"sley package DIR --table {output / TABLE} --runtime {runtime_of(wanted).name}"
+        command += f" --version {wanted.version}" if wanted.version else ""
         click.echo(f"{'for a runtime':<23}{command}")
     phases.report()
 

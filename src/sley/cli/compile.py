@@ -100,7 +100,10 @@ def compile_command(  # as many parameters as options; click passes each by name
             raise click.UsageError(f"{flag(word)} needs -o")
     op, own = settings.pop("op"), dict[str, int | None]()
     phases = Phases(verbose, quiet=as_json, print_after=print_after)
-    form = None if target is None else files.FORMATS[TARGETS[target].suffix]
+    form = None
+    if target is not None:
+        target = str(TARGETS[target])
+        form = files.FORMATS[TARGETS[target].suffix]
     if output is not None:
         form = by_suffix(output, files.FORMATS)
         known = {"op" if word == "reduce_op" else word for word in form.settings}
@@ -135,7 +138,7 @@ def compile_command(  # as many parameters as options; click passes each by name
     kernels = f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
     rows = [*_summary(plan), *_sizes(own), *_written(form, output, target, kernels)]
     if isinstance(form, RuntimeFormat) and output is not None:
-        rows.append(_time_of(selection, plan, output, target or form.targets[0].name))
+        rows.append(_time_of(selection, plan, output, target or str(form.targets[0])))
     for word, text in rows:
         click.echo(f"{word:<23}{text}")
     if show_pipelines:
@@ -152,7 +155,7 @@ def _own_sizes(
     user has given none."""
     if imported is None or not isinstance(form, RuntimeFormat):
         return {}
-    own = imported.sizes(TARGETS[target or form.targets[0].name])
+    own = imported.sizes(TARGETS[target or str(form.targets[0])])
     words = ("min_bytes", "max_bytes")
     return {word: size for word, size in zip(words, own, strict=True) if given[word] is None}
 
@@ -189,7 +192,7 @@ def _written(
         return [("limits", f"within those of {target}")]
     if form.per_rank:
         return [("written", f"{output.with_suffix('')}.RANK{output.suffix} for {form.name}")]
-    default = form.targets[0].name if form.targets else kernels
+    default = str(form.targets[0]) if form.targets else kernels
     return [("written", f"{output} for {target or default}")]
 
 

@@ -30,7 +30,11 @@ _LEFT = (0, 1, 3, 4)
     type=RuntimeName(),
     help="The runtime. [all, with one line each]",
 )
-@click.option("--version", "version", help="The runtime's version. [the last one that reads plans]")
+@click.option(
+    "--version",
+    "version",
+    help="The runtime's version. [the installed mscclpp's, or the last one that reads plans]",
+)
 @click.option(
     "--collective", type=click.Choice(list(SIZED)), help="Explain calls of this collective."
 )
@@ -162,6 +166,8 @@ def _lines(examined: Examination) -> Iterator[str]:
     effect = f": {reading.no_start}" if reading.no_start else ""
     read = counted(len(reading.candidates), "file")
     yield f"{runtime} reads {read} in {reading.folder}{effect}"
+    if runtime.basis:
+        yield runtime.basis
     rows = [_HEAD]
     for one in reading.candidates:
         nodes = f" ({one.grid.node} a node)" if one.grid.node else ""

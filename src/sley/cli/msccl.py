@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sley import files, recognition
-from sley.cli.options import FILE, SizeType, common_options, output_option
+from sley.cli.options import FILE, SizeType, TargetName, common_options, output_option
 from sley.cli.output import Command, Phases, print_json, report_notes
 from sley.cli.sources import refuse_foreign
 from sley.errors import Place, counted
@@ -40,7 +40,7 @@ _RUNNABLE = (recognition.MSCCL_TOOLS, recognition.PYTHON, *recognition.VAGUE, re
 @output_option(f"Write the plan here: {_SUFFIXES}; or the program as {_PROGRAM}.")
 @click.option(
     "--target",
-    type=click.Choice(list(TARGETS)),
+    type=TargetName(list(TARGETS)),
     help="The runtime to write plans for; its limits are checked. [XML: msccl]",
 )
 @click.option("--size", type=SizeType(), help="ASTRA-sim: the size of a call.")
@@ -103,7 +103,7 @@ def _form(output: Path | None, target: str | None, size: int | None) -> Format:
     known = [*form.settings, *(["target"] if form.targets else [])]
     refuse_foreign(form, known, {"target": target, "size": size})
     if target is not None:
-        targets = {one.name: one for one in form.targets}
+        targets = {str(one): one for one in form.targets}
         target_among(targets, TARGETS[target], tuple(map(type, form.targets)))
     return form
 

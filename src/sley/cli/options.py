@@ -162,6 +162,11 @@ class RuntimeName(click.Choice[str]):
 class TargetName(click.Choice[str]):
     """A target of files, of those given."""
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        targets = [TARGETS[name] for name in self.choices]
+        words = dict.fromkeys(t.name + "[@VERSION]" * bool(t.version) for t in targets)
+        return f"[{'|'.join(words)}]"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in deployment.names() and value not in self.choices:
             names = [n for n in self.choices if deployment.runtime_of(TARGETS[n]).name == value]

@@ -32,7 +32,11 @@ from sley.ir.plan import Plan
     type=RuntimeName(),
     help="The runtime that will read DIR.",
 )
-@click.option("--version", "version", help="The runtime's version. [the last one that reads plans]")
+@click.option(
+    "--version",
+    "version",
+    help="The runtime's version. [the installed mscclpp's, or the last one that reads plans]",
+)
 @common_options
 def package_command(
     folder: Path, table: Path, name: str, version: str | None, as_json: bool, verbose: bool

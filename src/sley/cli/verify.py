@@ -65,7 +65,7 @@ def verify_command(
     is_file = is_plan(selection) and selection.options.schedule is None
     form = formats.form_of(selection.what) if is_file else None
     if form is not None and target is None and form.only_target is not None:
-        target = form.only_target.name
+        target = str(form.only_target)
     given = [word for word, value in sizes.items() if value is not None]
     if given and (form is None or target is None):
         raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
@@ -75,9 +75,10 @@ def verify_command(
     else:
         refuse_foreign(form, keywords(form.executions), {"slots": selection.options.slots, **sizes})
         proofs, notes = _prove_file(selection, target, sizes, phases)
-        names = ", ".join(one.name for one in form.targets)
+        names = ", ".join(form.target_names)
         end = f"This is what the file means; --target proves what a runtime makes of it: {names}."
         if target is not None:
+            target = str(formats.target_named(target))
             end = f"as {target} executes the file"
     shown = [] if show_rank is None else _table(proofs[0].plan, show_rank)
     if as_json:

@@ -132,7 +132,7 @@ def choose(
     return Choices(
         topology=cluster,
         interpreter=interpreter,
-        target=None if runtime is None else runtime.name,
+        target=None if runtime is None else str(runtime),
         ranges=tuple(search.choices(rows)),
         candidates=len(found),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),

@@ -170,6 +170,8 @@ def _circumstances(examined: Examination) -> Iterator[str]:
     for one in examined.reading.candidates:
         multiples[one.multiple].append(one.name)
     runtime = examined.runtime
+    if runtime.basis:
+        yield runtime.basis
     for multiple, names in multiples.items() if not runtime.divides_first else ():
         yield (
             f"{', '.join(names)}: {F519.code} {F519.name}: a call whose size isn't a multiple of "

@@ -1,12 +1,14 @@
 """Runtimes: libraries that might read plans from files, by name and version.
 
-Sources: microsoft/mscclpp, src/ext/collectives/algorithm_collection_builder.cc and
-python/mscclpp/__main__.py; Azure/msccl-executor-nccl and ROCm/rccl, src/misc/msccl;
-microsoft/msccl, src/graph/tuning.cc; NVIDIA/nccl, src/plugin/tuner.cc.
+Sources: microsoft/mscclpp, src/ext/collectives/algorithm_collection_builder.cc and python/mscclpp
+(__main__.py, language, default_algos), at the commits of `VERSIONS`; Azure/msccl-executor-nccl and
+ROCm/rccl, src/misc/msccl; microsoft/msccl, src/graph/tuning.cc; NVIDIA/nccl, src/plugin/tuner.cc.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,7 @@ from sley.errors.deployment import F500, F501, F502, F531
 from sley.formats import Target
 from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL
 from sley.formats.msccl_xml.targets import SUFFIX as XML
-from sley.formats.mscclpp.targets import MSCCLPP
+from sley.formats.mscclpp.targets import MSCCLPP, VERSIONS
 from sley.formats.mscclpp.targets import SUFFIX as JSON
 
 _FOLDER, _PARENT, _FILES = "{folder}", "{parent}", "{files}"
@@ -45,7 +47,8 @@ class Grid(NamedTuple):
 class Runtime:
     """A library and its version, as a reader of plans.
 
-    name, version: as the user names them. title: the words for people.
+    name, version: as the user names them. basis: where the version is from, if the user has named
+        none and it matters; a sentence. title: the words for people.
     suffix: the suffix of the files that it reads as plans, "" if it reads none.
     target: sley's name of the target of the files.
     whole_folder: whether it reads every file of the directory, whatever its name is.
@@ -94,6 +97,7 @@ class Runtime:
     own: tuple[str, ...] | None = None
     has_program: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
+    basis: str = ""
     refusal: tuple[Rule, str] | None = None
 
     def __str__(self) -> str:
@@ -133,13 +137,22 @@ DEFAULT_PLANS: Mapping[str, Grid] = MappingProxyType(
         "allreduce_4nodes_128K_2M.json": Grid(64, 4),
     }
 )
-"""The names that the default loader of MSCCL++ 0.9 reads, with the ranks and the ranks a node for
-which its source registers them. Its own generator makes the last one for 32 ranks, 8 a node. The
-third name is inferred from the others: that part of the source of 0.9 could not be read."""
+"""The names that the default loader of MSCCL++ reads, with the ranks and the ranks a node for which
+its source registers them. Its own generator makes the last one for 32 ranks, 8 a node."""
+
+_OLD_PLANS: Mapping[str, Grid] = MappingProxyType(
+    {
+        "allreduce_2nodes_1K_64K.json": Grid(16, 8),
+        "allreduce_2nodes_64K_2M.json": Grid(16, 8),
+    }
+)
+"""Those of v0.9.0, until commit 0c9b9abf of 2026-05-12. Its own generator writes a file 128K_2M
+instead of 64K_2M, which the loader doesn't read."""
 
 _DEFAULT_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
         "allreduce_2nodes_1K_64K.json": (1 << 10, 64 << 10),
+        "allreduce_2nodes_64K_2M.json": (64 << 10, 2 << 20),
         "allreduce_2nodes_128K_2M.json": (128 << 10, 2 << 20),
         "allreduce_4nodes_1K_64K.json": (1 << 10, 64 << 10),
         "allreduce_4nodes_128K_2M.json": (128 << 10, 2 << 20),
@@ -151,10 +164,10 @@ _DEFAULT = "default"
 
 _MSCCLPP = Runtime(
     "mscclpp",
-    "0.9",
+    MSCCLPP.version,
     "MSCCL++",
     JSON,
-    MSCCLPP.name,
+    str(MSCCLPP),
     in_order=False,
     names=DEFAULT_PLANS,
     sizes_of_names=_DEFAULT_SIZES,
@@ -245,6 +258,17 @@ RUNTIMES: tuple[Runtime, ...] = (
 _ROCM: Mapping[tuple[int, ...], str] = MappingProxyType({(7, 2): "2.27.7", (7, 11): "2.28.3"})
 """The versions of RCCL in versions of ROCm."""
 
+_SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "2026-08": ("default_algos/reducescatter_multi_nodes.py", "def reducescatter_multi_nodes"),
+        "2026-07": ("language/internal/types.py", '"gstorepkt"'),
+        "2026-06": ("language/collectives.py", "class SendRecv"),
+        "v0.9.0": ("language/utils.py", "class AlgoSpec"),
+    }
+)
+"""A file of MSCCL++'s Python package, and a text in it that the versions before don't have. The
+package calls each of them 0.9.0."""
+
 _KNOWN = MappingProxyType({one.name: one for one in reversed(RUNTIMES)})
 
 
@@ -256,12 +280,15 @@ def names() -> tuple[str, ...]:
 def runtime_named(name: str, version: str | None = None) -> Runtime:
     """The runtime of this name, in a version: by default the newest that reads plans. Errors: F500.
 
+    MSCCL++'s version is that of the Python package `mscclpp`, if it is installed beside sley.
     msccl-executor-nccl has one last version, 2.23.4; other versions of RCCL behave as 2.27.7, the
     2.28s as 2.28.3, and later ones have no reader. Known versions of ROCm stand for those of RCCL.
     """
     known = _KNOWN.get(name)
     if known is None:
         raise _unknown(f"a runtime of {', '.join(names())}", name)
+    if known.suffix == JSON:
+        return _of_version(known, version)
     if version is None or version == known.version:
         return known
     match = re.fullmatch(r"([0-9]{1,4})((?:\.[0-9]{1,4}){0,3})", version)
@@ -283,8 +310,48 @@ def runtime_named(name: str, version: str | None = None) -> Runtime:
 
 
 def runtime_of(target: Target) -> Runtime:
-    """The runtime that reads a target's files of any name, in its default version."""
-    return next(one for one in RUNTIMES if one.target == target.name and one.names is None)
+    """The runtime that reads a target's files of any name, in the target's version, or its default
+    version."""
+    any_name = (one for one in RUNTIMES if one.names is None)
+    found = next(one for one in any_name if one.target.partition("@")[0] == target.name)
+    return _of_version(found, target.version) if target.version else found
+
+
+def _of_version(known: Runtime, version: str | None) -> Runtime:
+    """A version of MSCCL++: by default that of the installed package, or the newest known one.
+    Errors: F500."""
+    basis = ""
+    if version is None:
+        found, folder = _installed()
+        version = found or MSCCLPP.version
+        unlike = f", unlike the package in {folder}" if folder else ""
+        basis = (
+            f"{version} is the version of the installed package in {folder}"
+            if found
+            else f"{version} is the newest known version{unlike}: --version names the executor's"
+        )
+    if version not in VERSIONS:
+        expected = f"one of {', '.join(VERSIONS)}: MSCCL++ calls all of them 0.9.0"
+        raise _unknown(expected, f"{known.name} {version}")
+    names = _OLD_PLANS if known.names is not None and version == "v0.9.0" else known.names
+    target = f"{MSCCLPP.name}@{version}"
+    return replace(known, version=version, target=target, names=names, basis=basis)
+
+
+def _installed() -> tuple[str, str]:
+    """The version of the installed Python package of MSCCL++, which is not imported, and its
+    folder: "" for a version before those known, and without a package."""
+    try:
+        spec = importlib.util.find_spec("mscclpp")
+    except ValueError:  # a module without a specification
+        spec = None
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    for folder in folders:
+        for version, (file, text) in _SIGNS.items():
+            with contextlib.suppress(OSError, ValueError):
+                if text in Path(folder, file).read_text("utf-8"):
+                    return version, folder
+    return "", folders[0] if folders else ""
 
 
 def _parts(known: Runtime) -> tuple[int, ...]:

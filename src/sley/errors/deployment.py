@@ -86,7 +86,7 @@ F508 = Rule(
     why="MSCCL++ compares the ranks of a communicator with those that its source registers for "
     "the name, not with the plan. The plan never runs on its own number of ranks, and on the "
     "registered number MSCCL++ reads past its end.",
-    example="allreduce_4nodes_128K_2M.json of MSCCL++ 0.9: generated for 32 ranks with 8 a node, "
+    example="allreduce_4nodes_128K_2M.json of MSCCL++: generated for 32 ranks with 8 a node, "
     "registered for 64 with 4 a node",
     instead="Register the plan from Python, for its own number of ranks; remove the file.",
 )
@@ -104,7 +104,7 @@ F510 = Rule(
     "F510",
     "places-mixed",
     what="Plans in place and plans out of place are loaded together.",
-    why="MSCCL++ 0.9 checks only whether the first plan runs in place, and applies this to all "
+    why="MSCCL++ checks only whether the first plan runs in place, and applies this to all "
     "plans of the process. Which plan is first depends on the order of a hash map.",
     example='one file with "inplace": true beside one with "inplace": false',
     instead="Deploy plans of one place only, or call them through a selector of your own.",

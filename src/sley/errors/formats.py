@@ -279,10 +279,10 @@ F438 = Rule(
     "groups-in-file",
     what="A plan in which switches reduce or multicast is written to a file whose runtime has no "
     "such instruction.",
-    why="Every step of MSCCL XML has one peer in each direction. MSCCL++ 0.9.0 has a multicast "
-    "(gstore), and a reduction whose result goes to all GPUs from which the switch reads (glres), "
-    "both within a host. It has no reduction alone, which a ReduceScatter needs: its parser knows "
-    "no glre.",
+    why="Every step of MSCCL XML has one peer in each direction. MSCCL++ has a multicast "
+    "(gstore, since July 2026), and a reduction whose result goes to all GPUs from which the "
+    "switch reads (glres), both within a host. It has no reduction alone, which a ReduceScatter "
+    "needs: its parser knows no glre.",
     example='sley.save(sley.compile(sley.algorithms.nvls_reducescatter(1, 8)), "nvls.json")',
     instead="Compile the program with switches=False, --no-switches: then each rank sends and "
     "receives messages of its own. Or let a switch multicast the result to the ranks whose data "
@@ -441,7 +441,7 @@ F456 = Rule(
     "not-in-mscclpp",
     what="A plan to be written for MSCCL++ has a protocol other than Simple and LL, or sends LL "
     "messages to another host.",
-    why="The executor of MSCCL++ 0.9.0 copies data, or writes packets through memory channels, "
+    why="The executor of MSCCL++ copies data, or writes packets through memory channels, "
     "which stay within a host.",
     example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
     instead="Compile the program with the protocol Simple, or with LL for one host: --protocol on "
@@ -452,7 +452,7 @@ F457 = Rule(
     "unequal-scratch",
     what="The scratch of an execution plan has a different size on a rank that accesses other "
     "ranks' scratch, or a remote buffer is a scratch that its rank does not have.",
-    why="With use_double_scratch_buffer MSCCL++ 0.9.0 adds half the size of a rank's own scratch "
+    why="With use_double_scratch_buffer MSCCL++ adds half the size of a rank's own scratch "
     "to the address of the other rank's scratch; with reuse_resources it divides by the rank's "
     "own scratch_chunks; and it registers memory of no bytes.",
     example='"scratch_chunks": 1 on rank 0, and 2 on rank 1',

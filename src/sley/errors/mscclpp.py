@@ -1,7 +1,8 @@
 """Rules of MSCCL++ execution plans (F470 to F499).
 
 F470 to F496 refuse an execution plan, F497 and F498 are remarks about one, F499 refuses one where a
-plan with messages is expected. What the executor does is from reading its code, version 0.9.0.
+plan with messages is expected. What the executor does is from reading its code, in the versions of
+`formats.mscclpp.targets`; without a version, all of them do it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ F470 = Rule(
 F471 = Rule(
     "F471",
     "missing-key",
-    what="An object of an execution plan lacks a key that MSCCL++ 0.9.0 needs.",
+    what="An object of an execution plan lacks a key that MSCCL++ needs.",
     why="By its source, the loader then throws, or reads past the object.",
     example='{"name": "signal", "channel_type": "memory"}, without channel_ids',
     instead="Add the key.",
@@ -30,7 +31,7 @@ F471 = Rule(
 F472 = Rule(
     "F472",
     "wrong-type",
-    what="A value of an execution plan has a type other than the one that MSCCL++ 0.9.0 reads, or "
+    what="A value of an execution plan has a type other than the one that MSCCL++ reads, or "
     "is not one of its words.",
     why="By its source, the loader throws; or it converts the value, and continues with a "
     "different one.",
@@ -40,8 +41,7 @@ F472 = Rule(
 F473 = Rule(
     "F473",
     "value-range",
-    what="A number of an execution plan is outside the range in which MSCCL++ 0.9.0 computes with "
-    "it.",
+    what="A number of an execution plan is outside the range in which MSCCL++ computes with it.",
     why="By its source, the loader divides by the number or keeps only its low bits, or the "
     "kernel can't start.",
     example='"num_threads_per_block": 2048, "unit_size": 0, "min_message_size": 4294967296, which '
@@ -52,7 +52,7 @@ F474 = Rule(
     "F474",
     "id-order",
     what="The id of a GPU or of a thread block is not its position in its list, from 0.",
-    why="MSCCL++ 0.9.0 refuses another id of a GPU. By its source, it finds the channels of a "
+    why="MSCCL++ refuses another id of a GPU. By its source, it finds the channels of a "
     "block by its id, and its operations by its position.",
     example='"threadblocks": [{"id": 1, ...}, {"id": 0, ...}]',
     instead="Number GPUs and blocks in the order of the file.",
@@ -61,7 +61,7 @@ F475 = Rule(
     "F475",
     "zero-chunks",
     what="input_chunks or output_chunks of a GPU is 0, or a range has no chunks.",
-    why="The loader of MSCCL++ 0.9.0 divides by these numbers without a test: the process ends "
+    why="The loader of MSCCL++ divides by these numbers without a test: the process ends "
     "with SIGFPE.",
     example='"input_chunks": 0 on the ranks that only receive; "size": 0',
     instead="Give every rank the chunks of both buffers, even where it does not use them.",
@@ -70,7 +70,7 @@ F476 = Rule(
     "F476",
     "alignment",
     what="buffer_alignment is not a multiple of 16 bytes.",
-    why="By its source, MSCCL++ 0.9.0 adds the last bytes of a range, after its last whole 16 "
+    why="By its source, MSCCL++ adds the last bytes of a range, after its last whole 16 "
     "bytes, at wrong places in the loops that reduce and read.",
     example='"buffer_alignment": 4',
     instead="Set buffer_alignment to 16 or a multiple.",
@@ -86,15 +86,18 @@ F477 = Rule(
 F478 = Rule(
     "F478",
     "unknown-operation",
-    what="The name of an operation is not one that the parser of MSCCL++ 0.9.0 knows.",
-    why="It refuses the file. Its language can write some of these names, such as glre.",
-    example='{"name": "glre", ...}',
-    instead="Use an operation that the executor has: a glre is a glres, or a get with re.",
+    what="The name of an operation is not one that the parser of MSCCL++ knows, or that of the "
+    "version knows yet.",
+    why="It refuses the file. Its language can write some of these names, such as glre. gstore and "
+    "gstorepkt came with commit 414f6d1a of 2026-07-02, while all versions are called 0.9.0.",
+    example='{"name": "glre", ...}; {"name": "gstore", ...} for mscclpp@v0.9.0',
+    instead="Use an operation that the executor has: a glre is a glres, or a get with re. Name the "
+    "executor's version with --target mscclpp@VERSION.",
 )
 F479 = Rule(
     "F479",
     "wrong-operands",
-    what="The sources, destinations or channels of an operation are not those that MSCCL++ 0.9.0 "
+    what="The sources, destinations or channels of an operation are not those that MSCCL++ "
     "uses: in number, or in whether they are local, remote or on a switch.",
     why="By its source, the executor mistakes a reference of another kind for the number of a "
     "buffer, and does not execute surplus operands.",
@@ -106,7 +109,7 @@ F480 = Rule(
     "F480",
     "overlapping-keys",
     what="An operation has keys of operations of another kind.",
-    why="By its source, MSCCL++ 0.9.0 stores the keys of barriers, semaphores, pipelines and "
+    why="By its source, MSCCL++ stores the keys of barriers, semaphores, pipelines and "
     "moves in the same memory: the last key read overwrites the others.",
     example='{"name": "signal", "channel_ids": [0], "barrier_id": 1, ...}',
     instead="Remove the key, or split the operation into two.",
@@ -115,17 +118,17 @@ F481 = Rule(
     "F481",
     "too-many-operations",
     what="A block has more than 64 operations, including those inside pipelines.",
-    why="MSCCL++ 0.9.0 refuses the plan at its first call.",
+    why="MSCCL++ refuses the plan at its first call.",
     example="a block with 65 operations",
     instead="Distribute the operations over more blocks.",
 )
 F482 = Rule(
     "F482",
     "table-overflow",
-    what="A block, GPU or operation has more entries than a table of MSCCL++ 0.9.0: 16 channels "
-    "of a type and 16 references to remote buffers of a type in a block, 16 semaphores and "
-    "barriers on a GPU, 8 channels and 10 buffers on a side in an operation, and on a GPU 1024 "
-    "port channels and 509 remote buffers with access by ports.",
+    what="A block, GPU or operation has more entries than a table of MSCCL++: 16 channels of a "
+    "type and 16 references to remote buffers of a type in a block, 8 channels, 16 semaphores and "
+    "10 buffers on a side in an operation, and on a GPU 16 barriers, 1024 port channels and 509 "
+    "remote buffers with access by ports.",
     why="By its source, nothing checks these limits: surplus entries silently overwrite other "
     "memory. A port's trigger has 10 bits for a channel and 9 for a memory, so it names another "
     "one.",
@@ -149,7 +152,7 @@ F484 = Rule(
     "no-such-entry",
     what="An operation or block refers to a channel, remote buffer or semaphore that does not "
     "exist, or that is not declared for its type of channel.",
-    why="By its source, MSCCL++ 0.9.0 checks no index: it uses whatever is in memory there, or "
+    why="By its source, MSCCL++ checks no index: it uses whatever is in memory there, or "
     "the first buffer.",
     example='"channel_ids": [3] in a block with two memory channels',
     instead="Declare the entry, or correct the index. The indices of an operation refer to the "
@@ -160,7 +163,7 @@ F485 = Rule(
     "outside-buffer",
     what="The chunks of a range are not all inside the buffer. A packet takes two chunks of "
     "scratch, and only the protocol LL makes the scratch twice as large.",
-    why="By its source, MSCCL++ 0.9.0 checks no bounds: it reads or overwrites other memory.",
+    why="By its source, MSCCL++ checks no bounds: it reads or overwrites other memory.",
     example='{"type": "i", "index": 7, "size": 2}, where the input has 8 chunks',
     instead="Correct the range, or the buffer's number of chunks.",
 )
@@ -168,7 +171,7 @@ F486 = Rule(
     "F486",
     "unequal-ranges",
     what="The ranges of one move do not have the same number of chunks.",
-    why="By its source, MSCCL++ 0.9.0 uses the size of one range for all: that of the first "
+    why="By its source, MSCCL++ uses the size of one range for all: that of the first "
     "source, or for put that of each destination.",
     example='a re of a source with "size": 2 and one with "size": 1',
     instead="Give all ranges of a reduction, or of a pair, the same size.",
@@ -177,7 +180,7 @@ F487 = Rule(
     "F487",
     "reduce-op",
     what="An operation reduces with an operation other than sum.",
-    why="By its source, the parser of MSCCL++ 0.9.0 ignores reduce_op: every plan sums.",
+    why="By its source, the parser of MSCCL++ ignores reduce_op: every plan sums.",
     example='"reduce_op": "max"',
     instead="Use sum, or a runtime with this reduction.",
 )
@@ -185,25 +188,25 @@ F488 = Rule(
     "F488",
     "silent-signal",
     what="A put with signal (pws, pwsf) is on a memory channel.",
-    why="By its source, MSCCL++ 0.9.0 performs the put there, but never signals: the receiver "
+    why="By its source, MSCCL++ performs the put there, but never signals: the receiver "
     "waits forever.",
     example='{"name": "pws", "channel_type": "memory", ...}',
     instead="Write a put, a nop and a signal.",
 )
 F489 = Rule(
     "F489",
-    "wrong-port-offset",
-    what="The executor computes a wrong address for an operation on a port channel: pwsf or ppkt.",
-    why="By its source, MSCCL++ 0.9.0 passes the address of a table as the offset of a pwsf's "
-    "source, and mistakes the source of a ppkt for a buffer of another plan.",
-    example='{"name": "pwsf", "channel_type": "port", ...}',
-    instead="Use pws; write packets with cpkt and push them with rppkt.",
+    "wrong-port-source",
+    what="A ppkt is on a port channel, where the executor takes its source from another plan.",
+    why="By its source, MSCCL++ numbers the buffers of all plans of an executor, but takes the "
+    "source of a ppkt for a buffer of the first one.",
+    example='{"name": "ppkt", "channel_type": "port", ...}',
+    instead="Write packets with cpkt and push them with rppkt.",
 )
 F490 = Rule(
     "F490",
     "swapped-offsets",
     what="The source and the destination of a get have different offsets.",
-    why="By its source, MSCCL++ 0.9.0 reads the source at the offset of the destination, and "
+    why="By its source, MSCCL++ reads the source at the offset of the destination, and "
     "writes the destination at the offset of the source.",
     example='a get from {"buffer_id": 0, "index": 1} to {"type": "s", "index": 0}',
     instead="Use the same index on both sides, or let the other rank put.",
@@ -212,7 +215,7 @@ F491 = Rule(
     "F491",
     "mixed-sources",
     what="The sources of a put or ppkt on a memory channel are in different buffers.",
-    why="By its source, MSCCL++ 0.9.0 reads all of them from the buffer of the first source.",
+    why="By its source, MSCCL++ reads all of them from the buffer of the first source.",
     example='a put with the sources {"type": "i", ...} and {"type": "s", ...}',
     instead="Write one operation for each buffer.",
 )
@@ -220,7 +223,7 @@ F492 = Rule(
     "F492",
     "packets-outside-scratch",
     what="An operation reads or writes packets outside of the scratch.",
-    why="By its source, MSCCL++ 0.9.0 takes packets from the scratch whatever the type is, and "
+    why="By its source, MSCCL++ takes packets from the scratch whatever the type is, and "
     "adds the offset of the scratch to remote ones.",
     example='a ppkt to a remote buffer with "type": "o"',
     instead="Send packets to the scratch, and unpack them there.",
@@ -230,7 +233,7 @@ F493 = Rule(
     "wrong-half-of-scratch",
     what="A plan with use_double_scratch_buffer accesses scratch without packets: by an operation "
     "on another rank, through a port or a switch.",
-    why="By its source, MSCCL++ 0.9.0 uses the second half of the scratch in every other call, "
+    why="By its source, MSCCL++ uses the second half of the scratch in every other call, "
     "but these operations always access the first half.",
     example='"use_double_scratch_buffer": true and a put to a remote buffer with "type": "s"',
     instead="Set use_double_scratch_buffer to false, or use packets.",
@@ -240,7 +243,7 @@ F494 = Rule(
     "shifted-remote-buffer",
     what="A plan in place accesses another rank's buffer that begins at the rank's own part: the "
     "input of an AllGather, the output of a ReduceScatter.",
-    why="By its source, MSCCL++ 0.9.0 computes addresses in other ranks' memory from the place of "
+    why="By its source, MSCCL++ computes addresses in other ranks' memory from the place of "
     "the rank's own buffer, which differs.",
     example='an AllGather with "inplace": true and a remote buffer with "type": "i"',
     instead="Access the larger buffer, with the index of the rank's part.",
@@ -250,7 +253,7 @@ F495 = Rule(
     "pipeline-range",
     what="An operation inside a pipeline can't be executed in units: its ranges differ from the "
     "pipeline's num_chunks, or it moves packets, or it is itself a pipeline.",
-    why="By its source, MSCCL++ 0.9.0 moves memory past the end of shorter ranges, repeats a "
+    why="By its source, MSCCL++ moves memory past the end of shorter ranges, repeats a "
     "whole packet operation in every iteration, and crashes at inner pipelines.",
     example='"num_chunks": 2 and an inner operation with "size": 1',
     instead="Give all inner ranges num_chunks chunks, and move other operations out of the "
@@ -269,7 +272,7 @@ F497 = Rule(
     "F497",
     "idle-flush",
     what="Remark: a flush has no effect.",
-    why="By its source, MSCCL++ 0.9.0 flushes as many channels as the operation has destinations, "
+    why="By its source, MSCCL++ flushes as many channels as the operation has destinations, "
     "which is none. So the sources of a push may be overwritten only after a signal from its "
     "receiver.",
     example='{"name": "flush", "channel_type": "port", "channel_ids": [0]}',
@@ -278,7 +281,7 @@ F497 = Rule(
 F498 = Rule(
     "F498",
     "ignored-key",
-    what="Remark: MSCCL++ 0.9.0 does not read a key of the file.",
+    what="Remark: MSCCL++ does not read a key of the file.",
     why="It may belong to another version, in which the plan has another meaning.",
     example='"chunk_groups": 2',
     instead="Remove the key, or check the version of the executor.",

@@ -64,10 +64,9 @@ FORMATS: Mapping[str, RuntimeFormat] = MappingProxyType(
 )
 """The formats by suffix."""
 
-TARGETS: Mapping[str, Target] = MappingProxyType(
-    {target.name: target for form in FORMATS.values() for target in form.targets}
-)
-"""The runtimes that read these files, by name."""
+TARGETS: Mapping[str, Target] = MappingProxyType({**msccl_xml.TARGETS, **mscclpp.TARGETS})
+"""The runtimes that read these files, by name. A name with a version, as mscclpp@v0.9.0, is one
+version of a runtime; without it, it is the newest one."""
 
 
 def target_named(target: str | Target) -> Target:

@@ -27,14 +27,19 @@ NO_LIMIT = 1 << 40
 class Target:
     """A runtime that reads files of one format; formats add its limits and names.
 
-    name: its name. suffix: the suffix of its files, see `Format`.
+    name: its name. suffix: the suffix of its files, see `Format`. version: one of the versions of
+    the runtime that execute files differently; "" if only one is known.
     """
 
     name: str
     suffix: str
+    version: str = field(default="", kw_only=True)
 
     def __repr__(self) -> str:
-        return f"Target({self.name})"
+        return f"Target({self})"
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
 
     def last_size(self, max_bytes: int | None) -> int | None:
         """The last size of calls for which it chooses a file with this limit; None for no limit.
@@ -205,6 +210,11 @@ class RuntimeFormat(Format):
     one_sided: bool = False
 
     @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of its targets, without versions."""
+        return tuple(dict.fromkeys(one.name for one in self.targets))
+
+    @property
     def only_target(self) -> Target | None:
         """The target that gives a one-sided plan its meaning; None if files have one of their own,
         whatever a target makes of them."""
@@ -252,7 +262,7 @@ def target_among(
     if found is None:
         text, remedy = repr(target), ""
         if isinstance(target, Target):
-            text = f"{target.name}, which reads {target.suffix}"
+            text = f"{target}, which reads {target.suffix}"
             remedy = f"Name one of the expected targets, or a file that ends in {target.suffix}."
         raise F440.error(
             at=Place(detail="target"), expected=" or ".join(targets), found=text, remedy=remedy

@@ -61,7 +61,7 @@ class Condition:
     """A circumstance under which a proof holds.
 
     about: what it concerns: "place", "root", "counts", "sizes", "slots", "slot sizes", "input",
-        "chunks", "allocations", "hosts", "calls" or "buffers".
+        "chunks", "allocations", "hosts", "calls", "buffers" or "version".
     text: the circumstance in words, such as "in place" or "2 slots a connection or more".
     demand: what `text` says, as values, if another condition could contradict it. None for a
         condition that a call, or the same call again and again, meets on large enough hardware,

@@ -14,7 +14,7 @@ from sley.formats.msccl_xml.targets import SUFFIX, TARGETS
 from sley.formats.msccl_xml.writer import check, write
 from sley.ir.words import Allocation, LoopOrder
 
-__all__ = ["FORMAT", "check", "executions", "read", "write"]
+__all__ = ["FORMAT", "TARGETS", "check", "executions", "read", "write"]
 
 FORMAT = RuntimeFormat(
     name="MSCCL XML",

@@ -17,7 +17,7 @@ from sley.formats.mscclpp.reader import executions, read
 from sley.formats.mscclpp.targets import SUFFIX, TARGETS
 from sley.formats.mscclpp.writer import check, write
 
-__all__ = ["FORMAT", "check", "executions", "read", "write"]
+__all__ = ["FORMAT", "TARGETS", "check", "executions", "read", "write"]
 
 FORMAT = RuntimeFormat(
     name="MSCCL++ execution plan",
@@ -26,6 +26,6 @@ FORMAT = RuntimeFormat(
     read=read,
     check=check,
     executions=executions,
-    targets=tuple(TARGETS.values()),
+    targets=tuple(dict.fromkeys(TARGETS.values())),
     one_sided=True,
 )

@@ -1,9 +1,10 @@
-"""Checks: refuse a raw plan that MSCCL++ 0.9.0 would not load, or would execute wrongly."""
+"""Checks: refuse a raw plan that a version of MSCCL++ would not load, or would execute wrongly."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sley.errors import Place, Rule, counted
 from sley.errors.formats import F457
@@ -11,6 +12,7 @@ from sley.errors.mscclpp import (
     F473,
     F475,
     F476,
+    F478,
     F479,
     F480,
     F481,
@@ -38,7 +40,7 @@ from sley.formats.mscclpp.raw import (
     RawRange,
     place_of,
 )
-from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
+from sley.formats.mscclpp.targets import LOCAL_MEMORIES, VERSIONS, PlanTarget
 from sley.formats.mscclpp.words import (
     ACQUIRE,
     BARRIER,
@@ -82,6 +84,21 @@ def check(raw: RawPlan, target: PlanTarget) -> None:
                 problems.raise_full()
         _check_barriers(raw, rank, gpu, problems)
     problems.raise_any()
+
+
+def refuse_absent(problems: Problems, at: Place, name: str, target: PlanTarget) -> None:
+    """Adds the problem (F478) of an operation that a later version of the target has, if so."""
+    first = target.lacks(name)
+    if first is not None:
+        later = replace(target, version=first)
+        problems.add(
+            F478,
+            at,
+            expected=f"an operation of {target} ({target.commit})",
+            found=f"{name}, which came with {VERSIONS[first]}",
+            remedy=f"Name the version of the executor, if it is a later one, such as {later}. For "
+            "this one compile the plan with messages: --no-switches, or switches=False.",
+        )
 
 
 def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
@@ -134,7 +151,8 @@ def _check_scratch(raw: RawPlan, problems: Problems) -> None:
     remote = {
         rank
         for rank, gpu in enumerate(raw.gpus)
-        if any(entry.buffer == Buffer.SCRATCH for entry in gpu.remote)
+        if Buffer.SCRATCH in [entry.buffer for entry in gpu.remote]
+        or Buffer.SCRATCH in [group.buffer for group in gpu.groups]
     }
     for rank in sorted(remote):
         own = raw.gpus[rank].scratch_chunks
@@ -170,7 +188,6 @@ def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) 
     for name in ("input_chunks", "output_chunks"):
         if getattr(gpu, name) < 1:
             problems.add(F475, at, expected=f"{name} to be at least 1", found="0")
-    _check_length(problems, at, "semaphores", gpu.semaphores, target.semaphores)
     _check_length(problems, at, "port channels", gpu.peers[PORT], target.port_channels)
     most = target.port_memories - LOCAL_MEMORIES
     if gpu.port_buffers > most:
@@ -274,6 +291,10 @@ class _Operation:
 
     def check(self) -> None:
         op = self.op
+        before = len(self.problems)
+        refuse_absent(self.problems, self.at, op.name, self.target)
+        if len(self.problems) > before:
+            return
         if op.reduce_op not in ("", "sum"):
             self._problem(F487, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}")
         if op.name not in MOVES and (op.sources or op.destinations):
@@ -344,7 +365,7 @@ class _Operation:
 
     def _check_semaphores(self) -> None:
         ids, has = self.op.semaphores, len(self.gpu.semaphores)
-        limit = self.target.semaphores
+        limit = self.target.semaphores_per_operation
         _check_length(self.problems, self.at, "semaphores in an operation", ids, limit)
         if any(one >= has for one in ids):
             self._problem(F484, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
@@ -361,10 +382,8 @@ class _Operation:
         if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH) and op.channel_type == MEMORY:
             self._problem(F488, "a port channel", f"{op.name} on a memory channel")
             return
-        if op.channel_type == PORT and op.name in (PUT_SIGNAL_FLUSH, PUT_PACKETS):
-            self._problem(
-                F489, f"a {op.name} on a memory channel, or a {PUT_SIGNAL}", "a port channel"
-            )
+        if op.channel_type == PORT and op.name == PUT_PACKETS:
+            self._problem(F489, f"a {op.name} on a memory channel", "a port channel")
             return
         if move.channels and not self._check_channel_type(move.channels):
             return
@@ -416,7 +435,7 @@ class _Operation:
             self._problem(F479, "a channel for each destination", found)
         if len(self.problems) > before:
             return
-        if op.name == PUT_SIGNAL:
+        if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH):
             self._check_ends()
         for channel, one in zip(op.channel_ids, op.destinations, strict=True):
             peer = self.gpu.peers[PORT][self.block.channels[PORT][channel]]

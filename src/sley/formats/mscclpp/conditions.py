@@ -1,4 +1,4 @@
-"""Conditions: the circumstances under which MSCCL++ 0.9.0 executes a plan as it was read."""
+"""Conditions: the circumstances under which MSCCL++ executes a plan as it was read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sley.formats.mscclpp.accesses import accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import RawGroup, RawPlan
-from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
+from sley.formats.mscclpp.targets import FIRST, FLUSHED_PUT, LOCAL_MEMORIES, VERSIONS, PlanTarget
 from sley.formats.mscclpp.words import (
     GET,
     GROUP_REDUCE_STORE,
-    GROUP_STORE,
     MEMORY,
     MOVES,
     PORT,
+    PUT_SIGNAL_FLUSH,
     REDUCTIONS,
     Operand,
 )
@@ -36,7 +36,8 @@ _MOST = (1 << 32) - 1
 def conditions(
     raw: RawPlan, collective: Collective, cutting: Cutting, target: PlanTarget
 ) -> tuple[Condition, ...]:
-    """The conditions of a file: about chunks, sizes, allocations, hosts, buffers and calls."""
+    """The conditions of a file: about chunks, sizes, allocations, hosts, buffers, calls and the
+    version."""
     return (
         _about_chunks(raw, cutting, target),
         *_about_sizes(raw, collective, cutting),
@@ -44,6 +45,7 @@ def conditions(
         *(Condition("hosts", text) for text in _about_hosts(raw)),
         *sorted(_about_buffers(raw), key=str),
         *_about_calls(raw, target),
+        *(Condition("version", text) for text in _about_versions(raw, target)),
     )
 
 
@@ -89,12 +91,14 @@ def _about_allocations(raw: RawPlan, collective: Collective) -> Iterator[Conditi
     yield Condition(
         "allocations", "allocations of less than 4 GiB", ChunkBytes(most=_MOST // chunks)
     )
+    is_halved = raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus)
     if any(_is_sized_by_calls(raw, group) for gpu in raw.gpus for group in gpu.groups):
         # A switch channel has the size of the lowest rank's buffer.
         yield Condition("allocations", "allocations of one size on all ranks")
-    elif raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus):
+    elif is_halved:
         enough = "" if end is None else f", or of {sizes_text(end, None)}"
         yield Condition("allocations", f"allocations of one size on all ranks{enough}")
+    if is_halved:
         copies = 2 * (2 if raw.protocol is Protocol.LL else 1)
         scratch = raw.gpus[0].scratch_chunks * copies
         unit = 2 * raw.alignment // gcd(2 * raw.alignment, scratch)
@@ -200,10 +204,22 @@ def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
             yield Condition("buffers", text, Offset(buffer, every))
 
 
+def _about_versions(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
+    """The first version that executes the file in this way, if it is not the oldest one."""
+    names = {op.name for *_, op in all_operations(raw)}
+    if PUT_SIGNAL_FLUSH in names and not target.lacks(FLUSHED_PUT):
+        names.add(FLUSHED_PUT)
+    used = [word for word in FIRST if word in names]
+    if used:
+        first = max((VERSIONS[FIRST[word]] for word in used), key=lambda commit: commit.day)
+        words = ", ".join(word for word in used if VERSIONS[FIRST[word]] == first)
+        yield f"an executor of {first.day} or later, from commit {first.name} on, for {words}"
+
+
 def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[Condition]:
     if any(op.name in REDUCTIONS for *_, op in all_operations(raw)):
         yield Condition("calls", "sum", Choice.one_of("reduction", "sum"))
-    if any(op.name in (GROUP_REDUCE_STORE, GROUP_STORE) for *_, op in all_operations(raw)):
+    if any(op.name == GROUP_REDUCE_STORE for *_, op in all_operations(raw)):
         bits = Choice.one_of("element bits", 16, 32)
         yield Condition("calls", "elements of 16 or 32 bits", bits)
     yield from (Condition("calls", text) for text in _about_series_of_calls(raw, target))

@@ -1,6 +1,6 @@
 """Cutting: the parts of a chunk that blocks with tbg_info and iterations of pipelines move.
 
-The executor cuts ranges in units of buffer_alignment (MSCCL++ 0.9.0, by reading): part g of k
+The executor cuts ranges in units of buffer_alignment (MSCCL++, by reading): part g of k
 begins at unit g * (n // k) + min(g, n % k) of the range's n.
 """
 

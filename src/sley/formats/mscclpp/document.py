@@ -1,4 +1,4 @@
-"""Document: the object of a JSON text, in bounded memory, as MSCCL++ 0.9.0 reads it with
+"""Document: the object of a JSON text, in bounded memory, as MSCCL++ reads it with
 nlohmann::json: no NaN, no numbers beyond a double, and surrogates only in pairs."""
 
 from __future__ import annotations

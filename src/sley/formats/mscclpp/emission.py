@@ -220,8 +220,7 @@ class _Stream:
     def acquire(self, semaphores: Sequence[int]) -> None:
         """Waits for other blocks of the rank."""
         self.flush()
-        self._take_threads(semaphores, wait=True)
-        self.steps.append(Step(ACQUIRE, semaphores=tuple(semaphores)))
+        self._add_by_semaphore(ACQUIRE, semaphores)
         self._unmet = self._waited = True
 
     def barrier(self, number: int) -> None:
@@ -233,8 +232,15 @@ class _Stream:
         """Lets other blocks of the rank continue."""
         self.flush()
         self.nop()
-        self._take_threads(semaphores, wait=False)
-        self.steps.append(Step(RELEASE, semaphores=tuple(semaphores)))
+        self._add_by_semaphore(RELEASE, semaphores)
+
+    def _add_by_semaphore(self, name: str, semaphores: Sequence[int]) -> None:
+        """Adds an operation in which each semaphore has a thread of its own, or several."""
+        limit = self._target.semaphores_per_operation
+        for k in range(0, len(semaphores), limit):
+            part = tuple(semaphores[k : k + limit])
+            self._take_threads(part, wait=name == ACQUIRE)
+            self.steps.append(Step(name, semaphores=part))
 
     def _cells(self, item: Range) -> Iterator[int]:
         """The cells of a range of this rank; of others none, since only this block uses them."""

@@ -1,7 +1,6 @@
 """Fitting: the parts of an execution plan for a Plan, within the tables of MSCCL++'s executor.
 
-Blocks with too many operations are cut, and blocks are merged where a GPU lacks semaphores, until
-everything fits or nothing more can be done.
+Blocks with too many operations are cut, until everything fits or nothing more can be done.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from sley.errors.formats import F443, F451, F456
 from sley.errors.mscclpp import F475, F481, F482
 from sley.formats.format import refuse_varying_counts
 from sley.formats.mscclpp.analysis import Analysis
+from sley.formats.mscclpp.checks import refuse_absent
 from sley.formats.mscclpp.emission import Step, Steps, emit
 from sley.formats.mscclpp.placing import Placing, Range, place
 from sley.formats.mscclpp.switching import Switching
@@ -27,7 +27,6 @@ from sley.formats.mscclpp.threadblocks import (
     Channel,
     ThreadBlocks,
     arrange,
-    merge_blocks,
 )
 from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT, PROTOCOLS, SWITCH
 from sley.formats.problems import Problems
@@ -151,33 +150,26 @@ def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
 def _blocks(
     analysis: Analysis, placing: Placing, target: PlanTarget, problems: Problems
 ) -> tuple[ThreadBlocks, list[Steps]]:
-    """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
-    and blocks with too many operations cut. Raises the problems of blocks and GPUs for which that
-    is not enough."""
+    """The blocks and their steps: the plan's own blocks, those with too many operations cut. Raises
+    the problems of blocks and GPUs for which that is not enough."""
     plan, switching = analysis.plan, analysis.switching
-    limits = [target.semaphores] * plan.collective.ranks
-    while True:
-        whole = merge_blocks(analysis, limits)
-        blocks = arrange(analysis, whole)
-        emitted = emit(plan, switching, placing, blocks, target)
-        steps = _steps_of_whole(emitted, blocks, target)
-        long = list(zip(whole, steps, strict=True))
-        for reserved in _RESERVED:
-            if all(len(of.steps) <= target.operations for of in steps):
-                break
-            parts = [part for block in long for part in _cut(*block, target, reserved)]
-            blocks = arrange(analysis, parts)
-            # More parts need no fewer semaphores and barriers, but fewer channels.
-            if _lacks_numbers(blocks, target):
-                break
-            if not _lacks_channels(blocks, target):
-                steps = list(emit(plan, switching, placing, blocks, target))
-        # Parts of two blocks may need more than one semaphore.
-        excess = [number - target.semaphores for number in blocks.semaphores]
-        if not any(more > 0 < limits[rank] for rank, more in enumerate(excess)):
-            _check_arrangement(plan, blocks, target, problems)
-            return blocks, steps
-        limits = [max(of - max(more, 0), 0) for of, more in zip(limits, excess, strict=True)]
+    ends = pairwise(plan.block_offset.tolist())
+    whole = [BlockPart(list(range(*rows))) for rows in ends if rows[0] < rows[1]]
+    blocks = arrange(analysis, whole)
+    steps = _steps_of_whole(emit(plan, switching, placing, blocks, target), blocks, target)
+    long = list(zip(whole, steps, strict=True))
+    for reserved in _RESERVED:
+        if all(len(of.steps) <= target.operations for of in steps):
+            break
+        parts = [part for block in long for part in _cut(*block, target, reserved)]
+        blocks = arrange(analysis, parts)
+        # More parts need no fewer barriers, but fewer channels.
+        if max(blocks.barriers) > target.barriers:
+            break
+        if not _lacks_channels(blocks, target):
+            steps = list(emit(plan, switching, placing, blocks, target))
+    _check_arrangement(plan, blocks, target, problems)
+    return blocks, steps
 
 
 def _steps_of_whole(
@@ -199,11 +191,6 @@ def _steps_of_whole(
     return steps
 
 
-def _lacks_numbers(blocks: ThreadBlocks, target: PlanTarget) -> bool:
-    """Whether a GPU lacks semaphores or barriers."""
-    return max(blocks.semaphores) > target.semaphores or max(blocks.barriers) > target.barriers
-
-
 def _channels_of(blocks: ThreadBlocks, block: int, *, port: bool) -> int:
     return sum(channel.port is port for channel in blocks.channels[block])
 
@@ -220,7 +207,7 @@ def _lacks_channels(blocks: ThreadBlocks, target: PlanTarget) -> bool:
 def _check_arrangement(
     plan: Plan, blocks: ThreadBlocks, target: PlanTarget, problems: Problems
 ) -> None:
-    """Refuses blocks with too many channels, and GPUs that lack semaphores or barriers."""
+    """Refuses blocks with too many channels, and GPUs that lack barriers."""
     for block, rows in enumerate(blocks.rows):
         for port in (False, True):
             number = _channels_of(blocks, block, port=port)
@@ -229,7 +216,6 @@ def _check_arrangement(
                     f"at most {target.channels} {PORT if port else MEMORY} channels in a block"
                 )
                 problems.add(F482, plan.place(rows[0]), expected=expected, found=f"{number}")
-    _check_numbers("semaphores", blocks.semaphores, target.semaphores, problems)
     _check_numbers("barriers", blocks.barriers, target.barriers, problems)
     problems.raise_any()
 
@@ -261,11 +247,13 @@ def _cut(block: BlockPart, steps: Steps, target: PlanTarget, reserved: int) -> l
 
 
 def _check_tables(parts: Parts, target: PlanTarget, problems: Problems) -> None:
-    """Refuses blocks with more operations and references, and GPUs with more ports, than the
-    executor's tables have."""
+    """Refuses operations that the executor lacks, and blocks with more operations and references,
+    and GPUs with more ports, than its tables have."""
     blocks = parts.blocks
     for b, of in enumerate(parts.steps):
         at = parts.plan.place(blocks.rows[b][0])
+        for name in sorted({step.name for step in of.steps}):
+            refuse_absent(problems, at, name, target)
         if len(of.steps) > target.operations:
             problems.add(
                 F481,

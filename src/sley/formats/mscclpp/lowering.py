@@ -1,14 +1,14 @@
 """Lowering: the operations of a file as rows of the one-sided machine.
 
-One operation becomes a row for each of its threads, or one for all of them (MSCCL++ 0.9.0, by
-reading). The iterations of a pipeline follow one another.
+One operation becomes a row for each of its threads, or one for all of them (MSCCL++, by reading).
+The iterations of a pipeline follow one another.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from sley.errors.mscclpp import F485, F494
 from sley.formats.mscclpp.accesses import Access, accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
+from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
 from sley.formats.mscclpp.words import (
     ACQUIRE,
     BARRIER,
@@ -28,6 +29,7 @@ from sley.formats.mscclpp.words import (
     PIPELINE,
     PORT,
     PUT_SIGNAL,
+    PUT_SIGNAL_FLUSH,
     RELAXED,
     RELEASE,
     SIGNALS,
@@ -44,12 +46,14 @@ MAX_ROWS = 1_000_000
 """Limit of the rows of operations, and of those of ranges."""
 
 
-def lower(raw: RawPlan, collective: Collective, cutting: Cutting) -> OneSidedPlan:
+def lower(
+    raw: RawPlan, collective: Collective, cutting: Cutting, target: PlanTarget
+) -> OneSidedPlan:
     """The plan of a checked file. collective: with the chunks of the file. Errors: F403, F485,
     F494."""
     _check_ranges(raw, collective)
     _check_rows(raw, cutting)
-    rows = _Rows(raw, cutting)
+    rows = _Rows(raw, cutting, target)
     for rank, gpu in enumerate(raw.gpus):
         for block in gpu.blocks:
             rows.begin(rank)
@@ -101,7 +105,7 @@ def _check_rows(raw: RawPlan, cutting: Cutting) -> None:
                 times = cutting.iterations(op) if op.unit_bytes else 1
                 for one in op.inner or (op,):
                     lanes = len(one.channel_ids) + len(one.semaphores)
-                    operations += times * max(2 * lanes, 1)
+                    operations += times * max(3 * lanes, 1)
                     ranges += times * sum(
                         len(access.ranks) for access in accesses_of(gpu, rank, block, one)
                     )
@@ -126,9 +130,10 @@ def _numbers_of_equal(values: Sequence[int]) -> list[int]:
 class _Rows:
     """The rows of a plan so far."""
 
-    def __init__(self, raw: RawPlan, cutting: Cutting) -> None:
+    def __init__(self, raw: RawPlan, cutting: Cutting, target: PlanTarget) -> None:
         self.raw = raw
         self.cutting = cutting
+        self.flushes = target.lacks(FLUSHED_PUT) is None
         self.operations: Columns = {name: array("q") for name in Operations.column_names()}
         self.ranges: Columns = {name: array("q") for name in Ranges.column_names()}
         self.words: dict[str, int] = {}
@@ -171,11 +176,16 @@ class _Rows:
         row["word"].append(self.words.setdefault(op.name, len(self.words)))
         row["source"].append(self.lines.setdefault(op.line, len(self.lines)))
 
-    def add_move(self, spans: Iterable[_Span]) -> None:
-        """Adds a move of the last row."""
+    def add_move(self, spans: Sequence[_Span]) -> None:
+        """Adds a move of the last row. Packets that it writes where it alone reads them, as a
+        gstorepkt does on its own rank, stay as they are, so it doesn't write them."""
         row, operation = self.ranges, len(self.operations["action"]) - 1
+        read = [span for span in spans if not span.access.writes]
+        kept = {(*read[0].access.ranks, *read[0].place)} if len(read) == 1 else set()
         for span in spans:
             for rank in span.access.ranks:
+                if span.access.writes and span.access.kind.packet and (rank, *span.place) in kept:
+                    continue
                 row["operation"].append(operation)
                 row["move"].append(self._moves)
                 row["writes"].append(span.access.writes)
@@ -244,6 +254,11 @@ class _Span(NamedTuple):
     access: Access
     begin: int
     size: int
+
+    @property
+    def place(self) -> tuple[Buffer, bool, int, int]:
+        """Its place on a rank, and whether it holds packets."""
+        return self.access.buffer, self.access.kind.packet, self.begin, self.size
 
 
 class _Block:
@@ -338,10 +353,13 @@ class _Block:
                 rows.add(op, Action.JOIN)
                 sources *= len(destinations)
             for thread, pair in enumerate(zip(sources, destinations, strict=True)):
-                rows.add(op, Action.PUSH, thread=thread, port=self._port(op, thread))
+                port = self._port(op, thread)
+                rows.add(op, Action.PUSH, thread=thread, port=port)
                 rows.add_move(pair)
-                if op.name == PUT_SIGNAL:
+                if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH):
                     self._signal(op, thread)
+                if op.name == PUT_SIGNAL_FLUSH and rows.flushes:
+                    rows.add(op, Action.FLUSH, thread=thread, port=port)
             return
         rows.add(op, Action.MOVE)
         if move.paired:

@@ -375,7 +375,7 @@ class _Reader:
             head = RawOperation("?", number, head.line)
             fields.place = place_of(self.file, rank, block, head)
             near = did_you_mean(name, NAMES)
-            fields.problem(F478, "an operation of MSCCL++ 0.9.0", f"name: {show(name)}", near)
+            fields.problem(F478, "an operation of MSCCL++", f"name: {show(name)}", near)
             return head
         self._check_keys(fields, name)
         channel_type = fields.word("channel_type", _TYPES_OR_NONE, "none")
@@ -443,7 +443,7 @@ def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
     """A remark for each key that the executor does not read (F498)."""
     return [
         F498.diagnostic(
-            at=place, expected="only keys that MSCCL++ 0.9.0 reads", found=f"the key {show(key)}"
+            at=place, expected="only keys that MSCCL++ reads", found=f"the key {show(key)}"
         )
         for key, place in raw.ignored.items()
     ]

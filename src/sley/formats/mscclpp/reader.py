@@ -57,8 +57,8 @@ def read(
     file: str | None = None,
     units: int = 1,
 ) -> Imported:
-    """The plan of an execution plan's file (a path, or its text), as MSCCL++ 0.9.0 executes it,
-    with remarks on the file and its size range.
+    """The plan of an execution plan's file (a path, or its text), as the newest version of MSCCL++
+    executes it, with remarks on the file and its size range.
 
     collective: the algorithm's collective, instead of the file's; required for "custom".
     in_place: whether the algorithm is in place, by default as the file says.
@@ -71,7 +71,7 @@ def read(
     raw, notes, collective = _read(source, target, collective, in_place, root, file)
     cutting = cut(raw, units, target)
     _check_calls(raw, collective, cutting)
-    plan = _plan_of(raw, collective, cutting)
+    plan = _plan_of(raw, collective, cutting, target)
     return Imported(plan, notes, raw.min_bytes, raw.max_bytes)
 
 
@@ -104,7 +104,7 @@ def executions(
     called = [k for k, one in enumerate(holds) if not contradiction(one, collective)]
     # Without any, the proof of the first one is refused, and says what contradicts what.
     found = [
-        Execution(_plan_of(raw, collective, cuttings[k]), conditions=holds[k])
+        Execution(_plan_of(raw, collective, cuttings[k], target), conditions=holds[k])
         for k in called or [0]
     ]
     return Executions(tuple(found), notes)
@@ -147,10 +147,12 @@ def _check_calls(raw: RawPlan, collective: Collective, cutting: Cutting) -> None
         )
 
 
-def _plan_of(raw: RawPlan, collective: Collective, cutting: Cutting) -> OneSidedPlan:
+def _plan_of(
+    raw: RawPlan, collective: Collective, cutting: Cutting, target: PlanTarget
+) -> OneSidedPlan:
     """The plan of a cutting. Errors: F403, F485, F494."""
     _check_size(raw, cutting.parts)
-    return lower(raw, collective, cutting)
+    return lower(raw, collective, cutting, target)
 
 
 def _check_size(raw: RawPlan, parts: int, copies: int = 1) -> None:

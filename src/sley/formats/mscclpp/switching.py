@@ -1,6 +1,6 @@
 """Switching: what switch channels do for a plan's instructions with groups of peers.
 
-The executor has two operations of switches (MSCCL++ 0.9.0, by reading): gstore writes own data to
+The executor has two operations of switches (MSCCL++, by reading): gstore writes own data to
 all ranks of a channel, and glres reads the sum of all ranks' data and writes it to all of them. The
 own rank is always one of them.
 """

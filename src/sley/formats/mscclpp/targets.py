@@ -1,14 +1,50 @@
-"""Targets: MSCCL++'s executor of execution plans, with its limits (0.9.0, by reading)."""
+"""Targets: MSCCL++'s executor of execution plans in its versions, with its limits, by reading.
+
+Source: microsoft/mscclpp, src/core/executor and src/core/include/execution_*, at the commits below.
+The repository calls all of them 0.9.0: only a commit or its date tells them apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from sley.formats.format import Target
+from sley.formats.mscclpp.words import GROUP_STORE, GROUP_STORE_PACKETS
 
 SUFFIX = ".json"
+
+
+class Commit(NamedTuple):
+    """A commit of MSCCL++. day: its date, as 2026-07-02."""
+
+    name: str
+    day: str
+
+    def __str__(self) -> str:
+        return f"commit {self.name} of {self.day}"
+
+
+VERSIONS: Mapping[str, Commit] = MappingProxyType(
+    {
+        "2026-08": Commit("1f5f065d", "2026-08-20"),
+        "2026-07": Commit("414f6d1a", "2026-07-02"),
+        "2026-06": Commit("dc0b8d75", "2026-06-19"),
+        "v0.9.0": Commit("ed565ceb", "2026-04-08"),
+    }
+)
+"""The versions whose rules are known, the newest first. docs/mscclpp.md has what differs."""
+
+FLUSHED_PUT = "the flush of a pwsf"
+"""A capability: before it, the executor performs a pwsf as a pws."""
+
+FIRST: Mapping[str, str] = MappingProxyType(
+    {FLUSHED_PUT: "2026-06", GROUP_STORE: "2026-07", GROUP_STORE_PACKETS: "2026-07"}
+)
+"""The version whose commit is the first to have an operation, or another capability; all others are
+in all versions."""
 
 LOCAL_MEMORIES = 3
 """The memories of a plan on its own GPU that ports can name: input, output and scratch."""
@@ -18,12 +54,13 @@ LOCAL_MEMORIES = 3
 class PlanTarget(Target):
     """An executor of execution plans, and its tables.
 
+    commit: the commit of its version.
     operations: limit of the operations of a block, with those inside of pipelines.
     channels, references: limits of the channels of a type, and of the references to remote buffers
         of a type, of a block.
-    channels_per_operation, buffers_per_operation: limits of the channels of an operation, and of
-        its sources, and of its destinations.
-    semaphores, barriers: limits of those of a GPU.
+    channels_per_operation, buffers_per_operation, semaphores_per_operation: limits of the channels
+        of an operation, of its sources and of its destinations, and of its semaphores.
+    barriers: limit of the barriers of a GPU.
     port_memories, port_channels: limits of the memories and channels that the triggers of ports can
         name, of all plans of a process. Three memories of each plan are local.
     threads: limit of the threads of a block.
@@ -34,12 +71,13 @@ class PlanTarget(Target):
         chunks.
     """
 
+    commit: Commit
     operations: int
     channels: int
     references: int
     channels_per_operation: int
     buffers_per_operation: int
-    semaphores: int
+    semaphores_per_operation: int
     barriers: int
     port_memories: int
     port_channels: int
@@ -49,16 +87,27 @@ class PlanTarget(Target):
     vector_bytes: int
     shared_scratch_bytes: int
 
+    def lacks(self, capability: str) -> str | None:
+        """The first version that has an operation, or another capability of FIRST, if it is later
+        than this one."""
+        first = FIRST.get(capability)
+        is_later = first is not None and VERSIONS[first].day > self.commit.day
+        return first if is_later else None
+
+
+_NEWEST = next(iter(VERSIONS))
 
 MSCCLPP = PlanTarget(
     name="mscclpp",
     suffix=SUFFIX,
+    version=_NEWEST,
+    commit=VERSIONS[_NEWEST],
     operations=64,
     channels=16,
     references=16,
     channels_per_operation=8,
     buffers_per_operation=10,
-    semaphores=16,
+    semaphores_per_operation=16,
     barriers=16,
     port_memories=1 << 9,
     port_channels=1 << 10,
@@ -69,5 +118,12 @@ MSCCLPP = PlanTarget(
     shared_scratch_bytes=64 << 20,
 )
 
-TARGETS: Mapping[str, PlanTarget] = MappingProxyType({MSCCLPP.name: MSCCLPP})
-"""All targets, by name."""
+TARGETS: Mapping[str, PlanTarget] = MappingProxyType(
+    {MSCCLPP.name: MSCCLPP}
+    | {
+        str(target): target
+        for version, commit in VERSIONS.items()
+        for target in (replace(MSCCLPP, version=version, commit=commit),)
+    }
+)
+"""All targets, by name. The name without a version is the newest one's."""

@@ -1,9 +1,8 @@
 """Thread blocks: which block of the executor performs which instructions of a plan, and their
 channels, semaphores and barriers.
 
-A block of the executor has few operations, and a GPU few semaphores. So a long block of the plan is
-cut into several, which follow one another at barriers. If the waits between the blocks of a rank
-need too many semaphores, blocks that wait for one another become one.
+A block of the executor has few operations. So a long block of the plan is cut into several, which
+follow one another at barriers. Waits between blocks are semaphores, one for each pair of blocks.
 """
 
 from __future__ import annotations
@@ -87,28 +86,6 @@ class BlockPart:
 
     rows: list[int]
     follows: bool = False
-
-
-def merge_blocks(analysis: Analysis, limits: Sequence[int]) -> list[BlockPart]:
-    """The blocks, rank after rank. Those of a rank that wait for one another become one, the
-    shortest first, until at most `limits[rank]` pairs of blocks wait."""
-    plan = analysis.plan
-    group = np.arange(len(plan.block_rank))
-    pairs = np.array(needed_order(analysis), np.int64).reshape(-1, 2)
-    for rank, limit in enumerate(limits):
-        of_rank = plan.block[pairs[plan.rank[pairs[:, 0]] == rank]]
-        while True:
-            waits = np.unique(group[of_rank], axis=0)
-            waits = waits[waits[:, 0] != waits[:, 1]]
-            if len(waits) <= limit:
-                break
-            size = np.bincount(group[plan.block], minlength=len(group))
-            one, other = np.sort(waits[np.argmin(size[waits].sum(axis=1))]).tolist()
-            group[group == other] = one
-    rows: dict[int, list[int]] = defaultdict(list)
-    for row in np.lexsort((np.arange(len(plan.block)), analysis.conflicts.level)).tolist():
-        rows[int(group[plan.block[row]])].append(row)
-    return [BlockPart(rows[block]) for block in sorted(rows)]
 
 
 def needed_order(analysis: Analysis) -> list[tuple[int, int]]:

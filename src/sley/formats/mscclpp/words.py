@@ -68,17 +68,18 @@ class Operand(Enum):
     LOCAL_PACKETS = "a local buffer with packets"
     REMOTE_PACKETS = "a remote buffer with packets"
     SWITCH = "a switch channel"
+    SWITCH_PACKETS = "a switch channel with packets"
 
     @property
     def where(self) -> Where:
-        if self is Operand.SWITCH:
+        if self in (Operand.SWITCH, Operand.SWITCH_PACKETS):
             return Where.SWITCH
         local = self in (Operand.LOCAL, Operand.LOCAL_PACKETS)
         return Where.LOCAL if local else Where.REMOTE
 
     @property
     def packet(self) -> bool:
-        return self in (Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS)
+        return self in (Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS, Operand.SWITCH_PACKETS)
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,10 @@ PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, GET = "put", "pws", "pwsf", "get"
 COPY, REDUCE, REDUCE_SEND = "copy", "re", "res"
 PUT_PACKETS, SEND_PACKETS, UNPACK = "ppkt", "rppkt", "upkt"
 REDUCE_PACKETS, REDUCE_SEND_PACKETS = "repkt", "respkt"
-GROUP_REDUCE_STORE, GROUP_STORE = "glres", "gstore"
+GROUP_REDUCE_STORE, GROUP_STORE, GROUP_STORE_PACKETS = "glres", "gstore", "gstorepkt"
 
 _L, _R, _S = Operand.LOCAL, Operand.REMOTE, Operand.SWITCH
-_LP, _RP = Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS
+_LP, _RP, _SP = Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS, Operand.SWITCH_PACKETS
 _PUT = Move(Operands((), _L), Operands((), _R), paired=True, channels=(MEMORY, PORT))
 
 MOVES: Mapping[str, Move] = MappingProxyType(
@@ -130,9 +131,10 @@ MOVES: Mapping[str, Move] = MappingProxyType(
         "cpkt": Move(Operands((_L,)), Operands((_LP,))),
         GROUP_REDUCE_STORE: Move(Operands((_S,)), Operands((_S,))),
         GROUP_STORE: Move(Operands((_L,)), Operands((_S,))),
+        GROUP_STORE_PACKETS: Move(Operands((_LP,)), Operands((_SP,))),
     }
 )
-"""The operations that move data (MSCCL++ 0.9.0, by reading)."""
+"""The operations that move data (MSCCL++, by reading)."""
 
 REDUCTIONS = frozenset(
     (
@@ -149,7 +151,7 @@ ACQUIRE, RELEASE = "sem_acquire", "sem_release"
 NOP, BARRIER, FLUSH, PIPELINE = "nop", "barrier", "flush", "pipeline"
 
 NAMES = frozenset((*MOVES, *SIGNALS, *WAITS, ACQUIRE, RELEASE, NOP, BARRIER, FLUSH, PIPELINE))
-"""All operations that the parser of MSCCL++ 0.9.0 knows."""
+"""All operations that the parser of any version knows."""
 
 MOVE_KEYS = ("src_buff", "dst_buff", "channel_ids", "tbg_info")
 BARRIER_KEYS = ("barrier_id", "num_threadblocks")

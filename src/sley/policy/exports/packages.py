@@ -30,8 +30,8 @@ PLANS_TOML = "plans.toml"
 def write_package(
     policy: Policy, folder: str | os.PathLike[str], target: str | Target = "executor"
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes the plans of each range for a target (executor, rccl, msccl, mscclpp): one out of
-    place and one in place, with the range's sizes; for mscclpp only those in place.
+    """Writes the plans of each range for a target (executor, rccl, msccl, mscclpp or a version of
+    it): one out of place and one in place, with the range's sizes; for mscclpp only those in place.
 
     folder: an empty or a new one. Returns the files, and remarks on ranges that the target can't
     run, and on the folder as the target's runtime reads it. Errors: D905 if no plan remains, F440,
@@ -51,9 +51,9 @@ def write_package(
 
     rows = [row for row in _rows(policy) if row.in_place or not runtime.one_place]
     written = deployment.write_package(map(part, rows), folder, runtime, lenient=True)
-    remarks = (*_tile_remarks(policy, str(target.name)), *written.remarks)
+    remarks = (*_tile_remarks(policy, str(target)), *written.remarks)
     if not written.paths:
-        raise _nothing(remarks, f"a range whose plan {target.name} can run")
+        raise _nothing(remarks, f"a range whose plan {target} can run")
     return list(written.paths), remarks
 
 
