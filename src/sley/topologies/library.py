@@ -79,6 +79,11 @@ def dgx_a100(nodes: int = 1) -> Topology:
     return machine("dgx-a100", nodes)
 
 
+def dgx_b200(nodes: int = 1) -> Topology:
+    """DGX B200: 8 B200 around NVSwitches, 8 cards of 400 Gb/s."""
+    return machine("dgx-b200", nodes)
+
+
 def dgx_h100(nodes: int = 1) -> Topology:
     """DGX H100: 8 H100 around NVSwitches, 8 cards of 400 Gb/s."""
     return machine("dgx-h100", nodes)
