@@ -151,7 +151,7 @@ class Topology(Value, TopologyMethods):
 
     @cached_property
     def _joined_nodes(self) -> Pairs | None:
-        """The ranks that NVLink links; None if it joins no nodes."""
+        # The ranks that NVLink links; None if it joins no nodes.
         used, node = self.links.kind == LinkKind.NVLINK, self.vertices.node
         fast = TopologyLinks(*(getattr(self.links, n)[used] for n in TopologyLinks.column_names()))
         if (node[fast.src] == node[fast.dst]).all():

@@ -70,8 +70,8 @@ class Links:
     """The links that transfers use (ResCCL 3, communication dependency).
 
     Inside a node, or where NVLink joins nodes, a transfer uses the connection between its ranks;
-    else the network cards of both, one as sender and one as receiver. Parallel parts don't share links, because only
-    several parts together fill one.
+    else the network cards of both, one as sender and one as receiver. Parallel parts don't share
+    links, because only several parts together fill one.
 
     first, second: int32 (transfers,), the links of each transfer, or NONE.
     number: the number of links.

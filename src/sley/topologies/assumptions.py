@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, counted
-from sley.errors.topology import T610
+from sley.errors.topology import T607, T610
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.topologies.library import find_machine
@@ -27,6 +28,8 @@ PCIE_5 = Rate(63.0, 48.0)
 PROCESSORS = Rate(16.0, 16.0)
 """A link between two processors: NCCL's figure for EPYC."""
 
+
+_MOST_PROCESSORS = 256
 
 _POST_US = (1.0, 2.0)
 """NCCL's overhead of a message to the network, by whether the processors are AMD's."""
@@ -107,10 +110,45 @@ def by_device(vendor: str, device: str) -> Generation | None:
     return None
 
 
+_CARD_GBPS = {
+    ("1d0f", "efa0"): 12.5,
+    ("1d0f", "efa1"): 12.5,
+    ("15b3", "1013"): 12.5,
+    ("15b3", "1017"): 12.5,
+    ("15b3", "1019"): 12.5,
+    ("15b3", "101b"): 25.0,
+    ("15b3", "1021"): 50.0,
+    ("15b3", "1023"): 100.0,
+}
+"""The highest speed of cards by vendor and device on PCI: EFA of p4d and p5; ConnectX-4 to 8."""
+
+
+def card_rate(vendor: str, device: str, slot: Rate) -> Rate:
+    """The rate of a card without a known speed: its slot's, but not more than its kind has."""
+    key = (vendor.lower().removeprefix("0x"), device.lower().removeprefix("0x"))
+    most = _CARD_GBPS.get(key, slot.nominal_GBps)
+    if most >= slot.nominal_GBps:
+        return slot
+    return Rate(most, min(most * CARD_SHARE, slot.GBps))
+
+
 def note_assumption(notes: list[Diagnostic], place: Place, found: str) -> None:
     """Appends a remark (T610) about an assumption to `notes`, once for all places."""
     if all(note.found != found for note in notes):
         notes.append(T610.diagnostic(at=place, expected="a complete description", found=found))
+
+
+def join_processors(
+    file: str, node: Node, vertices: list[int], rate: Rate, notes: list[Diagnostic]
+) -> None:
+    """Joins each pair of a host's processors at a rate, with a remark. Errors: T607."""
+    if len(vertices) > _MOST_PROCESSORS:
+        expected = f"at most {_MOST_PROCESSORS} processors with PCIe devices in a host"
+        raise T607.error(at=Place(file), expected=expected, found=str(len(vertices)))
+    for a, b in combinations(vertices, 2):
+        node.join(a, b, LinkKind.PCIE, rate)
+    if len(vertices) > 1:
+        note_assumption(notes, Place(file), f"{rate.GBps:g} GB/s between two processors")
 
 
 @dataclass
@@ -118,7 +156,7 @@ class Import:
     """A node as a file of another tool describes it, and what this file leaves open.
 
     file: the file. found: where its GPUs and cards come from, in words.
-    node: the node. Cards without a known speed have that of their slots.
+    node: the node. Cards without a known speed have their `card_rate`.
     generation: the generation of its GPUs, None if the file doesn't show it.
     open_cards: the cards without a known speed.
     no_nvlink: why the file doesn't show NVLink or xGMI; empty if it would.
@@ -161,7 +199,11 @@ class Import:
         if alone or not self.no_nvlink:
             return
         if like is None or like.node.gpus != node.gpus:
-            more = f"{like.name} has {like.node.gpus} GPUs" if like else "name the machine: like="
+            more = (
+                f"{like.name} has {like.node.gpus} GPUs"
+                if like
+                else "name the machine with FILE,like=MACHINE"
+            )
             self._note(notes, f"no NVLink between GPUs: {self.no_nvlink}; {more}")
             return
         vertex = {gpu: gpu for gpu in range(node.gpus)}
@@ -189,7 +231,9 @@ class Import:
                 node.cards[card] = Rate(min(total[0], slot[0]), min(total[1], slot[1]))
             self._note(notes, f"{_rates_of(node, cards)}, as those of {like.name}")
         else:
-            self._note(notes, f"{_rates_of(node, cards)}, as their PCIe slots: the file has none")
+            self._note(
+                notes, f"{_rates_of(node, cards)}, by their PCIe slots, as the file has no speeds"
+            )
         if len(bundled(node).cards) < len(node.cards):
             self._note(notes, "several cards next to a GPU are one with the sum of their rates")
 
@@ -200,8 +244,8 @@ class Import:
         if self.generation is None:
             self._note(
                 notes,
-                "GPUs compute at an A100's rates: the file doesn't name the GPUs; name the "
-                "machine: like=",
+                "GPUs compute at an A100's rates, as the file doesn't say which they are; name the "
+                "machine with FILE,like=MACHINE",
             )
             model = CostModel()
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from itertools import combinations
 
 from sley.errors import Diagnostic, Place
 from sley.errors.topology import T605, T607
@@ -17,6 +16,8 @@ from sley.topologies.assumptions import (
     Import,
     by_capability,
     by_device,
+    card_rate,
+    join_processors,
     note_assumption,
 )
 from sley.topologies.machine import Machine
@@ -80,10 +81,8 @@ class _Reader:
         """The node and the gaps of the file."""
         for child in self._top.children:
             self._visit(child)
-        for a, b in combinations(self._processors.values(), 2):
-            self._node.join(a, b, LinkKind.PCIE, PROCESSORS)
-        if len(self._processors) > 1:
-            self._assume(f"{PROCESSORS.GBps:g} GB/s between two processors")
+        vertices = list(self._processors.values())
+        join_processors(self._file, self._node, vertices, PROCESSORS, self._notes)
         matrices = [
             one
             for tag in ("distances2", "distances2hetero")
@@ -161,7 +160,8 @@ class _Reader:
             self._node.join(self._gpu[id(element)], above, LinkKind.PCIE, self._rate(element))
         elif id(element) in self._cards:
             rate = self._rate(element)
-            self._node.join(self._node.add_card(rate), above, LinkKind.PCIE, rate)
+            card = self._node.add_card(card_rate(*_ids(element)[1:], rate))
+            self._node.join(card, above, LinkKind.PCIE, rate)
         for child in element.children:
             if child.get("type") in ("Bridge", "PCIDev") and self._leads_to_devices(child):
                 self._hang(child, inner)

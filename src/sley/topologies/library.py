@@ -31,7 +31,7 @@ def machine_names() -> tuple[str, ...]:
 
 def find_machine(name: str) -> Machine:
     """The machine with this name. Errors: T604, which suggests similar names."""
-    if name not in machine_tables():
+    if not isinstance(name, str) or name not in machine_tables():
         raise _unknown(name)
     return _machine(name)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import combinations
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, SleyError
@@ -25,6 +24,8 @@ from sley.topologies.assumptions import (
     by_capability,
     by_device,
     by_target,
+    card_rate,
+    join_processors,
     note_assumption,
 )
 from sley.topologies.machine import Machine
@@ -65,10 +66,12 @@ def machine_from_xml(
 
 
 class _Gpu(NamedTuple):
-    """A GPU: its <gpu>, or its <pci> in a file of the PCIe tree alone; its <pci>; the host."""
+    """A GPU: its <gpu>, or its <pci> in a file of the PCIe tree alone; its <pci>; the number of
+    its <cpu>; the host."""
 
     element: Element
     pci: Element
+    cpu: int
     host: str
 
     @property
@@ -130,8 +133,8 @@ class _Reader:
     def _numbered_gpus(self) -> list[_Gpu]:
         """The GPUs by rank, or by dev if one has no rank, or by bus id without <gpu>."""
         found = [
-            _Gpu(element, pci, cpu.get("host_hash"))
-            for cpu in self._cpus
+            _Gpu(element, pci, i, cpu.get("host_hash"))
+            for i, cpu in enumerate(self._cpus)
             for pci in cpu.all("pci")
             for element in self._gpus_at(pci)
         ]
@@ -150,18 +153,15 @@ class _Reader:
 
     def _add_processors(self) -> None:
         """Adds the processors of the hosts with GPUs, and all that hangs below them."""
-        for i, cpu in enumerate(self._cpus):
-            if cpu.get("host_hash") in self._hosts:
-                host = self._hosts[cpu.get("host_hash")]
-                self._processor[i] = vertex = self._node.add(VertexKind.PCIE, host)
-                for child in cpu.children:
-                    self._hang(child, vertex)
-        for a, b in combinations(self._processor, 2):
-            cpu, other = self._cpus[a], self._cpus[b]
-            if cpu.get("host_hash") == other.get("host_hash"):
-                rate = self._between_processors(cpu)
-                self._node.join(self._processor[a], self._processor[b], LinkKind.PCIE, rate)
-                self._assume(f"{rate.GBps:g} GB/s between two processors (<cpu>), as in NCCL")
+        for host, number in self._hosts.items():
+            own = [i for i, cpu in enumerate(self._cpus) if cpu.get("host_hash") == host]
+            for i in own:
+                self._processor[i] = self._node.add(VertexKind.PCIE, number)
+                for child in self._cpus[i].children:
+                    self._hang(child, self._processor[i])
+            vertices = [self._processor[i] for i in own]
+            rate = self._between_processors(self._cpus[own[0]])
+            join_processors(self._file, self._node, vertices, rate, self._notes)
 
     def _between_processors(self, cpu: Element) -> Rate:
         """NCCL's rate between a processor and another one of its host."""
@@ -171,7 +171,7 @@ class _Reader:
         if vendor != "GenuineIntel":
             return PROCESSORS
         model = self._number_of(cpu, "modelid", 0)
-        GBps = next(rate for least, rate in _INTEL if model >= least)  # noqa: N806 - a unit
+        GBps = next(rate for least, rate in _INTEL if max(model, 0) >= least)  # noqa: N806 - a unit
         return Rate(GBps, GBps)
 
     def _hang(self, element: Element, above: int) -> None:
@@ -187,7 +187,8 @@ class _Reader:
             if nic.tag == "nic":
                 self._add_cards(nic, above, rate)
         if not self._has_nets and element.get("class").startswith(_CARD_CLASS):
-            card = self._node.add_card(rate, self._node.hosts[above])
+            own = card_rate(element.get("vendor"), element.get("device"), rate)
+            card = self._node.add_card(own, self._node.hosts[above])
             self._open.add(card)
             self._node.join(card, above, LinkKind.PCIE, rate)
         below = [child for child in element.children if child.tag == "pci"]
@@ -255,7 +256,8 @@ class _Reader:
                 elif other is not None:
                     pairs[i, other] += count
                 elif kind.startswith(_PROCESSOR_CLASS):
-                    self._join_processor(i, count)
+                    rate = self._link_rate(i).times(count)
+                    self._node.join(i, self._processor[gpu.cpu], LinkKind.NVLINK, rate)
                 elif kind.startswith(_SWITCH_CLASS):
                     through[i] += count
                 else:
@@ -271,14 +273,6 @@ class _Reader:
         if pairs or through:
             rate = self._link_rate(min(through or [a for a, _ in pairs]))
             self._assume(f"{rate.nominal_GBps:g} GB/s a link, {rate.GBps:g} reached")
-
-    def _join_processor(self, gpu: int, count: int) -> None:
-        """Adds NVLink between a GPU and the processor that its PCIe slot hangs from."""
-        pci = self._gpus[gpu].pci
-        for i, vertex in self._processor.items():
-            if any(one is pci for one in self._cpus[i].all("pci")):
-                rate = self._link_rate(gpu).times(count)
-                self._node.join(gpu, vertex, LinkKind.NVLINK, rate)
 
     def _generation(self, gpu: _Gpu) -> Generation | None:
         """The generation of a GPU: by its compute capability or LLVM's name, or its device on

@@ -202,11 +202,14 @@ def _with_bundles(node: Node, bundle: dict[int, list[int]]) -> Node:
         if a not in node.cards and b not in node.cards
     ]
     new = Node(node.gpus, [node.kinds[v] for v in kept], links, {}, [node.hosts[v] for v in kept])
+    slots: dict[int, dict[int, Rate]] = {card: {} for card in node.cards}
+    for a, b, _, rate in node.links:
+        if a in slots:
+            slots[a][b] = rate
     for card, members in sorted(bundle.items()):
         new.cards[place[card]] = Rate.sum(node.cards[member] for member in members)
-        slots = [link for link in node.links if link.src in members]
-        rate = Rate.sum({link.src: link.rate for link in slots}.values())
-        for end in dict.fromkeys(link.dst for link in slots):
+        rate = Rate.sum(next(iter(slots[member].values())) for member in members)
+        for end in dict.fromkeys(end for member in members for end in slots[member]):
             new.join(place[card], place[end], LinkKind.PCIE, rate)
     return new
 

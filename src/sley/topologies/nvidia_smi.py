@@ -49,14 +49,14 @@ def machine_from_matrix(
         raise T608.error(at=Place(file), expected="GPUs before cards", found=", ".join(names)[:60])
     node, place = Node(len(gpus)), Place(file)
     generation = _join_nvlinks(node, nvlinks, notes, place) if nvlinks else None
-    slot, words = (generation.pcie, generation.gpu) if generation else (PCIE_4, "A100")
+    slot = generation.pcie if generation else PCIE_4
     vertex = {i: i for i in gpus} | {i: node.add_card(slot) for i in range(len(gpus), len(names))}
     if levels:
         for (a, b), known in _same_numa(nvlinks, levels, numa).items():
             levels.setdefault((a, b), known)
         _join_tree(node, levels, vertex, slot)
-        found = f"PCIe of {slot.GBps:g} GB/s reached, as at {words}s"
-        note_assumption(notes, place, f"{found}; {PROCESSORS.GBps:g} GB/s between processors")
+        found = f"{slot.nominal_GBps:g} GB/s over PCIe, {slot.GBps:g} reached"
+        note_assumption(notes, place, f"{found}; {PROCESSORS.GBps:g} between processors")
     # The legend of -m explains NV#, that of -mp doesn't.
     no_nvlink = "" if _LEGEND.search(text) else "topo -mp leaves it out, topo -m shows it"
     imported = Import(
@@ -113,14 +113,13 @@ def _cells(
 
 def _join_nvlinks(
     node: Node, nvlinks: dict[Pair, int], notes: list[Diagnostic], place: Place
-) -> Generation:
+) -> Generation | None:
     """Adds NVLink: direct links, or a switch if a row has more links than a GPU. Returns the
-    generation of GPUs with this number of links."""
+    generation of GPUs with this number of links, None for another number."""
     total = [sum(k for pair, k in nvlinks.items() if gpu in pair) for gpu in range(node.gpus)]
     switched = max(total) > _MOST_LINKS
     links = max(nvlinks.values()) if switched else max(total)
-    generation = by_capability(_CAPABILITY.get(links, 80))
-    rate = generation.link
+    rate = by_capability(_CAPABILITY.get(links, 80)).link
     if switched:
         switch = node.add(VertexKind.SWITCH)
         for gpu in range(node.gpus):
@@ -133,7 +132,7 @@ def _join_nvlinks(
             node.join(a, b, LinkKind.NVLINK, rate.times(count))
     found = f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached"
     note_assumption(notes, place, found)
-    return generation
+    return by_capability(_CAPABILITY[links]) if links in _CAPABILITY else None
 
 
 def _same_numa(

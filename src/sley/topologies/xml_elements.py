@@ -44,6 +44,7 @@ def parse(file: str, text: str) -> Element:
     """The outermost element of XML text. Refuses document types that declare anything, and with
     them entities, so that memory stays bounded. Errors: T605."""
     parser = expat.ParserCreate("utf-8")  # the text is decoded, whatever it declares
+    parser.buffer_text = True
     root = Element("", {}, 0)
     path, elements = [root], 0
 
