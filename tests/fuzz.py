@@ -12,10 +12,12 @@ import argparse
 import random
 import resource
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import sley
 from sley.errors import SleyError
@@ -23,7 +25,13 @@ from sley.formats import msccl_xml, mscclpp
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.tuning import nccl_tests
-from support import file_mutants, mscclpp_mutants, nccl_tests_mutants, schedule_mutants
+from support import (
+    file_mutants,
+    mscclpp_mutants,
+    nccl_tests_mutants,
+    schedule_mutants,
+    topology_texts,
+)
 
 MOST_KB = 1 << 20
 
@@ -60,11 +68,18 @@ def read_measurements(rng: random.Random) -> None:
     nccl_tests.tables_of(nccl_tests_mutants.mutated(rng))
 
 
+def read_topology(rng: random.Random) -> None:
+    """Reads a damaged topology of another tool."""
+    with tempfile.TemporaryDirectory() as folder:
+        topology_texts.read_damaged(rng, Path(folder))
+
+
 READERS: dict[str, Callable[[random.Random], None]] = {
     "mscclpp": prove_plan,
     "xml": prove_xml,
     "schedules": prove_schedule,
     "nccl-tests": read_measurements,
+    "topologies": read_topology,
 }
 
 

@@ -52,6 +52,7 @@ TACCL_SKETCH = Kind(
 )
 TACCL_TOPOLOGY = Kind("a topology in TACCL's JSON", "sley topology show {file}")
 NCCL_TOPOLOGY = Kind("a topology in NCCL's XML", "sley topology show {file}")
+HWLOC = Kind("a topology in hwloc's XML (lstopo)", "sley topology show {file}")
 NVIDIA_SMI = Kind("a topology that nvidia-smi topo -m printed", "sley topology show {file}")
 SLEY_TOPOLOGY = Kind("a topology in TOML", "sley topology show {file}")
 PACKAGE_TABLE = Kind(
@@ -99,7 +100,7 @@ UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
 SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
 PLANS = (MSCCL_XML, MSCCLPP)
 PROGRAMS = (PYTHON, RESCCLANG)
-TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NVIDIA_SMI, SLEY_TOPOLOGY)
+TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, HWLOC, NVIDIA_SMI, SLEY_TOPOLOGY)
 VAGUE = (JSON, UNKNOWN_JSON, XML, TOML, TEXT, EMPTY, BINARY)
 """Kinds of files whose content shows no purpose; a damaged file of another kind is often one."""
 
@@ -176,6 +177,7 @@ _XML_ROOTS = {
     "algo": MSCCL_XML,
     "Algo": FORESTCOLL,
     "system": NCCL_TOPOLOGY,
+    "topology": HWLOC,
     "msccl_algos": MSCCL_LIST,
 }
 _MOST_PROLOGUES = 1000
@@ -187,7 +189,7 @@ def _kind_of_xml(text: str) -> Kind:
     at = 0
     for _ in range(_MOST_PROLOGUES):
         at = _after_space(text, at)
-        for start, end in (("<!--", "-->"), ("<?", "?>")):
+        for start, end in (("<!--", "-->"), ("<?", "?>"), ("<!DOCTYPE topology SYSTEM", ">")):
             if text.startswith(start, at):
                 found = text.find(end, at + len(start))
                 if found < 0:
