@@ -50,6 +50,21 @@ TACCL_SKETCH = Kind(
     "a TACCL sketch, which is an input of TACCL's solver and no schedule",
     remedy="Import the schedule that TACCL's solver writes with it, NAME.sccl.json.",
 )
+TECCL_INPUT = Kind(
+    "an input of TE-CCL's solver and no schedule",
+    remedy="Import the schedule that TE-CCL writes for it, which schedule_output_file names; for a "
+    "topology, name the machine: `sley topology list` prints them.",
+)
+SYCCL_CONFIG = Kind(
+    "a configuration of SyCCL, which is an input of its solver and no schedule",
+    remedy="Verify the MSCCL XML that SyCCL writes for it; for a topology, write the links in "
+    "TOML: `sley topology list` prints machines to start from.",
+)
+NCCL_GRAPHS = Kind(
+    "a graph dump of NCCL (NCCL_GRAPH_DUMP_FILE), the rings and trees that its search chose",
+    remedy="For a topology, let the same run write NCCL's topology: NCCL_TOPO_DUMP_FILE=topo.xml. "
+    "`sley choose --nccl` simulates NCCL's choices.",
+)
 TACCL_TOPOLOGY = Kind("a topology in TACCL's JSON", "sley topology show {file}")
 NCCL_TOPOLOGY = Kind("a topology in NCCL's XML", "sley topology show {file}")
 NVIDIA_SMI = Kind("a topology that nvidia-smi topo -m printed", "sley topology show {file}")
@@ -171,6 +186,7 @@ _XML_ROOTS = {
     "Algo": FORESTCOLL,
     "system": NCCL_TOPOLOGY,
     "msccl_algos": MSCCL_LIST,
+    "graphs": NCCL_GRAPHS,
 }
 _MOST_PROLOGUES = 1000
 _NAME = re.compile(r"<([A-Za-z_][\w.:-]{0,100})")
@@ -202,6 +218,8 @@ def _after_space(text: str, at: int) -> int:
 
 _JSON_KINDS = (
     ({"1-Epoch_Duration"}, TECCL),
+    ({"TopologyParams"}, TECCL_INPUT),
+    ({"coll", "hosts"}, SYCCL_CONFIG),
     ({"gpus[", "collective"}, MSCCLPP),
     ({"intranode_sketch"}, TACCL_SKETCH),
     ({"gpus_per_node", "alpha"}, TACCL_TOPOLOGY),
