@@ -57,8 +57,8 @@ TECCL_INPUT = Kind(
 )
 SYCCL_CONFIG = Kind(
     "a configuration of SyCCL, which is an input of its solver and no schedule",
-    remedy="Verify the MSCCL XML that SyCCL writes for it; for a topology, write the links in "
-    "TOML: `sley topology list` prints machines to start from.",
+    remedy="sley reads its schedules as MSCCL XML only: give such a file. For a topology, name a "
+    "machine (`sley topology list` prints them), or write the links in TOML.",
 )
 NCCL_GRAPHS = Kind(
     "a graph dump of NCCL (NCCL_GRAPH_DUMP_FILE), the rings and trees that its search chose",
