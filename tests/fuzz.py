@@ -12,6 +12,7 @@ import argparse
 import random
 import resource
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -23,7 +24,13 @@ from sley.formats import msccl_xml, mscclpp
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.tuning import nccl_tests
-from support import file_mutants, mscclpp_mutants, nccl_tests_mutants, schedule_mutants
+from support import (
+    file_mutants,
+    mscclpp_mutants,
+    nccl_tests_mutants,
+    printed_topologies,
+    schedule_mutants,
+)
 
 MOST_KB = 1 << 20
 
@@ -60,11 +67,20 @@ def read_measurements(rng: random.Random) -> None:
     nccl_tests.tables_of(nccl_tests_mutants.mutated(rng))
 
 
+def read_topology(rng: random.Random) -> None:
+    """Reads a damaged topology as a tool prints it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        file.write(printed_topologies.mutated(rng))
+        file.flush()
+        sley.topologies.load(file.name)
+
+
 READERS: dict[str, Callable[[random.Random], None]] = {
     "mscclpp": prove_plan,
     "xml": prove_xml,
     "schedules": prove_schedule,
     "nccl-tests": read_measurements,
+    "topologies": read_topology,
 }
 
 

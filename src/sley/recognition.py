@@ -67,6 +67,10 @@ NCCL_GRAPHS = Kind(
 )
 TACCL_TOPOLOGY = Kind("a topology in TACCL's JSON", "sley topology show {file}")
 NCCL_TOPOLOGY = Kind("a topology in NCCL's XML", "sley topology show {file}")
+NCCL_LOG = Kind("a log of NCCL with the topology that it found", "sley topology show {file}")
+AMD_SMI = Kind(
+    "a topology that rocm-smi --showtopo or amd-smi topology printed", "sley topology show {file}"
+)
 NVIDIA_SMI = Kind("a topology that nvidia-smi topo -m printed", "sley topology show {file}")
 SLEY_TOPOLOGY = Kind("a topology in TOML", "sley topology show {file}")
 PACKAGE_TABLE = Kind(
@@ -108,7 +112,7 @@ UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
 SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
 PLANS = (MSCCL_XML, MSCCLPP)
 PROGRAMS = (PYTHON, RESCCLANG)
-TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NVIDIA_SMI, SLEY_TOPOLOGY)
+TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NCCL_LOG, AMD_SMI, NVIDIA_SMI, SLEY_TOPOLOGY)
 VAGUE = (JSON, XML, TOML, TEXT, EMPTY, BINARY)
 """Kinds of files whose content shows no purpose; a damaged file of another kind is often one."""
 
@@ -173,6 +177,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
         return _kind_of_xml(text)
     if text.startswith("{"):
         return _kind_of_json(text) or JSON
+    if _AMD_JSON.match(text):
+        return AMD_SMI
     if suffix == ".py" and _PYTHON.search(text):
         return _kind_of_python(text)
     return _kind_of_text(text) or TEXT
@@ -180,6 +186,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
 
 # A message with its length, whose first two fields are a version and an attribute.
 _CHAKRA = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x01-\x20][0-9][\w.+-]*+\x12")
+
+_AMD_JSON = re.compile(r'\[\s*+\{\s*+"gpu":\s*+[0-9]++,\s*+"bdf":\s*+"[^"\n]{1,40}",\s*+"links":')
 
 _XML_ROOTS = {
     "algo": MSCCL_XML,
@@ -281,6 +289,14 @@ _PYTHON_LINES = _lines(
     r"@[A-Za-z_][\w.]*+(?:\(|[ \t]*$)",
 )
 _TEXT_LINES = (
+    (NCCL_LOG, _lines(r"[^\n]{0,200}?NCCL INFO === System : max")),
+    (
+        AMD_SMI,
+        _lines(
+            r"[ \t]*+=+[ \t]*+(?:Weight|Hops|Link Type) between two GPUs\b",
+            r"[ \t]*+(?:ACCESS|WEIGHT|HOPS|LINK TYPE) TABLE:",
+        ),
+    ),
     (NVIDIA_SMI, _lines(rf"{_GAP}*+GPU0{_GAP}++X(?!\w)")),
     (RESCCLANG, _lines(r"[ \t]*+(?:def[ \t]++)?ResCCLAlgo[ \t]*+\(")),
     (KERNELS, _lines(r"[ \t]*+#[ \t]*+include[ \t]*+[<\"]", r"// Kernels of ")),

@@ -13,11 +13,13 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T601, T605, T609
 from sley.ir.topology import Topology
-from sley.recognition import ABSENT, TOPOLOGIES, VAGUE, kind_of, refuse_kind
+from sley.recognition import ABSENT, AMD_SMI, TOPOLOGIES, VAGUE, kind_of, refuse_kind
 from sley.text_files import text_of, toml_tables
+from sley.topologies.amd_smi import machine_from_amd
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.library import base_tables, machine_names
 from sley.topologies.machine import Machine, machine_from
+from sley.topologies.nccl_log import is_log, machine_from_log
 from sley.topologies.nccl_xml import machine_from_xml
 from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
 from sley.topologies.reading import at_place
@@ -47,8 +49,9 @@ def load(path: str | os.PathLike[str], *, nodes: int | None = None) -> Topology:
 def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
     """The topology in a file, its machine, and the importer's assumptions.
 
-    The file is TOML (a machine or a graph), NCCL's topology XML, the output of nvidia-smi topo -m,
-    or TACCL's JSON; the suffix and the content decide which.
+    The file is TOML (a machine or a graph), NCCL's topology XML or its log, the output of
+    nvidia-smi topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON; the suffix and the
+    content decide which.
 
     nodes: number of nodes of the machine, 1 by default. Not allowed for a graph, which is a
         whole cluster.
@@ -84,6 +87,10 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
         machine = machine_from(file, tables, base_tables)
     elif suffix == ".xml" or start == "<":
         machine = machine_from_xml(file, text, notes)
+    elif kind is AMD_SMI:
+        machine = machine_from_amd(file, text, notes)
+    elif start != "{" and is_log(text):
+        machine = machine_from_log(file, text, notes)
     elif suffix == ".json" or start == "{":
         machine = machine_from_taccl(file, _json_tables(file, text), notes)
     elif is_matrix(text):
@@ -91,7 +98,8 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
     else:
         raise T609.error(
             at=Place(file),
-            expected="TOML (.toml), NCCL's XML, the output of nvidia-smi topo -m, or TACCL's JSON",
+            expected="TOML (.toml), NCCL's XML or its log, the output of nvidia-smi topo -m, "
+            "rocm-smi --showtopo or amd-smi topology, or TACCL's JSON",
             found=f"text that starts with {text.strip()[:30]!r}",
         )
     try:
