@@ -9,6 +9,10 @@ from collections.abc import Callable, Sequence
 Cell = Callable[[int, int], object]
 
 
+_LATE = 3
+"""The lines by which the second thread of a log is behind the first."""
+
+
 def nccl_log(
     nvlink: Callable[[int], Sequence[str]],
     *,
@@ -41,8 +45,13 @@ def nccl_log(
                 lines.append(f"{space}{space}+ NET[50.0] - {net}")
     lines.append("=" * 42)
     lines.append("GPU/10000 :GPU/0-10000 (0/5000.0/LOC)")
-    threads = [f"node1:77:{90 + t} [{t}] NCCL INFO " for t in (3, 1)]
-    return "".join(f"{thread}{line}\n" for line in lines for thread in threads)
+    first, second = (f"node1:77:{90 + t} [{t}] NCCL INFO " for t in (3, 1))
+    late = [None] * _LATE
+    pairs = zip([*lines, *late], [*late, *lines], strict=True)
+    printed = [
+        (thread, line) for pair in pairs for thread, line in zip((first, second), pair, strict=True)
+    ]
+    return "".join(f"{thread}{line}\n" for thread, line in printed if line)
 
 
 def _table(title: str, names: Sequence[str], cell: Cell) -> str:
