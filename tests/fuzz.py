@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import sley
 from sley.errors import SleyError
@@ -30,6 +31,7 @@ from support import (
     nccl_tests_mutants,
     printed_topologies,
     schedule_mutants,
+    topology_texts,
 )
 
 MOST_KB = 1 << 20
@@ -68,6 +70,12 @@ def read_measurements(rng: random.Random) -> None:
 
 
 def read_topology(rng: random.Random) -> None:
+    """Reads a damaged topology of another tool."""
+    with tempfile.TemporaryDirectory() as folder:
+        topology_texts.read_damaged(rng, Path(folder))
+
+
+def read_printed_topology(rng: random.Random) -> None:
     """Reads a damaged topology as a tool prints it."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write(printed_topologies.mutated(rng))
@@ -81,6 +89,7 @@ READERS: dict[str, Callable[[random.Random], None]] = {
     "schedules": prove_schedule,
     "nccl-tests": read_measurements,
     "topologies": read_topology,
+    "printed": read_printed_topology,
 }
 
 

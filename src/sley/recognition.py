@@ -67,6 +67,7 @@ NCCL_GRAPHS = Kind(
 )
 TACCL_TOPOLOGY = Kind("a topology in TACCL's JSON", "sley topology show {file}")
 NCCL_TOPOLOGY = Kind("a topology in NCCL's XML", "sley topology show {file}")
+HWLOC = Kind("a topology in hwloc's XML (lstopo)", "sley topology show {file}")
 NCCL_LOG = Kind("a log of NCCL with the topology that it found", "sley topology show {file}")
 AMD_SMI = Kind(
     "a topology that rocm-smi --showtopo or amd-smi topology printed", "sley topology show {file}"
@@ -113,7 +114,7 @@ UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
 SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
 PLANS = (MSCCL_XML, MSCCLPP)
 PROGRAMS = (PYTHON, RESCCLANG)
-TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NCCL_LOG, AMD_SMI, NVIDIA_SMI, SLEY_TOPOLOGY)
+TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NCCL_LOG, HWLOC, AMD_SMI, NVIDIA_SMI, SLEY_TOPOLOGY)
 VAGUE = (JSON, XML, TOML, TEXT, EMPTY, BINARY)
 """Kinds of files whose content shows no purpose; a damaged file of another kind is often one."""
 
@@ -194,6 +195,7 @@ _XML_ROOTS = {
     "algo": MSCCL_XML,
     "Algo": FORESTCOLL,
     "system": NCCL_TOPOLOGY,
+    "topology": HWLOC,
     "msccl_algos": MSCCL_LIST,
     "graphs": NCCL_GRAPHS,
 }
@@ -206,7 +208,7 @@ def _kind_of_xml(text: str) -> Kind:
     at = 0
     for _ in range(_MOST_PROLOGUES):
         at = _after_space(text, at)
-        for start, end in (("<!--", "-->"), ("<?", "?>")):
+        for start, end in (("<!--", "-->"), ("<?", "?>"), ("<!DOCTYPE topology SYSTEM", ">")):
             if text.startswith(start, at):
                 found = text.find(end, at + len(start))
                 if found < 0:

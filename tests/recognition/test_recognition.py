@@ -45,6 +45,10 @@ SMALL: dict[str, tuple[bytes | str, Kind]] = {
     "plan after comments": (XML_HEAD + '<algo name="a">', recognition.MSCCL_XML),
     "trees": (XML_HEAD + '<Algo nchunkspernode="1">', recognition.FORESTCOLL),
     "NCCL": (XML_HEAD + '<system version="1">', recognition.NCCL_TOPOLOGY),
+    "hwloc": (
+        XML_HEAD + '<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0">',
+        recognition.HWLOC,
+    ),
     "list": ("<msccl_algos><load path=''/></msccl_algos>", recognition.MSCCL_LIST),
     "other XML": ("<svg></svg>", recognition.XML),
     "comment without an end": ("<!-- <algo>", recognition.XML),

@@ -198,13 +198,16 @@ def _places(draw: st.DrawFn, ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _placed(name: str, linked: np.ndarray, node: np.ndarray, card: np.ndarray) -> sley.Topology:
-    """A topology of ranks in nodes, with cards, and direct links between any ranks."""
+    """A topology of ranks in nodes, with cards, and direct links between any ranks: NVLink within
+    a node, of the network between nodes."""
     builder = Builder(name, node)
     cards, first = np.unique(card, return_index=True)
     nics = builder.add(VertexKind.NIC, node[first])
     builder.both(np.arange(len(node)), nics[np.searchsorted(cards, card)], LinkKind.PCIE, 25, 24)
     src, dst = np.nonzero(linked)
-    builder.link(src, dst, LinkKind.NVLINK, 25, 20)
+    kind = np.where(node[src] == node[dst], LinkKind.NVLINK, LinkKind.NETWORK)
+    for one in (LinkKind.NVLINK, LinkKind.NETWORK):
+        builder.link(src[kind == one], dst[kind == one], one, 25, 20)
     return builder.topology()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -80,6 +82,8 @@ def test_a_log_has_the_links_of_the_xml_that_nccl_dumps(tmp_path: Path) -> None:
         if kind != LinkKind.PCIE:  # the log shows the rate between processors, the XML doesn't
             assert rates[0] == [pytest.approx(rate, rel=1e-3) for rate in rates[1]]
     assert (10.0, 10.0) in links(found, LinkKind.PCIE).values()
+    h100 = topologies.find("dgx-h100").model
+    assert replace(found.model, post_us=h100.post_us) == h100
 
 
 def test_an_old_log_and_one_of_devices_have_the_same_machine(tmp_path: Path) -> None:
@@ -94,6 +98,38 @@ def test_an_old_log_and_one_of_devices_have_the_same_machine(tmp_path: Path) -> 
         found = loaded(tmp_path, text, nodes=2).topology
         for kind in LinkKind:
             assert links(found, kind) == links(expected, kind)
+
+
+def test_hosts_that_nvlink_joins_are_nodes(tmp_path: Path) -> None:
+    lines = nccl_log(lambda gpu: [f"NVL[721.8] - NVS/{gpu // 2}-0"], gpus=4).split("\n")
+    second = next(i for i, line in enumerate(lines) if "CPU/0-1 (" in line)
+    text = "\n".join([*lines[:second], *(line.replace("/0-", "/1-") for line in lines[second:])])
+    text = text.replace("NVS/1-0", "NVS/0-0")
+    text = "\n".join(line for line in text.split("\n") if "SYS" not in line)
+    found = loaded(tmp_path, text).topology
+    assert (found.ranks, found.nodes) == (4, 2)
+    rates = {(round(a, 3), b) for a, b in links(found, LinkKind.NVLINK).values()}
+    assert rates == {(900.0, 721.8)}
+
+
+def test_the_cards_of_a_nic_share_its_slot(tmp_path: Path) -> None:
+    line = re.search(r"node1:77:93.* NET/0-0 .*\n", nccl_log(switched, gpus=2))
+    assert line is not None
+    text = nccl_log(switched, gpus=2).replace(line[0], line[0] + line[0].replace("/0-0 ", "/0-9 "))
+    machine = loaded(tmp_path, text, nodes=2).machine
+    assert machine is not None
+    slots = [link.rate[:2] for link in machine.node.links if link.src in machine.node.cards]
+    assert slots == [(31.5, 24.0), (31.5, 24.0), (63.0, 48.0)]
+
+
+def test_the_number_of_a_device_tells_the_gpu(tmp_path: Path) -> None:
+    text = nccl_log(lambda _: [], gpus=2, devices=True)
+    told = [
+        note.found for note in loaded(tmp_path, text.replace("(10de)", "(10de233010de1626)")).notes
+    ]
+    assert any("H100" in one for one in told)
+    told = [note.found for note in loaded(tmp_path, text).notes]
+    assert any("doesn't say which" in one for one in told)
 
 
 def test_gpus_are_numbered_by_rank(tmp_path: Path) -> None:
@@ -148,6 +184,7 @@ def test_a_bad_log_is_refused(case: str, tmp_path: Path) -> None:
 
 def test_a_node_of_mi300s_is_a_mesh(tmp_path: Path) -> None:
     found = loaded(tmp_path, rocm_smi(8, old_xgmi, numa=[0, 0, 0, 0, 1, 1, 1, 1])).topology
+    assert found.model == topologies.find("mi300x").model
     assert set(links(found, LinkKind.NVLINK).values()) == {(64.0, 48.0)}
     assert len(links(found, LinkKind.NVLINK)) == 8 * 7
     assert found.vertices.kind.tolist().count(VertexKind.PCIE) == 2
@@ -192,6 +229,12 @@ def test_the_bandwidth_matrix_of_amd_smi_gives_the_links(write: object, tmp_path
     }
     unknown = loaded(tmp_path, write(8, xgmi, lambda a, b: "0-0")).topology  # type: ignore[operator]
     assert set(links(unknown, LinkKind.NVLINK).values()) == {(64.0, 48.0)}
+    file = tmp_path / "four.json"
+    file.write_text(write(4, xgmi, lambda a, b: "0-0"))  # type: ignore[operator]
+    for name, rate in (("mi250x", (50.0, 36.0)), ("mi300x", (64.0, 48.0))):
+        like = topologies.load(file, like=name)
+        assert set(links(like, LinkKind.NVLINK).values()) == {rate}
+        assert like.model == topologies.find(name).model
 
 
 def _other(old: str, new: str) -> str:

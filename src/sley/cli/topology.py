@@ -26,8 +26,9 @@ def topology_command() -> None:
     """List, show and import topologies.
 
     NAME is a machine (sley topology list), alone or as NAME:NODES; NODESxGPUS or
-    NODESxGPUS:NICS; mesh:4x4 or torus:4x4x4; or a file: TOML, NCCL's topology XML, the output of
-    nvidia-smi topo -m, or TACCL's JSON.
+    NODESxGPUS:NICS; mesh:4x4 or torus:4x4x4; or a file, alone or as FILE:NODES: TOML, NCCL's
+    topology XML, hwloc's XML (lstopo), the output of nvidia-smi topo -m, or TACCL's JSON.
+    FILE,like=MACHINE:NODES takes what the file leaves open from a machine.
     """
 
 
@@ -82,13 +83,14 @@ def show_command(name: str, nodes: int | None, as_json: bool) -> None:
     help="Write the topology here.",
 )
 @click.option("--nodes", type=POSITIVE, help="Number of nodes. [1]")
-def import_command(file: str, output: str, nodes: int | None) -> None:
+@click.option("--like", metavar="MACHINE", help="Take what the file leaves open from this machine.")
+def import_command(file: str, output: str, nodes: int | None, like: str | None) -> None:
     """Convert a topology of another tool to TOML, with the rate of every link.
 
-    FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE), the output of nvidia-smi topo -m, TACCL's
-    JSON, or TOML.
+    FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE, or a cloud's for NCCL_TOPO_FILE), hwloc's
+    XML (lstopo), the output of nvidia-smi topo -m, TACCL's JSON, or TOML.
     """
-    found = topologies.read(file, nodes=nodes)
+    found = topologies.read(file, nodes=nodes, like=like)
     report_notes(found.notes)
     topologies.save(found.topology, output)
     click.echo(f"{output}: {_size(found.topology)}")

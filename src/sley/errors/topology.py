@@ -42,8 +42,8 @@ T605 = Rule(
     "unreadable-topology",
     what="The file of a topology cannot be read: it does not exist, is too large, or does not have "
     "the expected format.",
-    why="Machines and graphs are TOML, NCCL's topologies are XML without document types, TACCL's "
-    "are JSON; none of these files is large.",
+    why="Machines and graphs are TOML, NCCL's and hwloc's topologies are XML without declarations "
+    "of their own, TACCL's are JSON; none of these files is large.",
     example="[nvlink\nGBps = 230",
     instead="Correct the file at the named place.",
 )
@@ -62,7 +62,7 @@ T607 = Rule(
     what="A description of a topology lacks a key, or a key has a value of the wrong type.",
     why="Bounds and simulations use every number of the description; none is guessed.",
     example='gpus = "eight"',
-    instead="Give a value of the expected type.",
+    instead="Correct the named value; docs/topologies.md lists the keys and their values.",
 )
 T608 = Rule(
     "T608",
@@ -77,8 +77,9 @@ T609 = Rule(
     "T609",
     "unknown-topology-format",
     what="A file has none of the formats of topologies that sley reads.",
-    why="sley reads TOML (a machine or a graph), NCCL's topology XML and its log, the output of "
-    "`nvidia-smi topo -m`, `rocm-smi --showtopo` and `amd-smi topology`, and TACCL's JSON.",
+    why="sley reads TOML (a machine or a graph), NCCL's topology XML and its log, hwloc's XML "
+    "(lstopo), the output of `nvidia-smi topo -m`, `rocm-smi --showtopo` and `amd-smi topology`, "
+    "and TACCL's JSON.",
     example="sley topology show notes.txt",
     instead="Export one of these, or write a machine in TOML; docs/topologies.md describes the "
     "format.",
@@ -89,7 +90,8 @@ T610 = Rule(
     what="A remark: a value that an imported file leaves open, and sley's assumption.",
     why="Other tools' files list the parts of a node, but rarely their rates.",
     example="nvidia-smi shows NV12, but no rate: 25 GB/s nominal and 20 GB/s reached a link",
-    instead="Import the file to TOML, and write your machine's rates into it.",
+    instead="Name a machine that has them, as in --topology topo.xml,like=ndv4:2, or import the "
+    "file to TOML and write your machine's rates into it.",
 )
 T611 = Rule(
     "T611",

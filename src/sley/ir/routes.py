@@ -25,15 +25,20 @@ def find_unreachable(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
     return lost
 
 
+def card_groups(vertices: Vertices, links: TopologyLinks) -> dict[tuple[int, ...], list[int]]:
+    """The ranks with the same nearest cards of their node, by these cards' vertices."""
+    graph = _Graph(vertices, links)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(vertices.ranks):
+        groups.setdefault(graph.cards_near(rank), []).append(rank)
+    return groups
+
+
 def nearest_cards(vertices: Vertices, links: TopologyLinks) -> LongArray:
     """int64 (ranks,): the vertex of each rank's network card, or NONE: one of the nearest cards of
     its node; ranks with the same nearest cards are spread over them."""
-    ranks, graph = vertices.ranks, _Graph(vertices, links)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(ranks):
-        groups.setdefault(graph.cards_near(rank), []).append(rank)
-    card = np.full(ranks, NONE, np.int64)
-    for cards, members in groups.items():
+    card = np.full(vertices.ranks, NONE, np.int64)
+    for cards, members in card_groups(vertices, links).items():
         for turn, rank in enumerate(members if cards else ()):
             card[rank] = cards[turn * len(cards) // len(members)]
     return card
@@ -151,8 +156,8 @@ _NO_GPU = frozenset(VertexKind) - {VertexKind.GPU}
 
 
 class Routes:
-    """The paths between ranks: the fewest links of the fastest kind inside a node, through both
-    ranks' cards between nodes."""
+    """The paths between ranks: the fewest links of the fastest kind inside a node or where NVLink
+    joins nodes, else through both ranks' cards between nodes."""
 
     def __init__(self, vertices: Vertices, links: TopologyLinks, card: LongArray) -> None:
         self._graph = _Graph(vertices, links)
@@ -165,8 +170,10 @@ class Routes:
         """The links from one rank to another, in order; none if they are not linked."""
         if src == dst:
             return []
+        if fast := self._way(src, dst, _INSIDE, _FAST):
+            return fast
         if self._node[src] == self._node[dst]:
-            return self._way(src, dst, _INSIDE, _FAST) or self._way(src, dst, _INSIDE, _LOCAL)
+            return self._way(src, dst, _INSIDE, _LOCAL)
         a, b = self._card[src], self._card[dst]
         if a != NONE and b != NONE:
             parts = (

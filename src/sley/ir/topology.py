@@ -141,6 +141,23 @@ class Topology(Value, TopologyMethods):
         linked = np.where(same, inside.linked(src, dst), outside.linked(src, dst))
         return frozen_array(linked & (src != dst), np.bool_)
 
+    def crosses_network(self, src: IntArray, dst: IntArray) -> BoolArray:
+        """Whether each pair of ranks is on two nodes that NVLink doesn't join, so that transfers
+        pass network cards."""
+        apart = self.node[src] != self.node[dst]
+        if self._joined_nodes is not None:
+            apart &= ~self._joined_nodes.linked(src, dst)
+        return frozen_array(apart, np.bool_)
+
+    @cached_property
+    def _joined_nodes(self) -> Pairs | None:
+        # The ranks that NVLink links; None if it joins no nodes.
+        used, node = self.links.kind == LinkKind.NVLINK, self.vertices.node
+        fast = TopologyLinks(*(getattr(self.links, n)[used] for n in TopologyLinks.column_names()))
+        if (node[fast.src] == node[fast.dst]).all():
+            return None
+        return Pairs(self.vertices, fast, cards=False)
+
     @cached_property
     def _pairs(self) -> tuple[Pairs, Pairs]:
         v, t = self.vertices, self.links
@@ -152,8 +169,8 @@ class Topology(Value, TopologyMethods):
 
     def paths(self, src: ArrayLike, dst: ArrayLike) -> Edges:
         """For each pair of ranks (source, destination), the links that a transfer between them
-        crosses, in order: the fewest links of the fastest kind inside a node, through both ranks'
-        cards between nodes. Empty for pairs that are not linked."""
+        crosses, in order: the fewest links of the fastest kind inside a node or where NVLink joins
+        nodes, else through both ranks' cards. Empty for pairs that are not linked."""
         found = [self._routes.path(a, b) for a, b in np.column_stack((src, dst)).tolist()]
         offset = np.concatenate([[0], np.cumsum([len(p) for p in found])])
         return Edges(offset, np.array([row for p in found for row in p], np.int32))

@@ -69,13 +69,13 @@ def check_switches(program: Program, topology: Topology) -> None:
 class Links:
     """The links that transfers use (ResCCL 3, communication dependency).
 
-    Inside a node a transfer uses the connection between its ranks; between nodes the network cards
-    of both, one as sender and one as receiver. Parallel parts don't share links, because only
-    several parts together fill one.
+    Inside a node, or where NVLink joins nodes, a transfer uses the connection between its ranks;
+    else the network cards of both, one as sender and one as receiver. Parallel parts don't share
+    links, because only several parts together fill one.
 
     first, second: int32 (transfers,), the links of each transfer, or NONE.
     number: the number of links.
-    crosses: bool (transfers,), whether a transfer is between nodes.
+    crosses: bool (transfers,), whether a transfer passes network cards.
     """
 
     first: IntArray
@@ -91,7 +91,7 @@ def used_links(program: Program, topology: Topology | None) -> Links:
     second = np.full(len(t), NONE, np.int64)
     crosses = np.zeros(len(t), bool)
     if topology is not None:
-        crosses = topology.node[t.src] != topology.node[t.dst]
+        crosses = topology.crosses_network(t.src, t.dst)
         cards = int(topology.nic.max(initial=0)) + 1
         sender, receiver = topology.nic[t.src], topology.nic[t.dst]
         key = np.where(crosses, ranks * ranks + sender, key)

@@ -311,7 +311,7 @@ def _used_links(
 ) -> tuple[IntArray, list[str]]:
     """int32 (instructions, 2): the links of each instruction; and the names of links."""
     src, dst, ranks = connections.src.astype(np.int64), connections.dst, topology.ranks
-    outside = topology.node[src] != topology.node[dst]
+    outside = topology.crosses_network(connections.src, dst)
     card = topology.nic.astype(np.int64)
     first = np.where(outside, card[src], 2 * ranks + src * ranks + dst)
     second = np.where(outside, ranks + card[dst], NONE)

@@ -15,13 +15,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
-from sley.errors import Diagnostic, Place, SleyError, counted
+from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.topology import T605, T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.topologies.assumptions import PCIE_4, PROCESSORS, note_assumption
+from sley.topologies.assumptions import (
+    PCIE_4,
+    PROCESSORS,
+    Generation,
+    Import,
+    by_target,
+    join_processors,
+    note_assumption,
+)
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
@@ -40,8 +47,8 @@ _MAX_GPUS = 256
 _NEAR_HOPS = 2
 """Hops between GPUs of one processor."""
 
-_LINKS = (Rate(50.0, 36.0), Rate(64.0, 48.0), Rate(76.8, 48.0))
-"""The rates of an xGMI link of MI200, MI300 and MI350: the data sheets', and RCCL's."""
+_TARGETS = ("gfx90a", "gfx94", "gfx95")
+"""The names of generations of GPUs with xGMI: MI200, MI300 and MI350."""
 
 _MESH = 8
 """A node of MI300s has this number of GPUs, with a link between each pair."""
@@ -65,8 +72,11 @@ class _Matrices:
         return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
-def machine_from_amd(file: str, text: str, notes: list[Diagnostic]) -> Machine:
-    """The machine that the matrices describe. Errors: T605, T607, T608."""
+def machine_from_amd(
+    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
+) -> Machine:
+    """The machine that the matrices describe. like: the machine with the rates that they leave
+    open. Errors: T605, T607, T608."""
     read = _from_json if text.lstrip().startswith("[") else _from_text
     found = read(file, text)
     if "type" not in found.cells:
@@ -78,11 +88,10 @@ def machine_from_amd(file: str, text: str, notes: list[Diagnostic]) -> Machine:
         )
     kinds = _kinds(file, found)
     node = Node(len(found.names))
-    _join_xgmi(file, node, found, [pair for pair, kind in kinds.items() if kind == "XGMI"], notes)
-    _join_pcie(file, node, found, kinds, notes)
-    note_assumption(notes, Place(file), "a single node, as AMD's tools show no network cards")
-    description = f"{counted(node.gpus, 'GPU')}, as AMD's tools found them"
-    return Machine(Path(file).stem, description, {}, node)
+    pairs = [pair for pair, kind in kinds.items() if kind == "XGMI"]
+    generation = _join_xgmi(file, node, found, pairs, like, notes) if pairs else None
+    _join_pcie(file, node, found, kinds, generation.pcie if generation else PCIE_4, notes)
+    return Import(file, "as AMD's tools found them", node, generation).machine(like, notes)
 
 
 def _from_text(file: str, text: str) -> _Matrices:
@@ -192,40 +201,49 @@ def _kinds(file: str, found: _Matrices) -> Mapping[Pair, str]:
 
 
 def _join_xgmi(
-    file: str, node: Node, found: _Matrices, pairs: list[Pair], notes: list[Diagnostic]
-) -> None:
+    file: str,
+    node: Node,
+    found: _Matrices,
+    pairs: list[Pair],
+    like: Machine | None,
+    notes: list[Diagnostic],
+) -> Generation:
     """Adds the links of the pairs that xGMI links directly. A pair without one has bandwidth 0, or
-    a larger weight than others."""
-    if not pairs:
-        return
+    a larger weight than others. Returns the generation of the GPUs: that of `like`, or else the
+    one whose links have the bandwidth, or are as many."""
     place = Place(file, found.lines.get("type", 0))
-    width = {
+    known = [by_target(name) for name in _TARGETS]
+    named = next((one for one in known if like and one.machine == like.name), None)
+    texts = {pair: found.cells.get("bandwidth", {}).get(pair, "") for pair in pairs}
+    widths = {pair: _BANDWIDTH.fullmatch(text) for pair, text in texts.items()}
+    GBps = {  # noqa: N806 - a unit
         pair: (int(one[1]) / 1000, int(one[2]) / 1000)
-        for pair in pairs
-        if (one := _BANDWIDTH.fullmatch(found.cells.get("bandwidth", {}).get(pair, "")))
-        and int(one[1])
+        for pair, one in widths.items()
+        if one and int(one[1])
     }
-    if width:
-        least = min(one for one, _ in width.values())
-        known = min(_LINKS, key=lambda rate: abs(rate.nominal_GBps - least))
-        share = known.GBps / known.nominal_GBps
-        for (a, b), (_, most) in width.items():
+    if GBps:
+        least = min(one for one, _ in GBps.values())
+        generation = named or min(known, key=lambda one: abs(one.link.nominal_GBps - least))
+        share = generation.link.GBps / generation.link.nominal_GBps
+        for (a, b), (_, most) in GBps.items():
             node.join(a, b, LinkKind.NVLINK, Rate(most, most * share))
         note_assumption(notes, place, f"xGMI reaches {share:.0%} of the bandwidth in the matrix")
-        return
+        return generation
     weights = {pair: found.number("weight", pair) for pair in pairs}
     lightest = min((weight for weight in weights.values() if weight), default=None)
     direct = [pair for pair in pairs if weights[pair] in (None, lightest)]
-    whole = node.gpus == _MESH and len(direct) == _MESH * (_MESH - 1) // 2
-    rate, gpu = (_LINKS[1], "MI300") if whole else (_LINKS[0], "MI200")
+    is_mesh = node.gpus == _MESH and len(direct) == _MESH * (_MESH - 1) // 2
+    generation = named or by_target("gfx94" if is_mesh else "gfx90a")
+    rate = generation.link
     for a, b in direct:
         node.join(a, b, LinkKind.NVLINK, rate)
     note_assumption(
         notes,
         place,
-        f"one xGMI link between two GPUs, an {gpu}'s: {rate.nominal_GBps:g} GB/s, {rate.GBps:g} "
-        "reached; amd-smi topology shows the bandwidth",
+        f"one xGMI link between two GPUs, as {generation.gpu} has it: {rate.nominal_GBps:g} GB/s, "
+        f"{rate.GBps:g} reached; amd-smi topology shows how many there are",
     )
+    return generation
 
 
 def _join_pcie(
@@ -233,6 +251,7 @@ def _join_pcie(
     node: Node,
     found: _Matrices,
     kinds: Mapping[Pair, str],
+    rate: Rate,
     notes: list[Diagnostic],
 ) -> None:
     """Adds a PCIe vertex for each processor, by the GPUs' NUMA nodes, or by the hops between
@@ -250,12 +269,8 @@ def _join_pcie(
         return
     processors = {first: node.add(VertexKind.PCIE) for first in sorted(set(group))}
     for gpu, first in enumerate(group):
-        node.join(gpu, processors[first], LinkKind.PCIE, PCIE_4)
-    for a, b in combinations(processors.values(), 2):
-        node.join(a, b, LinkKind.PCIE, PROCESSORS)
+        node.join(gpu, processors[first], LinkKind.PCIE, rate)
+    join_processors(file, node, list(processors.values()), PROCESSORS, notes)
     note_assumption(
-        notes,
-        Place(file),
-        f"PCIe 4.0 with 16 lanes, {PCIE_4.GBps:g} GB/s reached, and {PROCESSORS.GBps:g} GB/s "
-        "between processors",
+        notes, Place(file), f"PCIe with 16 lanes, {rate.GBps:g} GB/s reached, at each GPU"
     )

@@ -21,7 +21,7 @@ from sley.topologies.machine import Machine
 
 _NUMBERS = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?")
 _GRID = re.compile(r"(mesh|torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
-_NAME = re.compile(r"(.*?)(?::([0-9]{1,9}))?", re.DOTALL)
+_NAME = re.compile(r"(.*?)(?:,like=([\w.-]*))?(?::([0-9]{1,9}))?", re.DOTALL)
 _SUFFIXES = (".toml", ".xml", ".json", ".txt")
 
 
@@ -113,7 +113,7 @@ def topology_of(topology: Topology | str) -> Topology:
 
 def look_up(name: str) -> Loaded:
     """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, or
-    FILE[:NODES]; with its machine, and the importer's assumptions.
+    FILE[,like=MACHINE][:NODES]; with its machine, and the importer's assumptions.
 
     Errors: T604, C308, and those of `read`.
     """
@@ -128,16 +128,16 @@ def look_up(name: str) -> Loaded:
         sides = map(int, grid[2].split("x"))
         return Loaded((mesh if grid[1] == "mesh" else torus)(*sides), None)
     found = _NAME.fullmatch(name)
-    stem, count = (found[1], found[2]) if found else (name, None)
-    if stem in machine_names():
+    stem, like, count = found.groups() if found else (name, None, None)
+    if like is None and stem in machine_names():
         machine = find_machine(stem)
         topology = machine.topology(1 if count is None else int(count))
         return Loaded(topology, machine, _caution(machine))
     if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
-        return read(stem, nodes=None if count is None else int(count))
+        return read(stem, nodes=None if count is None else int(count), like=like)
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
-        "mesh:4x4, torus:4x4x4, or a file",
+        "mesh:4x4, torus:4x4x4, or FILE[,like=MACHINE][:NODES]",
         found=repr(name[:60]),
         remedy=did_you_mean(stem, [*machine_names(), "mesh", "torus"]),
     )

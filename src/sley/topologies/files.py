@@ -13,11 +13,12 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T601, T605, T609
 from sley.ir.topology import Topology
-from sley.recognition import ABSENT, AMD_SMI, TOPOLOGIES, VAGUE, kind_of, refuse_kind
+from sley.recognition import ABSENT, AMD_SMI, HWLOC, TOPOLOGIES, VAGUE, kind_of, refuse_kind
 from sley.text_files import text_of, toml_tables
 from sley.topologies.amd_smi import machine_from_amd
 from sley.topologies.graph import graph_from, graph_text
-from sley.topologies.library import base_tables, machine_names
+from sley.topologies.hwloc_xml import machine_from_hwloc
+from sley.topologies.library import base_tables, find_machine, machine_names
 from sley.topologies.machine import Machine, machine_from
 from sley.topologies.nccl_log import is_log, machine_from_log
 from sley.topologies.nccl_xml import machine_from_xml
@@ -41,20 +42,27 @@ class Loaded:
     notes: tuple[Diagnostic, ...] = ()
 
 
-def load(path: str | os.PathLike[str], *, nodes: int | None = None) -> Topology:
+def load(
+    path: str | os.PathLike[str], *, nodes: int | None = None, like: str | None = None
+) -> Topology:
     """The topology in a file, as `read` reads it. Errors: those of `read`."""
-    return read(path, nodes=nodes).topology
+    return read(path, nodes=nodes, like=like).topology
 
 
-def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
+def read(
+    path: str | os.PathLike[str], *, nodes: int | None = None, like: str | None = None
+) -> Loaded:
     """The topology in a file, its machine, and the importer's assumptions.
 
-    The file is TOML (a machine or a graph), NCCL's topology XML or its log, the output of
-    nvidia-smi topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON; the suffix and the
-    content decide which.
+    The file is TOML (a machine or a graph), NCCL's topology XML or its log, hwloc's XML (lstopo),
+    the output of nvidia-smi topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON; the
+    suffix and the content decide which.
 
     nodes: number of nodes of the machine, 1 by default. Not allowed for a graph, which is a
         whole cluster.
+    like: the name of a machine, which supplies what another tool's file leaves open: the cost
+        model, the network, NVLink if the file can't show it, and the speed of cards without one.
+        Not allowed for TOML, which has a key for it, and for TACCL's JSON, which has all rates.
     Errors: C307, C308, F550 for a file of another kind, T601 to T609.
     """
     if not isinstance(path, str | os.PathLike):
@@ -72,7 +80,16 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
         raise refuse_kind(path, kind, "a topology")
     file, text = str(path), text_of(path, T605)
     notes: list[Diagnostic] = []
+    base = None if like is None else find_machine(like)
     suffix, start = path.suffix.lower(), text.lstrip()[:1]
+    complete = suffix in (".toml", ".json") or start == "{"
+    if base is not None and complete and kind is not AMD_SMI:
+        raise C308.error(
+            at=Place(file),
+            expected="like= for a file that leaves rates open, such as NCCL's XML",
+            found="TOML or JSON, which have all rates",
+            remedy=f'Leave like= out, or write like = "{like}" into a machine\'s TOML.',
+        )
     if suffix == ".toml":
         tables = toml_tables(file, text, T605)
         if "vertices" in tables or "links" in tables:
@@ -85,21 +102,23 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
                 )
             return Loaded(graph_from(file, tables), None)
         machine = machine_from(file, tables, base_tables)
+    elif kind is HWLOC:
+        machine = machine_from_hwloc(file, text, notes, base)
     elif suffix == ".xml" or start == "<":
-        machine = machine_from_xml(file, text, notes)
+        machine = machine_from_xml(file, text, notes, base)
     elif kind is AMD_SMI:
-        machine = machine_from_amd(file, text, notes)
+        machine = machine_from_amd(file, text, notes, base)
     elif start != "{" and is_log(text):
-        machine = machine_from_log(file, text, notes)
+        machine = machine_from_log(file, text, notes, base)
     elif suffix == ".json" or start == "{":
         machine = machine_from_taccl(file, _json_tables(file, text), notes)
     elif is_matrix(text):
-        machine = machine_from_matrix(file, text, notes)
+        machine = machine_from_matrix(file, text, notes, base)
     else:
         raise T609.error(
             at=Place(file),
-            expected="TOML (.toml), NCCL's XML or its log, the output of nvidia-smi topo -m, "
-            "rocm-smi --showtopo or amd-smi topology, or TACCL's JSON",
+            expected="TOML (.toml), NCCL's XML or its log, hwloc's XML, the output of nvidia-smi "
+            "topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON",
             found=f"text that starts with {text.strip()[:30]!r}",
         )
     try:

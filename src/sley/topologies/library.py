@@ -31,7 +31,7 @@ def machine_names() -> tuple[str, ...]:
 
 def find_machine(name: str) -> Machine:
     """The machine with this name. Errors: T604, which suggests similar names."""
-    if name not in machine_tables():
+    if not isinstance(name, str) or name not in machine_tables():
         raise _unknown(name)
     return _machine(name)
 
@@ -77,6 +77,11 @@ def dgx2(nodes: int = 1) -> Topology:
 def dgx_a100(nodes: int = 1) -> Topology:
     """DGX A100: 8 A100 around NVSwitches, 8 cards of 200 Gb/s."""
     return machine("dgx-a100", nodes)
+
+
+def dgx_b200(nodes: int = 1) -> Topology:
+    """DGX B200: 8 B200 around NVSwitches, 8 cards of 400 Gb/s."""
+    return machine("dgx-b200", nodes)
 
 
 def dgx_h100(nodes: int = 1) -> Topology:

@@ -233,14 +233,18 @@ def _read_cards(cards: Section | None, pcie: Section | None, node: Node) -> None
 
 
 def _gpus_of_cards(section: Section, gpus: int, cards: int) -> list[list[int]]:
-    """The GPUs next to each card: the file's lists, or equal shares of neighbouring GPUs."""
+    """The GPUs next to each card: the file's lists, or equal shares of neighbouring GPUs, or of
+    the cards for each GPU."""
     if "gpus" not in section:
         section.value("gpus", "", None)
-        if gpus % cards:
-            expected = f"a divisor of {gpus} GPUs, or gpus with the list of each card's GPUs"
+        if gpus % cards and cards % gpus:
+            expected = (
+                f"a divisor or a multiple of {gpus} GPUs, or gpus with the list of each card's GPUs"
+            )
             raise section.refuse("count", expected, cards)
-        share = gpus // cards
-        return [list(range(card * share, (card + 1) * share)) for card in range(cards)]
+        share = max(gpus // cards, 1)
+        first = [card * gpus // cards for card in range(cards)]
+        return [list(range(gpu, gpu + share)) for gpu in first]
     near = section.items("gpus")
     if len(near) != cards:
         raise section.refuse("gpus", f"a list for each of {cards} cards", near)

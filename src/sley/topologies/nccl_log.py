@@ -9,20 +9,25 @@ the vertices that they leave. RCCL prints XGMI instead of NVL. Source: NCCL's co
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, counted
 from sley.errors.topology import T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE
 from sley.ir.topology import MAX_RANKS
 from sley.topologies.assumptions import (
     CARD_SHARE,
     PCIE_4,
     PROCESSORS,
+    Generation,
+    Import,
+    by_capability,
+    by_device,
+    by_target,
     note_assumption,
-    nvlink_rate,
 )
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
@@ -53,8 +58,11 @@ _NVLINKS = {40.1: 100, 20.6: 90, 20.0: 80, 22.0: 80, 21.0: 80, 18.0: 60, 12.0: 8
 that have it. V100, A100 and H100 share some of them: the number of links tells them apart."""
 
 _MOST_NVLINKS = 18
-_XGMI = (Rate(64.0, 48.0), Rate(50.0, 36.0), Rate(46.0, 24.0))
-"""The rates of an xGMI link of MI300, MI200 and older GPUs: the data sheets', and RCCL's."""
+_XGMI = ("gfx94", "gfx90a", "gfx")
+"""The names of generations of AMD GPUs, from the fastest xGMI link to the slowest."""
+
+_MAKERS = {"1": "GenuineIntel", "2": "AuthenticAMD"}
+"""The makers of processors by NCCL's numbers."""
 
 _Key = tuple[str, str]
 """The kind of a vertex and its number."""
@@ -73,9 +81,10 @@ class _Printed(NamedTuple):
 
 @dataclass(frozen=True)
 class _System:
-    """What one process printed. line: the first one."""
+    """What one process printed. maker: of the processors. line: the first one."""
 
     processors: tuple[_Key, ...]
+    maker: str
     links: tuple[_Printed, ...]
     line: int
 
@@ -85,9 +94,12 @@ def is_log(text: str) -> bool:
     return _MARK + _BEGIN in text
 
 
-def machine_from_log(file: str, text: str, notes: list[Diagnostic]) -> Machine:
-    """The machine that the first process in a log printed. Errors: T607, T608."""
-    return _Reader(file, _system(file, text), notes).machine()
+def machine_from_log(
+    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
+) -> Machine:
+    """The machine that the first process in a log printed. like: the machine with the rates that
+    the log leaves open. Errors: T607, T608."""
+    return _Reader(file, _system(file, text), notes).read().machine(like, notes)
 
 
 def _printer(prefix: str) -> str:
@@ -101,7 +113,7 @@ def _system(file: str, text: str) -> _System:
     processors: list[_Key] = []
     links: list[_Printed] = []
     above: list[tuple[int, _Key]] = []
-    begin, printer = 0, ""
+    begin, printer, maker = 0, "", ""
     for number, line in enumerate(text.split("\n"), 1):
         prefix, mark, said = line.partition(_MARK)
         if not begin:
@@ -116,6 +128,7 @@ def _system(file: str, text: str) -> _System:
         key = (found["kind"], found["id"].lower())
         if found.re is _ROOT:
             processors.append(key)
+            maker = maker or _MAKERS.get((found["words"] or "").partition("/")[2][:1], "")
             above = [(0, key)]
             continue
         indent = len(found["space"])
@@ -133,18 +146,20 @@ def _system(file: str, text: str) -> _System:
         links.append(_Printed(above[-1][1], key, found["link"], rate, found["words"] or "", number))
         if found["link"] == "PCI":
             above.append((found.start("kind"), key))
-    return _System(tuple(processors), tuple(links), begin)
+    return _System(tuple(processors), maker, tuple(links), begin)
 
 
 class _Reader:
-    """Builds a machine from a node that NCCL printed."""
+    """Builds the node that NCCL printed."""
 
     def __init__(self, file: str, system: _System, notes: list[Diagnostic]) -> None:
         self._file = file
         self._system = system
         self._notes = notes
         gpus = self._gpus()
-        self._node = Node(len(gpus))
+        hosts = list(dict.fromkeys(map(_host, gpus)))
+        self._hosts = {host: number for number, host in enumerate(hosts)}
+        self._node = Node(len(gpus), hosts=[self._hosts[_host(gpu)] for gpu in gpus])
         self._number = {key: number for number, key in enumerate(gpus)}
         for link in system.links:
             if link.link == "LOC" and (link.above[0], link.vertex[0]) == ("DEV", "GPU"):
@@ -152,10 +167,12 @@ class _Reader:
         self._joined: dict[tuple[int, int], tuple[LinkKind, Rate]] = {}
         self._slots: dict[_Key, tuple[int, float]] = {}
         self._cards: set[_Key] = set()
+        self._nets = Counter(link.above for link in system.links if link.vertex[0] == "NET")
 
-    def machine(self) -> Machine:
+    def read(self) -> Import:
+        """The node and the gaps of the log."""
         for key in self._system.processors:
-            self._number[key] = self._node.add(VertexKind.PCIE)
+            self._vertex(key)
         for link in self._system.links:
             if link.link == "PCI":
                 self._hang(link)
@@ -164,21 +181,12 @@ class _Reader:
                 self._hang_card(link)
             elif link.link in ("SYS", "C2C"):
                 self._join(link, LinkKind.PCIE, self._processors_rate(link.rate))
-        self._join_fabric()
+        generation = self._generation()
+        self._join_fabric(generation)
         for (a, b), (kind, rate) in self._joined.items():
             self._node.join(a, b, kind, rate)
-        cards = self._node.cards
-        if cards:
-            self._assume(f"cards reach {CARD_SHARE:.0%} of their speed")
-        else:
-            self._assume("a single node, as there are no network cards")
-        parts = f"{counted(self._node.gpus, 'GPU')}, {counted(len(cards), 'card')}"
-        return Machine(
-            Path(self._file).stem,
-            f"{parts}, as NCCL printed them",
-            {"nvlink": "NCCL's log"},
-            self._node,
-        )
+        maker = self._system.maker
+        return Import(self._file, "as NCCL printed them", self._node, generation, processor=maker)
 
     def _assume(self, found: str, line: int = 0) -> None:
         note_assumption(self._notes, Place(self._file, line or self._system.line), found)
@@ -216,7 +224,7 @@ class _Reader:
     def _vertex(self, key: _Key) -> int:
         """The number of a vertex of the PCIe tree, which is added when it is first named."""
         if key not in self._number:
-            self._number[key] = self._node.add(VertexKind.PCIE)
+            self._number[key] = self._node.add(VertexKind.PCIE, self._hosts.get(_host(key), 0))
         return self._number[key]
 
     def _hang(self, link: _Printed) -> None:
@@ -246,7 +254,7 @@ class _Reader:
         self._keep(self._number[link.above], self._number[link.vertex], kind, rate)
 
     def _hang_card(self, link: _Printed) -> None:
-        """Adds a card, at the slot of its NIC."""
+        """Adds a card, at the slot of its NIC, which the NIC's cards share."""
         if link.vertex in self._cards or link.above not in self._slots:
             return
         self._cards.add(link.vertex)
@@ -262,7 +270,9 @@ class _Reader:
         speed = Rate(nominal, nominal * CARD_SHARE)
         above, slot = self._slots[link.above]
         rate = speed if slot >= _UNLIMITED_GBPS else self._pcie_rate(slot)
-        self._node.join(self._node.add_card(speed), above, LinkKind.PCIE, rate)
+        shared = rate.times(1 / self._nets[link.above])
+        card = self._node.add_card(speed, self._node.hosts[above])
+        self._node.join(card, above, LinkKind.PCIE, shared)
 
     def _pcie_rate(self, printed: float) -> Rate:
         if printed >= _UNLIMITED_GBPS:
@@ -277,37 +287,44 @@ class _Reader:
         self._assume(f"{PROCESSORS.GBps:g} GB/s between processors, where NCCL knows no rate")
         return PROCESSORS
 
-    def _join_fabric(self) -> None:
+    def _generation(self) -> Generation | None:
+        """The generation of the GPUs: by their device, which newer versions print, or by the rates
+        of their links."""
+        links = self._system.links
+        ids = (link.words for link in links if link.vertex[0] == "DEV" and len(link.words) == 16)
+        known = next((found for words in ids if (found := by_device(words[:4], words[4:8]))), None)
+        if known:
+            return known
+        if own := [link.rate for link in links if link.link == "XGMI"]:
+            named = map(by_target, _XGMI)
+            return next((one for one in named if _is_whole(min(own), one.link.GBps)), None)
+        total: defaultdict[_Key, float] = defaultdict(float)
+        for link in links:
+            if link.link == "NVL":
+                total[link.above] += link.rate
+        return by_capability(capability(max(total.values()))) if total else None
+
+    def _join_fabric(self, generation: Generation | None) -> None:
         """Adds NVLink and xGMI, between GPUs, to switches and to processors."""
         links = [link for link in self._system.links if link.link in ("NVL", "XGMI")]
-        if not links:
-            return
+        rate = (generation or by_capability(80)).link
+        share = rate.GBps / rate.nominal_GBps
         for link in links:
             if link.rate <= 0:
                 at, expected = Place(self._file, link.line), "a rate in GB/s above 0"
                 raise T607.error(at=at, expected=expected, found=str(link.rate))
-        share = _fabric_share(links)
-        for link in links:
             if link.vertex[0] == "NVS" and link.vertex not in self._number:
-                self._number[link.vertex] = self._node.add(VertexKind.SWITCH)
-            ends = (link.above[0], link.vertex[0])
-            kind = LinkKind.PCIE if "CPU" in ends else LinkKind.NVLINK
-            self._join(link, kind, Rate(link.rate / share, link.rate))
-        name = "NVLink" if links[0].link == "NVL" else "xGMI"
-        self._assume(f"{name} reaches {share:.0%} of its nominal rate", links[0].line)
+                host = NONE if len(self._hosts) > 1 else 0
+                self._number[link.vertex] = self._node.add(VertexKind.SWITCH, host)
+            self._join(link, LinkKind.NVLINK, Rate(link.rate / share, link.rate))
+        if links:
+            name = "NVLink" if links[0].link == "NVL" else "xGMI"
+            self._assume(f"{name} reaches {share:.0%} of its nominal rate", links[0].line)
 
 
-def _fabric_share(links: list[_Printed]) -> float:
-    """NCCL's rate over the nominal one of NVLinks or xGMI links."""
-    if links[0].link == "XGMI":
-        least = min(link.rate for link in links)
-        rate = next((rate for rate in _XGMI if _is_whole(least, rate.GBps)), _XGMI[0])
-    else:
-        total: dict[_Key, float] = {}
-        for link in links:
-            total[link.above] = total.get(link.above, 0.0) + link.rate
-        rate = nvlink_rate(capability(max(total.values())))
-    return rate.GBps / rate.nominal_GBps
+def _host(key: _Key) -> str:
+    """The host of a vertex, with which newer versions begin its number."""
+    return key[1].partition("-")[0] if "-" in key[1] else ""
 
 
 def capability(total: float) -> int:

@@ -1,25 +1,37 @@
-"""NCCL's topology XML: PCIe tree, NVLink or xGMI, and cards, as NCCL_TOPO_DUMP_FILE writes them."""
+"""NCCL's topology XML: the PCIe tree with its GPUs and cards.
+
+NCCL writes what it found (NCCL_TOPO_DUMP_FILE), and reads files with the PCIe tree alone
+(NCCL_TOPO_FILE), which clouds supply for their machines; it adds the GPUs, cards and NVLinks when
+it runs. The rules are those of NCCL 2.30, src/graph/topo.cc and xml.cc.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import combinations
-from pathlib import Path
-from xml.parsers import expat
+from typing import NamedTuple
 
-from sley.errors import Diagnostic, Place, Rule, SleyError, counted
-from sley.errors.topology import T605, T607, T608
+from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.topology import T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE
 from sley.ir.topology import MAX_RANKS
-from sley.topologies.assumptions import CARD_SHARE, PROCESSORS, note_assumption, nvlink_rate
+from sley.topologies.assumptions import (
+    CARD_SHARE,
+    PROCESSORS,
+    Generation,
+    Import,
+    by_capability,
+    by_device,
+    by_target,
+    card_rate,
+    join_processors,
+    note_assumption,
+)
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
+from sley.topologies.xml_elements import Element, parse
 
-_MAX_ELEMENTS = 100_000
-_MAX_DEPTH = 64
 _LANE_GBPS = {
     "2.5": (0.25, 0.1875),
     "5": (0.5, 0.375),
@@ -28,156 +40,184 @@ _LANE_GBPS = {
     "32": (3.938, 3.0),
     "64": (7.563, 6.0),
 }
-"""Rates in GB/s of one PCIe lane by its GT/s: after encoding, and in NCCL's table (topo.cc)."""
+"""Rates in GB/s of one PCIe lane by its GT/s: after encoding, and in NCCL's table."""
 
-_XGMI = {"gfx90a": Rate(50.0, 36.0), "gfx94": Rate(64.0, 48.0), "gfx95": Rate(76.8, 48.0)}
-_XGMI_OLD = Rate(46.0, 24.0)
-_SWITCH = "0x0680"
+_GPU_CLASSES = ("0x03", "0x12")
+_CARD_CLASS = "0x02"
+_SWITCH_CLASS = "0x068000"
+_PROCESSOR_CLASS = "0x068001"
+"""The beginnings of PCI's numbers of classes: display controllers and accelerators, network cards,
+NVSwitches, and NVLink at a POWER processor."""
 
-
-@dataclass
-class _Element:
-    tag: str
-    attributes: dict[str, str]
-    line: int
-    children: list[_Element] = field(default_factory=list)
-
-    def all(self, tag: str) -> Iterator[_Element]:
-        """This element and its descendants with this tag, in the order of the file."""
-        if self.tag == tag:
-            yield self
-        for child in self.children:
-            yield from child.all(tag)
+_INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
+"""NCCL's rates in GB/s between Intel's processors, by the lowest number of the model."""
 
 
-def machine_from_xml(file: str, text: str, notes: list[Diagnostic]) -> Machine:
-    """The machine that NCCL's XML describes. Errors: T605, T607, T608."""
-    return _Reader(file, _parse(file, text), notes).machine()
-
-
-def _parse(file: str, text: str) -> _Element:
-    """The <system> element of XML text. Refuses document types, and with them entities, so that
-    memory stays bounded. Errors: T605."""
-    parser = expat.ParserCreate("utf-8")  # the text is decoded, whatever it declares
-    root = _Element("", {}, 0)
-    path, elements = [root], 0
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal elements
-        elements += 1
-        if elements > _MAX_ELEMENTS or len(path) > _MAX_DEPTH:
-            expected = f"at most {_MAX_ELEMENTS} elements, {_MAX_DEPTH} deep"
-            place = Place(file, parser.CurrentLineNumber)
-            raise T605.error(at=place, expected=expected, found="more")
-        path[-1].children.append(_Element(tag, attributes, parser.CurrentLineNumber))
-        path.append(path[-1].children[-1])
-
-    def refuse(*_: object) -> None:
-        place = Place(file, parser.CurrentLineNumber)
-        raise T605.error(at=place, expected="XML without a document type", found="a DOCTYPE")
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = lambda _: path.pop()
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(text.encode("utf-8"), True)
-    except expat.ExpatError as error:
-        place = Place(file, error.lineno, error.offset + 1)
-        found = expat.ErrorString(error.code)
-        raise T605.error(at=place, expected="well-formed XML", found=found) from error
-    system = root.children[0]
+def machine_from_xml(
+    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
+) -> Machine:
+    """The machine that NCCL's XML describes. like: the machine with the rates that the file leaves
+    open. Errors: T605, T607, T608."""
+    system = parse(file, text)
     if system.tag != "system":
-        raise T605.error(
-            at=Place(file, system.line), expected="NCCL's <system>", found=f"<{system.tag[:30]}>"
-        )
-    return system
+        found = f"<{system.tag[:30]}>"
+        raise T605.error(at=Place(file, system.line), expected="NCCL's <system>", found=found)
+    return _Reader(file, system, notes).read().machine(like, notes)
+
+
+class _Gpu(NamedTuple):
+    """A GPU: its <gpu>, or its <pci> in a file of the PCIe tree alone; its <pci>; the number of
+    its <cpu>; the host."""
+
+    element: Element
+    pci: Element
+    cpu: int
+    host: str
+
+    @property
+    def bus(self) -> tuple[str, str]:
+        """The host and the bus id, as NVLinks name their targets."""
+        return self.host, self.pci.get("busid").lower()
 
 
 class _Reader:
-    """Builds a machine from the elements of one file."""
+    """Builds the node of one file."""
 
-    def __init__(self, file: str, system: _Element, notes: list[Diagnostic]) -> None:
+    def __init__(self, file: str, system: Element, notes: list[Diagnostic]) -> None:
         self._file = file
-        self._system = system
         self._notes = notes
+        self._cpus = list(system.all("cpu")) or [system]
+        self._dumped = any(system.all("gpu"))
+        self._has_nets = any(self._is_net(net) for net in system.all("net"))
         self._gpus = self._numbered_gpus()
         if not 1 <= len(self._gpus) <= MAX_RANKS:
-            expected = f"1 to {MAX_RANKS} <gpu> elements"
-            raise T607.error(at=Place(file), expected=expected, found=str(len(self._gpus)))
-        self._node = Node(len(self._gpus))
-        self._number = {id(gpu): i for i, (gpu, _) in enumerate(self._gpus)}
-        self._bus = {pci.attributes.get("busid", ""): i for i, (_, pci) in enumerate(self._gpus)}
+            raise T607.error(
+                at=Place(file),
+                expected=f"1 to {MAX_RANKS} GPUs, as <gpu> or as <pci> of class 0x03... or 0x12...",
+                found=str(len(self._gpus)),
+                remedy="Let NCCL write the file on a machine with GPUs: "
+                "NCCL_TOPO_DUMP_FILE=topo.xml.",
+            )
+        self._number = {id(gpu.element): i for i, gpu in enumerate(self._gpus)}
+        self._by_bus = {gpu.bus: i for i, gpu in enumerate(self._gpus)}
+        hosts = list(dict.fromkeys(gpu.host for gpu in self._gpus))
+        self._hosts = {host: i for i, host in enumerate(hosts)}
+        self._node = Node(len(self._gpus), hosts=[self._hosts[gpu.host] for gpu in self._gpus])
+        self._processor: dict[int, int] = {}
+        self._open: set[int] = set()
 
-    def machine(self) -> Machine:
-        tree: list[int] = []
-        for cpu in self._system.all("cpu"):
-            vertex = self._node.add(VertexKind.PCIE)
-            tree.append(vertex)
-            for child in cpu.children:
-                self._hang(child, vertex)
-        for a, b in combinations(tree, 2):
-            self._node.join(a, b, LinkKind.PCIE, PROCESSORS)
-        if len(tree) > 1:
-            self._assume(f"{PROCESSORS.GBps:g} GB/s between two processors (<cpu>)")
+    def read(self) -> Import:
+        """The node and the gaps of the file."""
+        self._add_processors()
         self._join_fabric()
-        cards = self._node.cards
-        if cards:
-            self._assume(f"cards reach {CARD_SHARE:.0%} of their speed")
-        else:
-            self._assume("a single node, as there are no network cards")
-        description = (
-            f"{counted(len(self._gpus), 'GPU')}, {counted(len(cards), 'card')}, as NCCL found them"
+        cpu = self._cpus[0]
+        return Import(
+            self._file,
+            "as NCCL found them" if self._dumped else "in a PCIe tree for NCCL",
+            self._node,
+            self._generation(self._gpus[0]),
+            frozenset(self._open),
+            self._no_nvlink(),
+            cpu.get("vendor") or cpu.get("arch"),
         )
-        return Machine(Path(self._file).stem, description, {"nvlink": "NCCL's figures"}, self._node)
+
+    def _no_nvlink(self) -> str:
+        if not self._dumped:
+            return "NCCL finds it when it runs, and writes it with NCCL_TOPO_DUMP_FILE"
+        own = [link for gpu in self._gpus for link in self._links(gpu) if self._is_own(gpu, link)]
+        return "the file links GPUs only to themselves" if own else ""
 
     def _assume(self, found: str, line: int = 0) -> None:
         note_assumption(self._notes, Place(self._file, line), found)
 
-    def _numbered_gpus(self) -> list[tuple[_Element, _Element]]:
-        """The <gpu> elements and their <pci>, sorted by rank, or by dev if one has no rank."""
+    def _numbered_gpus(self) -> list[_Gpu]:
+        """The GPUs by rank, or by dev if one has no rank, or by bus id without <gpu>."""
         found = [
-            (gpu, pci)
-            for pci in self._system.all("pci")
-            for gpu in pci.children
-            if gpu.tag == "gpu"
+            _Gpu(element, pci, i, cpu.get("host_hash"))
+            for i, cpu in enumerate(self._cpus)
+            for pci in cpu.all("pci")
+            for element in self._gpus_at(pci)
         ]
-        words = "rank" if all("rank" in gpu.attributes for gpu, _ in found) else "dev"
-        return sorted(found, key=lambda pair: self._number_of(pair[0], words, 0))
+        if not self._dumped:
+            return sorted(
+                found, key=lambda gpu: [_hexadecimal(p) for p in re.split("[:.]", gpu.bus[1])]
+            )
+        word = "rank" if all("rank" in gpu.element.attributes for gpu in found) else "dev"
+        return sorted(found, key=lambda gpu: self._number_of(gpu.element, word, 0))
 
-    def _hang(self, element: _Element, above: int) -> None:
+    def _gpus_at(self, pci: Element) -> list[Element]:
+        """The GPUs of a <pci>: each <gpu>, or itself if no <gpu> is in the file."""
+        if self._dumped:
+            return [child for child in pci.children if child.tag == "gpu"]
+        return [pci] if pci.get("class").startswith(_GPU_CLASSES) else []
+
+    def _add_processors(self) -> None:
+        """Adds the processors of the hosts with GPUs, and all that hangs below them."""
+        for host, number in self._hosts.items():
+            own = [i for i, cpu in enumerate(self._cpus) if cpu.get("host_hash") == host]
+            for i in own:
+                self._processor[i] = self._node.add(VertexKind.PCIE, number)
+                for child in self._cpus[i].children:
+                    self._hang(child, self._processor[i])
+            vertices = [self._processor[i] for i in own]
+            rate = self._between_processors(self._cpus[own[0]])
+            join_processors(self._file, self._node, vertices, rate, self._notes)
+
+    def _between_processors(self, cpu: Element) -> Rate:
+        """NCCL's rate between a processor and another one of its host."""
+        arch, vendor = cpu.get("arch"), cpu.get("vendor")
+        if arch in ("arm64", "ppc64"):
+            return Rate(6.0, 6.0) if arch == "arm64" else Rate(32.0, 32.0)
+        if vendor != "GenuineIntel":
+            return PROCESSORS
+        model = self._number_of(cpu, "modelid", 0)
+        GBps = next(rate for least, rate in _INTEL if max(model, 0) >= least)  # noqa: N806 - a unit
+        return Rate(GBps, GBps)
+
+    def _hang(self, element: Element, above: int) -> None:
         """Adds an element and its children below a vertex of the PCIe tree."""
         if element.tag == "nic":
-            self._hang_cards(element, above, None)
+            self._add_cards(element, above, None)
         if element.tag != "pci":
             return
         rate = self._pcie_rate(element)
-        gpus = [child for child in element.children if child.tag == "gpu"]
-        nics = [child for child in element.children if child.tag == "nic"]
-        for gpu in gpus:
+        for gpu in self._gpus_at(element):
             self._node.join(self._number[id(gpu)], above, LinkKind.PCIE, rate)
-        for nic in nics:
-            self._hang_cards(nic, above, rate)
+        for nic in element.children:
+            if nic.tag == "nic":
+                self._add_cards(nic, above, rate)
+        if not self._has_nets and element.get("class").startswith(_CARD_CLASS):
+            own = card_rate(element.get("vendor"), element.get("device"), rate)
+            card = self._node.add_card(own, self._node.hosts[above])
+            self._open.add(card)
+            self._node.join(card, above, LinkKind.PCIE, rate)
         below = [child for child in element.children if child.tag == "pci"]
         if below:
-            vertex = self._node.add(VertexKind.PCIE)
+            vertex = self._node.add(VertexKind.PCIE, self._node.hosts[above])
             self._node.join(vertex, above, LinkKind.PCIE, rate)
             for child in below:
                 self._hang(child, vertex)
 
-    def _hang_cards(self, nic: _Element, above: int, rate: Rate | None) -> None:
-        """Adds a card for each <net> of a <nic>, linked at the rate of the PCIe slot."""
-        for net in nic.children:
-            if net.tag == "net":
-                nominal = self._number_of(net, "speed", 10_000) / 8000
-                if nominal <= 0:
-                    raise self._wrong(net, "speed", "Mb/s above 0")
-                speed = Rate(nominal, nominal * CARD_SHARE)
-                card = self._node.add_card(speed)
-                self._node.join(card, above, LinkKind.PCIE, rate or speed)
+    def _is_net(self, net: Element) -> bool:
+        """Whether NCCL sends over this <net>: it has a number, and isn't for other uses only."""
+        return net.tag == "net" and "dev" in net.attributes and net.get("net") != "0"
 
-    def _pcie_rate(self, pci: _Element) -> Rate:
+    def _add_cards(self, nic: Element, above: int, slot: Rate | None) -> None:
+        """Adds a card for each <net> of a <nic>, which share the rate of their PCIe slot."""
+        nets = list(filter(self._is_net, nic.children))
+        for net in nets:
+            speed = self._number_of(net, "speed", 0)
+            if speed <= 0:
+                self._assume("10 Gb/s for a card without a speed, as in NCCL", net.line)
+                speed = 10_000
+            rate = Rate(speed / 8000, speed / 8000 * CARD_SHARE)
+            card = self._node.add_card(rate, self._node.hosts[above])
+            share = slot.times(1 / len(nets)) if slot else rate
+            self._node.join(card, above, LinkKind.PCIE, share)
+
+    def _pcie_rate(self, pci: Element) -> Rate:
         """link_speed times link_width; NCCL's substitutes where one is missing."""
-        word = pci.attributes.get("link_speed", "")
+        word = pci.get("link_speed")
         found = re.match(r"([0-9]+(?:\.[0-9]+)?) ?GT/s", word)
         speed = f"{float(found[1]):g}" if found else ""
         if speed not in _LANE_GBPS:
@@ -191,48 +231,68 @@ class _Reader:
             raise self._wrong(pci, "link_width", "a number of lanes")
         return Rate(*_LANE_GBPS[speed]).times(lanes)
 
+    def _links(self, gpu: _Gpu) -> list[Element]:
+        return [link for link in gpu.element.children if link.tag in ("nvlink", "xgmi")]
+
+    def _is_own(self, gpu: _Gpu, link: Element) -> bool:
+        return (gpu.host, link.get("target").lower()) == gpu.bus
+
     def _join_fabric(self) -> None:
-        """Adds the links of NVLink or xGMI, between GPUs or to one switch."""
+        """Adds the links of NVLink or xGMI: between GPUs, to one switch, which may join hosts, or
+        to processors."""
         pairs: Counter[tuple[int, int]] = Counter()
         through: Counter[int] = Counter()
-        for i, (gpu, _) in enumerate(self._gpus):
-            for link in gpu.children:
-                if link.tag not in ("nvlink", "xgmi"):
-                    continue
+        for i, gpu in enumerate(self._gpus):
+            for link in self._links(gpu):
                 count = self._number_of(link, "count", 1)
                 if not 1 <= count <= 64:
                     raise self._wrong(link, "count", "1 to 64 links")
-                target = link.attributes.get("target", "")
-                if target in self._bus:
-                    if self._bus[target] == i:
-                        raise self._wrong(link, "target", "another GPU", T608)
-                    pairs[i, self._bus[target]] += count
-                elif link.attributes.get("tclass", "").startswith(_SWITCH):
+                target, kind = link.get("target"), link.get("tclass")
+                other = self._by_bus.get((gpu.host, target.lower()))
+                if self._is_own(gpu, link):
+                    self._assume(
+                        "no links of GPUs to themselves, though the file has some", link.line
+                    )
+                elif other is not None:
+                    pairs[i, other] += count
+                elif kind.startswith(_PROCESSOR_CLASS):
+                    rate = self._link_rate(i).times(count)
+                    self._node.join(i, self._processor[gpu.cpu], LinkKind.NVLINK, rate)
+                elif kind.startswith(_SWITCH_CLASS):
                     through[i] += count
                 else:
                     self._assume(f"no links to {target[:30]!r}, which is no GPU or switch here")
         for (a, b), count in pairs.items():
             if a < b or (b, a) not in pairs:
-                self._node.join(a, b, LinkKind.NVLINK, self._fabric_rate(a).times(count))
+                self._node.join(a, b, LinkKind.NVLINK, self._link_rate(a).times(count))
         if through:
-            switch = self._node.add(VertexKind.SWITCH)
+            switch = self._node.add(VertexKind.SWITCH, NONE if len(self._hosts) > 1 else 0)
             for number, count in through.items():
-                rate = self._fabric_rate(number).times(count)
+                rate = self._link_rate(number).times(count)
                 self._node.join(number, switch, LinkKind.NVLINK, rate)
         if pairs or through:
-            rate = self._fabric_rate(min(through or [a for a, _ in pairs]))
+            rate = self._link_rate(min(through or [a for a, _ in pairs]))
             self._assume(f"{rate.nominal_GBps:g} GB/s a link, {rate.GBps:g} reached")
 
-    def _fabric_rate(self, gpu: int) -> Rate:
-        """The rate of one link of a GPU."""
-        element = self._gpus[gpu][0]
-        if any(child.tag == "xgmi" for child in element.children):
-            words = element.attributes.get("gcn", "")
-            name = {"910": "gfx90a", "942": "gfx94", "940": "gfx94"}.get(words, words)
-            return next((r for start, r in _XGMI.items() if name.startswith(start)), _XGMI_OLD)
-        return nvlink_rate(self._number_of(element, "sm", 70))
+    def _generation(self, gpu: _Gpu) -> Generation | None:
+        """The generation of a GPU: by its compute capability or LLVM's name, or its device on
+        PCI."""
+        if "gcn" in gpu.element.attributes:
+            return by_target(gpu.element.get("gcn"))
+        if "sm" in gpu.element.attributes:
+            return by_capability(self._number_of(gpu.element, "sm", 0))
+        return by_device(gpu.pci.get("vendor"), gpu.pci.get("device"))
 
-    def _number_of(self, element: _Element, name: str, default: int) -> int:
+    def _link_rate(self, number: int) -> Rate:
+        """The rate of one link of a GPU."""
+        gpu = self._gpus[number]
+        found = self._generation(gpu)
+        if found is None:
+            amd = any(link.tag == "xgmi" for link in self._links(gpu))
+            found = by_target("gfx") if amd else by_capability(70)
+        return found.link
+
+    def _number_of(self, element: Element, name: str, default: int) -> int:
         text = element.attributes.get(name)
         if text is None:
             return default
@@ -240,7 +300,15 @@ class _Reader:
             raise self._wrong(element, name, "a whole number")
         return int(text)
 
-    def _wrong(self, element: _Element, name: str, expected: str, rule: Rule = T607) -> SleyError:
-        found = element.attributes.get(name, "")[:40]
-        place = Place(self._file, element.line, detail=f"<{element.tag} {name}>")
-        return rule.error(at=place, expected=expected, found=repr(found))
+    def _wrong(self, element: Element, name: str, expected: str) -> SleyError:
+        return T607.error(
+            at=Place(self._file, element.line, detail=f"<{element.tag} {name}>"),
+            expected=expected,
+            found=repr(element.get(name)[:40]),
+            remedy="Correct it, or let NCCL write the file again: NCCL_TOPO_DUMP_FILE=topo.xml.",
+        )
+
+
+def _hexadecimal(text: str) -> int:
+    """A hexadecimal number; 0 for another text."""
+    return int(text, 16) if re.fullmatch("[0-9a-f]{1,16}", text) else 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +13,8 @@ import numpy as np
 from sley.errors import counted
 from sley.errors.compiler import C308
 from sley.ir.cost_model import CostModel
-from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
+from sley.ir.routes import card_groups
 from sley.ir.tables import NONE, LongArray
 from sley.ir.topology import MAX_RANKS, Builder, Topology
 from sley.ir.words import is_integer
@@ -31,6 +35,12 @@ class Rate(NamedTuple):
     def times(self, count: float) -> Rate:
         """The rate of `count` links side by side."""
         return Rate(self.nominal_GBps * count, self.GBps * count, self.latency_us)
+
+    @classmethod
+    def sum(cls, rates: Iterable[Rate]) -> Rate:
+        """The rate of links side by side."""
+        nominal, reached, latency = zip(*rates, strict=True)
+        return cls(sum(nominal), sum(reached), max(latency))
 
 
 class Link(NamedTuple):
@@ -71,30 +81,35 @@ Network = Racks | Rails | None
 
 @dataclass
 class Node:
-    """The inside of one node: its vertices (GPUs first), its links, and its cards' rates.
+    """The inside of one node: its vertices (GPUs first), its links, and its cards' rates. Or of
+    several hosts that NVLink joins, as in a rack of GB200s; then each host counts as a node.
 
     gpus: number of GPUs.
     kinds: the kind of each vertex.
     links: the links between vertices, one for each direction.
     cards: the rate of each card towards the network, by the card's vertex.
+    hosts: the host of each vertex, NONE for a switch between hosts.
     """
 
     gpus: int
     kinds: list[VertexKind] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     cards: dict[int, Rate] = field(default_factory=dict)
+    hosts: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.kinds = self.kinds or [VertexKind.GPU] * self.gpus
+        self.hosts = self.hosts or [0] * self.gpus
 
-    def add(self, kind: VertexKind) -> int:
+    def add(self, kind: VertexKind, host: int = 0) -> int:
         """Adds a vertex; returns its number."""
         self.kinds.append(kind)
+        self.hosts.append(host)
         return len(self.kinds) - 1
 
-    def add_card(self, rate: Rate) -> int:
+    def add_card(self, rate: Rate, host: int = 0) -> int:
         """Adds a network card; returns its number."""
-        card = self.add(VertexKind.NIC)
+        card = self.add(VertexKind.NIC, host)
         self.cards[card] = rate
         return card
 
@@ -115,38 +130,93 @@ def cluster_of(
     """A cluster of identical nodes, joined through their cards. A single node gets neither cards
     nor a network.
 
+    Cards that only few GPUs have next to them count as one card a GPU (`bundled`).
     Errors: C308, T602, T603.
     """
+    hosts = max(node.hosts) + 1
     most = MAX_RANKS // node.gpus
     if not is_integer(nodes) or not 1 <= nodes <= most:
         raise C308.error(expected=f"1 to {most} nodes of {name}", found=f"nodes={nodes!r}")
     if nodes > 1 and not node.cards:
         found = f"{counted(nodes, 'node')} of {name}"
         raise C308.error(expected="one node, as it has no network cards", found=found)
-    builder = Builder(name, np.repeat(np.arange(nodes), node.gpus))
-    number = _vertices(builder, node, nodes)
+    node = bundled(node)
+    number, of_host = _numbers(node, nodes)
+    builder = Builder(name, of_host[: node.gpus].T.ravel())
+    joined = nodes * hosts > 1
+    for kind in (VertexKind.SWITCH, VertexKind.PCIE, VertexKind.NIC):
+        own = [v for v, k in enumerate(node.kinds) if k == kind]
+        if own and (joined or kind != VertexKind.NIC):
+            number[own] = builder.add(kind, of_host[own].T.ravel()).reshape(nodes, len(own)).T
     for link in node.links:
         src, dst = number[link.src], number[link.dst]
-        if nodes > 1 or (link.src not in node.cards and link.dst not in node.cards):
+        if joined or (link.src not in node.cards and link.dst not in node.cards):
             builder.link(src, dst, link.kind, *link.rate)
-    if nodes > 1:
-        _join_nodes(builder, node, number, network or Racks(nodes, Rate(1.0, 1.0)))
+    if joined and node.cards:
+        _join_nodes(builder, node, number, of_host, network or Racks(MAX_RANKS, Rate(1.0, 1.0)))
     return builder.topology(model, in_network=in_network)
 
 
-def _vertices(builder: Builder, node: Node, nodes: int) -> LongArray:
-    """Adds the vertices of every node. Returns int64 (vertices of a node, nodes): their numbers."""
+def _numbers(node: Node, nodes: int) -> tuple[LongArray, LongArray]:
+    """int64 (vertices of a node, nodes): the numbers of the GPUs of every node, with room for those
+    of the other vertices; and the node, or the host, of each vertex."""
     number = np.full((len(node.kinds), nodes), NONE)
     number[: node.gpus] = np.arange(nodes * node.gpus).reshape(nodes, node.gpus).T
-    for kind in (VertexKind.SWITCH, VertexKind.PCIE, VertexKind.NIC):
-        own = [v for v, k in enumerate(node.kinds) if k == kind]
-        if own and (nodes > 1 or kind != VertexKind.NIC):
-            added = builder.add(kind, np.repeat(np.arange(nodes), len(own)))
-            number[own] = added.reshape(nodes, len(own)).T
-    return number
+    host = np.array(node.hosts)[:, None]
+    of_host = np.arange(nodes) * (int(host.max()) + 1) + host
+    return number, np.where(host == NONE, NONE, of_host)
 
 
-def _join_nodes(builder: Builder, node: Node, number: LongArray, network: Racks | Rails) -> None:
+def bundled(node: Node) -> Node:
+    """The node with its cards as its GPUs use them: of the cards next to the same GPUs only the
+    fastest, and where they are more than these GPUs, several as one with the sum of their rates.
+    So NCCL divides a GPU's channels among its nearest cards."""
+    columns = np.array([(a, b, kind, *rate) for a, b, kind, rate in node.links]).reshape(-1, 6)
+    groups = card_groups(
+        Vertices(np.array(node.kinds), np.array(node.hosts)), TopologyLinks(*columns.T)
+    )
+    near = Counter(card for cards in groups for card in cards)
+    bundle = {card: [card] for card in node.cards}
+    for cards, gpus in groups.items():
+        if not cards or any(near[card] > 1 for card in cards):
+            continue  # none, or other GPUs share some of them
+        most = max(node.cards[card].GBps for card in cards)
+        fast = [card for card in cards if node.cards[card].GBps == most]
+        size = len(fast) // gcd(len(fast), len(gpus)) if len(fast) > len(gpus) else 1
+        for card in cards:
+            del bundle[card]
+        bundle |= {fast[i]: fast[i : i + size] for i in range(0, len(fast), size)}
+    if all(bundle.get(card) == [card] for card in node.cards):
+        return node
+    return _with_bundles(node, bundle)
+
+
+def _with_bundles(node: Node, bundle: dict[int, list[int]]) -> Node:
+    """The node with a card for each bundle of cards, named by its first, and without the others.
+    Every slot of a bundle has the rate of all of them, so that each path carries its sum."""
+    kept = [v for v in range(len(node.kinds)) if v not in node.cards or v in bundle]
+    place = {vertex: i for i, vertex in enumerate(kept)}
+    links = [
+        Link(place[a], place[b], kind, rate)
+        for a, b, kind, rate in node.links
+        if a not in node.cards and b not in node.cards
+    ]
+    new = Node(node.gpus, [node.kinds[v] for v in kept], links, {}, [node.hosts[v] for v in kept])
+    slots: dict[int, dict[int, Rate]] = {card: {} for card in node.cards}
+    for a, b, _, rate in node.links:
+        if a in slots:
+            slots[a][b] = rate
+    for card, members in sorted(bundle.items()):
+        new.cards[place[card]] = Rate.sum(node.cards[member] for member in members)
+        rate = Rate.sum(next(iter(slots[member].values())) for member in members)
+        for end in dict.fromkeys(end for member in members for end in slots[member]):
+            new.join(place[card], place[end], LinkKind.PCIE, rate)
+    return new
+
+
+def _join_nodes(
+    builder: Builder, node: Node, number: LongArray, of_host: LongArray, network: Racks | Rails
+) -> None:
     """Adds the network: a switch for each rack or rail, and a spine if there are several."""
     nodes = number.shape[1]
     cards = list(node.cards.items())
@@ -155,8 +225,9 @@ def _join_nodes(builder: Builder, node: Node, number: LongArray, network: Racks 
         own = [np.full(nodes, switch) for switch in leaf]
         up = [rate.times(nodes / network.oversubscription) for _, rate in cards]
     else:
-        leaf = builder.add(VertexKind.NETWORK, np.full(-(-nodes // network.nodes), NONE))
-        own = [leaf[np.arange(nodes) // network.nodes]] * len(cards)
+        racks = int(of_host.max()) // network.nodes + 1
+        leaf = builder.add(VertexKind.NETWORK, np.full(racks, NONE))
+        own = [leaf[of_host[card] // network.nodes] for card, _ in cards]
         up = [network.uplink] * len(leaf)
     for (card, rate), switches in zip(cards, own, strict=True):
         builder.both(number[card], switches, LinkKind.NETWORK, *rate)

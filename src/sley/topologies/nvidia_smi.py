@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import re
 from itertools import combinations
-from pathlib import Path
 
-from sley.errors import Diagnostic, Place, counted
+from sley.errors import Diagnostic, Place
 from sley.errors.topology import T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.topologies.assumptions import PCIE_4, PROCESSORS, note_assumption, nvlink_rate
+from sley.topologies.assumptions import (
+    PCIE_4,
+    PROCESSORS,
+    Generation,
+    Import,
+    by_capability,
+    note_assumption,
+)
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
-_CARD = Rate(25.0, 24.0)
 _MOST_LINKS = 18
 """The most NVLinks that a GPU has (H100, B200): a row with more means that there is a switch."""
 
 _CAPABILITY = {6: 70, 12: 80, 18: 90}
-"""The compute capability of a GPU by its number of NVLinks: V100, A100, H100."""
+"""The compute capability of a GPU by its number of NVLinks: V100, A100, H100. A B200 has 18 too;
+then like= tells."""
 
 _LEVELS = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+_LEGEND = re.compile(r"^\s*NV#\s*=", re.MULTILINE)
 _DEVICE = re.compile(r"(?:GPU|NIC|mlx\w*_?)[0-9]+")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _MAX_DEVICES = 256
@@ -31,35 +38,31 @@ def is_matrix(text: str) -> bool:
     return any(line.split()[:1] == ["GPU0"] for line in _ESCAPE.sub("", text).splitlines())
 
 
-def machine_from_matrix(file: str, text: str, notes: list[Diagnostic]) -> Machine:
-    """The machine that a matrix describes. Errors: T607, T608."""
+def machine_from_matrix(
+    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
+) -> Machine:
+    """The machine that a matrix describes. like: the machine with the rates that the matrix leaves
+    open. Errors: T607, T608."""
     names, levels, nvlinks, numa = _cells(file, _ESCAPE.sub("", text))
     gpus = [i for i, name in enumerate(names) if name.startswith("GPU")]
     if gpus != list(range(len(gpus))):
         raise T608.error(at=Place(file), expected="GPUs before cards", found=", ".join(names)[:60])
-    node = Node(len(gpus))
-    vertex = {i: i for i in gpus} | {i: node.add_card(_CARD) for i in range(len(gpus), len(names))}
-    place = Place(file)
-    if node.cards:
-        note_assumption(notes, place, "cards of 200 Gb/s: 25 GB/s, 24 reached")
-    else:
-        note_assumption(notes, place, "a single node, as there are no network cards")
-    if nvlinks:
-        _join_nvlinks(node, nvlinks, notes, place)
+    node, place = Node(len(gpus)), Place(file)
+    generation = _join_nvlinks(node, nvlinks, notes, place) if nvlinks else None
+    slot = generation.pcie if generation else PCIE_4
+    vertex = {i: i for i in gpus} | {i: node.add_card(slot) for i in range(len(gpus), len(names))}
     if levels:
         for (a, b), known in _same_numa(nvlinks, levels, numa).items():
             levels.setdefault((a, b), known)
-        _join_tree(node, levels, vertex)
-        note_assumption(
-            notes,
-            place,
-            f"PCIe 4.0 with 16 lanes, {PCIE_4.GBps:g} GB/s reached; {PROCESSORS.GBps:g} GB/s "
-            "between processors",
-        )
-    description = (
-        f"{counted(len(gpus), 'GPU')}, {counted(len(node.cards), 'card')}, as nvidia-smi found them"
+        _join_tree(node, levels, vertex, slot)
+        found = f"{slot.nominal_GBps:g} GB/s over PCIe, {slot.GBps:g} reached"
+        note_assumption(notes, place, f"{found}; {PROCESSORS.GBps:g} between processors")
+    # The legend of -m explains NV#, that of -mp doesn't.
+    no_nvlink = "" if _LEGEND.search(text) else "topo -mp leaves it out, topo -m shows it"
+    imported = Import(
+        file, "as nvidia-smi found them", node, generation, frozenset(node.cards), no_nvlink
     )
-    return Machine(Path(file).stem, description, {}, node)
+    return imported.machine(like, notes)
 
 
 Pair = tuple[int, int]
@@ -110,12 +113,13 @@ def _cells(
 
 def _join_nvlinks(
     node: Node, nvlinks: dict[Pair, int], notes: list[Diagnostic], place: Place
-) -> None:
-    """Adds NVLink: direct links, or a switch if a row has more links than a GPU."""
+) -> Generation | None:
+    """Adds NVLink: direct links, or a switch if a row has more links than a GPU. Returns the
+    generation of GPUs with this number of links, None for another number."""
     total = [sum(k for pair, k in nvlinks.items() if gpu in pair) for gpu in range(node.gpus)]
     switched = max(total) > _MOST_LINKS
     links = max(nvlinks.values()) if switched else max(total)
-    rate = nvlink_rate(_CAPABILITY.get(links, 80))
+    rate = by_capability(_CAPABILITY.get(links, 80)).link
     if switched:
         switch = node.add(VertexKind.SWITCH)
         for gpu in range(node.gpus):
@@ -128,6 +132,7 @@ def _join_nvlinks(
             node.join(a, b, LinkKind.NVLINK, rate.times(count))
     found = f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached"
     note_assumption(notes, place, found)
+    return by_capability(_CAPABILITY[links]) if links in _CAPABILITY else None
 
 
 def _same_numa(
@@ -142,9 +147,10 @@ def _same_numa(
     }
 
 
-def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int]) -> None:
+def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int], slot: Rate) -> None:
     """Adds PCIe: a vertex for each group of devices that a level joins, linked to the vertex of
-    the next level's group around it. Groups that only SYS joins are linked as processors."""
+    the next level's group around it, at the rate of a slot. Groups that only SYS joins are linked
+    as processors."""
     groups = [[i] for i in vertex]
     top = list(vertex.values())
     for level in range(_LEVELS["PIX"], _LEVELS["SYS"]):
@@ -157,7 +163,7 @@ def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int]) -> N
                 continue
             above.append(node.add(VertexKind.PCIE))
             for part in parts:
-                node.join(part, above[-1], LinkKind.PCIE, PCIE_4)
+                node.join(part, above[-1], LinkKind.PCIE, slot)
         groups, top = wider, above
     for a, b in combinations(top, 2):
         node.join(a, b, LinkKind.PCIE, PROCESSORS)

@@ -26,6 +26,8 @@ from itertools import pairwise
 import numpy as np
 
 from sley.ir.fabric import LinkKind
+from sley.ir.paths import strong_components
+from sley.ir.tables import NONE, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.topologies import LinkRings, link_rings
 
@@ -135,10 +137,11 @@ class View:
     def of(cls, topology: Topology) -> View:
         """The view of a topology. Nodes that differ all count as the slowest of them."""
         generation = Generation.of(topology)
-        cards, card = _cards(topology)
+        node = _nodes(topology)
+        nodes = int(node[: topology.ranks].max()) + 1
+        cards, card = _cards(topology, node, nodes)
         ranks, links = topology.ranks, topology.links
         nominal, reached = generation.link_GBps
-        node = topology.vertices.node
         fast = (links.src < ranks) & (links.kind == LinkKind.NVLINK)
         fast &= node[links.src] == node[links.dst]
         numbers = links.nominal_GBps[fast] / nominal
@@ -152,7 +155,7 @@ class View:
         along = link_rings(topology)
         return cls(
             ranks,
-            topology.nodes,
+            nodes,
             generation,
             total > 0,
             gpu,
@@ -286,13 +289,26 @@ class View:
         return min(fits, self.cards * int(self.card_GBps / speed + 1e-9))
 
 
-def _cards(topology: Topology) -> tuple[int, float]:
+def _nodes(topology: Topology) -> IntArray:
+    """int (vertices,): the node of each vertex as NCCL sees it, or NONE: hosts that NVLink joins
+    count as one."""
+    links, own = topology.links, topology.vertices.node
+    inside = links.kind != LinkKind.NETWORK
+    part = strong_components(len(own), links.src[inside], links.dst[inside])
+    names = distinct(part[: topology.ranks])
+    if len(names) >= topology.nodes:
+        return own
+    found = np.minimum(np.searchsorted(names, part), len(names) - 1)
+    return np.where(names[found] == part, found, NONE).astype(np.int32)
+
+
+def _cards(topology: Topology, node: IntArray, nodes: int) -> tuple[int, float]:
     """The number of links from a node to the network, and the rate of the slowest."""
-    if topology.nodes == 1:
+    if nodes == 1:
         return 0, 0.0
-    node, links = topology.vertices.node, topology.links
+    links = topology.links
     leaves = (node[links.src] >= 0) & (node[links.src] != node[links.dst])
-    count = np.bincount(node[links.src[leaves]], minlength=topology.nodes)
+    count = np.bincount(node[links.src[leaves]], minlength=nodes)
     return max(int(count.min()), 1), float(links.GBps[leaves].min())
 
 
