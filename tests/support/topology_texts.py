@@ -87,10 +87,12 @@ def hwloc(version: str, matrix: str, device: str = "0302 [10de:20b2]", verbs: in
         f'pci_type="{device} [10de:1463] a1 00" pci_link_speed="31.507692">'
         f'<object type="OSDev" gp_index="{p + 41}" name="nvml{p}" osdev_type="12"/></object>'
         f'<object type="PCIDev" gp_index="{p + 51}" pci_busid="0000:1{p}:00.0" '
-        'pci_type="0207 [15b3:101b] [15b3:0007] 00 00" pci_link_speed="31.507692">'
+        'pci_type="0200 [15b3:101b] [15b3:0007] 00 00" pci_link_speed="31.507692">'
         f'<object type="OSDev" gp_index="{p + 61}" name="mlx5_{p}" osdev_type="{verbs}">'
         f'<info name="Port1State" value="{4 - 3 * p}"/></object></object></object>'
-        '<object type="PCIDev" gp_index="70" pci_type="0300 [1a03:2000]"/></object></object>'
+        '<object type="PCIDev" gp_index="70" pci_type="0300 [1a03:2000]"/>'
+        '<object type="PCIDev" pci_type="0200 [8086:1521]" pci_link_speed="31.507692"/>'
+        "</object></object>"
         for p in range(2)
     )
     machine = f'<object type="Machine">{packages}</object>'
