@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from sley import topologies
 from sley.cli import main
 from support.golden import Golden
+from support.topology_texts import CLOUD
 
 
 def sley(*arguments: object) -> Result:
@@ -89,6 +90,17 @@ def test_list_names_every_machine() -> None:
     said = json.loads(sley("topology", "list", "--json").stdout)
     assert [m["name"] for m in said] == list(topologies.machine_names())
     assert all(m["sources"] for m in said)
+
+
+def test_like_completes_an_imported_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "cloud.xml", tmp_path / "out.toml"
+    source.write_text(CLOUD)
+    result = sley("topology", "import", source, "-o", target, "--like", "resccl-4gpu", "--nodes", 2)
+    assert "NVLink as in resccl-4gpu" in result.stderr
+    shown = sley("topology", "show", f"{source},like=resccl-4gpu:2", "--json")
+    own = topologies.load(target)
+    assert json.loads(shown.stdout)["card"] == own.nic.tolist()
+    assert own == topologies.load(source, nodes=2, like="resccl-4gpu")
 
 
 def test_import_writes_what_it_read_and_says_what_it_assumed(tmp_path: Path) -> None:

@@ -148,6 +148,22 @@ def test_a_file_without_gpus_says_how_to_get_one_with_them(tmp_path: Path) -> No
     assert caught.value.code == "T607"
 
 
+def test_a_tree_without_classes_says_why_it_shows_no_gpus(tmp_path: Path) -> None:
+    bare = cpu(*(f'<pci busid="0000:00:1{i}.0"/>' for i in range(9)))
+    with pytest.raises(sley.SleyError, match="9 <pci> whose class NCCL looks up") as caught:
+        read(tmp_path, system(bare))
+    assert caught.value.code == "T607"
+
+
+def test_a_file_with_gpus_but_no_nvlink_says_so(tmp_path: Path) -> None:
+    whole = system(cpu(*(gpu(f"a{i}", i, "", 'sm="90"') for i in range(8))))
+    assert "no NVLink between GPUs: the file has none" in said(read(tmp_path, whole))
+    completed = read(tmp_path, whole, like="p5").topology
+    assert rates(completed, LinkKind.NVLINK) == {(450, 370)}
+    without = read(tmp_path, whole.replace('sm="90"', 'sm="86"'))  # A10s have no NVLink
+    assert "NVLink" not in said(without)
+
+
 def test_a_gpu_with_two_ports_next_to_it_uses_both(data_dir: Path) -> None:
     found = topologies.read(data_dir / "users-3" / "oci-h100-16cards.xml", nodes=2)
     assert found.machine is not None

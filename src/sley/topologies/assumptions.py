@@ -113,6 +113,7 @@ def by_device(vendor: str, device: str) -> Generation | None:
 _CARD_GBPS = {
     ("1d0f", "efa0"): 12.5,
     ("1d0f", "efa1"): 12.5,
+    ("1d0f", "efa2"): 25.0,
     ("15b3", "1013"): 12.5,
     ("15b3", "1017"): 12.5,
     ("15b3", "1019"): 12.5,
@@ -120,7 +121,8 @@ _CARD_GBPS = {
     ("15b3", "1021"): 50.0,
     ("15b3", "1023"): 100.0,
 }
-"""The highest speed of cards by vendor and device on PCI: EFA of p4d and p5; ConnectX-4 to 8."""
+"""The highest speed of cards by vendor and device on PCI: EFA of p4d, p5 and p5en; ConnectX-4 to
+8."""
 
 
 def card_rate(vendor: str, device: str, slot: Rate) -> Rate:

@@ -60,8 +60,12 @@ def machine_from_xml(
     open. Errors: T605, T607, T608."""
     system = parse(file, text)
     if system.tag != "system":
-        found = f"<{system.tag[:30]}>"
-        raise T605.error(at=Place(file, system.line), expected="NCCL's <system>", found=found)
+        raise T605.error(
+            at=Place(file, system.line),
+            expected="NCCL's <system>",
+            found=f"<{system.tag[:30]}>",
+            remedy="Let NCCL write its topology: NCCL_TOPO_DUMP_FILE=topo.xml.",
+        )
     return _Reader(file, system, notes).read().machine(like, notes)
 
 
@@ -91,12 +95,14 @@ class _Reader:
         self._has_nets = any(self._is_net(net) for net in system.all("net"))
         self._gpus = self._numbered_gpus()
         if not 1 <= len(self._gpus) <= MAX_RANKS:
+            unknown = sum(not pci.get("class") for cpu in self._cpus for pci in cpu.all("pci"))
+            more = f", and {unknown} <pci> whose class NCCL looks up when it runs"
             raise T607.error(
                 at=Place(file),
                 expected=f"1 to {MAX_RANKS} GPUs, as <gpu> or as <pci> of class 0x03... or 0x12...",
-                found=str(len(self._gpus)),
-                remedy="Let NCCL write the file on a machine with GPUs: "
-                "NCCL_TOPO_DUMP_FILE=topo.xml.",
+                found=f"{len(self._gpus)}{more if unknown else ''}",
+                remedy="Let NCCL write the whole file on a machine with GPUs, "
+                "NCCL_TOPO_DUMP_FILE=topo.xml, or name a machine: `sley topology list`.",
             )
         self._number = {id(gpu.element): i for i, gpu in enumerate(self._gpus)}
         self._by_bus = {gpu.bus: i for i, gpu in enumerate(self._gpus)}
@@ -124,8 +130,10 @@ class _Reader:
     def _no_nvlink(self) -> str:
         if not self._dumped:
             return "NCCL finds it when it runs, and writes it with NCCL_TOPO_DUMP_FILE"
-        own = [link for gpu in self._gpus for link in self._links(gpu) if self._is_own(gpu, link)]
-        return "the file links GPUs only to themselves" if own else ""
+        if any(self._is_own(gpu, link) for gpu in self._gpus for link in self._links(gpu)):
+            return "the file links GPUs only to themselves"
+        usual = self._generation(self._gpus[0]) is not by_capability(86)
+        return "the file has none" if usual else ""
 
     def _assume(self, found: str, line: int = 0) -> None:
         note_assumption(self._notes, Place(self._file, line), found)
