@@ -42,7 +42,7 @@ _GPU = re.compile(r"GPU[0-9]{1,4}|[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}
 _NUMA = re.compile(r"^\s*GPU ?\[?([0-9]{1,4})\]?\s*: \(Topology\) Numa Node: (-?[0-9]{1,6})\s*$")
 _BANDWIDTH = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _TYPES = ("XGMI", "PCIE")
-_SELF = ("0", "SELF", "N/A", "X")
+_SELF = ("0", "SELF", "N/A")
 _MAX_GPUS = 256
 _NEAR_HOPS = 2
 """Hops between GPUs of one processor."""
