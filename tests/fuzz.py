@@ -29,6 +29,7 @@ from support import (
     file_mutants,
     mscclpp_mutants,
     nccl_tests_mutants,
+    printed_topologies,
     schedule_mutants,
     topology_texts,
 )
@@ -74,12 +75,21 @@ def read_topology(rng: random.Random) -> None:
         topology_texts.read_damaged(rng, Path(folder))
 
 
+def read_printed_topology(rng: random.Random) -> None:
+    """Reads a damaged topology as a tool prints it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        file.write(printed_topologies.mutated(rng))
+        file.flush()
+        sley.topologies.load(file.name)
+
+
 READERS: dict[str, Callable[[random.Random], None]] = {
     "mscclpp": prove_plan,
     "xml": prove_xml,
     "schedules": prove_schedule,
     "nccl-tests": read_measurements,
     "topologies": read_topology,
+    "printed": read_printed_topology,
 }
 
 

@@ -50,9 +50,28 @@ TACCL_SKETCH = Kind(
     "a TACCL sketch, which is an input of TACCL's solver and no schedule",
     remedy="Import the schedule that TACCL's solver writes with it, NAME.sccl.json.",
 )
+TECCL_INPUT = Kind(
+    "an input of TE-CCL's solver and no schedule",
+    remedy="Import the schedule that TE-CCL writes for it, which schedule_output_file names; for a "
+    "topology, name the machine: `sley topology list` prints them.",
+)
+SYCCL_CONFIG = Kind(
+    "a configuration of SyCCL, which is an input of its solver and no schedule",
+    remedy="sley reads its schedules as MSCCL XML only: give such a file. For a topology, name a "
+    "machine (`sley topology list` prints them), or write the links in TOML.",
+)
+NCCL_GRAPHS = Kind(
+    "a graph dump of NCCL (NCCL_GRAPH_DUMP_FILE), the rings and trees that its search chose",
+    remedy="For a topology, let the same run write NCCL's topology: NCCL_TOPO_DUMP_FILE=topo.xml. "
+    "`sley choose --nccl` simulates NCCL's choices.",
+)
 TACCL_TOPOLOGY = Kind("a topology in TACCL's JSON", "sley topology show {file}")
 NCCL_TOPOLOGY = Kind("a topology in NCCL's XML", "sley topology show {file}")
 HWLOC = Kind("a topology in hwloc's XML (lstopo)", "sley topology show {file}")
+NCCL_LOG = Kind("a log of NCCL with the topology that it found", "sley topology show {file}")
+AMD_SMI = Kind(
+    "a topology that rocm-smi --showtopo or amd-smi topology printed", "sley topology show {file}"
+)
 NVIDIA_SMI = Kind("a topology that nvidia-smi topo -m printed", "sley topology show {file}")
 SLEY_TOPOLOGY = Kind("a topology in TOML", "sley topology show {file}")
 PACKAGE_TABLE = Kind(
@@ -85,11 +104,12 @@ MSCCLPP_SCRIPT = Kind(
 )
 PYTHON = Kind("a Python file", "sley compile {file}")
 RESCCLANG = Kind("a text in ResCCLang", "sley compile {file}")
-JSON = Kind("JSON of another kind")
-UNKNOWN_JSON = Kind("JSON without any key of a plan, a schedule or a topology")
-XML = Kind("XML of another kind")
-TOML = Kind("TOML of another kind")
-TEXT = Kind("a text of another kind")
+_READABLE = "Give one of the files that docs/foreign-files.md lists."
+JSON = Kind("JSON of another kind", remedy=_READABLE)
+UNKNOWN_JSON = Kind("JSON without any key of a plan, a schedule or a topology", remedy=_READABLE)
+XML = Kind("XML of another kind", remedy=_READABLE)
+TOML = Kind("TOML of another kind", remedy=_READABLE)
+TEXT = Kind("a text of another kind", remedy=_READABLE)
 EMPTY = Kind("an empty file")
 BINARY = Kind("a binary file")
 FOLDER = Kind("a folder", remedy="Name one file in it; sley doctor FOLDER examines a directory.")
@@ -100,7 +120,7 @@ UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
 SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
 PLANS = (MSCCL_XML, MSCCLPP)
 PROGRAMS = (PYTHON, RESCCLANG)
-TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, HWLOC, NVIDIA_SMI, SLEY_TOPOLOGY)
+TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NCCL_LOG, HWLOC, AMD_SMI, NVIDIA_SMI, SLEY_TOPOLOGY)
 VAGUE = (JSON, UNKNOWN_JSON, XML, TOML, TEXT, EMPTY, BINARY)
 """Kinds of files whose content shows no purpose; a damaged file of another kind is often one."""
 
@@ -165,6 +185,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
         return _kind_of_xml(text)
     if text.startswith("{"):
         return _kind_of_json(text) or JSON
+    if _AMD_JSON.match(text):
+        return AMD_SMI
     if suffix == ".py" and _PYTHON.search(text):
         return _kind_of_python(text)
     return _kind_of_text(text) or TEXT
@@ -173,12 +195,15 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
 # A message with its length, whose first two fields are a version and an attribute.
 _CHAKRA = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x01-\x20][0-9][\w.+-]*+\x12")
 
+_AMD_JSON = re.compile(r'\[\s*+\{\s*+"gpu":\s*+[0-9]++,\s*+"bdf":\s*+"[^"\n]{1,40}",\s*+"links":')
+
 _XML_ROOTS = {
     "algo": MSCCL_XML,
     "Algo": FORESTCOLL,
     "system": NCCL_TOPOLOGY,
     "topology": HWLOC,
     "msccl_algos": MSCCL_LIST,
+    "graphs": NCCL_GRAPHS,
 }
 _MOST_PROLOGUES = 1000
 _NAME = re.compile(r"<([A-Za-z_][\w.:-]{0,100})")
@@ -210,6 +235,8 @@ def _after_space(text: str, at: int) -> int:
 
 _JSON_KINDS = (
     ({"1-Epoch_Duration"}, TECCL),
+    ({"TopologyParams"}, TECCL_INPUT),
+    ({"coll", "hosts"}, SYCCL_CONFIG),
     ({"gpus[", "collective"}, MSCCLPP),
     ({"intranode_sketch"}, TACCL_SKETCH),
     ({"gpus_per_node", "alpha"}, TACCL_TOPOLOGY),
@@ -274,6 +301,14 @@ _PYTHON_LINES = _lines(
     r"@[A-Za-z_][\w.]*+(?:\(|[ \t]*$)",
 )
 _TEXT_LINES = (
+    (NCCL_LOG, _lines(r"[^\n]{0,200}?NCCL INFO === System : max")),
+    (
+        AMD_SMI,
+        _lines(
+            r"[ \t]*+=+[ \t]*+(?:Weight|Hops|Link Type) between two GPUs\b",
+            r"[ \t]*+(?:ACCESS|WEIGHT|HOPS|LINK TYPE) TABLE:",
+        ),
+    ),
     (NVIDIA_SMI, _lines(rf"{_GAP}*+GPU0{_GAP}++X(?!\w)")),
     (RESCCLANG, _lines(r"[ \t]*+(?:def[ \t]++)?ResCCLAlgo[ \t]*+\(")),
     (KERNELS, _lines(r"[ \t]*+#[ \t]*+include[ \t]*+[<\"]", r"// Kernels of ")),

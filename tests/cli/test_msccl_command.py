@@ -124,6 +124,19 @@ def test_the_scripts_own_help_is_no_mistake(tmp_path: Path) -> None:
     assert "L113" in sley("msccl", script).stderr
 
 
+def test_a_script_that_calls_none_of_its_functions_names_them(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    body = "    MSCCLProgram('p', fully_connected(2), AllReduce(2, 1, True), 1)\n"
+    script.write_text(
+        "from msccl.language import *\nfrom msccl.language.collectives import AllReduce\n"
+        f"from msccl.topologies import *\ndef size(): return 2\ndef ring():\n{body}# ring()\n"
+    )
+    refused = sley("msccl", script)
+    assert (refused.exit_code, "L113" in refused.stderr) == (1, True)
+    assert "no call of ring makes one" in refused.stderr
+    assert "Let the script call ring, or give the arguments" in refused.stderr
+
+
 def test_wrong_usage_of_the_command_ends_with_2(tmp_path: Path) -> None:
     assert sley("msccl").exit_code == 2
     assert sley("msccl", "--target", "nobody", RING, 2, 1).exit_code == 2

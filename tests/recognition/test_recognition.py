@@ -56,6 +56,12 @@ SMALL: dict[str, tuple[bytes | str, Kind]] = {
     "a table of tests": ('{"collective": "allreduce", "gpus": 8}', recognition.JSON),
     "keys in another object": ('{"x": {"collective": 1, "gpus": []}}', recognition.UNKNOWN_JSON),
     "TE-CCL": ('{"1-Epoch_Duration": 2.5e-07, "7-Flows": []}', recognition.TECCL),
+    "TE-CCL input": (
+        '{"TopologyParams": {"name": "Mesh"}, "GurobiParams": {',
+        recognition.TECCL_INPUT,
+    ),
+    "SyCCL": ('{"coll": {"name": "allgather"}, "hosts": {', recognition.SYCCL_CONFIG),
+    "graphs": (XML_HEAD + '<graphs version="1">', recognition.NCCL_GRAPHS),
     "TACCL schedule": ('{"sccl_type": "algorithm", "name": "x"}', recognition.TACCL_SCHEDULE),
     "TACCL sketch": ('{"nnodes": 2, "intranode_sketch": {', recognition.TACCL_SKETCH),
     "TACCL profile": ('{"gpus_per_node": 8, "alpha": 0.7}', recognition.TACCL_TOPOLOGY),
@@ -155,6 +161,13 @@ def test_real_files_are_recognised(folder: str, data_dir: Path) -> None:
     assert {kind_of(file) for file in files} == {FOLDERS[folder]}
 
 
+def test_inputs_of_synthesisers_are_recognised(data_dir: Path) -> None:
+    folder = data_dir / "users-3"
+    assert kind_of(folder / "teccl-input-mesh.json") == recognition.TECCL_INPUT
+    assert kind_of(folder / "syccl-config.json") == recognition.SYCCL_CONFIG
+    assert kind_of(folder / "azure-ncv4-graph.xml") == recognition.NCCL_GRAPHS
+
+
 def test_real_plans_are_recognised(data_dir: Path) -> None:
     files = [*(data_dir / "msccl-xml").glob("*.xml"), *(data_dir / "examined").glob("*.xml")]
     assert {kind_of(file) for file in files} == {recognition.MSCCL_XML}
@@ -205,6 +218,7 @@ def _output(*arguments: object) -> str:
 
 
 NO_PLAN = ["NCCL", "list", "TACCL sketch", "TACCL profile", "matrix", "kernels", "tuner", "machine"]
+NO_PLAN += ["TE-CCL input", "SyCCL", "graphs"]
 NO_PLAN += ["package", "workload", "policy", "TOML", "prose", "binary", "empty", "other XML"]
 
 
@@ -237,7 +251,11 @@ def test_a_misspelt_algorithm_is_answered_with_similar_ones() -> None:
     assert "Did you mean ring-allreduce" in output
 
 
-@pytest.mark.parametrize("case", ["plan", "MSCCL++", "TE-CCL", "trees", "TACCL sketch", "Python"])
+NO_TOPOLOGY = ["plan", "MSCCL++", "TE-CCL", "trees", "TACCL sketch", "Python"]
+NO_TOPOLOGY += ["TE-CCL input", "SyCCL", "graphs"]
+
+
+@pytest.mark.parametrize("case", NO_TOPOLOGY)
 def test_a_file_without_a_topology_is_named(case: str, tmp_path: Path) -> None:
     content, kind = SMALL[case]
     file = tmp_path / "file.json"

@@ -22,6 +22,7 @@ from support import rank_threads
 from support.schedule_files import (
     forest,
     halves,
+    numbered_forest,
     ring_flows,
     taccl_schedule,
     teccl_allgather,
@@ -102,6 +103,7 @@ SMALL: dict[str, tuple[Callable[[str], Any], str, tuple[str, ...]]] = {
     "TE-CCL with a spare flow": (teccl_files.read, teccl_allgather(GATHER, 2), ("allgather",)),
     "TE-CCL halves": (teccl_files.read, teccl_alltoall(halves(3), 2), ("alltoall",)),
     "ForestColl star": (forestcoll.read, forest(4, 2), forestcoll.COLLECTIVES),
+    "ForestColl numbers": (forestcoll.read, numbered_forest(3), forestcoll.COLLECTIVES),
     "ForestColl star and chain": (forestcoll.read, forest(3, 1, 2), forestcoll.COLLECTIVES),
     "TACCL AllGather": (taccl.read, taccl_schedule("Allgather(n=2)", 2, [A_STEP]), ("allgather",)),
     "TACCL AllReduce": (taccl.read, taccl_schedule("Allreduce(n=2)", 2, REDUCE), ("allreduce",)),
@@ -282,6 +284,15 @@ def test_real_trees_run(name: str, collective: str, data_dir: Path) -> None:
     assert_runs(program)
 
 
+@pytest.mark.parametrize(("name", "bandwidth"), [("ring4", 8 / 3), ("uneven5", 15 / 8)])
+def test_real_trees_of_an_adjacency_table_run(name: str, bandwidth: float, data_dir: Path) -> None:
+    """bandwidth: with links of 1 GB/s."""
+    found = forestcoll.read(data_dir / "users-3" / f"forestcoll-{name}-trees.xml")
+    assert found.bandwidth(dict.fromkeys(found.loads, 1.0)) == pytest.approx(bandwidth)
+    for collective in forestcoll.COLLECTIVES:
+        assert_runs(found.program(collective))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FINISHING, *FORESTS])
 def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
@@ -371,6 +382,8 @@ BAD_TREES: dict[str, tuple[str, str]] = {
     "no path": (TREES.replace("path=", "way=", 1), "F551"),
     "a missing send": ("\n".join(TREES.split("\n")[:2] + TREES.split("\n")[3:]), "F558"),
     "two parents": (TREES.replace("</tree>", TREES.split("\n")[2] + "</tree>", 1), "F558"),
+    "a signed number": (numbered_forest(3).replace('dst="1"', 'dst="-1"', 1), "F553"),
+    "a number without a tree": (numbered_forest(3).replace('dst="1"', 'dst="9"', 1), "F553"),
     "a node without a tree": (TREES.replace("'GPU', 2)", "'GPU', 7)", 2), "F553"),
 }
 

@@ -89,7 +89,9 @@ def mutated(rng: random.Random) -> str:
             case 3:
                 lines[at] = lines[at][: rng.randrange(len(lines[at]) + 1)]
             case _:
-                prefix = rng.choice(["[1,0]<stdout>:", "host:1:1 [0] NCCL INFO ", "0: ", "\0"])
-                lines[at] = prefix + lines[at]
+                prefix = rng.choice(
+                    ["[1,0]<stdout>:", "[0] ", "host:1:1 [0] NCCL INFO ", "0: ", "\0"]
+                )
+                lines[at] = prefix + lines[at].replace(" -1 ", rng.choice([" -1 ", " -1[0] ", " "]))
         text = "\n".join(lines)
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -93,6 +94,13 @@ def forest(ranks: int, chunks: int = 1, trees: int = 1) -> str:
                 lines.append(f'    <send src="{name(src)}" dst="{name(dst)}" path="{path}"/>')
             lines.append("  </tree>")
     return "\n".join([*lines, "</Algo>"])
+
+
+def numbered_forest(ranks: int) -> str:
+    """The text of a star's trees as the fork that reads adjacency tables writes them; the switch
+    comes after the GPUs."""
+    text = forest(ranks).replace("(0, 'NVSwitch', 0)", str(ranks))
+    return re.sub(r"\(0, 'GPU', ([0-9]+)\)", r"\1", text)
 
 
 def taccl_schedule(name: str, ranks: int, steps: Sequence[Sequence[Sequence[Any]]]) -> str:

@@ -12,6 +12,7 @@ from sley.schedules import Schedule, forestcoll, taccl, teccl_files
 from support.schedule_files import (
     forest,
     halves,
+    numbered_forest,
     ring_flows,
     taccl_schedule,
     teccl_allgather,
@@ -30,6 +31,7 @@ SEEDS: list[tuple[Callable[[str], Schedule], str]] = [
     (teccl_files.read, teccl_allgather(VIA, 1, **{"6-Demand_Met": MET})),
     (teccl_files.read, teccl_alltoall(halves(3), 2)),
     (forestcoll.read, forest(3, 2, 2)),
+    (forestcoll.read, numbered_forest(3)),
     (taccl.read, taccl_schedule("Allgather(n=2)", 2, GATHER)),
     (taccl.read, taccl_schedule("Allreduce(n=2)", 2, REDUCE)),
 ]

@@ -106,7 +106,7 @@ BAD_XML = {
     "DOCTYPE": ("T605", '<!DOCTYPE s [<!ENTITY a "b">]>' + A100),
     "malformed": ("T605", A100[:-3]),
     "empty": ("T605", ""),
-    "other": ("T605", "<graphs/>"),
+    "other": ("T605", "<systems/>"),
     "plan": ("F550", "<algo/>"),
     "no GPU": ("T607", system(nic("n0", 0))),
     "speed": ("T607", A100.replace('speed="200000"', 'speed="fast"')),

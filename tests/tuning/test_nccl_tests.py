@@ -60,9 +60,69 @@ def test_the_first_times_are_out_of_place_and_the_second_in_place() -> None:
     assert row.time_us(in_place=False) == 42.6
 
 
+def tagged(text: str) -> str:
+    """A text as mpirun --tag-output splits its rows: with a tag before each of three pieces."""
+    head = r"^ *(\d+ +\d+ \w+ \w+ -1)"
+    side = r" ([\d.]+ [\d.]+ [\d.]+ \d+)"
+    return re.sub(f"{head}{side}{side}$", r"[0]    \1[0]  \2[0]  \3", text, flags=re.MULTILINE)
+
+
+def test_rows_in_three_tagged_pieces_are_read_with_and_without_column_names() -> None:
+    text = tagged(output(TIMES))
+    assert text.count("[0]") == 3 * len(TIMES)
+    rows = "\n".join(line for line in text.split("\n") if line.startswith("[0]"))
+    for one, test, ranks in ((text, "allreduce", 8), (rows, None, None)):
+        (table,) = nccl_tests.tables_of(one)
+        assert (table.test, table.ranks, table.rooted) == (test, ranks, False)
+        assert {row.size_bytes: row.in_place_us for row in table.rows} == TIMES
+
+
+def test_rows_may_leave_redop_empty() -> None:
+    text = output({4096: 21.3}, old=True).replace("float sum", "float").replace("0.34", "0.17")
+    wrong = text.replace(" 2e-07\n", " 1e+00\n")
+    for one, in_place, is_wrong in ((text, 21.3, False), (wrong, None, True)):
+        ((row,),) = (table.rows for table in nccl_tests.tables_of(one))
+        assert (row.out_of_place_us, row.in_place_us) == (21.3, in_place)
+        assert row.wrong_in_place == is_wrong
+    tables = nccl_tests.tables_of(wrong)
+    eight = sley.Topology.cluster(1, 8)
+    (point,) = table_fit.measured_of(tables, eight, "alltoall", in_place=True, file="x")
+    assert point.time_us == 21.3
+    with pytest.raises(SleyError, match="S712"):
+        table_fit.measured_of(tables, eight, "allgather", in_place=False, file="x")
+
+
+def test_a_table_with_a_root_is_of_none_of_the_calibrated_collectives(tmp_path: Path) -> None:
+    text = output({4096: 21.3}, old=True).replace("redop", "root").replace("float sum", "float 0")
+    (table,) = nccl_tests.tables_of(text)
+    assert table.rooted
+    for words in ((), ("--collective", "allreduce")):
+        code, said = calibrated(tmp_path, text, *words)
+        assert code == 1
+        assert "one of a collective with a root, such as broadcast" in said
+
+
+SHAPES = {
+    "tag-output": ("allreduce", 8, 3),
+    "mpirun-tagged-split": (None, None, 7),
+    "alltoall-no-redop": (None, None, 5),
+    "2021-broadcast": (None, 2, 4),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tables_that_people_published_are_read(shape: str, data_dir: Path) -> None:
+    (table,) = nccl_tests.read(data_dir / "users-3" / f"nccl-tests-{shape}.txt")
+    test, ranks, rows = SHAPES[shape]
+    assert (table.ranks or ranks, len(table.rows)) == (ranks, rows)
+    assert table.test in (None, test)
+    assert table.rooted == (shape == "2021-broadcast")
+
+
 MISTAKES = {
     "no table": ("S710", "hello"),
     "no columns": ("S710", "4096 1024 float sum -1 20 0.2 0.3 0"),
+    "a word as root": ("S711", output(TIMES).replace("sum -1", "sum one", 1)),
     "unknown columns": ("S711", output(TIMES).replace("redop", "speed")),
     "cut row": ("S711", output(TIMES).replace("21.30 0.19 0.34 0\n", "21.30\n")),
     "contradiction": ("S711", output(TIMES).replace("50.00 20.97", "500.00 20.97")),
@@ -153,7 +213,7 @@ def test_the_command_writes_a_topology_and_says_what_it_cannot_tell(tmp_path: Pa
 def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     for text, words, code in (
         (output(TIMES), ("--fit", "8K"), "S713"),
-        (output(TIMES, test="broadcast"), (), "S713"),
+        (output(TIMES, test="broadcast"), (), "one of broadcast"),
         (output(TIMES), ("--collective", "alltoall"), "--collective allreduce, which the table"),
         (output(TIMES).replace("#   Rank  7", "#"), (), "S713"),
         (output(TIMES, test="no").replace("1.75", "1"), ("--fit", "x"), "S702"),
@@ -174,11 +234,23 @@ def test_without_scipy_a_fit_names_the_extra(
     assert 'pip install "sley[fit]"' in text
 
 
-def test_a_factor_at_the_limit_of_the_search_is_named(tmp_path: Path) -> None:
+def test_a_fit_that_misses_half_of_the_times_writes_nothing(tmp_path: Path) -> None:
     """No machine like the base has such a table: all sizes take as long as the largest."""
     base = str(tmp_path / "three.toml")
     topologies.save(BASE, base)
     times = {p.size_bytes: p.time_us for p in measured(Changes(latencies=4000.0))}
+    code, text = calibrated(tmp_path, output(times, gpus=3), topology=base)
+    assert code == 1
+    assert "S713" in text
+    assert "Is this the machine?" in text
+    assert f"allreduce of 1M: {times[1 << 20]:.4g} us measured" in text
+    assert not (tmp_path / "here.toml").exists()
+
+
+def test_a_factor_at_the_limit_of_the_search_is_named(tmp_path: Path) -> None:
+    base = str(tmp_path / "three.toml")
+    topologies.save(BASE, base)
+    times = {p.size_bytes: p.time_us for p in measured(Changes(latencies=150.0))}
     code, text = calibrated(tmp_path, output(times, gpus=3), topology=base)
     assert code == 0, text
     assert "note: latencies end at the limit of the search" in text

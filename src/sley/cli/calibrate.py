@@ -70,7 +70,9 @@ class Given:
             if expected > _LONG_S:
                 print_note(f"the fit takes about {expected:.0f} s; smaller sizes, by --fit, less")
 
-        return table_fit.fit(base, points, used, report_round=announce)
+        found = table_fit.fit(base, points, used, report_round=announce)
+        found.check(file)
+        return found
 
 
 _LONG_S = 20

@@ -59,10 +59,12 @@ S710 = Rule(
     "S710",
     "not-nccl-tests",
     what="A file is not the output of nccl-tests or rccl-tests, or has no table.",
-    why="A topology is calibrated to measured times; they are rows below a line of column names.",
+    why="A topology is calibrated to measured times; they are rows with a size, a "
+    "number of elements, a type and times.",
     example="sley calibrate --from plan.xml --topology ndv4 -o here.toml",
-    instead="Save the output of all_reduce_perf or another of the tests, including the lines that "
-    "begin with #: mpirun ... all_reduce_perf -b 4K -e 8G -f 2 > nccl-tests.txt",
+    instead="Give a file with the rows of all_reduce_perf or another of the tests, as they were "
+    "printed. Without the lines that begin with #, --topology tells the number of ranks, and "
+    "--collective the test.",
 )
 S711 = Rule(
     "S711",
@@ -70,7 +72,8 @@ S711 = Rule(
     what="A row of nccl-tests' output does not fit its columns, or contradicts itself.",
     why="A fit to a wrong time would make every later prediction wrong.",
     example="a row that is cut off; a time that does not fit its bandwidth; a negative time",
-    instead="Run the test again and save its output unchanged, or remove the row.",
+    instead="Remove the row: a fit needs only a small size, a large one and one between. Or save "
+    "the test's output again, unchanged.",
 )
 S712 = Rule(
     "S712",
@@ -85,10 +88,11 @@ S713 = Rule(
     "unsuitable-table",
     what="A table can't be compared with plans on the topology.",
     why="The times must be those of a collective that sley models as NCCL runs it, with the "
-    "topology's number of ranks, and with sizes at both ends of the range.",
+    "topology's number of ranks, and with sizes at both ends of the range. If even a fit misses "
+    "half of them by far, they are those of another machine, and its numbers would describe none.",
     example="a table of 16 ranks for a topology of 8; broadcast_perf; a table with one size",
-    instead="Name the right topology with --topology, and the collective with --collective if the "
-    "output does not name it.",
+    instead="Name the topology that was measured with --topology, and the collective with "
+    "--collective if the table does not name it; a table of another collective can't be used.",
 )
 S714 = Rule(
     "S714",

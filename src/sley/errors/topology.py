@@ -77,8 +77,9 @@ T609 = Rule(
     "T609",
     "unknown-topology-format",
     what="A file has none of the formats of topologies that sley reads.",
-    why="sley reads TOML (a machine or a graph), NCCL's topology XML, hwloc's XML (lstopo), the "
-    "output of `nvidia-smi topo -m`, and TACCL's JSON.",
+    why="sley reads TOML (a machine or a graph), NCCL's topology XML and its log, hwloc's XML "
+    "(lstopo), the output of `nvidia-smi topo -m`, `rocm-smi --showtopo` and `amd-smi topology`, "
+    "and TACCL's JSON.",
     example="sley topology show notes.txt",
     instead="Export one of these, or write a machine in TOML; docs/topologies.md describes the "
     "format.",

@@ -2,7 +2,7 @@
 
 The trees of a GPU divide its `nchunkspernode` chunks: a tree of n chunks brings n of them to all
 other GPUs. Reversed, it reduces them. Source: ForestColl (section 5) and its code,
-pipeline_allgather.py.
+pipeline_allgather.py; SetsuY's fork, whose trees of an adjacency table number its nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
 from sley.errors import Place, counted
@@ -31,10 +31,27 @@ MAX_CHUNKS = 4096
 MAX_SENDS = 1 << 20
 _MAX_PATH_CHARS = 10_000
 
-_NODE = re.compile(r"\((-?[0-9]{1,9}), ?'([\w.-]{1,40})', ?(-?[0-9]{1,9})\)")
-_NODES = re.compile(rf"{_NODE.pattern}(?:, ?{_NODE.pattern})*+")
+_NODE = re.compile(
+    r"\((?P<host>-?[0-9]{1,9}), ?'(?P<kind>[\w.-]{1,40})', ?(?P<place>-?[0-9]{1,9})\)"
+    r"|(?P<number>[0-9]{1,9})"
+)
+_ANY = re.sub(r"\?P<\w+>", "?:", _NODE.pattern)
+_NODES = re.compile(rf"(?:{_ANY})(?:, ?(?:{_ANY}))*+")
 
-Node = tuple[int, str, int]
+
+class Node(NamedTuple):
+    """A node of ForestColl's graph.
+
+    host: its server, -1 for a switch between servers. kind: "GPU", or the switch's; "" for a node
+    of an adjacency table, which only has a number. number: among those of its host and kind.
+    """
+
+    host: int
+    kind: str
+    number: int
+
+    def __repr__(self) -> str:
+        return repr(tuple(self)) if self.kind else str(self.number)
 
 
 @dataclass(frozen=True)
@@ -125,7 +142,8 @@ class Forest:
     def facts(self) -> list[tuple[str, str]]:
         """What the file is and claims, for people."""
         heights = [tree.height for tree in self.trees]
-        kinds = sorted({node[1] for link in self.loads for node in link} - {self.gpus[0][1]})
+        others = {node for link in self.loads for node in link} - {*self.gpus}
+        kinds = sorted({node.kind or str(node) for node in others})
         through = f"; switches and cards: {', '.join(kinds)}" if kinds else ""
         return [
             ("collective", "allgather; reversed a reducescatter, both an allreduce"),
@@ -374,7 +392,7 @@ class _Reader:
         src, dst = (self._node(self._attribute(attributes, word)) for word in ("src", "dst"))
         text = self._attribute(attributes, "path")
         if len(text) > _MAX_PATH_CHARS or not _NODES.fullmatch(text):
-            self._refuse_send("a path (0, 'GPU', 0),(0, 'GPU', 1)", text)
+            self._refuse_send("a path (0, 'GPU', 0),(0, 'GPU', 1) or 0,1", text)
         path = tuple(self._node(found[0]) for found in _NODE.finditer(text))
         if len(path) < 2 or (path[0], path[-1]) != (src, dst) or src == dst:
             self._refuse_send(f"a path from {src!r} to {dst!r}", text)
@@ -400,13 +418,14 @@ class _Reader:
         return number
 
     def _node(self, text: str) -> Node:
-        """A node, which Python has printed as a tuple."""
+        """A node, which Python has printed as a tuple or a number."""
         if text not in self._nodes:
             found = _NODE.fullmatch(text)
             if found is None:
-                self._refuse_send("a node (0, 'GPU', 0)", text)
+                self._refuse_send("a node (0, 'GPU', 0) or 0", text)
             if len(self._nodes) >= 4 * MAX_NODES:
                 expected = f"at most {4 * MAX_NODES} nodes"
                 raise F552.error(at=self._line(), expected=expected, found="more")
-            self._nodes[text] = int(found[1]), found[2], int(found[3])
+            number = int(found["number"] or found["place"])
+            self._nodes[text] = Node(int(found["host"] or 0), found["kind"] or "", number)
         return self._nodes[text]

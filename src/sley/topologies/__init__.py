@@ -4,9 +4,10 @@
 argument (`topology_of`); each machine has a function of its own.
 Files: library (the machines of machines/*.toml), clusters (texts of --topology, meshes and tori),
 files (load and save), machine and node (a machine's TOML file and the node that it describes),
-graph (whole topologies as TOML), nccl_xml, hwloc_xml, nvidia_smi, taccl (other tools' files),
-assumptions (rates that those leave out), reading (checked access to tables), xml_elements (XML as a
-tree), summary, link_rings (rings along links), lattice (the sides of meshes and tori).
+graph (whole topologies as TOML), nccl_xml, nccl_log, hwloc_xml, nvidia_smi, amd_smi, taccl (other
+tools' files), assumptions (rates that those leave out), reading (checked access to tables),
+xml_elements (XML as a tree), summary, link_rings (rings along links), lattice (the sides of meshes
+and tori).
 """
 
 from __future__ import annotations

@@ -13,12 +13,14 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T601, T605, T609
 from sley.ir.topology import Topology
-from sley.recognition import ABSENT, HWLOC, TOPOLOGIES, VAGUE, kind_of, refuse_kind
+from sley.recognition import ABSENT, AMD_SMI, HWLOC, TOPOLOGIES, VAGUE, kind_of, refuse_kind
 from sley.text_files import text_of, toml_tables
+from sley.topologies.amd_smi import machine_from_amd
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.hwloc_xml import machine_from_hwloc
 from sley.topologies.library import base_tables, find_machine, machine_names
 from sley.topologies.machine import Machine, machine_from
+from sley.topologies.nccl_log import is_log, machine_from_log
 from sley.topologies.nccl_xml import machine_from_xml
 from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
 from sley.topologies.reading import at_place
@@ -52,8 +54,9 @@ def read(
 ) -> Loaded:
     """The topology in a file, its machine, and the importer's assumptions.
 
-    The file is TOML (a machine or a graph), NCCL's topology XML, hwloc's XML (lstopo), the output
-    of nvidia-smi topo -m, or TACCL's JSON; the suffix and the content decide which.
+    The file is TOML (a machine or a graph), NCCL's topology XML or its log, hwloc's XML (lstopo),
+    the output of nvidia-smi topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON; the
+    suffix and the content decide which.
 
     nodes: number of nodes of the machine, 1 by default. Not allowed for a graph, which is a
         whole cluster.
@@ -79,7 +82,8 @@ def read(
     notes: list[Diagnostic] = []
     base = None if like is None else find_machine(like)
     suffix, start = path.suffix.lower(), text.lstrip()[:1]
-    if base is not None and (suffix == ".toml" or suffix == ".json" or start == "{"):
+    complete = suffix in (".toml", ".json") or start == "{"
+    if base is not None and complete and kind is not AMD_SMI:
         raise C308.error(
             at=Place(file),
             expected="like= for a file that leaves rates open, such as NCCL's XML",
@@ -102,6 +106,10 @@ def read(
         machine = machine_from_hwloc(file, text, notes, base)
     elif suffix == ".xml" or start == "<":
         machine = machine_from_xml(file, text, notes, base)
+    elif kind is AMD_SMI:
+        machine = machine_from_amd(file, text, notes, base)
+    elif start != "{" and is_log(text):
+        machine = machine_from_log(file, text, notes, base)
     elif suffix == ".json" or start == "{":
         machine = machine_from_taccl(file, _json_tables(file, text), notes)
     elif is_matrix(text):
@@ -109,8 +117,8 @@ def read(
     else:
         raise T609.error(
             at=Place(file),
-            expected="TOML (.toml), NCCL's or hwloc's XML, the output of nvidia-smi topo -m, or "
-            "TACCL's JSON",
+            expected="TOML (.toml), NCCL's XML or its log, hwloc's XML, the output of nvidia-smi "
+            "topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON",
             found=f"text that starts with {text.strip()[:30]!r}",
         )
     try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import heapq
+import inspect
 import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -108,6 +109,9 @@ def run(
     if not session.programs and not (may_be_empty and only_exits):
         found = "a script that ends without a program"
         remedy = "Give the arguments with which the script makes a program, or write one."
+        if uncalled := _functions_of_programs(file.values):
+            found += f", in which no call of {', '.join(uncalled)} makes one"
+            remedy = f"Let the script call {uncalled[0]}, or give the arguments with which it does."
         if any(isinstance(value, Program) for value in file.values.values()):
             found = "a program in sley's own language"
             remedy = f"Use the commands for programs: sley compile {path}, sley verify {path}."
@@ -118,6 +122,12 @@ def run(
             remedy=remedy,
         )
     return tuple(session.programs.values())
+
+
+def _functions_of_programs(values: Mapping[str, object]) -> list[str]:
+    """The names of a script's functions that begin a program."""
+    functions = {name: value for name, value in values.items() if inspect.isfunction(value)}
+    return [n for n, function in functions.items() if "MSCCLProgram" in function.__code__.co_names]
 
 
 @contextmanager
