@@ -24,7 +24,7 @@ from sley.cli.options import (
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, print_json
+from sley.cli.output import Phases, echo, print_json
 from sley.cli.sources import plan_of, prefer_in_place
 from sley.devices import Engine, Settings, compare
 from sley.engine.measure import Comparison
@@ -100,9 +100,9 @@ def bench_command(
     else:
         runs = counted(measuring.iterations, "run")
         times = f"time is the median of {counted(rounds, 'round')} of {runs}"
-        click.echo(run_head(plan, f"{words}; {times}"))
-        click.echo("\n".join([COMPARISON_HEADER, *map(comparison_row, rows)]))
-        click.echo(comparison_footer(rows))
+        echo(run_head(plan, f"{words}; {times}"))
+        echo("\n".join([COMPARISON_HEADER, *map(comparison_row, rows)]))
+        echo(comparison_footer(rows))
     phases.report()
     if wrong:
         sys.exit(1)

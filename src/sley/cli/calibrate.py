@@ -12,7 +12,7 @@ import click
 from sley import topologies
 from sley.calibrating import MAX_PROCESSES, calibrate
 from sley.cli.options import FILE, Whole, common_options, gather_options, output_option
-from sley.cli.output import Command, Phases, print_json, print_note
+from sley.cli.output import Command, Phases, echo, print_json, print_note
 from sley.errors import Place
 from sley.errors.simulation import S713
 from sley.formats import check_folder
@@ -156,8 +156,8 @@ def calibrate_command(
             print_json({"ok": True, "ranks": ranks, **figures, "output": str(output)})
             return
         for name, value in figures.items():
-            click.echo(f"{name:<12}{value:>12.3f}")
-        click.echo(f"{'written':<12}{output}")
+            echo(f"{name:<12}{value:>12.3f}")
+        echo(f"{'written':<12}{output}")
     phases.report()
 
 
@@ -186,7 +186,7 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
         return
     for name, (word, meaning) in _MEANINGS.items():
         value = f"{changes[name]:.3f} {meaning}" if name in found.told else "not told by the sizes"
-        click.echo(f"{word:<12}{value}")
+        echo(f"{word:<12}{value}")
         if name in found.at_limit:
             print_note(
                 f"{word} end at the limit of the search: the table has another shape than NCCL's "
@@ -201,7 +201,7 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
             f"for {found.base.name} do. Is this the machine?{hint}"
         )
     for name, reason in UNTOLD.items():
-        click.echo(f"not fitted  {name}: {reason}")
+        echo(f"not fitted  {name}: {reason}")
     head = ("collective", "size", "measured us", "before", "after", "")
     lines = [
         (
@@ -214,10 +214,10 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
         )
         for k, (p, a, b) in enumerate(zip(points, before, after, strict=True))
     ]
-    click.echo("\n".join(["", *table_lines([head, *lines], (0, 5)), ""]))
+    echo("\n".join(["", *table_lines([head, *lines], (0, 5)), ""]))
     if (was := found.stated(before=True)) and (now := found.stated()):
-        click.echo(
+        echo(
             f"error of the {len(found.held_out)} sizes that were not fitted, median / 90th "
             f"percentile: {now[0]:.1%} / {now[1]:.1%}, {was[0]:.1%} / {was[1]:.1%} before"
         )
-    click.echo(f"{'written':<12}{output}")
+    echo(f"{'written':<12}{output}")

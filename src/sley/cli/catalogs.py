@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
 from sley.cli.options import flag, json_option
-from sley.cli.output import Command, print_json
+from sley.cli.output import Command, echo, print_json
 from sley.errors import Rule, did_you_mean
 from sley.errors.catalog import all_rules
 
@@ -39,7 +39,7 @@ def list_command(text: str | None, as_json: bool) -> None:
     width = max(len(a.name) for a in shown)
     for a in shown:
         options = " ".join(map(flag, (*a.parameters, *["in_place"] * a.has_both_places)))
-        click.echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
+        echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
 
 
 _WORD = 4
@@ -91,14 +91,14 @@ def explain_command(code: str | None, as_json: bool) -> None:
         if as_json:
             print_json({rule.code: rule.name for rule in rules.values()})
         else:
-            click.echo("\n".join(f"{code}  {rules[code].name}" for code in sorted(rules)))
+            echo("\n".join(f"{code}  {rules[code].name}" for code in sorted(rules)))
         return
     rule = _rule(code)
     if as_json:
         print_json(vars(rule))
         return
-    click.echo(f"{rule.code} {rule.name}\n")
+    echo(f"{rule.code} {rule.name}\n")
     for title, text in (("What", rule.what), ("Why", rule.why)):
-        click.echo(fill(f"{title}: {text}", 88, subsequent_indent="  ") + "\n")
-    click.echo(f"Example:\n  {rule.example}\n")
-    click.echo(fill(f"Instead: {rule.instead}", 88, subsequent_indent="  "))
+        echo(fill(f"{title}: {text}", 88, subsequent_indent="  ") + "\n")
+    echo(f"Example:\n  {rule.example}\n")
+    echo(fill(f"Instead: {rule.instead}", 88, subsequent_indent="  "))

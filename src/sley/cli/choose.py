@@ -29,7 +29,7 @@ from sley.cli.options import (
     script_arguments,
     size_options,
 )
-from sley.cli.output import Phases, print_json, print_note, report_notes
+from sley.cli.output import Phases, echo, print_json, print_note, report_notes
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import (
@@ -173,19 +173,19 @@ def choose_command(  # as many parameters as options; click passes each by name
         more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
         print_json(_json(choices, commands, paths) | more | {"seconds": phases.seconds})
         return
-    click.echo(choices.show())
+    echo(choices.show())
     if verbose:
         for one, command in zip(choices.ranges, commands, strict=True):
-            click.echo(f"# {size_text(one.begin_bytes)}: {command}")
+            echo(f"# {size_text(one.begin_bytes)}: {command}")
     if theirs:
-        click.echo("\n".join(beside_lines(theirs)))
+        echo("\n".join(beside_lines(theirs)))
     for path in paths:
-        click.echo(f"{'written':<23}{path} for {runtime}")
+        echo(f"{'written':<23}{path} for {runtime}")
     if output is not None:
         wanted = formats.target_named(runtime)
         command = f"sley package DIR --table {output / TABLE} --runtime {runtime_of(wanted).name}"
         command += f" --version {wanted.version}" if wanted.version else ""
-        click.echo(f"{'for a runtime':<23}{command}")
+        echo(f"{'for a runtime':<23}{command}")
     phases.report()
 
 

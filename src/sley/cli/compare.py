@@ -14,6 +14,7 @@ from sley.cli.output import (
     Command,
     Phases,
     diagnostics_json,
+    echo,
     print_json,
     print_written,
     report_error,
@@ -97,9 +98,9 @@ def compare_command(
         print_json({**result, "seconds": phases.seconds})
     else:
         for text, mistake in refused:
-            click.echo(f"not compared: {text}", err=True)
+            echo(f"not compared: {text}", err=True)
             report_error(mistake, as_json=False)
-        click.echo("\n".join(lines))
+        echo("\n".join(lines))
         if columns:
             print_written(reports.html, reports.plot)
         phases.report()

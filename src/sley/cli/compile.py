@@ -26,7 +26,7 @@ from sley.cli.options import (
     output_option,
     plan_options,
 )
-from sley.cli.output import Phases, print_json
+from sley.cli.output import Phases, echo, print_json
 from sley.cli.sources import MESSAGE_TARGETS, is_python, plan_and_file, refuse_foreign
 from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
@@ -140,11 +140,11 @@ def compile_command(  # as many parameters as options; click passes each by name
     if isinstance(form, RuntimeFormat) and output is not None:
         rows.append(_time_of(selection, plan, output, target or str(form.targets[0])))
     for word, text in rows:
-        click.echo(f"{word:<23}{text}")
+        echo(f"{word:<23}{text}")
     if show_pipelines:
-        click.echo("\n".join(pipeline_table(plan)))
+        echo("\n".join(pipeline_table(plan)))
     if show_rank is not None:
-        click.echo("\n".join(plan_table(plan, show_rank)))
+        echo("\n".join(plan_table(plan, show_rank)))
     phases.report()
 
 

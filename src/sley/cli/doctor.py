@@ -11,7 +11,7 @@ import click
 
 from sley import deployment, recognition
 from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option
-from sley.cli.output import Command, print_json, report_error
+from sley.cli.output import Command, echo, print_json, report_error
 from sley.deployment import Call, Decision, Examination
 from sley.deployment.registration import SCRIPT
 from sley.errors import Diagnostic, SleyError, counted
@@ -91,13 +91,13 @@ def doctor_command(
         refused = {"diagnostics": [one.to_json() for one in impossible]} if impossible else {}
         print_json({"ok": ok, **examined.to_json(), **answers, **refused})
     elif decisions:
-        click.echo("\n\n".join("\n".join(_decision_lines(one)) for one in decisions))
+        echo("\n\n".join("\n".join(_decision_lines(one)) for one in decisions))
         chosen = {name for one in decisions for name in one.chosen}
         further = [*_condition_lines(examined, chosen), *_folder_lines(examined, decisions)]
         further += [] if call["gpus"] else _node_lines(examined, decisions)
-        click.echo("".join(f"{line}\n" for line in further), nl=False)
+        echo("".join(f"{line}\n" for line in further), nl=False)
     else:
-        click.echo("\n".join(_lines(examined)))
+        echo("\n".join(_lines(examined)))
     if impossible and not as_json:
         report_error(SleyError(impossible), as_json=False)
     if not ok:
@@ -154,7 +154,7 @@ def _print_overview(where: Path, *, as_json: bool) -> None:
         counts = ("-", "-") if one.refusal else (str(read), str(len(one.problems)))
         why = one.refusal.found.partition(": ")[2] if one.refusal else one.reading.no_start
         rows.append((one.runtime.name, one.runtime.version, *counts, why))
-    click.echo("\n".join(table_lines(rows, (0, 1, 4))))
+    echo("\n".join(table_lines(rows, (0, 1, 4))))
 
 
 def _lines(examined: Examination) -> Iterator[str]:

@@ -14,7 +14,7 @@ from sley.cli.options import (
     output_option,
     plan_options,
 )
-from sley.cli.output import Phases, print_json, print_written
+from sley.cli.output import Phases, echo, print_json, print_written
 from sley.cli.sources import is_plan, plan_of, program_of, topology_of
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -65,7 +65,7 @@ def draw_command(
     if as_json:
         print_json({"ok": True, "of": of, "output": str(output), "seconds": phases.seconds})
         return
-    click.echo(f"{'drawn':<23}{picture.title}")
+    echo(f"{'drawn':<23}{picture.title}")
     print_written(output)
     phases.report()
 

@@ -9,7 +9,7 @@ import click
 
 from sley import schedules
 from sley.cli.options import FILE, common_options, output_option
-from sley.cli.output import Command, Phases, print_json, print_written
+from sley.cli.output import Command, Phases, echo, print_json, print_written
 from sley.cli.sources import program_facts, topology_of
 from sley.compiler import compile
 from sley.errors import Place
@@ -129,4 +129,4 @@ def _machine_of(schedule: schedules.Schedule) -> Topology:
 
 def _print(rows: list[tuple[str, str]]) -> None:
     for word, text in rows:
-        click.echo(f"{word:<23}{text}")
+        echo(f"{word:<23}{text}")

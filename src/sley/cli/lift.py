@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sley.cli.options import PlanCommand, Selection, common_options, output_option, plan_options
-from sley.cli.output import Phases, print_json, print_written
+from sley.cli.output import Phases, echo, print_json, print_written
 from sley.cli.sources import plan_of, program_facts
 from sley.compiler import compile
 from sley.formats import program_source, write_file
@@ -41,12 +41,12 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
         print_json({"ok": True, "program": summary, **where, "seconds": phases.seconds})
         return
     if output is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
     # Without a file, standard output contains only the program.
     for word, value in summary.items():
-        click.echo(f"{word.replace('_', ' '):<23}{value}", err=output is None)
+        echo(f"{word.replace('_', ' '):<23}{value}", err=output is None)
     proven = "compiled again: right values, no races, no hangs"
-    click.echo(f"{'proven':<23}{proven}", err=output is None)
+    echo(f"{'proven':<23}{proven}", err=output is None)
     if output is not None:
         print_written(output)
     phases.report()

@@ -21,7 +21,7 @@ from sley.cli.draw import draw_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
 from sley.cli.msccl import msccl_command
-from sley.cli.output import Group
+from sley.cli.output import Group, echo
 from sley.cli.package import package_command
 from sley.cli.policy import policy_command
 from sley.cli.run import run_command
@@ -84,7 +84,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     complete = get_completion_class(shell)
     if complete is None:
         raise click.UsageError(f"no completion for {shell}")
-    click.echo(complete(ctx.find_root().command, {}, "sley", "_SLEY_COMPLETE").source())
+    echo(complete(ctx.find_root().command, {}, "sley", "_SLEY_COMPLETE").source())
 
 
 for _command in (

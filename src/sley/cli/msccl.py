@@ -10,7 +10,7 @@ import click
 
 from sley import files, recognition
 from sley.cli.options import FILE, SizeType, TargetName, common_options, output_option
-from sley.cli.output import Command, Phases, print_json, report_notes
+from sley.cli.output import Command, Phases, echo, print_json, report_notes
 from sley.cli.sources import refuse_foreign
 from sley.errors import Place, counted
 from sley.errors.compiler import C309
@@ -79,7 +79,7 @@ def msccl_command(
             proofs.append(verify(plan))
         report_notes(proofs[-1].remarks)
         if not as_json:
-            click.echo(str(proofs[-1]), err=True)
+            echo(str(proofs[-1]), err=True)
     if output is not None:
         with phases("writing"):
             _write(plans, _only(programs, script), output, form, size)

@@ -24,27 +24,32 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sley.errors import Diagnostic, SleyError, did_you_mean
+from sley.errors import Diagnostic, SleyError, did_you_mean, printable
 from sley.errors.compiler import C306
 from sley.report.stages import stage_table
 
 T = TypeVar("T")
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Prints text for people: what files and other processes say can't control the terminal."""
+    click.echo(printable(str(text)), err=err, nl=nl)
+
+
 def print_note(text: str) -> None:
     """Prints a remark on standard error, so that it is no part of a result."""
-    click.echo(f"note: {text}", err=True)
+    echo(f"note: {text}", err=True)
 
 
 def print_written(*files: Path | None) -> None:
     """Prints the names of the files that were written; None for no file."""
     for file in filter(None, files):
-        click.echo(f"{'written':<23}{file}")
+        echo(f"{'written':<23}{file}")
 
 
 def print_json(value: object) -> None:
     """Prints `value` as one JSON document on standard output."""
-    click.echo(json.dumps(value, indent=2))
+    echo(json.dumps(value, indent=2))
 
 
 def _show_warning(message: Warning | str, *_place: object, **_source: object) -> None:
@@ -74,7 +79,7 @@ class Command(click.Command):
             sys.stderr.close()
             sys.exit(1)
         except OSError as error:
-            click.echo(f"error: {error}", err=True)
+            echo(f"error: {error}", err=True)
             sys.exit(1)
 
 
@@ -105,7 +110,7 @@ def report_error(error: SleyError, *, as_json: bool) -> None:
         print_json({"ok": False, "diagnostics": diagnostics_json(error)})
         return
     for diagnostic in error.diagnostics:
-        click.echo(f"error: {diagnostic}\n", err=True)
+        echo(f"error: {diagnostic}\n", err=True)
 
 
 def report_notes(notes: tuple[Diagnostic, ...]) -> None:
@@ -151,7 +156,7 @@ class Phases:
         with self(name):
             value = work()
         if name in self.print_after:
-            click.echo("\n".join([f"after {name}:", *stage_table(value), ""]))
+            echo("\n".join([f"after {name}:", *stage_table(value), ""]))
         return value
 
     def bar(self) -> Progress:
@@ -162,7 +167,7 @@ class Phases:
         """Prints the times on standard error, if they are wanted."""
         if self.verbose:
             for name, seconds in self.seconds.items():
-                click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
+                echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
 
 
 def progress_bar(*, quiet: bool) -> Progress:
@@ -204,4 +209,4 @@ class _Lines(Progress):
         self._last = time.monotonic()
         task = next(task for task in self.tasks if task.id == task_id)
         total = "" if task.total is None else f" of {task.total:.0f}"
-        click.echo(f"{task.description}: {task.completed:.0f}{total}", err=True)
+        echo(f"{task.description}: {task.completed:.0f}{total}", err=True)

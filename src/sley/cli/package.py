@@ -11,7 +11,7 @@ import click
 
 from sley import deployment
 from sley.cli.options import FILE, RuntimeName, Selection, common_options
-from sley.cli.output import Command, Phases, print_json, print_note, print_written
+from sley.cli.output import Command, Phases, echo, print_json, print_note, print_written
 from sley.cli.sources import is_execution_plan, plan_and_file, supports_both_places
 from sley.deployment import Part, Runtime, TableRow, copied_part, naming, plan_part
 from sley.files import FORMATS
@@ -66,7 +66,7 @@ def package_command(
     for path in package.paths:
         print_written(path)
     for word, text in package.environment.items():
-        click.echo(f"{'read with':<23}{word}={text}")
+        echo(f"{'read with':<23}{word}={text}")
     phases.report()
 
 

@@ -9,7 +9,7 @@ import click
 
 from sley import policy as policies
 from sley.cli.options import FILE, json_option
-from sley.cli.output import Command, Group, print_json, print_note, print_written
+from sley.cli.output import Command, Group, echo, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
 from sley.ir.sizes import size_text
@@ -57,7 +57,7 @@ def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) ->
         print_json({"ok": True, "policies": [_policy_json(one) for one in found]})
         return
     for file, one in zip(files, found, strict=True):
-        click.echo("\n".join(_policy_lines(file, one)))
+        echo("\n".join(_policy_lines(file, one)))
     if output is not None:
         print_written(output)
 

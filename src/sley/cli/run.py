@@ -29,7 +29,7 @@ from sley.cli.options import (
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, print_json, print_note, progress_bar
+from sley.cli.output import Phases, echo, print_json, print_note, progress_bar
 from sley.cli.sources import has_sizes, plan_of, supports_both_places, takes
 from sley.devices import Engine
 from sley.engine.measure import Measurement, Sweep
@@ -75,8 +75,8 @@ def run_command(
     if where.is_processes:
         _note_sharing(plans[-1].collective.ranks)
     if not as_json:
-        click.echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
-        click.echo(RUN_HEADER)
+        echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
+        echo(RUN_HEADER)
     with phases("running"):
         rows = _measure(plans, measuring.sweep(sizes), measure, quiet=as_json)
     wrong = sum(max(m.wrong, 0) for row in rows for m in row.sides)
@@ -84,7 +84,7 @@ def run_command(
         table = [_json(row) for row in rows]
         print_json({"ok": not wrong, "where": words, "rows": table, "seconds": phases.seconds})
     else:
-        click.echo(run_footer(rows))
+        echo(run_footer(rows))
     phases.report()
     if wrong:
         sys.exit(1)
@@ -145,7 +145,7 @@ def _measure(
             number = next(k for k, side in enumerate(sides) if len(side) < sizes)
             sides[number].append(measurement)
             if number == len(plans) - 1 and not quiet:
-                click.echo(run_row(_row(plans, sides, len(sides[-1]) - 1)))
+                echo(run_row(_row(plans, sides, len(sides[-1]) - 1)))
 
         for plan in plans:
             measure(plan, sweep, progress=record)

@@ -18,7 +18,7 @@ from sley.cli.options import (
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, print_json, print_note, print_written, progress_bar
+from sley.cli.output import Phases, echo, print_json, print_note, print_written, progress_bar
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
@@ -127,15 +127,15 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
     lines += what_if_lines(changes) if what_if_ else []
     if target is not None:
-        click.echo(f"{'target':<23}{target}, whose file is simulated as it executes it")
+        echo(f"{'target':<23}{target}, whose file is simulated as it executes it")
     elif not is_nccl(selection) and not simulating.interpreter:
-        click.echo(f"{'simulated':<23}{_simulated(selection)}")
+        echo(f"{'simulated':<23}{_simulated(selection)}")
     if is_nccl(selection):
         for name, of in by_name(named):
             first, last = of[0].size_bytes, of[-1].size_bytes
             sizes_of = size_text(first) if first == last else sizes_text(first, last)
-            click.echo(f"{sizes_of:<23}{name}")
-    click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
+            echo(f"{sizes_of:<23}{name}")
+    echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
     print_written(reports.html, reports.plot, trace_file)
     phases.report()
 

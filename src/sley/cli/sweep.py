@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley.cli.options import common_options, executor_of, jobs_option, size_options
-from sley.cli.output import Command, Phases, print_json, print_note
+from sley.cli.output import Command, Phases, echo, print_json, print_note
 from sley.cli.sources import topology_of
 from sley.cli.tune_tables import sweep_json, sweep_lines
 from sley.formats import make_folder
@@ -69,7 +69,7 @@ def sweep_command(
                 print_note(f"the sweep of {collective} was {done} {output}")
             rows.append(sweep_json(found))
             if not as_json:
-                click.echo("\n".join(sweep_lines(found)))
+                echo("\n".join(sweep_lines(found)))
     if as_json:
         print_json({"ok": True, "topology": cluster.name, "sweeps": rows})
     phases.report()

@@ -9,7 +9,7 @@ import numpy as np
 
 from sley import topologies
 from sley.cli.options import POSITIVE, NameOrFile, json_option
-from sley.cli.output import Command, Group, print_json, report_notes
+from sley.cli.output import Command, Group, echo, print_json, report_notes
 from sley.errors import counted
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
@@ -52,10 +52,10 @@ def list_command(as_json: bool) -> None:
         )
         return
     width = max(len(m.name) for m in machines)
-    click.echo(f"{'name':<{width}}  GPUs  cards  description")
+    echo(f"{'name':<{width}}  GPUs  cards  description")
     for m in machines:
         numbers = f"{m.node.gpus:>4}  {len(m.node.cards):>5}"
-        click.echo(f"{m.name:<{width}}  {numbers}  {m.description}")
+        echo(f"{m.name:<{width}}  {numbers}  {m.description}")
 
 
 @topology_command.command("show", cls=Command)
@@ -69,7 +69,7 @@ def show_command(name: str, nodes: int | None, as_json: bool) -> None:
         print_json(_as_json(found))
         return
     report_notes(found.notes)
-    click.echo(_text(found))
+    echo(_text(found))
 
 
 @topology_command.command("import", cls=Command)
@@ -93,7 +93,7 @@ def import_command(file: str, output: str, nodes: int | None, like: str | None) 
     found = topologies.read(file, nodes=nodes, like=like)
     report_notes(found.notes)
     topologies.save(found.topology, output)
-    click.echo(f"{output}: {_size(found.topology)}")
+    echo(f"{output}: {_size(found.topology)}")
 
 
 def _size(topology: Topology) -> str:

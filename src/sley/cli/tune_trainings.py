@@ -10,9 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import click
-
-from sley.cli.output import Phases, print_note
+from sley.cli.output import Phases, echo, print_note
 from sley.cli.sweep import arms_of, reporter, swept
 from sley.cli.tune_agent import RECURRENT, AgentOptions
 from sley.cli.tune_live import LiveOptions
@@ -142,7 +140,7 @@ class Trainings:
 
     def _print(self, lines: list[str]) -> None:
         if not self.phases.quiet:
-            click.echo("\n".join(lines))
+            echo("\n".join(lines))
 
 
 def _train(training: Training, samples: int, folder: Path | None, phases: Phases) -> None:

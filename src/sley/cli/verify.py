@@ -17,7 +17,7 @@ from sley.cli.options import (
     flag,
     plan_options,
 )
-from sley.cli.output import Phases, print_json, report_notes
+from sley.cli.output import Phases, echo, print_json, report_notes
 from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refuse_foreign
 from sley.compiler import Options
 from sley.errors import Diagnostic
@@ -95,12 +95,12 @@ def verify_command(
     report_notes(notes)
     for proof in proofs:
         report_notes(proof.remarks)
-        click.echo(str(proof))
-        click.echo(proof.holds)
+        echo(str(proof))
+        echo(proof.holds)
     if end:
-        click.echo(end)
+        echo(end)
     if shown:
-        click.echo("\n".join(shown))
+        echo("\n".join(shown))
     phases.report()
 
 

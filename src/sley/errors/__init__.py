@@ -15,6 +15,7 @@ from sley.errors.diagnostic import (
     SleyError,
     counted,
     did_you_mean,
+    printable,
     reason_of,
     shortened,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "SleyError",
     "counted",
     "did_you_mean",
+    "printable",
     "reason_of",
     "shortened",
     "without_inner_frames",

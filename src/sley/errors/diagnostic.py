@@ -20,6 +20,17 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+def printable(text: str, kept: str = "\n\t") -> str:
+    """A text with an escape for each character that a terminal obeys instead of showing it: control
+    characters, ANSI's included, and marks that change the direction of writing. Texts of files and
+    other processes may contain them. kept: characters that stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 _SHOWN = 60
 
 
@@ -161,7 +172,7 @@ class Diagnostic:
         lines += [f"  note:     {note}" for note in self.notes]
         lines.append(f"  remedy:   {self.remedy}")
         lines.append(f"  more:     sley explain {self.code}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def to_json(self) -> dict[str, object]:
         """The diagnostic as plain values, for ``--json``."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sley.errors import printable
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -60,11 +62,14 @@ class Value:
     equal hashes, which are computed once.
 
     A subclass is a frozen dataclass with eq=False and repr=False. A field that is annotated as an
-    array (`IntArray` and others) becomes a read-only, contiguous array of that type. Pickling
-    stores its fields, without cached properties; unpickled arrays are read-only again.
+    array (`IntArray` and others) becomes a read-only, contiguous array of that type. A `name`,
+    which may come from a file, becomes one line of characters that are shown. Pickling stores its
+    fields, without cached properties; unpickled arrays are read-only again.
     """
 
     def __post_init__(self) -> None:
+        if isinstance(name := getattr(self, "name", None), str):
+            object.__setattr__(self, "name", printable(name, kept=""))
         for name, dtype in column_types(type(self)).items():
             object.__setattr__(self, name, frozen_array(getattr(self, name), dtype))
 

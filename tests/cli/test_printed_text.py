@@ -1,0 +1,86 @@
+"""Text for people: nothing that a file says controls the terminal that shows it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import sley
+from sley.algorithms import build
+from sley.cli.main import main
+from support.schedule_files import forest, ring_flows, teccl_allgather
+from support.topology_texts import CLOUD, HOSTS
+from support.xml_plans import VALID
+
+HIDDEN = ("\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "\u202e", "\u2028proven:", "\r", "\x7f")
+
+TOPOLOGY = (("topology", "show"), ("simulate", "ring-allreduce", "-b", "1M", "--topology"))
+PLAN = (("verify",), ("compile",), ("doctor",))
+
+
+def mscclpp(folder: Path) -> str:
+    """An execution plan of MSCCL++."""
+    path = folder / "ring.json"
+    sley.save(sley.compile(build("ring-allgather", ranks=2)), path)
+    return path.read_text()
+
+
+def cases(folder: Path) -> list[tuple[str, str, tuple[tuple[str, ...], ...]]]:
+    """The name of a file, its content, and the commands that take it."""
+    return [
+        ("plan.json", mscclpp(folder), PLAN),
+        ("plan.xml", VALID, (*PLAN, ("verify", "--target", "executor"))),
+        ("trees.xml", forest(3), (("compile",), ("simulate", "--topology", "1x3"))),
+        ("flows.json", teccl_allgather(ring_flows(3), 2), (("compile",),)),
+        ("cloud.xml", CLOUD, TOPOLOGY),
+        ("hosts.xml", HOSTS, TOPOLOGY),
+        ("machine.toml", 'name = "pair"\nlike = "ndv4"\n', TOPOLOGY),
+    ]
+
+
+def hostile(name: str, text: str, number: random.Random) -> str:
+    """The text with something hidden within one of its words, as the format can say it."""
+    hidden = number.choice(HIDDEN)
+    if name.endswith((".json", ".toml")) and number.random() < 0.8:
+        hidden = json.dumps(hidden)[1:-1]
+    places = [k for k, c in enumerate(text) if c.isalpha()]
+    at = number.choice(places) + 1
+    return text[:at] + hidden + text[at:]
+
+
+def shown(*arguments: object) -> str:
+    """All that a command prints."""
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("tries", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_what_files_say_cannot_control_a_terminal(tries: int, tmp_path: Path) -> None:
+    number = random.Random(tries)
+    for name, text, commands in cases(tmp_path):
+        path = tmp_path / name
+        for command in commands:
+            for _ in range(tries):
+                path.write_text(hostile(name, text, number))
+                output = shown(*command, path)
+                assert all(c.isprintable() or c in "\n\t" for c in output), (command, name)
+
+
+def test_the_name_of_a_plan_is_one_line_of_text(tmp_path: Path) -> None:
+    document = json.loads(mscclpp(tmp_path))
+    document["name"] = "\x1b]0;pwned\x07a\nproven: b"
+    path = tmp_path / "named.json"
+    path.write_text(json.dumps(document))
+    output = shown("verify", path)
+    assert output.startswith("proven: \\x1b]0;pwned\\x07a\\nproven: b is a correct allgather")
+
+
+def test_a_diagnostic_shows_what_it_found() -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        sley.compile(build("ring-allgather", ranks=2), protocol="\x1b[31mll")
+    assert "\x1b" not in str(caught.value)
