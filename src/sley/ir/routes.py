@@ -28,9 +28,10 @@ def find_unreachable(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
 def card_groups(vertices: Vertices, links: TopologyLinks) -> dict[tuple[int, ...], list[int]]:
     """The ranks with the same nearest cards of their node, by these cards' vertices."""
     graph = _Graph(vertices, links)
+    near = cache(graph.cards_near)
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(vertices.ranks):
-        groups.setdefault(graph.cards_near(rank), []).append(rank)
+        groups.setdefault(near(graph.beside(rank)), []).append(rank)
     return groups
 
 
@@ -115,20 +116,21 @@ class _Graph:
         for row, (src, dst, kind) in enumerate(rows):
             self.after[src].append((dst, row, kind))
 
-    def cards_near(self, rank: int) -> tuple[int, ...]:
-        """The cards with the fewest links between them and a rank, inside its node."""
-        front, seen = [rank], {rank}
+    def beside(self, vertex: int) -> frozenset[int]:
+        """The cards and vertices of PCIe that a vertex is linked to."""
+        near = (VertexKind.PCIE, VertexKind.NIC)
+        return frozenset(other for other, _, _ in self.after[vertex] if self.kind[other] in near)
+
+    def cards_near(self, beside: frozenset[int]) -> tuple[int, ...]:
+        """The cards with the fewest links between them and a rank beside these vertices, inside its
+        node."""
+        front, seen = set(beside), set(beside)
         while front:
             found = sorted(v for v in front if self.kind[v] == VertexKind.NIC)
             if found:
                 return tuple(found)
-            further = []
-            for vertex in front:
-                for other, _, _ in self.after[vertex]:
-                    if other not in seen and self.kind[other] in (VertexKind.PCIE, VertexKind.NIC):
-                        seen.add(other)
-                        further.append(other)
-            front = further
+            front = {other for vertex in front for other in self.beside(vertex)} - seen
+            seen |= front
         return ()
 
     def walk(self, start: int, through: frozenset[int], links: frozenset[int]) -> dict[int, int]:

@@ -29,6 +29,10 @@ PROCESSORS = Rate(16.0, 16.0)
 """A link between two processors: NCCL's figure for EPYC."""
 
 
+MOST_GPUS = 1024
+"""The most GPUs of a file: twice the GPUs of the largest rack that is announced."""
+
+_MOST_CARDS = 4096
 _MOST_PROCESSORS = 256
 
 _POST_US = (1.0, 2.0)
@@ -175,7 +179,10 @@ class Import:
 
     def machine(self, like: Machine | None, notes: list[Diagnostic]) -> Machine:
         """The machine, completed with the rates of its generation of GPUs, or of `like`; appends a
-        remark about each assumption. Errors: T608."""
+        remark about each assumption. Errors: T607."""
+        if len(self.node.cards) > _MOST_CARDS:
+            expected, found = f"at most {_MOST_CARDS} network cards", str(len(self.node.cards))
+            raise T607.error(at=Place(self.file), expected=expected, found=found)
         self._add_nvlink(like, notes)
         self._rate_cards(like, notes)
         return Machine(

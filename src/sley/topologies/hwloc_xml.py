@@ -9,8 +9,8 @@ from collections import defaultdict
 from sley.errors import Diagnostic, Place
 from sley.errors.topology import T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.ir.topology import MAX_RANKS
 from sley.topologies.assumptions import (
+    MOST_GPUS,
     PCIE_3,
     PROCESSORS,
     Import,
@@ -41,7 +41,7 @@ def machine_from_hwloc(
     file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
 ) -> Machine:
     """The machine that hwloc's XML describes. like: the machine with the rates that the file leaves
-    open. Errors: T605, T607, T608."""
+    open. Errors: T605, T607."""
     top = parse(file, text)
     version = top.get("version").partition(".")[0]
     if top.tag != "topology" or version not in _VERSIONS:
@@ -64,10 +64,10 @@ class _Reader:
         self._version = version
         devices = [one for one in top.all("object") if one.get("type") == "PCIDev"]
         gpus = sorted(filter(_is_gpu, devices), key=lambda gpu: gpu.get("pci_busid"))
-        if not 1 <= len(gpus) <= MAX_RANKS:
+        if not 1 <= len(gpus) <= MOST_GPUS:
             raise T607.error(
                 at=Place(file),
-                expected=f"1 to {MAX_RANKS} GPUs, as PCIDev",
+                expected=f"1 to {MOST_GPUS} GPUs, as PCIDev",
                 found=str(len(gpus)),
                 remedy="Write the file on a machine with GPUs: lstopo topo.xml.",
             )

@@ -15,9 +15,9 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.topology import T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
-from sley.ir.topology import MAX_RANKS
 from sley.topologies.assumptions import (
     CARD_SHARE,
+    MOST_GPUS,
     PROCESSORS,
     Generation,
     Import,
@@ -57,7 +57,7 @@ def machine_from_xml(
     file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
 ) -> Machine:
     """The machine that NCCL's XML describes. like: the machine with the rates that the file leaves
-    open. Errors: T605, T607, T608."""
+    open. Errors: T605, T607."""
     system = parse(file, text)
     if system.tag != "system":
         raise T605.error(
@@ -94,12 +94,12 @@ class _Reader:
         self._dumped = any(system.all("gpu"))
         self._has_nets = any(self._is_net(net) for net in system.all("net"))
         self._gpus = self._numbered_gpus()
-        if not 1 <= len(self._gpus) <= MAX_RANKS:
+        if not 1 <= len(self._gpus) <= MOST_GPUS:
             unknown = sum(not pci.get("class") for cpu in self._cpus for pci in cpu.all("pci"))
             more = f", and {unknown} <pci> whose class NCCL looks up when it runs"
             raise T607.error(
                 at=Place(file),
-                expected=f"1 to {MAX_RANKS} GPUs, as <gpu> or as <pci> of class 0x03... or 0x12...",
+                expected=f"1 to {MOST_GPUS} GPUs, as <gpu> or as <pci> of class 0x03... or 0x12...",
                 found=f"{len(self._gpus)}{more if unknown else ''}",
                 remedy="Let NCCL write the whole file on a machine with GPUs, "
                 "NCCL_TOPO_DUMP_FILE=topo.xml, or name a machine: `sley topology list`.",
@@ -161,8 +161,11 @@ class _Reader:
 
     def _add_processors(self) -> None:
         """Adds the processors of the hosts with GPUs, and all that hangs below them."""
-        for host, number in self._hosts.items():
-            own = [i for i, cpu in enumerate(self._cpus) if cpu.get("host_hash") == host]
+        by_host: dict[int, list[int]] = {number: [] for number in self._hosts.values()}
+        for i, cpu in enumerate(self._cpus):
+            if cpu.get("host_hash") in self._hosts:
+                by_host[self._hosts[cpu.get("host_hash")]].append(i)
+        for number, own in by_host.items():
             for i in own:
                 self._processor[i] = self._node.add(VertexKind.PCIE, number)
                 for child in self._cpus[i].children:

@@ -128,9 +128,8 @@ def cluster_of(
     in_network: bool,
 ) -> Topology:
     """A cluster of identical nodes, joined through their cards. A single node gets neither cards
-    nor a network.
+    nor a network. Several cards of a GPU are one (`bundled`).
 
-    Cards that only few GPUs have next to them count as one card a GPU (`bundled`).
     Errors: C308, T602, T603.
     """
     hosts = max(node.hosts) + 1
