@@ -218,7 +218,7 @@ class Records:
 
 
 _WHATS = [
-    record_of(kind, DATA_TYPES["float32"], ReduceOp.SUM, 0, digest)
+    record_of(kind, DATA_TYPES["float32"].number, ReduceOp.SUM, 0, digest)
     for kind in ("all_reduce", "broadcast")
     for digest in (b"aaa", b"bbb")
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -115,6 +117,12 @@ def check_calls(async_op: bool) -> None:
         found = [torch.empty(2) for _ in range(ranks)] if rank == 3 else []
         run("gather", found, mine, 3)
         assert rank != 3 or torch.cat(found).equal(every)
+        run("gather_single", tensor := torch.empty(2 * ranks), mine, 3)
+        assert rank != 3 or tensor.equal(every)
+        run("all_reduce", tensor := torch.tensor([float(rank)]), op.PREMUL_SUM(0.5))
+        assert tensor.item() == 3
+        with pytest.raises(SleyError, match="factor"):
+            comm.all_reduce(tensor, op(torchcomms().RedOpType.PREMUL_SUM), async_op)
         if rank > 1:
             time.sleep(0.02 * (4 - rank))  # rank 3's message arrives first
             run("send", mine, 0)
@@ -162,12 +170,47 @@ def check_split() -> None:
         part.all_reduce(tensor := torch.tensor([rank]), op.SUM, False)
         assert tensor.item() == (1 if rank < 2 else 5)
         part.finalize()
+        for wrong in ([0, 0, 1, 2, 3], [0, 1, 2, 99], [-1, 0]):
+            with pytest.raises(SleyError, match="N627"):
+                comm.split(wrong, "wrong")
         part = comm.split([1, 2] if rank in (1, 2) else [], "middle")
         assert (part is None) == (rank in (0, 3))
 
 
 def test_a_communicator_splits_into_others(four_ranks: RankPool) -> None:
     four_ranks.run(check_split)
+
+
+def check_two_without_a_store(port: int) -> None:
+    """Rank 0 ends the first one, and makes the second, after the others."""
+    rank = dist.get_rank()
+    ranks = {"TORCHCOMM_RANK": str(rank), "TORCHCOMM_SIZE": str(dist.get_world_size())}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **ranks}
+    before = dict(os.environ)
+    os.environ.update(place)
+    try:
+        for _ in range(2):
+            comm = torchcomms().new_comm("sley", CPU, "again", timeout=timedelta(seconds=20))
+            comm.all_reduce(tensor := torch.ones(1), torchcomms().ReduceOp.SUM, False)
+            assert tensor.item() == 4
+            comm.finalize()
+            del comm
+            gc.collect()
+            if rank == 0:
+                time.sleep(0.2)  # the others are waiting at the store
+    finally:
+        for name in place:
+            os.environ.pop(name)
+        os.environ.update(before)
+
+
+def test_a_second_communicator_without_a_store_finds_that_of_the_first(
+    four_ranks: RankPool,
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    four_ranks.run(check_two_without_a_store, port)
 
 
 def new_alone(**more: Any) -> None:

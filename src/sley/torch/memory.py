@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
 from sley.communicator.heap import empty as empty_array
+from sley.errors.torch import B908
 from sley.torch.arguments import unfit
+from sley.torch.work import CollectiveError
 
 
 @dataclass(slots=True)
 class Memory:
     """`size_bytes` at `address`: the elements of tensors, one after another.
 
-    owner: keeps the memory alive. unpack: copies received data to the tensors; None if this is
+    owner: the tensors with the memory. unpack: copies received data to the tensors; None if this is
     their own memory.
     """
 
     address: int
     size_bytes: int
-    owner: object
+    owner: Tensor | Sequence[Tensor]
     unpack: Callable[[], None] | None = None
 
     @property
@@ -39,8 +43,53 @@ class Memory:
         )
 
 
-NOWHERE = Memory(0, 0, None)
+NOWHERE = Memory(0, 0, ())
 """No memory, for a rank without input or output."""
+
+
+class Held:
+    """Keeps the memory of tensors as long as it lives, which is until a call has ended. A tensor
+    alone would not: `tensor.data = other` gives it other memory. Nor would a storage, which
+    PyTorch can be told to resize: that raises B908 meanwhile."""
+
+    __slots__ = ("_storages",)
+    _of_calls: ClassVar[dict[int, list[torch.UntypedStorage]]] = {}
+    """The storages of all that live, by their ids."""
+
+    def __init__(self, owners: Sequence[Tensor | Sequence[Tensor]]) -> None:
+        self._storages = [
+            tensor.untyped_storage()
+            for owner in owners
+            for tensor in ([owner] if isinstance(owner, Tensor) else owner)
+        ]
+        self._of_calls[id(self)] = self._storages
+
+    def __del__(self) -> None:
+        self._of_calls.pop(id(self), None)
+
+    @classmethod
+    def has(cls, storage: torch.UntypedStorage) -> bool:
+        """Whether a call uses the storage."""
+        own = storage._cdata
+        return any(own == one._cdata for held in list(cls._of_calls.values()) for one in held)
+
+
+def _refusing(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's method `resize` of a storage, which refuses those that calls use."""
+
+    @wraps(resize)
+    def resize_(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        if Held.has(storage):
+            found = f"resize_ of a storage of {storage.nbytes()} bytes, in a call that hasn't ended"
+            raise CollectiveError(
+                [B908.diagnostic(expected="a storage that no call uses", found=found)]
+            )
+        return resize(storage, *args, **kwargs)
+
+    return resize_
+
+
+torch.UntypedStorage.resize_ = _refusing(torch.UntypedStorage.resize_)
 
 
 def to_read(tensors: Sequence[Tensor]) -> Memory:
@@ -67,6 +116,7 @@ def to_update(tensor: Tensor) -> Memory:
         return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
     check_apart([tensor])
     memory = copy_of([tensor])
+    assert isinstance(memory.owner, Tensor)  # a copy is one
     memory.unpack = Unpack(memory.owner, [tensor])
     return memory
 
