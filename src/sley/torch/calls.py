@@ -22,9 +22,9 @@ from sley.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.torch.elements import Element
 from sley.torch.memory import (
     NOWHERE,
-    Held,
     Memory,
     copy_of,
+    hold,
     is_in_a_row,
     to_read,
     to_update,
@@ -192,9 +192,9 @@ class CallRunner:
             raise collective_error(error) from None
         if event is not None:
             work.on_done(lambda: _end(event))
-        held = Held([memory.owner for memory in memories])
+        unpack = unpack_all(memories)
         pending = self.pending(
-            [work], outputs, owners=held, unpack=unpack_all(memories), timeout_s=timeout_s
+            [work], outputs, owners=hold(memories), unpack=unpack, timeout_s=timeout_s
         )
         if not opts.asyncOp:
             pending.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,31 +47,35 @@ NOWHERE = Memory(0, 0, ())
 """No memory, for a rank without input or output."""
 
 
+_HELD: dict[int, list[torch.UntypedStorage]] = {}
+"""The storages that calls use, by the ids of their `Held`."""
+
+
 class Held:
     """Keeps the memory of tensors as long as it lives, which is until a call has ended. A tensor
     alone would not: `tensor.data = other` gives it other memory. Nor would a storage, which
     PyTorch can be told to resize: that raises B908 meanwhile."""
 
-    __slots__ = ("_storages",)
-    _of_calls: ClassVar[dict[int, list[torch.UntypedStorage]]] = {}
-    """The storages of all that live, by their ids."""
+    __slots__ = ()
 
-    def __init__(self, owners: Sequence[Tensor | Sequence[Tensor]]) -> None:
-        self._storages = [
-            tensor.untyped_storage()
-            for owner in owners
-            for tensor in ([owner] if isinstance(owner, Tensor) else owner)
-        ]
-        self._of_calls[id(self)] = self._storages
+    def __init__(self, storages: list[torch.UntypedStorage]) -> None:
+        _HELD[id(self)] = storages
 
-    def __del__(self) -> None:
-        self._of_calls.pop(id(self), None)
+    def __del__(self, forget: Callable[..., Any] = _HELD.pop) -> None:  # a name may be gone at exit
+        forget(id(self), None)
 
-    @classmethod
-    def has(cls, storage: torch.UntypedStorage) -> bool:
-        """Whether a call uses the storage."""
-        own = storage._cdata
-        return any(own == one._cdata for held in list(cls._of_calls.values()) for one in held)
+
+def hold(memories: Sequence[Memory]) -> Held:
+    """Keeps the memory of the tensors of `memories`."""
+    owners = [one.owner for one in memories]
+    lists = [[owner] if isinstance(owner, Tensor) else owner for owner in owners]
+    return Held([tensor.untyped_storage() for tensors in lists for tensor in tensors])
+
+
+def is_held(storage: torch.UntypedStorage) -> bool:
+    """Whether a call uses the storage."""
+    own = storage._cdata
+    return any(own == one._cdata for held in list(_HELD.values()) for one in held)
 
 
 def _refusing(resize: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +83,7 @@ def _refusing(resize: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(resize)
     def resize_(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if Held.has(storage):
+        if is_held(storage):
             found = f"resize_ of a storage of {storage.nbytes()} bytes, in a call that hasn't ended"
             raise CollectiveError(
                 [B908.diagnostic(expected="a storage that no call uses", found=found)]

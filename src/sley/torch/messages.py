@@ -17,7 +17,7 @@ from sley.torch.arguments import single, unfit
 from sley.torch.calls import CallRunner
 from sley.torch.elements import Element, element_of
 from sley.torch.fallback import Fallback
-from sley.torch.memory import Held, Memory, to_read, to_write
+from sley.torch.memory import Memory, hold, to_read, to_write
 from sley.torch.work import UNSET, Pending, collective_error
 
 
@@ -98,7 +98,7 @@ class Messages:
             return self._fallback.find("send", tensor).send(tensors, dst, tag)
         memory = to_read(tensors)
         part = _start(self._runner.endpoint.send_memory, "send", memory, dst, tag, element)
-        return self._runner.pending([part], tensors, owners=Held([memory.owner]))
+        return self._runner.pending([part], tensors, owners=hold([memory]))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
         tensor = single("recv", tensors)
@@ -120,7 +120,7 @@ class Messages:
         return self._runner.pending(
             [part],
             [tensor],
-            owners=Held([memory.owner]),
+            owners=hold([memory]),
             unpack=memory.unpack,
             source=lambda: part.source,
         )

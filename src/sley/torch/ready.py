@@ -144,7 +144,7 @@ def ready_methods(
             runner,
             Finished,
             partial(Message, own),
-            lambda tensor: Held([tensor]),
+            lambda tensor: Held([tensor.untyped_storage()]),
             getattr(messages, name),
         )
     return methods
