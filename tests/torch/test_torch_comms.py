@@ -181,40 +181,24 @@ def test_a_communicator_splits_into_others(four_ranks: RankPool) -> None:
     four_ranks.run(check_split)
 
 
-def check_two_without_a_store(port: int) -> None:
-    """Rank 0 ends the first one, and makes the second, after the others."""
-    rank = dist.get_rank()
-    ranks = {"TORCHCOMM_RANK": str(rank), "TORCHCOMM_SIZE": str(dist.get_world_size())}
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **ranks}
-    before = dict(os.environ)
-    os.environ.update(place)
-    try:
-        for _ in range(2):
-            comm = torchcomms().new_comm("sley", CPU, "again", timeout=timedelta(seconds=20))
-            comm.all_reduce(tensor := torch.ones(1), torchcomms().ReduceOp.SUM, False)
-            assert tensor.item() == 4
-            comm.finalize()
-            del comm
-            gc.collect()
-            if rank == 0:
-                time.sleep(0.2)  # the others are waiting at the store
-    finally:
-        for name in place:
-            os.environ.pop(name)
-        os.environ.update(before)
+def new_alone(**more: Any) -> None:
+    torchcomms().new_comm("sley", more.pop("device", CPU), "alone", **more).finalize()
 
 
-def test_a_second_communicator_without_a_store_finds_that_of_the_first(
-    four_ranks: RankPool,
+def test_the_store_of_the_environment_outlives_a_communicator(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Another rank may already look there for the next one."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    four_ranks.run(check_two_without_a_store, port)
-
-
-def new_alone(**more: Any) -> None:
-    torchcomms().new_comm("sley", more.pop("device", CPU), "alone", **more).finalize()
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        new_alone()
+        gc.collect()
+        socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_without_a_rank_in_the_environment_there_is_an_error(
