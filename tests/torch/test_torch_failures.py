@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -178,26 +179,29 @@ def test_a_message_has_the_type_of_its_receive(step: int, four_ranks: RankPool) 
 def check_resize() -> None:
     """While a call cannot have ended, and after it."""
     rank, ranks, token = dist.get_rank(), dist.get_world_size(), torch.zeros(1)
-    tensor, part = torch.ones(20_000), torch.ones(100)
+    tensor, other, part = torch.ones(20_000), torch.ones(20_000), torch.ones(100)
     if rank == 0:
         for peer in range(1, ranks):
             dist.recv(token, peer, tag=1)
         dist.all_reduce(tensor)
+        dist.all_reduce(other)
         for peer in range(1, ranks):
             dist.send(part, peer, tag=2)
     else:
-        works = [dist.all_reduce(tensor, async_op=True), dist.irecv(part, 0, tag=2)]
+        works = [dist.all_reduce(one, async_op=True) for one in (tensor, other)]
+        works.append(dist.irecv(part, 0, tag=2))
         for used in (tensor, tensor[5:], part):
             with fails("B908"):
                 used.untyped_storage().resize_(0)
-        kept = tensor[:]
-        tensor.data = torch.zeros(1)  # other memory: the call's stays
-        tensor = kept
+        memory = weakref.ref(other.untyped_storage())
+        other.data = torch.zeros(1)
+        assert memory() is not None
         dist.send(token, 0, tag=1)
         for work in works:
             work.wait()
+        works.clear()
+        assert memory() is None
     assert (tensor == ranks).all()
-    kept = works = None
     for used in (tensor, part):
         used.untyped_storage().resize_(0)
 
