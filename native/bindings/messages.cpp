@@ -19,11 +19,11 @@ namespace sley {
 namespace {
 
 Problem send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes, std::int32_t dst,
-                 std::int64_t tag, double timeout_s) {
+                 std::int64_t tag, double timeout_s, std::int32_t type) {
     Outcome outcome;
     {
         const Waiting waiting;
-        outcome = messages->send_now(at(data), bytes, dst, tag, timeout_s);
+        outcome = messages->send_now(at(data), bytes, dst, tag, timeout_s, type);
     }
     raise_if_interrupted();
     return problem_of(outcome);
@@ -32,11 +32,11 @@ Problem send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes
 // (problem, source)
 std::tuple<Problem, std::int32_t> recv_now(Owned<PointToPoint>& messages, Address data,
                                            std::int64_t bytes, std::int32_t src, std::int64_t tag,
-                                           double timeout_s) {
+                                           double timeout_s, std::int32_t type) {
     Outcome outcome;
     {
         const Waiting waiting;
-        outcome = messages->recv_now(at(data), bytes, src, tag, timeout_s);
+        outcome = messages->recv_now(at(data), bytes, src, tag, timeout_s, type);
     }
     raise_if_interrupted();
     return {problem_of(outcome), outcome.rank};
@@ -91,8 +91,11 @@ void define_messages(nb::module_& m) {
              "stride"_a, "offset"_a,
              "Messages to rank dst use FIFO dst * stride + offset of the sender.")
         .def("send_now", &send_now, "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
-             "Sends memory; returns the report of a failure, or None.")
+             "type"_a,
+             "Sends memory; returns the report of a failure, or None. type: the caller's number of "
+             "the elements' type; 0: any.")
         .def("recv_now", &recv_now, "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
+             "type"_a,
              "Receives into memory; returns (report as of send_now, source). src: -1 for any.")
         .def("exchange", &exchange, "source"_a, "source_bytes"_a, "target"_a, "target_bytes"_a,
              "peer"_a, "sends_first"_a, "iterations"_a, "timeout_s"_a,
@@ -101,18 +104,18 @@ void define_messages(nb::module_& m) {
         .def(
             "send",
             [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t dst,
-               std::int64_t tag, double timeout_s) {
-                return self->send(at(address), size_bytes, dst, tag, timeout_s);
+               std::int64_t tag, double timeout_s, std::int32_t type) {
+                return self->send(at(address), size_bytes, dst, tag, timeout_s, type);
             },
-            "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
+            "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a, "type"_a,
             nb::call_guard<Unlocked>(), "Begins to send; the memory must stay.")
         .def(
             "recv",
             [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t src,
-               std::int64_t tag, double timeout_s) {
-                return self->recv(at(address), size_bytes, src, tag, timeout_s);
+               std::int64_t tag, double timeout_s, std::int32_t type) {
+                return self->recv(at(address), size_bytes, src, tag, timeout_s, type);
             },
-            "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
+            "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a, "type"_a,
             nb::call_guard<Unlocked>(), "Begins to receive; the memory must stay.")
         .def(
             "wait",

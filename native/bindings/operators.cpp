@@ -47,9 +47,10 @@ struct Operator {
     std::size_t group_at() const { return op_at() + (kind.reduces ? 1 : 0); }
 };
 
-// The engine's type of a PyTorch type whose elements are moved, or reduced, and its bytes.
+// The engine's type of a PyTorch type whose elements are moved, or reduced, its bytes and its number
+// in `CallKey::element`.
 struct Type {
-    std::int32_t moved = kNone, reduced = kNone, item = 0;
+    std::int32_t moved = kNone, reduced = kNone, item = 0, element = 0;
 };
 
 // The calls of a group. explain: the error of one, as text.
@@ -106,7 +107,7 @@ bool read(libtorch::Value value, bool reduces, Elements& out) {
     out.start = static_cast<std::byte*>(data);
     out.type = static_cast<DataType>(engine);
     out.item = type.item;
-    out.own_type = number;
+    out.element = type.element;
     return data != nullptr && out.is_aligned();
 }
 
@@ -237,7 +238,8 @@ constexpr std::array<libtorch::Kernel, kMostOperators> make_kernels(
 }
 constexpr auto kKernels = make_kernels(std::make_index_sequence<kMostOperators>());
 
-using TypeRows = std::vector<std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>>;
+using TypeRows = std::vector<
+    std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t, std::int32_t>>;
 using Numbers = std::unordered_map<std::string, std::int32_t>;
 using Kinds = std::vector<std::tuple<std::string, Kind>>;
 
@@ -251,12 +253,12 @@ void add_operators(const std::string& path, const TypeRows& types, const Numbers
     for (const auto& [name, kind] : kinds) {
         operators->all.push_back({name, "sley::_" + name, kind});
     }
-    for (const auto& [name, moved, reduced, item] : types) {
+    for (const auto& [name, moved, reduced, item, element] : types) {
         const auto number = libtorch::find_type(path, name);
         if (number < 0) continue;
         const auto at = static_cast<std::size_t>(number);
         if (operators->types.size() <= at) operators->types.resize(at + 1);
-        operators->types[at] = {moved, reduced, item};
+        operators->types[at] = {moved, reduced, item, element};
     }
     g_operators = operators.release();
     libtorch::Library library = nullptr;
@@ -293,7 +295,7 @@ void define_operators(nb::module_& m) {
     m.def("add_operators", &add_operators, "path"_a, "types"_a, "reductions"_a, "kinds"_a,
           "Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: "
           "PyTorch's name, the engine's numbers of a type whose elements are moved and reduced "
-          "(-1: none), and its bytes. reductions: the engine's numbers, by name. kinds: each "
+          "(-1: none), its bytes, and its number in `CallKey.element`. reductions: the engine's numbers, by name. kinds: each "
           "operator's name, and what it calls. RuntimeError if LibTorch lacks a function.");
     m.def("add_group", &add_group, "name"_a, "ready"_a, "rank"_a, "ranks"_a, "explain"_a,
           "Makes the ready calls of a group known to the operators. explain: the error of a call "

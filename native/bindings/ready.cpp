@@ -33,18 +33,19 @@ void define_ready(nb::module_& m) {
         .def(
             "__init__",
             [](CallKey* self, std::int32_t kind, std::int32_t type, std::int32_t op, bool in_place,
-               std::int32_t root, std::int64_t count) {
-                new (self) CallKey{kind, to_type(type), to_op(op), in_place, root, count};
+               std::int32_t root, std::int64_t count, std::int32_t element) {
+                new (self) CallKey{kind, to_type(type), to_op(op), in_place, root, count, element};
             },
-            "kind"_a, "dtype"_a, "op"_a, "in_place"_a, "root"_a, "count"_a,
+            "kind"_a, "dtype"_a, "op"_a, "in_place"_a, "root"_a, "count"_a, "element"_a,
             "kind: any number. dtype, op: numbers of a DataType and a ReduceOp. count: elements of "
-            "a block.")
+            "a block. element: the number of the caller's type.")
         .def_ro("kind", &CallKey::kind)
         .def_prop_ro("dtype", [](const CallKey& self) { return static_cast<int>(self.type); })
         .def_prop_ro("op", [](const CallKey& self) { return static_cast<int>(self.op); })
         .def_ro("in_place", &CallKey::in_place)
         .def_ro("root", &CallKey::root)
-        .def_ro("count", &CallKey::count);
+        .def_ro("count", &CallKey::count)
+        .def_ro("element", &CallKey::element);
     nb::class_<Kind>(m, "Kind", "A kind of calls that may be ready.")
         .def(
             "__init__",

@@ -29,26 +29,29 @@ namespace {
 
 constexpr std::int32_t kNone = -1;
 
-// The engine's types by DLPack's; kNone for those that aren't here.
+// The engine's types by DLPack's, and the caller's numbers of them; kNone for those that aren't here.
 class Types {
 public:
-    using Rows = std::vector<std::tuple<std::uint8_t, std::uint8_t, std::int32_t>>;
+    struct Row {
+        std::int32_t number = kNone, element = kNone;
+    };
+    using Rows =
+        std::vector<std::tuple<std::uint8_t, std::uint8_t, std::int32_t, std::int32_t>>;
 
     explicit Types(const Rows& rows) {
-        for (auto& row : numbers_) row.fill(kNone);
-        for (const auto& [code, bits, number] : rows) {
+        for (const auto& [code, bits, number, element] : rows) {
             if (code >= kCodes || bits / 8 >= kSizes || bits % 8 != 0) continue;
-            numbers_[code][bits / 8] = number;
+            rows_[code][bits / 8] = {number, element};
         }
     }
-    std::int32_t find(const dlpack::DataType& type) const {
-        if (type.code >= kCodes || type.bits / 8 >= kSizes || type.bits % 8 != 0) return kNone;
-        return type.lanes == 1 ? numbers_[type.code][type.bits / 8] : kNone;
+    Row find(const dlpack::DataType& type) const {
+        if (type.code >= kCodes || type.bits / 8 >= kSizes || type.bits % 8 != 0) return {};
+        return type.lanes == 1 ? rows_[type.code][type.bits / 8] : Row{};
     }
 
 private:
     static constexpr std::size_t kCodes = 16, kSizes = 17;
-    std::array<std::array<std::int32_t, kSizes>, kCodes> numbers_;
+    std::array<std::array<Row, kSizes>, kCodes> rows_;
 };
 
 bool has_gaps(const dlpack::Tensor& tensor) {
@@ -141,8 +144,8 @@ public:
         if (!timeout) return nullptr;
         bytes = data.bytes();
         const Unlocked unlocked;
-        return is_send ? messages.send(data.start, bytes, peer, tag, *timeout)
-                       : messages.recv(data.start, bytes, peer, tag, *timeout);
+        return is_send ? messages.send(data.start, bytes, peer, tag, *timeout, data.element + 1)
+                       : messages.recv(data.start, bytes, peer, tag, *timeout, data.element + 1);
     }
 
 private:
@@ -172,13 +175,13 @@ private:
         }
         if (tensor.device.type != dlpack::kCpu || has_gaps(tensor)) return false;
         const auto type = (reduces ? reduced_ : moved_).find(tensor.dtype);
-        if (type == kNone) return false;
-        out.type = static_cast<DataType>(type);
+        if (type.number == kNone) return false;
+        out.type = static_cast<DataType>(type.number);
         out.item = tensor.dtype.bits / 8;
         out.count = 1;
         for (std::int32_t d = 0; d < tensor.ndim; ++d) out.count *= tensor.shape[d];
         if (out.count == 0) return false;
-        out.own_type = tensor.dtype.code << 8 | tensor.dtype.bits;
+        out.element = type.element;
         out.start = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
         return tensor.data != nullptr && out.is_aligned() && !is_negated(object);
     }
@@ -319,7 +322,7 @@ std::int64_t natural(nb::handle object) {
 
 AnyFunction make_messages(const Shared& calls, nb::object messages, bool is_send, bool from_any,
                           nb::object runner, nb::object finished, AnyFunction pending,
-                          AnyFunction otherwise) {
+                          AnyFunction hold, AnyFunction otherwise) {
     auto& to_all = nb::cast<Owned<PointToPoint>&>(messages);
     const std::size_t last = from_any ? 1 : 2;
     const nb::str coalesced("coalesced"), outputs("outputs"), source("source");
@@ -344,7 +347,7 @@ AnyFunction make_messages(const Shared& calls, nb::object messages, bool is_send
             if (!is_send) nb::setattr(work, source, nb::int_(ticket->outcome().rank));
             return work;
         }
-        keep_alive(*ticket, tensor);
+        keep_alive(*ticket, hold(tensor));
         return pending(ticket, args[0], is_send, bytes, peer, args[last]);
     }));
 }
@@ -378,8 +381,8 @@ void define_tensors(nb::module_& m) {
             "ready"_a, "exchange"_a, "classes"_a, "rank"_a, "ranks"_a, "moved"_a, "reduced"_a,
             "reductions"_a, "profiler"_a, "no_timeout"_a, "fail"_a,
             "exchange: DLPack's C interface of the framework. classes: of its plain tensors. "
-            "moved, reduced: the engine's types of elements that are moved or reduced, each after "
-            "DLPack's code and bits. reductions: the engine's operation by the hash of the "
+            "moved, reduced: DLPack's code and bits of types whose elements are moved or reduced, "
+            "each with the engine's type and the number of `CallKey.element`. reductions: the engine's operation by the hash of the "
             "framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true "
             "while calls are profiled. no_timeout: the largest value of a timeout that is none. "
             "fail: raises the error of a call, from its `CallKey` and its report. "
@@ -395,11 +398,12 @@ void define_tensors(nb::module_& m) {
              "The function for barriers, which update `token` if their options name the device "
              "`cpu`.")
         .def("messages", &make_messages, "messages"_a, "is_send"_a, "from_any"_a, "runner"_a,
-             "finished"_a, "pending"_a, "otherwise"_a,
+             "finished"_a, "pending"_a, "hold"_a, "otherwise"_a,
              "The function for messages to a rank, from one, or from any. runner: makes no call "
              "ready while its attribute `coalesced` isn't None. finished: the class of a message "
              "that has ended. pending: makes the work object of another one, from its ticket, its "
-             "tensors, is_send, its bytes, the other rank and the tag.");
+             "tensors, is_send, its bytes, the other rank and the tag. hold: an object that keeps "
+             "a tensor's memory.");
 }
 
 }  // namespace sley

@@ -23,7 +23,7 @@ std::vector<Part> parts_of(const std::vector<Elements>& list) {
 
 CallRequest update_request(const Kind& kind, const Elements& data, ReduceOp op,
                            std::int32_t root) {
-    return {{kind.number, data.type, op, true, root, data.count},
+    return {{kind.number, data.type, op, true, root, data.count, data.element},
             {{data.start, nullptr}, {data.bytes(), 0}},
             nullptr};
 }
@@ -31,12 +31,12 @@ CallRequest update_request(const Kind& kind, const Elements& data, ReduceOp op,
 std::optional<CallRequest> move_request(const Kind& kind, const Elements& output,
                                         const Elements& input, ReduceOp op, std::int32_t rank,
                                         std::int32_t ranks) {
-    if (input.own_type != output.own_type) return {};
+    if (input.element != output.element) return {};
     const std::int64_t in_parts = kind.input_parts ? ranks : 1;
     const std::int64_t out_parts = kind.output_parts ? ranks : 1;
     const auto count = input.count / in_parts;
     if (count * in_parts != input.count || count * out_parts != output.count) return {};
-    const CallKey key{kind.number, input.type, op, false, 0, count};
+    const CallKey key{kind.number, input.type, op, false, 0, count, input.element};
     if (!input.overlaps(output)) {
         return CallRequest{
             key, {{input.start, output.start}, {input.bytes(), output.bytes()}}, nullptr};
@@ -60,7 +60,7 @@ std::optional<CallRequest> list_request(const Kind& kind, const std::vector<Elem
     const std::vector<Elements>* sides[2] = {&inputs, &outputs};
     for (const auto* side : sides) {
         for (const auto& one : *side) {
-            if (one.count != first.count || one.own_type != first.own_type) return {};
+            if (one.count != first.count || one.element != first.element) return {};
         }
     }
     for (const auto& input : inputs) {
@@ -68,7 +68,8 @@ std::optional<CallRequest> list_request(const Kind& kind, const std::vector<Elem
             if (input.overlaps(output)) return {};
         }
     }
-    CallRequest request{{kind.number, first.type, op, false, root, first.count}, {}, nullptr};
+    const CallKey key{kind.number, first.type, op, false, root, first.count, first.element};
+    CallRequest request{key, {}, nullptr};
     const bool is_in_a_row = are_in_a_row(inputs) && are_in_a_row(outputs);
     for (std::size_t side = 0; side < 2; ++side) {
         const auto& list = *sides[side];

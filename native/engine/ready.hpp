@@ -16,8 +16,9 @@
 
 namespace sley {
 
-// Equal for calls that run alike. kind: a number of the caller's. count: elements of one block of
-// the collective.
+// Equal for calls that run alike. kind: a number of the caller's. element: the caller's number of
+// its element type, of which several may be one of the engine's. count: elements of one block of the
+// collective.
 struct CallKey {
     std::int32_t kind;
     DataType type;
@@ -25,10 +26,12 @@ struct CallKey {
     bool in_place;
     std::int32_t root;
     std::int64_t count;
+    std::int32_t element;
 
     bool operator==(const CallKey& other) const {
         return kind == other.kind && type == other.type && op == other.op &&
-               in_place == other.in_place && root == other.root && count == other.count;
+               in_place == other.in_place && root == other.root && count == other.count &&
+               element == other.element;
     }
 };
 
@@ -37,6 +40,7 @@ struct CallKeyHash {
         auto h = static_cast<std::uint64_t>(key.count) * 0x9e3779b97f4a7c15u;
         h ^= static_cast<std::uint64_t>(key.kind) << 48 ^ static_cast<std::uint64_t>(key.type) << 40 ^
              static_cast<std::uint64_t>(key.op) << 36 ^ static_cast<std::uint64_t>(key.in_place) << 35 ^
+             static_cast<std::uint64_t>(key.element) << 24 ^
              static_cast<std::uint64_t>(key.root);
         return static_cast<std::size_t>(h * 0xbf58476d1ce4e5b9u >> 16);
     }
@@ -61,7 +65,7 @@ struct Elements {
     std::int64_t count;
     DataType type;
     std::int64_t item;
-    std::int32_t own_type;  // the framework's, of which several may be one of the engine's
+    std::int32_t element;  // `CallKey::element`
 
     std::int64_t bytes() const { return count * item; }
     // A word at most: larger elements are pairs.

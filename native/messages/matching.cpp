@@ -100,12 +100,13 @@ void Matching::post_receive(Operation& receive) {
 void Matching::send_to_self(Operation& send) {
     auto* receive = first_match(send.peer, send.tag);
     if (!receive) {
-        copy_bytes(store_unexpected(send.peer, send.tag, send.bytes), send.data,
+        copy_bytes(store_unexpected(send.peer, send.tag, send.bytes, send.type), send.data,
                    static_cast<std::size_t>(send.bytes));
         return send.end(finished, Status::kDone, send.peer, send.bytes);
     }
     take_posted(*receive);
-    if (const auto expected = receive->bytes; expected != send.bytes) {
+    if (!receive->fits(send.bytes, send.type)) {
+        const auto expected = receive->bytes;
         mismatch(*receive, send.peer, send.bytes);
         return send.end(finished, Status::kMismatched, send.peer, expected);
     }
@@ -114,10 +115,11 @@ void Matching::send_to_self(Operation& send) {
     send.end(finished, Status::kDone, send.peer, send.bytes);
 }
 
-std::byte* Matching::store_unexpected(std::int32_t src, std::int64_t tag, std::int64_t bytes) {
+std::byte* Matching::store_unexpected(std::int32_t src, std::int64_t tag, std::int64_t bytes,
+                                      std::uint8_t type) {
     std::unique_ptr<std::byte[]> data(new std::byte[static_cast<std::size_t>(bytes)]);
     auto& list = peer(src).unexpected;
-    list.push_back({tag, bytes, std::move(data)});
+    list.push_back({tag, bytes, type, std::move(data)});
     return list.back().data.get();
 }
 
@@ -133,7 +135,7 @@ bool Matching::take_unexpected(Operation& receive) {
         if (found == list.end()) continue;
         if (any) turn_ = (src + 1) % ranks_;
         auto& incoming = peer(src).incoming;
-        if (found->bytes != receive.bytes) {
+        if (!receive.fits(found->bytes, found->type)) {
             mismatch(receive, src, found->bytes);
         } else if (incoming.goes_to(found->data.get())) {
             incoming.hand_over(receive);
@@ -188,18 +190,20 @@ bool Matching::receive_pieces(std::int32_t src) {
 std::int64_t Matching::begin_message(std::int32_t src) {
     auto& incoming = peer(src).incoming;
     const auto header = incoming.header();
+    const auto bytes = static_cast<std::int64_t>(header.bytes);
+    const auto type = static_cast<std::uint8_t>(header.type);
     auto* receive = first_match(src, header.tag);
     std::byte* to = nullptr;
     if (!receive) {
         try {
-            to = store_unexpected(src, header.tag, header.bytes);
+            to = store_unexpected(src, header.tag, bytes, type);
         } catch (const std::bad_alloc&) {
             return 0;
         }
     } else {
         take_posted(*receive);
-        if (receive->bytes != header.bytes) {
-            mismatch(*receive, src, header.bytes);
+        if (!receive->fits(bytes, type)) {
+            mismatch(*receive, src, bytes);
             return 0;
         }
         if (receive->peer == kAnySource) turn_ = (src + 1) % ranks_;

@@ -51,6 +51,7 @@ public:
 private:
     struct Unexpected {
         std::int64_t tag, bytes;
+        std::uint8_t type;
         std::unique_ptr<std::byte[]> data;
     };
     struct Peer {
@@ -71,7 +72,8 @@ private:
     void post_receive(Operation& receive);
     void send_to_self(Operation& send);
     bool take_unexpected(Operation& receive);
-    std::byte* store_unexpected(std::int32_t src, std::int64_t tag, std::int64_t bytes);
+    std::byte* store_unexpected(std::int32_t src, std::int64_t tag, std::int64_t bytes,
+                                std::uint8_t type);
 
     void mismatch(Operation& receive, std::int32_t src, std::int64_t bytes);
     void abort_all();

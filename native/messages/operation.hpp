@@ -30,11 +30,13 @@ private:
     Clock::time_point since_{};
 };
 
-// A send or receive, from its posting to its end. Until then its address must not change.
+// A send or receive, from its posting to its end. Until then its address must not change. type: the
+// caller's number of the elements' type; 0: any.
 struct Operation {
     Operation(bool is_send, std::byte* data, std::int64_t bytes, std::int32_t peer,
-              std::int64_t tag, double timeout_s)
-        : is_send(is_send), data(data), bytes(bytes), peer(peer), tag(tag), timeout_s(timeout_s) {}
+              std::int64_t tag, double timeout_s, std::uint8_t type)
+        : is_send(is_send), data(data), bytes(bytes), peer(peer), tag(tag), timeout_s(timeout_s),
+          type(type) {}
 
     bool is_send;
     std::byte* data;  // a send only reads it
@@ -42,6 +44,12 @@ struct Operation {
     std::int32_t peer;
     std::int64_t tag;
     double timeout_s;
+    std::uint8_t type;
+
+    // Whether a receive takes a message of `size` bytes of a type.
+    bool fits(std::int64_t size, std::uint8_t other) const {
+        return bytes == size && (type == other || type == 0 || other == 0);
+    }
 
     // Ends an operation that is on no list.
     void end(OperationList& finished, Status status, std::int32_t rank = -1,

@@ -62,7 +62,7 @@ std::int64_t Outgoing::send_piece(Operation& send) {
     const auto slot = sender.take_slot(room);
     auto* to = sender.data(slot);
     if (head > 0) {
-        const Header header{send.tag, send.bytes};
+        const Header header{send.tag, static_cast<std::uint64_t>(send.bytes), send.type};
         std::memcpy(to, &header, sizeof header);
         send.sent = 0;
     }
@@ -106,7 +106,7 @@ std::int64_t Incoming::begin(const Header& header, Operation* receive, std::byte
     is_under_way_ = true;
     receive_ = receive;
     to_ = to;
-    bytes_ = header.bytes;
+    bytes_ = static_cast<std::int64_t>(header.bytes);
     at_ = 0;
     constexpr std::int64_t kHeader = sizeof(Header);
     const auto message = receiver_->message();

@@ -15,7 +15,8 @@ constexpr std::int64_t kBurst = std::int64_t{1} << 20;
 
 // The first bytes of a message.
 struct Header {
-    std::int64_t tag, bytes;
+    std::int64_t tag;
+    std::uint64_t bytes : 56, type : 8;
 };
 
 // The sends to a rank, in the order of posting.

@@ -51,23 +51,26 @@ PointToPoint::Lock PointToPoint::enter() {
 }
 
 std::shared_ptr<Ticket> PointToPoint::send(const std::byte* data, std::int64_t bytes,
-                                           std::int32_t dst, std::int64_t tag, double timeout_s) {
-    return submit({true, const_cast<std::byte*>(data), bytes, dst, tag, timeout_s});
+                                           std::int32_t dst, std::int64_t tag, double timeout_s,
+                                           std::int32_t type) {
+    return submit({true, const_cast<std::byte*>(data), bytes, dst, tag, timeout_s,
+                   static_cast<std::uint8_t>(type)});
 }
 
 std::shared_ptr<Ticket> PointToPoint::recv(std::byte* data, std::int64_t bytes, std::int32_t src,
-                                           std::int64_t tag, double timeout_s) {
-    return submit({false, data, bytes, src, tag, timeout_s});
+                                           std::int64_t tag, double timeout_s, std::int32_t type) {
+    return submit({false, data, bytes, src, tag, timeout_s, static_cast<std::uint8_t>(type)});
 }
 
 Outcome PointToPoint::send_now(const std::byte* data, std::int64_t bytes, std::int32_t dst,
-                               std::int64_t tag, double timeout_s) {
-    return perform({true, const_cast<std::byte*>(data), bytes, dst, tag, timeout_s});
+                               std::int64_t tag, double timeout_s, std::int32_t type) {
+    return perform({true, const_cast<std::byte*>(data), bytes, dst, tag, timeout_s,
+                   static_cast<std::uint8_t>(type)});
 }
 
 Outcome PointToPoint::recv_now(std::byte* data, std::int64_t bytes, std::int32_t src,
-                               std::int64_t tag, double timeout_s) {
-    return perform({false, data, bytes, src, tag, timeout_s});
+                               std::int64_t tag, double timeout_s, std::int32_t type) {
+    return perform({false, data, bytes, src, tag, timeout_s, static_cast<std::uint8_t>(type)});
 }
 
 std::shared_ptr<Ticket> PointToPoint::submit(Operation&& operation) {

@@ -24,7 +24,7 @@
 namespace sley {
 
 // An operation ends as kDone (rank: the other rank, bytes: of the message); kMismatched, a receive
-// of another size than the message's (rank: its source, bytes: of the message); kStalled, when it
+// of another size or type than the message's (rank: its source, bytes: of the message); kStalled, when it
 // hasn't moved for its own timeout (rank: the one it waited for); or kAborted, because of a failure
 // that `Control` has, or because the object is closed. All but kDone and closing fail the fabric. A
 // send is done when its data may be overwritten: the message may still be in flight.
@@ -38,20 +38,20 @@ public:
     PointToPoint(const PointToPoint&) = delete;
     PointToPoint& operator=(const PointToPoint&) = delete;
 
-    // src: a rank or kAnySource. The memory belongs to the operation until the ticket ends, which
+    // src: a rank or kAnySource. type: the caller's number of the elements' type; 0: any. The memory belongs to the operation until the ticket ends, which
     // may be at once. Throw std::invalid_argument for a rank that doesn't exist or a negative size;
     // std::bad_alloc and std::system_error if there is no memory for the connection or for a
     // message to the rank itself.
     std::shared_ptr<Ticket> send(const std::byte* data, std::int64_t bytes, std::int32_t dst,
-                                 std::int64_t tag, double timeout_s);
+                                 std::int64_t tag, double timeout_s, std::int32_t type = 0);
     std::shared_ptr<Ticket> recv(std::byte* data, std::int64_t bytes, std::int32_t src,
-                                 std::int64_t tag, double timeout_s);
+                                 std::int64_t tag, double timeout_s, std::int32_t type = 0);
 
     // The same, waiting for the end in the caller's thread.
     Outcome send_now(const std::byte* data, std::int64_t bytes, std::int32_t dst, std::int64_t tag,
-                     double timeout_s);
+                     double timeout_s, std::int32_t type = 0);
     Outcome recv_now(std::byte* data, std::int64_t bytes, std::int32_t src, std::int64_t tag,
-                     double timeout_s);
+                     double timeout_s, std::int32_t type = 0);
 
     // Like ticket.wait, but makes progress meanwhile, which is faster than leaving it to the
     // thread.

@@ -25,6 +25,7 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from support.rank_processes import End, start
+from support.threads_group import Ranks
 
 QUICK_S = 5.0
 """More than any of these errors needs, on a busy machine; the timeout is twice that."""
@@ -206,6 +207,25 @@ def test_a_failure_that_nobody_heard_of_is_told_by_the_next_call() -> None:
         assert "N622" in end.error.split("found:")[1]
 
 
+def test_types_of_the_same_bytes_are_told_apart() -> None:
+    def moves(comm: Communicator) -> None:
+        comm.broadcast(np.zeros(4, np.uint32 if comm.rank else np.int32))
+        comm.barrier()  # the root gets no message
+
+    def sends(comm: Communicator) -> None:
+        if comm.rank == 0:
+            comm.send(np.zeros(4, np.float32), 1)
+        else:
+            comm.recv(np.zeros(4, "S4"), 0)
+        comm.barrier()
+
+    for calls, code in ((moves, "N622"), (sends, "N631")):
+        with Ranks(2) as ranks:
+            errors = ranks.errors(calls)
+        assert all(isinstance(error, SleyError) for error in errors)
+        assert any(code in str(error) for error in errors)
+
+
 class Records:
     """What an error asks of a fabric, as the test wants it."""
 
@@ -218,7 +238,7 @@ class Records:
 
 
 _WHATS = [
-    record_of(kind, DATA_TYPES["float32"], ReduceOp.SUM, 0, digest)
+    record_of(kind, DATA_TYPES["float32"].number, ReduceOp.SUM, 0, digest)
     for kind in ("all_reduce", "broadcast")
     for digest in (b"aaa", b"bbb")
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -115,6 +117,12 @@ def check_calls(async_op: bool) -> None:
         found = [torch.empty(2) for _ in range(ranks)] if rank == 3 else []
         run("gather", found, mine, 3)
         assert rank != 3 or torch.cat(found).equal(every)
+        run("gather_single", tensor := torch.empty(2 * ranks), mine, 3)
+        assert rank != 3 or tensor.equal(every)
+        run("all_reduce", tensor := torch.tensor([float(rank)]), op.PREMUL_SUM(0.5))
+        assert tensor.item() == 3
+        with pytest.raises(SleyError, match="factor"):
+            comm.all_reduce(tensor, op(torchcomms().RedOpType.PREMUL_SUM), async_op)
         if rank > 1:
             time.sleep(0.02 * (4 - rank))  # rank 3's message arrives first
             run("send", mine, 0)
@@ -162,6 +170,9 @@ def check_split() -> None:
         part.all_reduce(tensor := torch.tensor([rank]), op.SUM, False)
         assert tensor.item() == (1 if rank < 2 else 5)
         part.finalize()
+        for wrong in ([0, 0, 1, 2, 3], [0, 1, 2, 99], [-1, 0]):
+            with pytest.raises(SleyError, match="N627"):
+                comm.split(wrong, "wrong")
         part = comm.split([1, 2] if rank in (1, 2) else [], "middle")
         assert (part is None) == (rank in (0, 3))
 
@@ -172,6 +183,22 @@ def test_a_communicator_splits_into_others(four_ranks: RankPool) -> None:
 
 def new_alone(**more: Any) -> None:
     torchcomms().new_comm("sley", more.pop("device", CPU), "alone", **more).finalize()
+
+
+def test_the_store_of_the_environment_outlives_a_communicator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another rank may already look there for the next one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        new_alone()
+        gc.collect()
+        socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_without_a_rank_in_the_environment_there_is_an_error(

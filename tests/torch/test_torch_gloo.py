@@ -71,6 +71,7 @@ def check_what_gloo_alone_has() -> None:
         dist.monitored_barrier(group, timeout=timedelta(seconds=30), wait_all_ranks=True)
         dist.all_reduce(bits := torch.tensor([1 << dist.get_rank()]), dist.ReduceOp.BOR, group)
         assert bits.item() == 15
+        assert type(group.create_device(interface="lo")).__name__ == "Device"
         c10d._set_pg_timeout(timedelta(seconds=40), group)
         assert group._endpoint.settings.timeout_s == 40.0
         assert group._fallback.gloo().options._timeout == timedelta(seconds=40)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from sley.communicator import Settings
+from sley.errors import SleyError
 from sley.torch import CollectiveError, ProcessGroupSley
 from sley.torch.monitored import MonitoredBarrier
 from support.rank_pool import RankPool
@@ -116,6 +117,9 @@ def check_split() -> None:
     assert tensor.item() == (1.0 if rank < 2 else 5.0)
     group.shutdown()
     assert world.split_group([r for r in range(4) if r != rank]) is None
+    for wrong in ([0, 0], [0, 99], [-1, 0], [0.5]):
+        with pytest.raises(SleyError, match="N627"):  # at once, on ranks within and without
+            world.split_group(wrong)
     for slots in (4, 8):  # the same ranks once more
         group = world.split_group(halves[rank // 2], opts=Settings(slots=slots))
         assert group is not None

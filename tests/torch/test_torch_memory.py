@@ -124,6 +124,7 @@ def test_reductions_have_the_engines_type_and_operation() -> None:
     assert reduction_of(torch.ones(1, dtype=torch.bool), dist.ReduceOp.AVG) is None
     assert reduction_of(torch.ones(1), dist.ReduceOp.BXOR) is None
     assert reduction_of(torch.ones(1), dist._make_nccl_premul_sum(2.0)) is None
+    assert reduction_of(torch.ones(1, dtype=torch.uint16), dist.ReduceOp.MAX) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])

@@ -312,8 +312,15 @@ def check_views() -> None:
         dist.all_reduce(shifted)
         torch.ops.sley.all_reduce_(shifted, "sum", name())
         same(shifted, torch.full((6,), float(ranks**2)))
-    with pytest.raises(RuntimeError):  # PyTorch's own, for operators that return nothing
-        torch.ops.sley.all_reduce_(negated(), "sum", name())
+    view = negated()
+    torch.ops.sley.all_reduce_(view, "sum", name())
+    same(view.resolve_neg(), torch.full((6,), -2.0 * ranks))
+    conjugated = torch.full((3,), 1 + 2j).conj()
+    torch.ops.sley.all_reduce_(conjugated, "sum", name())
+    same(conjugated.resolve_conj(), torch.full((3,), ranks * (1 - 2j)))
+    gathered = torch.empty(3 * ranks, dtype=torch.complex64).conj()
+    torch.ops.sley.all_gather_into(gathered, conjugated, name())
+    same(gathered.resolve_conj(), torch.full((3 * ranks,), ranks * (1 - 2j)))
     overlapping = torch.arange(ranks * 2.0)
     with running(0):  # a part that isn't the rank's own
         at = (dist.get_rank() + 1) % ranks * 2

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sley.communicator.calls import Call
+from sley.communicator.calls import Call, element_number
 from sley.engine import arguments
 from sley.engine.types import DATA_TYPES, Array, DataType, name_of
 from sley.errors import counted
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
+from sley.ir.tables import NONE
 from sley.ir.words import is_integer
 from sley.selection.kinds import CALLS
 
@@ -73,6 +74,12 @@ def type_of(kind: str, arrays: tuple[Array, ...], name: str | None, *, reduces: 
     if name is None and not reduces and name_of(given) not in DATA_TYPES:
         return _WORDS[min(8, math.gcd(given.itemsize, given.alignment))]
     return arguments.type_of({f"arrays of {kind}": name_of(given)}, name, N627)
+
+
+def element_of(array: Array, element: DataType) -> int:
+    """The number of the arrays' type in records; NONE if it is the engine's `element`."""
+    name = name_of(array.dtype)
+    return NONE if array.dtype == element.array else element_number(name)
 
 
 def words_of(array: Array | None, element: DataType) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -35,7 +36,28 @@ VARYING_COUNT = 2**64 - 1
 _BYTE, _ROOT, _DIGEST = 8, 20, 24
 """Bits of the parts of a record."""
 
-_TYPE_NAMES = tuple(DATA_TYPES)
+ELEMENTS: Final = (
+    *DATA_TYPES,
+    "bool",
+    "uint16",
+    "uint32",
+    "uint64",
+    "complex32",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+)
+"""The names of callers' types, by their numbers in records and messages: the engine's types, and
+types whose elements it moves or reduces as elements of its own."""
+
+_ELEMENT_NUMBER = {name: number for number, name in enumerate(ELEMENTS)}
+_OTHER = 254
+"""The number of all other types."""
 
 
 class Parts(NamedTuple):
@@ -73,6 +95,9 @@ class Call:
         `output` are 0 then.
     may_vary: for an AllToAll, out of place, whether other ranks may make it as an AllToAllV. If one
         does, so does this rank.
+    element: the number of the caller's type, if that isn't `dtype`.
+    division: of a call without a root that stands for several: a digest of their sizes, by
+        `division_of`.
     """
 
     kind: str
@@ -90,6 +115,8 @@ class Call:
     may_vary: bool = False
     input_is_read_only: bool = False
     output_is_read_only: bool = False
+    element: int = NONE
+    division: int = 0
 
 
 def kind_number(kind: str) -> int:
@@ -102,11 +129,22 @@ def kind_named(number: int) -> str:
     return _NAMES[number]
 
 
-def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes) -> int:
+def element_number(name: str) -> int:
+    """The number of the type that NumPy or PyTorch calls `name`."""
+    return _ELEMENT_NUMBER.get(name, _OTHER)
+
+
+def division_of(sizes: Sequence[int]) -> int:
+    """A digest of the sizes of calls that run as one. Never 0."""
+    return zlib.crc32(repr(list(sizes)).encode()) % ((1 << _ROOT) - 1) + 1
+
+
+def record_of(kind: str, element: int, op: ReduceOp, root: int, digest: bytes) -> int:
     """64 bits that are equal on all ranks if these make the same call: kind, type, operation and
-    root, which messages can read back, and a part of the plan's digest."""
+    root, which messages can read back, and a part of the plan's digest. root: or the division of a
+    call without one."""
     word = _NUMBER[kind]
-    word = word << _BYTE | dtype.number
+    word = word << _BYTE | element
     word = word << 4 | int(op)
     word = word << _ROOT | root
     return word << _DIGEST | int.from_bytes(digest[: _DIGEST // 8], "little")
@@ -122,22 +160,26 @@ def describe_record(record: int, count: int) -> str:
     rest = record >> _DIGEST
     rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
     rest, op = rest >> 4, rest & 15
-    number, dtype = rest >> _BYTE, rest & ((1 << _BYTE) - 1)
+    number, element = rest >> _BYTE, rest & ((1 << _BYTE) - 1)
     kind = _NAMES[number] if number < len(_NAMES) else f"call {number}"
-    name = _TYPE_NAMES[dtype] if dtype < len(_TYPE_NAMES) else f"type {dtype}"
+    name = ELEMENTS[element] if element < len(ELEMENTS) else "elements of another type"
     reduction = ReduceOp(op).name if op in ReduceOp.__members__.values() else f"operation {op}"
     if kind == BARRIER:
-        return kind
+        return "all_reduce of a sparse tensor" if root else kind
     if kind == AGREEMENT:
         return "the agreement on a policy's times"
     if count == VARYING_COUNT:
         return f"{kind} of {name}"
     row = CALLS.get(kind)  # of a call with its own plan, the plan says whether it reduces
+    if name.startswith("complex"):
+        count //= 2  # the engine's elements are the real and imaginary parts
     words = [f"{kind} of {count} x {name}"]
     if kind == OWN or (row is not None and row.reduces):
         words.append(reduction)
     if row is not None and row.roles:
         words.append(f"root {root}")
+    elif root:
+        words.append(f"for several calls, whose sizes have the checksum {root:05x}")
     return ", ".join(words)
 
 

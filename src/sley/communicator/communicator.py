@@ -16,17 +16,18 @@ from sley.communicator.arrays import (
     check_tag,
     check_writable,
     count_of,
+    element_of,
     own_count_of,
     places_of,
     span,
     type_of,
     words_of,
 )
-from sley.communicator.calls import OWN, Call, Parts, Work
+from sley.communicator.calls import OWN, Call, Parts, Work, element_number
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
-from sley.engine.types import Array, reduction
+from sley.engine.types import Array, name_of, reduction
 from sley.engine.varying import blocks_of
 from sley.errors.calls import N627
 from sley.ir.plan import Plan, check_kind
@@ -226,13 +227,18 @@ class Communicator(Closing):
         count = own_count_of(plan, self.rank, [array.size for array in given], count)
         count *= words_of(given[0], element)
         call = Call(OWN, *spans[0], *spans[-1], count, element, reduction(op), plan=plan)
+        call.element = element_of(given[0], element)
         return self.endpoint.submit(call, async_op=async_op, owners=given)
 
     def send(self, data: Array, dst: int, tag: int = 0, *, async_op: bool = False) -> Work:
-        """Sends an array to a rank, which receives one of the same size with the same tag."""
+        """Sends an array to a rank, which receives one of the same size and type, with the same
+        tag."""
         check_arrays("send", (data,))
         check_tag(tag)
-        return self.endpoint.send_memory(*span(data), dst, tag, async_op=async_op, owners=(data,))
+        element = element_number(name_of(data.dtype))
+        return self.endpoint.send_memory(
+            *span(data), dst, tag, element=element, async_op=async_op, owners=(data,)
+        )
 
     def recv(
         self, out: Array, src: int | None = None, tag: int = 0, *, async_op: bool = False
@@ -241,7 +247,10 @@ class Communicator(Closing):
         check_arrays("recv", (out,))
         check_writable("recv", out)
         check_tag(tag)
-        return self.endpoint.recv_memory(*span(out), src, tag, async_op=async_op, owners=(out,))
+        element = element_number(name_of(out.dtype))
+        return self.endpoint.recv_memory(
+            *span(out), src, tag, element=element, async_op=async_op, owners=(out,)
+        )
 
     def barrier(self, *, async_op: bool = False) -> Work:
         """Ends when all ranks have called it."""
@@ -273,6 +282,7 @@ class Communicator(Closing):
         check_apart(kind, data, out)
         parts = Parts.of(places_of(data, element), places_of(out, element))
         call = Call(kind, 0, 0, 0, 0, 0, element, plan=plan, parts=parts)
+        call.element = element_of((*data, *out)[0], element)
         return self.endpoint.submit(call, async_op=async_op, owners=(*data, *out))
 
     def _call(
@@ -306,6 +316,7 @@ class Communicator(Closing):
             root,
             input_is_read_only=input_is_read_only,
             output_is_read_only=input_is_read_only and out is data,
+            element=element_of(given[0], element),
         )
         return self.endpoint.submit(call, async_op=async_op, owners=given)
 

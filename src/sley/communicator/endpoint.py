@@ -136,13 +136,15 @@ class Endpoint:
         dst: int,
         tag: int = 0,
         *,
+        element: int,
         async_op: bool = False,
         owners: tuple[object, ...] = (),
     ) -> Work:
-        """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
+        """Sends memory to a rank; it may be overwritten when the work is done. element: the number
+        of its elements' type. Errors: N62x."""
         core = self._open_core()
         self._check_peer(dst)
-        return core.messages.send(address, size_bytes, dst, tag, async_op, owners)
+        return core.messages.send(address, size_bytes, dst, tag, element, async_op, owners)
 
     def recv_memory(
         self,
@@ -151,17 +153,18 @@ class Endpoint:
         src: int | None,
         tag: int = 0,
         *,
+        element: int,
         async_op: bool = False,
         owners: tuple[object, ...] = (),
     ) -> Work:
         """Receives into memory, from a rank or (None) from any; `Work.source` names the sender.
-        Errors: N62x."""
+        element: as of `send_memory`. Errors: N62x."""
         core = self._open_core()
         if src is None:
             src = ANY
         else:
             self._check_peer(src)
-        return core.messages.recv(address, size_bytes, src, tag, async_op, owners)
+        return core.messages.recv(address, size_bytes, src, tag, element, async_op, owners)
 
     def time_exchange_us(
         self, source: Span, target: Span, peer: int, sends_first: bool, iterations: int

@@ -50,8 +50,9 @@ _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
     Failure.GAVE_UP: (N626, "every rank to continue", "gave up: it was aborted"),
     Failure.MISMATCHED: (
         N622,
-        "the same calls on every rank, and messages as large as their receives",
-        "sent data that doesn't match: a part of a different call, or a message of another size",
+        "the same calls on every rank, and messages of their receives' size and type",
+        "sent data that doesn't match: a part of a different call, or a message of another size or "
+        "type",
     ),
 }
 """For each failure that one rank caused: the rule, what was expected, and what the rank did."""
@@ -59,10 +60,12 @@ _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
 
 @dataclass(frozen=True)
 class Message:
-    """This rank's end of a point-to-point message in words, and the end that must match it."""
+    """This rank's end of a point-to-point message in words, the end that must match it, and its
+    size."""
 
     words: str
     counterpart: str
+    size_bytes: int
 
 
 _FEW_PLACES = 2
@@ -205,7 +208,10 @@ class _Ended:
         at, notes = self._stuck(_FEW_PLACES)
         who = _who(self.rank, culprit)
         if self.message is not None and self.outcome.status is Status.MISMATCHED:
-            found = f"one of {self.outcome.size_bytes} bytes, {who}'s"
+            size_bytes = self.outcome.size_bytes
+            is_other_type = size_bytes == self.message.size_bytes
+            of_type = " of elements of another type" if is_other_type else ""
+            found = f"one of {size_bytes} bytes{of_type}, {who}'s"
             return N631.error(at=at, expected=self.message.counterpart, found=found)
         pair = self._find_different(culprit)
         if pair is not None:

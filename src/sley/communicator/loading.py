@@ -290,7 +290,7 @@ def _watch_plans(
     choice = native.Choice.create(
         [(plan.engine, record(plan.ready)) for plan in plans],
         sums.engine,
-        record_of(AGREEMENT, DATA_TYPES["float64"], ReduceOp.SUM, 0, sums.ready.digest),
+        record_of(AGREEMENT, DATA_TYPES["float64"].number, ReduceOp.SUM, 0, sums.ready.digest),
         watch.turns,
         watch.decide,
     )

@@ -46,8 +46,8 @@ class Messages:
     """Point-to-point messages of a communicator, by address.
 
     Messages between two ranks with one tag arrive in the order of sending. A receive takes the
-    first one from its source with its tag, and must have its size. Messages with different ranks
-    don't wait for one another.
+    first one from its source with its tag, and must have its size and type. Messages with different
+    ranks don't wait for one another.
 
     native: the same for the engine.
     """
@@ -63,14 +63,15 @@ class Messages:
         size_bytes: int,
         dst: int,
         tag: int,
+        element: int,
         async_op: bool,
         owners: tuple[object, ...],
     ) -> Work:
-        """Sends memory. Errors: N62x."""
+        """Sends memory. element: the number of its elements' type. Errors: N62x."""
         if async_op:
-            ticket = self.native.send(address, size_bytes, dst, tag, self.timeout_s)
+            ticket = self.native.send(address, size_bytes, dst, tag, self.timeout_s, element + 1)
             return self.work(ticket, True, size_bytes, dst, tag, owners)
-        report = self.native.send_now(address, size_bytes, dst, tag, self.timeout_s)
+        report = self.native.send_now(address, size_bytes, dst, tag, self.timeout_s, element + 1)
         if report is not None:
             self._fail(report, _send_message(size_bytes, dst, tag))
         return DONE
@@ -81,14 +82,17 @@ class Messages:
         size_bytes: int,
         src: int,
         tag: int,
+        element: int,
         async_op: bool,
         owners: tuple[object, ...],
     ) -> Work:
-        """Receives into memory, from a rank or from `ANY`. Errors: N62x."""
+        """Receives into memory, from a rank or from `ANY`. element: as of `send`. Errors: N62x."""
         if async_op:
-            ticket = self.native.recv(address, size_bytes, src, tag, self.timeout_s)
+            ticket = self.native.recv(address, size_bytes, src, tag, self.timeout_s, element + 1)
             return self.work(ticket, False, size_bytes, src, tag, owners)
-        report, source = self.native.recv_now(address, size_bytes, src, tag, self.timeout_s)
+        report, source = self.native.recv_now(
+            address, size_bytes, src, tag, self.timeout_s, element + 1
+        )
         if report is not None:
             self._fail(report, _recv_message(size_bytes, src, tag))
         return Done(source)
@@ -148,6 +152,7 @@ def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
     return Message(
         f"send of {size_bytes} bytes to rank {dst}, tag {tag}",
         f"a receive of {size_bytes} bytes on rank {dst}, tag {tag}",
+        size_bytes,
     )
 
 
@@ -156,4 +161,5 @@ def _recv_message(size_bytes: int, src: int, tag: int) -> Message:
     return Message(
         f"recv of {size_bytes} bytes from {origin}, tag {tag}",
         f"a message of {size_bytes} bytes from {origin}, tag {tag}",
+        size_bytes,
     )

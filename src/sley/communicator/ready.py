@@ -10,12 +10,14 @@ from sley.communicator.calls import Call, kind_number, record_of
 from sley.communicator.loading import AnyPlan, Loader
 from sley.communicator.stats import logger
 from sley.engine import native
+from sley.ir.tables import NONE
 from sley.rendezvous.hosts import Hosts
 from sley.selection.kinds import Request, size_of
 from sley.selection.plans import Plans, ReadyPlan
 
-Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
-"""A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
+Key: TypeAlias = tuple[str | int, int, int, int, bool, int, int]
+"""A call's kind, or the id of its own plan; count, type, operation, whether in place, root or
+division, and the number of the caller's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class ReadyCalls:
     def find(self, call: Call, in_place: bool) -> Ready:
         """What runs a call. Errors: N65x, R507, R510, V2xx."""
         which = call.kind if call.plan is None else id(call.plan)
-        key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
+        root = call.root or call.division
+        key = (which, call.count, call.dtype.number, int(call.op), in_place, root, call.element)
         return self._found.get(key) or self._make(key, call, in_place)
 
     def clear(self) -> None:
@@ -104,15 +107,17 @@ class ReadyCalls:
             self.clear()
         varying = None
         if call.may_vary:
-            varying = self.find(Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op), False)
+            unequal = Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op, element=call.element)
+            varying = self.find(unequal, False)
         current = loaded.current
         engine = current.engine if current.ready.plan.collective.varies else loaded.engine
         record = _record(call, current.ready)
         runner = native.Runner.create(engine, record, None if varying is None else varying.runner)
         found = self._found[key] = Ready(loaded, record, runner, varying)
-        if call.plan is None and call.parts is None:
+        if call.plan is None and call.parts is None and not call.division:
             kind, dtype, op = kind_number(call.kind), call.dtype.number, int(call.op)
-            made = native.CallKey(kind, dtype, op, in_place, call.root, call.count)
+            element = _element(call)
+            made = native.CallKey(kind, dtype, op, in_place, call.root, call.count, element)
             self.native.put(made, runner)
         return found
 
@@ -134,4 +139,9 @@ class ReadyCalls:
 
 
 def _record(call: Call, ready: ReadyPlan) -> int:
-    return record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
+    return record_of(call.kind, _element(call), call.op, call.root or call.division, ready.digest)
+
+
+def _element(call: Call) -> int:
+    """The number of the type of the caller's elements."""
+    return call.dtype.number if call.element == NONE else call.element

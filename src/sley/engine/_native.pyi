@@ -306,10 +306,12 @@ class PointToPoint:
     def __init__(self, fabric: Fabric, stride: int, offset: int) -> None:
         """Messages to rank dst use FIFO dst * stride + offset of the sender."""
 
-    def send_now(self, address: int, size_bytes: int, dst: int, tag: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
-        """Sends memory; returns the report of a failure, or None."""
+    def send_now(self, address: int, size_bytes: int, dst: int, tag: int, timeout_s: float, type: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
+        """
+        Sends memory; returns the report of a failure, or None. type: the caller's number of the elements' type; 0: any.
+        """
 
-    def recv_now(self, address: int, size_bytes: int, src: int, tag: int, timeout_s: float) -> tuple[tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None, int]:
+    def recv_now(self, address: int, size_bytes: int, src: int, tag: int, timeout_s: float, type: int) -> tuple[tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None, int]:
         """
         Receives into memory; returns (report as of send_now, source). src: -1 for any.
         """
@@ -319,10 +321,10 @@ class PointToPoint:
         Sends to a rank and receives from it, again and again; returns (seconds of all, report of a failure or None, whether it is that of a send).
         """
 
-    def send(self, address: int, size_bytes: int, dst: int, tag: int, timeout_s: float) -> Ticket:
+    def send(self, address: int, size_bytes: int, dst: int, tag: int, timeout_s: float, type: int) -> Ticket:
         """Begins to send; the memory must stay."""
 
-    def recv(self, address: int, size_bytes: int, src: int, tag: int, timeout_s: float) -> Ticket:
+    def recv(self, address: int, size_bytes: int, src: int, tag: int, timeout_s: float, type: int) -> Ticket:
         """Begins to receive; the memory must stay."""
 
     def wait(self, ticket: Ticket, timeout_s: float) -> bool:
@@ -373,9 +375,9 @@ def ucx_version(library: str) -> str:
 class CallKey:
     """Equal for calls that run alike."""
 
-    def __init__(self, kind: int, dtype: int, op: int, in_place: bool, root: int, count: int) -> None:
+    def __init__(self, kind: int, dtype: int, op: int, in_place: bool, root: int, count: int, element: int) -> None:
         """
-        kind: any number. dtype, op: numbers of a DataType and a ReduceOp. count: elements of a block.
+        kind: any number. dtype, op: numbers of a DataType and a ReduceOp. count: elements of a block. element: the number of the caller's type.
         """
 
     @property
@@ -395,6 +397,9 @@ class CallKey:
 
     @property
     def count(self) -> int: ...
+
+    @property
+    def element(self) -> int: ...
 
 class Kind:
     """A kind of calls that may be ready."""
@@ -435,9 +440,9 @@ class TensorCalls:
     """
 
     @staticmethod
-    def create(ready: ReadyCalls, exchange: CapsuleType, classes: tuple[type, ...], rank: int, ranks: int, moved: Sequence[tuple[int, int, int]], reduced: Sequence[tuple[int, int, int]], reductions: Sequence[int], profiler: dict[str, Any], no_timeout: object, fail: Callable[..., Any]) -> TensorCalls:
+    def create(ready: ReadyCalls, exchange: CapsuleType, classes: tuple[type, ...], rank: int, ranks: int, moved: Sequence[tuple[int, int, int, int]], reduced: Sequence[tuple[int, int, int, int]], reductions: Sequence[int], profiler: dict[str, Any], no_timeout: object, fail: Callable[..., Any]) -> TensorCalls:
         """
-        exchange: DLPack's C interface of the framework. classes: of its plain tensors. moved, reduced: the engine's types of elements that are moved or reduced, each after DLPack's code and bits. reductions: the engine's operation by the hash of the framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true while calls are profiled. no_timeout: the largest value of a timeout that is none. fail: raises the error of a call, from its `CallKey` and its report. ValueError for an unknown version of `exchange`.
+        exchange: DLPack's C interface of the framework. classes: of its plain tensors. moved, reduced: DLPack's code and bits of types whose elements are moved or reduced, each with the engine's type and the number of `CallKey.element`. reductions: the engine's operation by the hash of the framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true while calls are profiled. no_timeout: the largest value of a timeout that is none. fail: raises the error of a call, from its `CallKey` and its report. ValueError for an unknown version of `exchange`.
         """
 
     is_watched: ClassVar[bool] = ...
@@ -451,14 +456,14 @@ class TensorCalls:
         The function for barriers, which update `token` if their options name the device `cpu`.
         """
 
-    def messages(self, messages: object, is_send: bool, from_any: bool, runner: object, finished: object, pending: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    def messages(self, messages: object, is_send: bool, from_any: bool, runner: object, finished: object, pending: Callable[..., Any], hold: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """
-        The function for messages to a rank, from one, or from any. runner: makes no call ready while its attribute `coalesced` isn't None. finished: the class of a message that has ended. pending: makes the work object of another one, from its ticket, its tensors, is_send, its bytes, the other rank and the tag.
+        The function for messages to a rank, from one, or from any. runner: makes no call ready while its attribute `coalesced` isn't None. finished: the class of a message that has ended. pending: makes the work object of another one, from its ticket, its tensors, is_send, its bytes, the other rank and the tag. hold: an object that keeps a tensor's memory.
         """
 
-def add_operators(path: str, types: Sequence[tuple[str, int, int, int]], reductions: Mapping[str, int], kinds: Sequence[tuple[str, Kind]]) -> None:
+def add_operators(path: str, types: Sequence[tuple[str, int, int, int, int]], reductions: Mapping[str, int], kinds: Sequence[tuple[str, Kind]]) -> None:
     """
-    Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: PyTorch's name, the engine's numbers of a type whose elements are moved and reduced (-1: none), and its bytes. reductions: the engine's numbers, by name. kinds: each operator's name, and what it calls. RuntimeError if LibTorch lacks a function.
+    Adds the kernels of `torch.ops.sley`, once. path: of LibTorch's library. types: PyTorch's name, the engine's numbers of a type whose elements are moved and reduced (-1: none), its bytes, and its number in `CallKey.element`. reductions: the engine's numbers, by name. kinds: each operator's name, and what it calls. RuntimeError if LibTorch lacks a function.
     """
 
 def add_group(name: str, ready: ReadyCalls, rank: int, ranks: int, explain: Callable[..., Any]) -> None:

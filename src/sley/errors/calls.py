@@ -30,7 +30,7 @@ N622 = Rule(
     "N622",
     "calls-differ",
     what="Two ranks made different calls: they differ in collective, size, type, reduction, root "
-    "or plan.",
+    "or plan, or in the sizes of several calls that run as one.",
     why="Every call has a number on each rank. If calls with the same number differ, the ranks "
     "would misinterpret one another's messages.",
     example="comm.all_reduce(np.ones(10 + comm.rank, np.float32))",
@@ -119,12 +119,12 @@ N631 = Rule(
     "N631",
     "message-size",
     what="A message from one rank to another does not have the size of the memory that receives "
-    "it.",
+    "it, or the type of its elements.",
     why="A receive takes the first message from its source with its tag, which must fill the "
-    "memory.",
+    "memory with elements of its type.",
     example="if comm.rank == 0:\n    comm.send(np.ones(10), 1)\nelse:\n"
     "    comm.recv(np.ones(5), 0)",
-    instead="Use the same size on both ranks, or different tags for messages of different sizes.",
+    instead="Use the same size and type on both ranks, or different tags for different messages.",
 )
 N632 = Rule(
     "N632",

@@ -71,3 +71,12 @@ B907 = Rule(
     example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
     instead="Check what the named ranks do: their logs, or their stacks (`py-spy dump`).",
 )
+B908 = Rule(
+    "B908",
+    "storage-in-use",
+    what="A program resized the storage of a tensor while an asynchronous call used it.",
+    why="PyTorch frees the storage's memory, which the call, and other ranks, still read or write. "
+    "They would change whatever comes there next.",
+    example="work = dist.all_reduce(tensor, async_op=True); tensor.untyped_storage().resize_(0)",
+    instead="Resize it after `work.wait()`.",
+)

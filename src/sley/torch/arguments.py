@@ -8,9 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from sley.errors.torch import B902
+from sley.torch.elements import factor_of, reduced_types
 from sley.torch.work import CollectiveError
 
 
@@ -99,6 +101,43 @@ def split_rows(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> l
     if len(whole) != ranks or sum(whole) != rows or min(whole) < 0:
         raise unfit(name, expected, f"{whole}")
     return list(tensor.split(whole))
+
+
+def premultiplied(name: str, tensors: Sequence[Tensor], op: Any) -> list[Tensor] | None:
+    """Copies of `tensors`, multiplied by the factor of a PREMUL_SUM, in their own type as NCCL
+    does; None for another reduction, and on other devices."""
+    factor = factor_of(op)
+    if factor is None or not all(tensor.is_cpu for tensor in tensors):
+        return None
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or str(tensor.dtype) not in reduced_types(op):
+            raise unreducible(name, tensor, op)
+    number = factor.item() if isinstance(factor, Tensor) else factor
+    return [tensor.detach() * torch.tensor(number, dtype=tensor.dtype) for tensor in tensors]
+
+
+def summing(opts: Any) -> Any:
+    """The options `opts` of a call, with SUM as its reduction."""
+    made = type(opts)()
+    for name in ("timeout", "asyncOp", "rootRank"):
+        if hasattr(opts, name):
+            setattr(made, name, getattr(opts, name))
+    made.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
+    return made
+
+
+def unreducible(name: str, tensor: Tensor, op: Any) -> CollectiveError:
+    """B902 for a tensor on the CPU whose elements nothing moves or, with `op`, reduces."""
+    if op is None:
+        expected, remedy = "a dense tensor that isn't quantized", "Pass tensor.dequantize()."
+        if tensor.layout is not torch.strided:
+            remedy = "Pass tensor.to_dense()."
+        return unfit(name, expected, _kind(tensor), remedy)
+    word = str(getattr(op, "op", op)).rpartition(".")[2]
+    remedy = "Convert the tensor. Calls that only move elements take any type."
+    return unfit(
+        name, f"a tensor of {', '.join(reduced_types(op))} for {word}", _kind(tensor), remedy
+    )
 
 
 def unfit(name: str, expected: str, found: str, remedy: str = "") -> CollectiveError:

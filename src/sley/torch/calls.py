@@ -9,15 +9,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import BarrierOptions
 from torch.autograd import profiler
 
 from sley.communicator import Call, Parts
+from sley.communicator.calls import division_of
 from sley.communicator.endpoint import Endpoint
+from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.selection.kinds import ALL_TO_ALL, CALLS
+from sley.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.torch.elements import Element
-from sley.torch.memory import NOWHERE, Memory, copy_of, is_in_a_row, to_read, to_write
+from sley.torch.memory import (
+    NOWHERE,
+    Memory,
+    copy_of,
+    hold,
+    is_in_a_row,
+    to_read,
+    to_update,
+    to_write,
+)
 from sley.torch.work import (
     UNSET,
     Finished,
@@ -54,6 +66,7 @@ class CallRunner:
         """A collective whose input and output are the same `tensor`, at `memory`."""
         count = tensor.numel() * element.parts
         call = Call(kind, *memory.place, *memory.place, count, element.dtype, op, root)
+        call.element = element.number
         return self._run(call, opts, [tensor], memory)
 
     def run(
@@ -89,6 +102,7 @@ class CallRunner:
             if source_own != target_own or not is_in_place:
                 source = copy_of(inputs)
         call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
+        call.element = element.number
         call.may_vary = kind == ALL_TO_ALL
         return self._run(call, opts, outputs, source, target)
 
@@ -106,6 +120,7 @@ class CallRunner:
         sources, targets = _apart(inputs, outputs)
         parts = _parts(element, sources, targets)
         call = Call(kind, 0, 0, 0, 0, parts.most, element.dtype, op, root, blocks=parts)
+        call.element = element.number
         call.may_vary = kind == ALL_TO_ALL
         return self._run(call, opts, outputs, *sources, *targets)
 
@@ -113,17 +128,28 @@ class CallRunner:
         self,
         kind: str,
         opts: Any,
-        numel: int,
+        sizes: Sequence[int],
         memories: tuple[Memory, Memory],
         outputs: Sequence[Tensor],
         element: Element,
         op: ReduceOp = ReduceOp.SUM,
     ) -> dist.Work:
-        """A collective from the first of `memories`, a copy of its input, to the second."""
+        """A collective from the first of `memories`, a copy of its input, to the second, in place
+        of several of these sizes."""
         source, target = memories
-        count = numel * element.parts
+        count = sum(sizes) * element.parts
         call = Call(kind, *source.place, *target.place, count, element.dtype, op)
-        return self._run(call, opts, outputs, target, source)
+        call.element, call.division = element.number, division_of(sizes)
+        return together([self._run(call, opts, outputs, target, source)], outputs)
+
+    def meet_for_sparse(self, token: Tensor) -> None:
+        """A barrier before gloo runs an all_reduce of a sparse tensor: a rank that makes another
+        call instead is an error on all, and not left to gloo's timeout."""
+        memory, int8 = to_update(token), DATA_TYPES["int8"]
+        call = Call(BARRIER, *memory.place, *memory.place, 1, int8, division=1)
+        opts = BarrierOptions()
+        opts.asyncOp = False
+        self._run(call, opts, [token], memory)
 
     def run_varying(
         self,
@@ -138,6 +164,7 @@ class CallRunner:
         sources, targets = _apart(inputs, outputs)
         parts = _parts(element, sources, targets)
         call = Call(kind, 0, 0, 0, 0, 0, element.dtype, parts=parts)
+        call.element = element.number
         return self._run(call, opts, results, *sources, *targets)
 
     def _run(
@@ -165,8 +192,9 @@ class CallRunner:
             raise collective_error(error) from None
         if event is not None:
             work.on_done(lambda: _end(event))
+        unpack = unpack_all(memories)
         pending = self.pending(
-            [work], outputs, owners=memories, unpack=unpack_all(memories), timeout_s=timeout_s
+            [work], outputs, owners=hold(memories), unpack=unpack, timeout_s=timeout_s
         )
         if not opts.asyncOp:
             pending.wait()

@@ -55,7 +55,8 @@ class Coalesced:
         check_apart(tensors)
         row = flat(tensors)
         memories = row_of(row), row_of(row, Unpack(row, tensors))
-        return self._runner.run_packed("all_reduce", opts, len(row), memories, tensors, *reduction)
+        sizes = [tensor.numel() for tensor in tensors]
+        return self._runner.run_packed("all_reduce", opts, sizes, memories, tensors, *reduction)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
@@ -71,7 +72,8 @@ class Coalesced:
         row = flat(inputs)
         gathered = row.new_empty(self._ranks, len(row))
         memories = row_of(row), row_of(gathered, UnpackColumns(gathered, outputs))
-        return self._runner.run_packed("all_gather", opts, len(row), memories, outputs, element)
+        sizes = [tensor.numel() for tensor in inputs]
+        return self._runner.run_packed("all_gather", opts, sizes, memories, outputs, element)
 
     def allgather_coalesced(
         self, output_lists: Lists, inputs: Sequence[Tensor], opts: Any = None
@@ -91,7 +93,8 @@ class Coalesced:
         row = flat(inputs)
         gathered = row.new_empty(self._ranks * len(row))
         memories = row_of(row), row_of(gathered, Unpack(gathered, outputs))
-        return self._runner.run_packed("all_gather", opts, len(row), memories, outputs, element)
+        sizes = [tensor.numel() for tensor in inputs]
+        return self._runner.run_packed("all_gather", opts, sizes, memories, outputs, element)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
@@ -108,11 +111,10 @@ class Coalesced:
         columns = [
             tensor.detach().reshape(self._ranks, tensor.numel() // self._ranks) for tensor in inputs
         ]
-        part = outputs[0].new_empty(sum(tensor.numel() for tensor in outputs))
+        sizes = [tensor.numel() for tensor in outputs]
+        part = outputs[0].new_empty(sum(sizes))
         memories = row_of(torch.cat(columns, 1)), row_of(part, Unpack(part, outputs))
-        return self._runner.run_packed(
-            "reduce_scatter", opts, len(part), memories, outputs, *reduction
-        )
+        return self._runner.run_packed("reduce_scatter", opts, sizes, memories, outputs, *reduction)
 
 
 def _are_packed(tensors: Sequence[Tensor], opts: Any) -> bool:

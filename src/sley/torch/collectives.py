@@ -37,15 +37,17 @@ from sley.torch.arguments import (
     check_own,
     check_parts,
     options,
+    premultiplied,
     single,
     split_rows,
+    summing,
 )
 from sley.torch.calls import CallRunner, together
 from sley.torch.elements import Element, element_of, reduction_of
 from sley.torch.fallback import Fallback
 from sley.torch.memory import apart_from, check_apart, to_read, to_update, to_write
 
-_TOKEN = Element(DATA_TYPES["int8"])
+_TOKEN = Element(DATA_TYPES["int8"], DATA_TYPES["int8"].number)
 """A barrier is an AllReduce of one of these."""
 
 Tensors: TypeAlias = "Tensor | Sequence[Tensor]"
@@ -79,6 +81,13 @@ class Collectives:
         tensor = single("all_reduce", tensors)
         reduction = reduction_of(tensor, opts.reduceOp)
         if reduction is None:
+            scaled = premultiplied("all_reduce", tensors, opts.reduceOp)
+            if scaled is not None:
+                check_apart(tensors)
+                tensor.detach().copy_(scaled[0])
+                return self.allreduce(tensors, summing(opts))
+            if tensor.is_cpu and tensor.layout is not torch.strided:
+                self._runner.meet_for_sparse(self.token)
             return self._fallback.find("all_reduce", tensor, opts.reduceOp).allreduce(tensors, opts)
         return self._runner.run_in_place("all_reduce", opts, tensor, to_update(tensor), *reduction)
 
@@ -117,9 +126,15 @@ class Collectives:
         opts = options(ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
         tensor = single("reduce", tensors)
         reduction = reduction_of(tensor, opts.reduceOp)
-        if reduction is None:
-            return self._fallback.find("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
         is_root = opts.rootRank == self._rank
+        if reduction is None:
+            scaled = premultiplied("reduce", tensors, opts.reduceOp)
+            if scaled is None:
+                return self._fallback.find("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
+            if is_root:
+                check_apart(tensors)
+                tensor.detach().copy_(scaled[0])
+            return self.reduce(tensors if is_root else scaled, summing(opts))
         memory = to_update(tensor) if is_root else to_read(tensors)  # the others' stay unchanged
         return self._runner.run_in_place("reduce", opts, tensor, memory, *reduction, opts.rootRank)
 
@@ -236,10 +251,13 @@ class Collectives:
         opts = options(ReduceScatterOptions, opts, timeout, reduceOp=op)
         part = single("reduce_scatter", outputs)
         reduction = reduction_of(part, opts.reduceOp)
+        inputs = single("reduce_scatter", input_tensors)
         if reduction is None:
+            scaled = premultiplied("reduce_scatter", inputs, opts.reduceOp)
+            if scaled is not None:
+                return self.reduce_scatter(outputs, [scaled], summing(opts))
             other = self._fallback.find("reduce_scatter", part, opts.reduceOp)
             return other.reduce_scatter(outputs, input_tensors, opts)
-        inputs = single("reduce_scatter", input_tensors)
         check_length("reduce_scatter", inputs, self._ranks)
         check_kinds("reduce_scatter", inputs, part)
         check_own("reduce_scatter", self._rank, inputs[self._rank], part)
@@ -268,6 +286,9 @@ class Collectives:
         opts = options(ReduceScatterOptions, opts)
         reduction = reduction_of(output, opts.reduceOp)
         if reduction is None:
+            scaled = premultiplied("reduce_scatter", [input], opts.reduceOp)
+            if scaled is not None:
+                return self.reduce_scatter_single(output, scaled[0], summing(opts))
             other = self._fallback.find("reduce_scatter", output, opts.reduceOp)
             return other._reduce_scatter_base(output, input, opts)
         check_parts("reduce_scatter", input, output.numel(), output, self._ranks)

@@ -30,6 +30,7 @@ from sley.communicator import Settings, from_environment
 from sley.errors.communicator import N606
 from sley.errors.torch import B903, B906
 from sley.rendezvous.environment import find_place
+from sley.torch.arguments import unfit
 from sley.torch.group import ProcessGroupSley
 
 try:
@@ -42,6 +43,12 @@ except ImportError as error:
 
 _PLACES = (("RANK", "TORCHCOMM_RANK"), ("WORLD_SIZE", "TORCHCOMM_SIZE"))
 """torchrun's variables, and those that replace them for a communicator of torchcomms."""
+
+
+_STORES: dict[object, dist.Store] = {}
+"""The stores that communicators without one have started, by address and place. They live as long
+as the process: a rank that makes its next communicator could still find the last one's store,
+which another rank is about to close."""
 
 
 class TorchCommSley(TorchCommBackend):
@@ -189,6 +196,12 @@ class TorchCommSley(TorchCommBackend):
     def barrier(self, async_op: bool) -> dist.Work | None:
         return _end(self._group.barrier(_options(BarrierOptions, async_op)), async_op)
 
+    def gather_single(
+        self, output: Tensor, input: Tensor, root: int, async_op: bool
+    ) -> dist.Work | None:
+        opts = _options(GatherOptions, async_op, rootRank=root)
+        return _end(self._group.gather_single(output, input, opts), async_op)
+
     def scatter(
         self, output_tensor: Tensor, input_tensor_list: Sequence[Tensor], root: int, async_op: bool
     ) -> dist.Work | None:
@@ -216,8 +229,11 @@ def _find_ranks(store: dist.Store | None) -> tuple[dist.Store, int, int]:
     if store is None:
         # With these, the environment must have a torch store.
         environ |= {"RANK": str(place[0]), "WORLD_SIZE": str(place[1])}
-        started: Any = from_environment(environ).store
-        store = started.store
+        key = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT"), place
+        if key not in _STORES:
+            started: Any = from_environment(environ).store
+            _STORES[key] = started.store
+        store = _STORES[key]
     return store, *place
 
 
@@ -230,8 +246,15 @@ def _options(kind: type, async_op: bool, **fields: Any) -> Any:
 
 
 def _reduction(op: Any) -> Any:
-    """torchcomms' reduction as torch.distributed's, which has the same names."""
-    return dist.ReduceOp(getattr(dist.ReduceOp, op.type.name))
+    """torchcomms' reduction as torch.distributed's, which has the same names. Errors: B902 for a
+    PREMUL_SUM whose factor torchcomms doesn't let Python read."""
+    if op.type.name != "PREMUL_SUM":
+        return dist.ReduceOp(getattr(dist.ReduceOp, op.type.name))
+    factor = getattr(op, "factor", None)
+    if factor is None:
+        remedy = "Multiply the tensor first, and take the SUM."
+        raise unfit("PREMUL_SUM", "a ReduceOp with an attribute `factor`", f"{op!r}", remedy)
+    return dist._make_nccl_premul_sum(factor)
 
 
 def _end(work: dist.Work | None, async_op: bool) -> dist.Work | None:

@@ -13,33 +13,41 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sley.communicator.calls import element_number
 from sley.engine.types import DATA_TYPES, DataType
 from sley.ir.words import ReduceOp
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a tensor, as the engine sees it: `parts` elements of `dtype`."""
+    """One element of a tensor, as the engine sees it: `parts` elements of `dtype`.
+
+    number: of the tensor's own type, by `element_number`.
+    """
 
     dtype: DataType
+    number: int
     parts: int = 1
 
 
-_SAME: dict[torch.dtype, Element] = {
-    getattr(torch, name): Element(dtype) for name, dtype in DATA_TYPES.items()
+def _as(dtype: torch.dtype, engine: str, parts: int = 1) -> Element:
+    """PyTorch's type as `parts` elements of one of the engine's."""
+    return Element(DATA_TYPES[engine], element_number(str(dtype).removeprefix("torch.")), parts)
+
+
+_SAME = {getattr(torch, name): _as(getattr(torch, name), name) for name in DATA_TYPES}
+_PAIRS = {
+    torch.complex32: _as(torch.complex32, "float16", 2),
+    torch.complex64: _as(torch.complex64, "float32", 2),
+    torch.complex128: _as(torch.complex128, "float64", 2),
 }
-_PAIRS: dict[torch.dtype, Element] = {
-    torch.complex32: Element(DATA_TYPES["float16"], 2),
-    torch.complex64: Element(DATA_TYPES["float32"], 2),
-    torch.complex128: Element(DATA_TYPES["float64"], 2),
+_UNSIGNED = {
+    torch.uint16: _as(torch.uint16, "int16"),
+    torch.uint32: _as(torch.uint32, "int32"),
+    torch.uint64: _as(torch.uint64, "int64"),
 }
-_BY_SIZE = {
-    1: Element(DATA_TYPES["uint8"]),
-    2: Element(DATA_TYPES["int16"]),
-    4: Element(DATA_TYPES["int32"]),
-    8: Element(DATA_TYPES["int64"]),
-    16: Element(DATA_TYPES["int64"], 2),
-}
+_BY_SIZE = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+_BOOL = _as(torch.bool, "uint8")
 _QUANTIZED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
@@ -48,10 +56,10 @@ def _every_type() -> set[torch.dtype]:
 
 
 _MOVED: dict[torch.dtype, Element] = {
-    dtype: _SAME.get(dtype, _BY_SIZE[dtype.itemsize])
+    dtype: _as(dtype, _BY_SIZE[dtype.itemsize])
     for dtype in _every_type() - _QUANTIZED
     if dtype.itemsize in _BY_SIZE
-}
+} | {**_SAME, **_PAIRS}
 """Quantized types are missing: their tensors also contain scales."""
 
 REDUCTIONS = {
@@ -66,6 +74,8 @@ REDUCTIONS = {
 }
 _BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 _OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVG)
+_OF_UNSIGNED = (ReduceOp.SUM, ReduceOp.PRODUCT, *_BITWISE)
+"""The same bits come out as of signed integers."""
 _OF_BOOLS = {
     ReduceOp.SUM: ReduceOp.MAX,
     ReduceOp.PRODUCT: ReduceOp.MIN,
@@ -77,6 +87,23 @@ _OF_BOOLS = {
 }
 """The reductions of bools, on their bytes, so that the result is 0 or 1: a sum is "or", a product
 "and"."""
+
+
+_FACTORS = torch.float16, torch.bfloat16, torch.float32, torch.float64
+"""The types of PREMUL_SUM, as in PyTorch's NCCL group."""
+
+
+def factor_of(op: Any) -> Any:
+    """The factor of a PREMUL_SUM, a number or a tensor of one; None for other reductions."""
+    return op.__getstate__()[1] if op == dist.ReduceOp.PREMUL_SUM else None
+
+
+def reduced_types(op: Any) -> list[str]:
+    """The names of PyTorch's types whose elements `op` reduces."""
+    if factor_of(op) is not None:
+        return [str(dtype) for dtype in _FACTORS]
+    types = (*_SAME, torch.bool, *_UNSIGNED, *_PAIRS)
+    return [str(t) for t in types if reduction_of(torch.empty(0, dtype=t), op) is not None]
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -107,10 +134,12 @@ def reduction_of(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
         return None
     reduction, dtype = REDUCTIONS.get(op), tensor.dtype
     if dtype is torch.bool and reduction in _OF_BOOLS:
-        return _BY_SIZE[1], _OF_BOOLS[reduction]
+        return _BOOL, _OF_BOOLS[reduction]
     if reduction is None or (reduction in _BITWISE and dtype.is_floating_point):
         return None
     element = _SAME.get(dtype)
     if element is None and reduction in _OF_PAIRS:
         element = _PAIRS.get(dtype)
+    if element is None and reduction in _OF_UNSIGNED:
+        element = _UNSIGNED.get(dtype)
     return None if element is None else (element, reduction)

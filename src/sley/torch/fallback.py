@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from sley.errors.torch import B903
-from sley.torch.arguments import unfit
+from sley.torch.arguments import unfit, unreducible
 from sley.torch.elements import has_memory
 from sley.torch.work import CollectiveError
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("sley.torch")
 class Fallback:
     """The other backends of `group`, made when they are first needed.
 
-    - gloo runs reductions of types or with operations that the engine lacks, and sparse tensors.
+    - gloo runs the all_reduce of sparse tensors.
     - With a backend string such as "cpu:sley,cuda:nccl", a group of PyTorch's own with the
       backends of the other devices ("cuda:nccl") serves tensors on those.
 
@@ -80,17 +80,15 @@ class Fallback:
 
     def find(self, name: str, tensor: Tensor, op: Any = None) -> Any:
         """The backend that runs the collective `name` on a tensor that the communicator doesn't
-        support."""
+        support. Errors: B902, if there is none."""
         if not tensor.is_cpu:
             return self.on(tensor.device)
         if tensor.layout is torch.strided and not has_memory(tensor):
             expected = "tensors with memory (wait for those that functional collectives return)"
             raise unfit(name, expected, f"{type(tensor).__name__}, without memory")
-        what = f"{name} of {tensor.dtype}"
-        if tensor.layout is not torch.strided:
-            what += f", {tensor.layout}"
-        if op is not None:
-            what += f", with {getattr(op, 'op', op)}"
+        if name != "all_reduce" or tensor.layout is torch.strided:
+            raise unreducible(name, tensor, None if tensor.layout is not torch.strided else op)
+        what = f"{name} of {tensor.dtype}, {tensor.layout}, with {getattr(op, 'op', op)}"
         if what not in self._logged:
             self._logged.add(what)
             where = self._group.getGroupName()

@@ -21,6 +21,8 @@ from torch.distributed.constants import default_pg_timeout
 
 from sley.communicator import Settings, TorchStore
 from sley.communicator.endpoint import Endpoint
+from sley.errors.calls import N627
+from sley.ir.words import is_integer
 from sley.selection.plans import Plans
 from sley.torch.calls import CallRunner
 from sley.torch.coalesced import Coalesced
@@ -186,6 +188,17 @@ class ProcessGroupSley(dist.ProcessGroup):
         """A tensor of `size` elements in memory that peers read in place (`sley.torch.empty`)."""
         return empty(size, dtype=dtype)
 
+    @staticmethod
+    def create_device(*args: Any, **kwargs: Any) -> Any:
+        """gloo's device, as `dist.ProcessGroupGloo.create_device` makes it, for programs whose gloo
+        groups sley replaces: sley itself uses none."""
+        return dist.ProcessGroupGloo.create_device(*args, **kwargs)
+
+    @staticmethod
+    def create_default_device(*args: Any, **kwargs: Any) -> Any:
+        """As `create_device`."""
+        return dist.ProcessGroupGloo.create_default_device(*args, **kwargs)
+
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
@@ -206,8 +219,15 @@ class ProcessGroupSley(dist.ProcessGroup):
         """A new group of the ranks `new_ranks` of this one; None on other ranks.
 
         opts: settings of the new group, by default this one's; or options of the other devices'
-        backend. If there is one, all ranks of this group must call the method.
+        backend. If there is one, all ranks of this group must call the method. Errors: N627.
         """
+        wrong = [rank for rank in new_ranks if not (is_integer(rank) and 0 <= rank < self.size())]
+        if wrong or len(set(new_ranks)) < len(new_ranks):
+            raise N627.error(
+                expected=f"different ranks from 0 to {self.size() - 1} for a split",
+                found=f"{list(new_ranks)}",
+                remedy="Give ranks within the group that is split, each once.",
+            )
         name = group_name or self._name_of_split(new_ranks)
         is_settings = isinstance(opts, Settings)
         options, timeout = None if is_settings else opts, timeout or self.timeout

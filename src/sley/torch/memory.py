@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
 from sley.communicator.heap import empty as empty_array
+from sley.errors.torch import B908
 from sley.torch.arguments import unfit
+from sley.torch.work import CollectiveError
 
 
 @dataclass(slots=True)
 class Memory:
     """`size_bytes` at `address`: the elements of tensors, one after another.
 
-    owner: keeps the memory alive. unpack: copies received data to the tensors; None if this is
+    owner: the tensors with the memory. unpack: copies received data to the tensors; None if this is
     their own memory.
     """
 
     address: int
     size_bytes: int
-    owner: object
+    owner: Tensor | Sequence[Tensor]
     unpack: Callable[[], None] | None = None
 
     @property
@@ -39,8 +43,57 @@ class Memory:
         )
 
 
-NOWHERE = Memory(0, 0, None)
+NOWHERE = Memory(0, 0, ())
 """No memory, for a rank without input or output."""
+
+
+_HELD: dict[int, list[torch.UntypedStorage]] = {}
+"""The storages that calls use, by the ids of their `Held`."""
+
+
+class Held:
+    """Keeps the memory of tensors as long as it lives, which is until a call has ended. A tensor
+    alone would not: `tensor.data = other` gives it other memory. Nor would a storage, which
+    PyTorch can be told to resize: that raises B908 meanwhile."""
+
+    __slots__ = ()
+
+    def __init__(self, storages: list[torch.UntypedStorage]) -> None:
+        _HELD[id(self)] = storages
+
+    def __del__(self, forget: Callable[..., Any] = _HELD.pop) -> None:  # a name may be gone at exit
+        forget(id(self), None)
+
+
+def hold(memories: Sequence[Memory]) -> Held:
+    """Keeps the memory of the tensors of `memories`."""
+    owners = [one.owner for one in memories]
+    lists = [[owner] if isinstance(owner, Tensor) else owner for owner in owners]
+    return Held([tensor.untyped_storage() for tensors in lists for tensor in tensors])
+
+
+def is_held(storage: torch.UntypedStorage) -> bool:
+    """Whether a call uses the storage."""
+    own = storage._cdata
+    return any(own == one._cdata for held in list(_HELD.values()) for one in held)
+
+
+def _refusing(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's method `resize` of a storage, which refuses those that calls use."""
+
+    @wraps(resize)
+    def resize_(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        if is_held(storage):
+            found = f"resize_ of a storage of {storage.nbytes()} bytes, in a call that hasn't ended"
+            raise CollectiveError(
+                [B908.diagnostic(expected="a storage that no call uses", found=found)]
+            )
+        return resize(storage, *args, **kwargs)
+
+    return resize_
+
+
+torch.UntypedStorage.resize_ = _refusing(torch.UntypedStorage.resize_)
 
 
 def to_read(tensors: Sequence[Tensor]) -> Memory:
@@ -67,6 +120,7 @@ def to_update(tensor: Tensor) -> Memory:
         return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
     check_apart([tensor])
     memory = copy_of([tensor])
+    assert isinstance(memory.owner, Tensor)  # a copy is one
     memory.unpack = Unpack(memory.owner, [tensor])
     return memory
 

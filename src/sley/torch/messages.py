@@ -15,9 +15,9 @@ from sley.engine import native
 from sley.errors import SleyError
 from sley.torch.arguments import single, unfit
 from sley.torch.calls import CallRunner
-from sley.torch.elements import element_of
+from sley.torch.elements import Element, element_of
 from sley.torch.fallback import Fallback
-from sley.torch.memory import Memory, to_read, to_write
+from sley.torch.memory import Memory, hold, to_read, to_write
 from sley.torch.work import UNSET, Pending, collective_error
 
 
@@ -93,42 +93,50 @@ class Messages:
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> dist.Work:
         tensor = single("send", tensors)
-        if element_of(tensor) is None:
+        element = element_of(tensor)
+        if element is None:
             return self._fallback.find("send", tensor).send(tensors, dst, tag)
         memory = to_read(tensors)
-        part = _start(self._runner.endpoint.send_memory, "send", memory, dst, tag)
-        return self._runner.pending([part], tensors, owners=memory)
+        part = _start(self._runner.endpoint.send_memory, "send", memory, dst, tag, element)
+        return self._runner.pending([part], tensors, owners=hold([memory]))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
         tensor = single("recv", tensors)
-        if element_of(tensor) is None:
+        element = element_of(tensor)
+        if element is None:
             return self._fallback.find("recv", tensor).recv(tensors, src, tag)
-        return self._receive(tensor, src, tag)
+        return self._receive(tensor, src, tag, element)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> dist.Work:
         tensor = single("recv", tensors)
-        if element_of(tensor) is None:
+        element = element_of(tensor)
+        if element is None:
             return self._fallback.find("recv", tensor).recv_anysource(tensors, tag)
-        return self._receive(tensor, None, tag)
+        return self._receive(tensor, None, tag, element)
 
-    def _receive(self, tensor: Tensor, src: int | None, tag: int) -> dist.Work:
+    def _receive(self, tensor: Tensor, src: int | None, tag: int, element: Element) -> dist.Work:
         memory = to_write([tensor])
-        part = _start(self._runner.endpoint.recv_memory, "recv", memory, src, tag)
+        part = _start(self._runner.endpoint.recv_memory, "recv", memory, src, tag, element)
         return self._runner.pending(
             [part],
             [tensor],
-            owners=memory,
+            owners=hold([memory]),
             unpack=memory.unpack,
             source=lambda: part.source,
         )
 
 
 def _start(
-    start: Callable[..., Work], name: str, memory: Memory, peer: int | None, tag: int
+    start: Callable[..., Work],
+    name: str,
+    memory: Memory,
+    peer: int | None,
+    tag: int,
+    element: Element,
 ) -> Work:
     if not 0 <= tag < 2**63:
         raise unfit(name, "a tag from 0 to 2**63 - 1", f"tag {tag}")
     try:
-        return start(*memory.place, peer, tag, async_op=True)
+        return start(*memory.place, peer, tag, element=element.number, async_op=True)
     except SleyError as error:
         raise collective_error(error) from None

@@ -16,7 +16,7 @@ group_name: a process group's `group_name`; of any backend, but only those of sl
 
 From PyTorch 2.10 on, ready calls of tensors on CPUs run in C++ alone; other calls, and all with
 older versions, are made by the group's methods. Errors are RuntimeErrors with the text of the
-diagnostic. PyTorch itself refuses views that it has marked as negated or conjugated.
+diagnostic.
 """
 
 from __future__ import annotations
@@ -135,12 +135,31 @@ def define() -> torch.library.Library:
         library.define(f"_{name}{_schema(form.kind)}")
         library.impl(name, method, "CompositeExplicitAutograd")
         library.impl(f"_{name}", _noting_errors(method), "CompositeExplicitAutograd")
+        for key in ("Conjugate", "Negative"):
+            library.impl(name, _resolving(name), key)
         torch.library.register_fake(f"sley::{name}", _do_nothing, lib=library)
     return library
 
 
 def _do_nothing(*arguments: object) -> None:
     """What an operator does on tensors without data."""
+
+
+def _resolving(name: str) -> Callable[..., None]:
+    """An operator on views that PyTorch has marked as conjugated or negated: it runs on copies, and
+    its result is copied to its first tensor. PyTorch's own way expects an operator's result."""
+
+    def call(*arguments: Any) -> None:
+        plain = [
+            one.resolve_conj().resolve_neg() if isinstance(one, Tensor) else one
+            for one in arguments
+        ]
+        getattr(torch.ops.sley, name)(*plain)
+        if plain[0] is not arguments[0]:
+            with torch.no_grad():
+                arguments[0].copy_(plain[0])
+
+    return call
 
 
 def _noting_errors(method: Callable[..., None]) -> Callable[..., None]:
@@ -183,7 +202,7 @@ def _add_kernels() -> bool:
     try:
         native.add_operators(
             str(path),
-            [(name, moved, reduced, item) for name, _, moved, reduced, item in types()],
+            [(t.name, t.moved, t.reduced, t.size_bytes, t.number) for t in types()],
             {name: int(REDUCTIONS[op]) for name, op in _OPS.items()},
             [(form.operator, ready_kind(form.kind)) for form in OPERATORS],
         )

@@ -29,7 +29,7 @@ from torch._C._distributed_c10d import (
 )
 
 from sley.communicator import Call
-from sley.communicator.calls import kind_named, kind_number
+from sley.communicator.calls import element_number, kind_named, kind_number
 from sley.engine import native
 from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES
@@ -39,6 +39,7 @@ from sley.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.torch.calls import CallRunner
 from sley.torch.collectives import Collectives
 from sley.torch.elements import REDUCTIONS, element_of, reduction_of
+from sley.torch.memory import Held
 from sley.torch.messages import Message, Messages
 from sley.torch.work import UNSET, CollectiveError, Finished, collective_error
 
@@ -114,8 +115,8 @@ def ready_methods(
         (torch.Tensor, torch.nn.Parameter),
         runner.rank,
         runner.ranks,
-        [(one.code, 8 * one.size_bytes, one.moved) for one in types()],
-        [(one.code, 8 * one.size_bytes, one.reduced) for one in types()],
+        [(one.code, 8 * one.size_bytes, one.moved, one.number) for one in types()],
+        [(one.code, 8 * one.size_bytes, one.reduced, one.number) for one in types()],
         _reductions(),
         vars(torch.autograd.profiler),
         UNSET,
@@ -143,6 +144,7 @@ def ready_methods(
             runner,
             Finished,
             partial(Message, own),
+            lambda tensor: Held([tensor.untyped_storage()]),
             getattr(messages, name),
         )
     return methods
@@ -159,6 +161,7 @@ def error_of_ready(runner: CallRunner, key: native.CallKey, report: Report) -> C
     """The error of a ready call."""
     name = kind_named(key.kind)
     call = Call(name, 0, 0, 0, 0, key.count, _TYPES[key.dtype], ReduceOp(key.op), key.root)
+    call.element = key.element
     call.may_vary = name == ALL_TO_ALL
     try:
         error = runner.endpoint.error_of_ready(call, key.in_place, report)
@@ -179,13 +182,15 @@ def _fail(runner: CallRunner) -> Callable[..., NoReturn]:
 
 class Type(NamedTuple):
     """A type of PyTorch's whose elements are one of the engine's each. code: DLPack's. moved,
-    reduced: the engine's number of the elements that are moved, and reduced; -1: none."""
+    reduced: the engine's number of the elements that are moved, and reduced; -1: none. number: its
+    own, by `element_number`."""
 
     name: str
     code: int
     moved: int
     reduced: int
     size_bytes: int
+    number: int
 
 
 @cache
@@ -202,7 +207,8 @@ def types() -> list[Type]:
         moved = -1 if element is None else element.dtype.number
         is_same = reduction is not None and reduction[1] is ReduceOp.SUM  # not for bools
         reduced = reduction[0].dtype.number if reduction and is_same else -1
-        found.append(Type(name, _DL_CODES[stem], moved, reduced, dtype.itemsize))
+        number = element_number(name)
+        found.append(Type(name, _DL_CODES[stem], moved, reduced, dtype.itemsize, number))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future, collect_all
+from torch.futures import Future
 
 from sley.communicator.recording import RECORDING
 from sley.errors import SleyError
@@ -268,12 +268,23 @@ class Together(dist.Work):
         return list(self._outputs)
 
     def get_future(self) -> Future[list[Tensor]]:
-        def value(ended: Future[list[Future[list[Tensor]]]]) -> list[Tensor]:
-            for future in ended.value():
-                future.wait()
-            return self.result()
+        """As `Pending.get_future`, but only for Python, where its error is the call's own."""
+        future: Future[list[Tensor]] = Future()
+        turns = count()
 
-        return collect_all([work.get_future() for work in self._works]).then(value)
+        def end(_: object = None) -> None:
+            if next(turns) < len(self._works):
+                return
+            error = self.exception()
+            if error is None:
+                future.set_result(self.result())
+            else:
+                future.set_exception(error)
+
+        for work in self._works:
+            work.get_future().add_done_callback(end)
+        end()
+        return future
 
 
 def _note_wait(parts: Sequence[Part]) -> None:

@@ -16,12 +16,17 @@ class ReduceOp:
     AVG: ReduceOp
     BOR: ReduceOp
 
-    def __init__(self, type: RedOpType) -> None:
-        self.type = type
+    def __init__(self, type: RedOpType, factor: Any = None) -> None:
+        self.type, self.factor = type, factor
+
+    @classmethod
+    def PREMUL_SUM(cls, factor: Any) -> ReduceOp:  # noqa: N802
+        return cls(RedOpType.PREMUL_SUM, factor)
 
 
 for _type in RedOpType:
-    setattr(ReduceOp, _type.name, ReduceOp(_type))
+    if _type is not RedOpType.PREMUL_SUM:
+        setattr(ReduceOp, _type.name, ReduceOp(_type))
 
 
 class TorchCommBackend:
