@@ -95,7 +95,7 @@ def test_a_name_from_elsewhere_stays_in_its_comment(tmp_path: Path) -> None:
     plan = replace(ring(), name="x\nint main() {}\\\r\u2028")
     sley.save(plan, tmp_path / "kernels.cu")
     first, second = (tmp_path / "kernels.cu").read_text("utf-8").splitlines()[:2]
-    assert first.startswith("// Kernels of x?int main() {}???: allreduce")
+    assert first.startswith("// Kernels of x?nint main() {}??r?u2028: allreduce")
     assert second.startswith("// Made by sley")
     sley.save(plan, tmp_path / "kernels.cu", name="mine")
     assert (tmp_path / "kernels.cu").read_text("utf-8").startswith("// Kernels of mine: ")
