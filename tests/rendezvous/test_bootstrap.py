@@ -72,6 +72,17 @@ def test_ranks_of_a_host_get_the_descriptors_of_one_another(hosts: list[int]) ->
     close(outcomes)
 
 
+def test_ranks_of_different_users_on_a_host_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of the communicator, at once; users of different hosts may differ."""
+    number = iter(range(1234, 2000))
+    monkeypatch.setattr(hosts_module.os, "geteuid", lambda: next(number))
+    assert codes(meet(LocalStore(), 2, hosts=[0, 1])) == [""] * 2
+    outcomes = meet(LocalStore(), 3, hosts=[0, 1, 1])
+    assert codes(outcomes) == ["N613"] * 3
+    assert all("as user" in str(one) and "user 12" in str(one) for one in outcomes)
+    assert str(outcomes[0]) == str(outcomes[1]) == str(outcomes[2])
+
+
 def test_ranks_without_descriptors_meet_too() -> None:
     outcomes = meet(LocalStore(), 3)
     assert [sorted(on.fds) for on in outcomes] == [[1, 2], [0, 2], [0, 1]]

@@ -66,6 +66,9 @@ class Command(click.Command):
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = printable(error.message)  # which click prints
+            raise
         except SleyError as error:
             report_error(error, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)

@@ -128,3 +128,12 @@ N612 = Rule(
     example="Settings(slot_bytes=64) with ranks on two hosts",
     instead="Set `slot_bytes` to 4096 or more, or leave it out: the default is 128 KB or more.",
 )
+N613 = Rule(
+    "N613",
+    "ranks-of-several-users",
+    what="Ranks of one host run as different users.",
+    why="The ranks of a host read one another's memory. A rank accepts no connection of another "
+    "user, who could otherwise join the job.",
+    example="os.setuid(1234 + rank) in each rank",
+    instead="Run all ranks of a host as one user.",
+)

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from sley.closing import Closing
 from sley.errors import SleyError
-from sley.errors.communicator import N603, N604, N605
+from sley.errors.communicator import N603, N604, N605, N613
 from sley.errors.remote import telling
 from sley.errors.runtime import R514
 from sley.ir.words import is_integer
@@ -129,8 +129,8 @@ def bootstrap(
     agreed: settings that must be the same on every rank, as sley's version must.
     offered: words that may differ, which all ranks get (`Description.offered`).
     environ: replaces the environment for SLEY_NICS and SLEY_HOST_ID.
-    Errors: N601-N605, N607-N610, R514; within `timeout_s` and gather.GRACE_S more. After an error
-    nothing is left open, and all ranks may try again.
+    Errors: N601-N605, N607-N610, N613, R514; within `timeout_s` and gather.GRACE_S more. After an
+    error nothing is left open, and all ranks may try again.
     """
     environ = os.environ if environ is None else environ
     deadline = Deadline.after(timeout_s)
@@ -154,6 +154,7 @@ def bootstrap(
         secret, descriptions = _exchange_descriptions(member, start, own, deadline)
         _check_agreement(descriptions, what)
         hosts = Hosts.of([one.process.host for one in descriptions])
+        _check_users(descriptions, hosts, what)
         host = Host(rank, hosts.of_host(rank), descriptions, secret, what)
         if rank != host.leader:
             listener.close()
@@ -226,4 +227,19 @@ def _check_agreement(descriptions: Sequence[Description], what: str) -> None:
                 found=f"{key} {descriptions[others[0]].agreed.get(key)} on "
                 f"{name_ranks(others)} "
                 f"({descriptions[others[0]].process.host_name})",
+            )
+
+
+def _check_users(descriptions: Sequence[Description], hosts: Hosts, what: str) -> None:
+    """Refuses ranks of different users on a host: all ranks raise the same. Ids of different
+    namespaces are not comparable; there the local sockets decide. Errors: N613."""
+    for ranks in hosts.members:
+        first = descriptions[ranks[0]]
+        mates = [descriptions[rank] for rank in ranks if descriptions[rank].users == first.users]
+        others = [one for one in mates if one.user != first.user]
+        if others:
+            raise N613.error(
+                expected=f"user {first.user} for all ranks of {what} on "
+                f"{first.process.host_name}, as for rank {first.rank} ({first.process})",
+                found=", ".join(f"rank {one.rank} runs as user {one.user}" for one in others[:16]),
             )

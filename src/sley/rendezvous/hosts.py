@@ -82,6 +82,7 @@ class Description:
     nics: network interfaces on which other hosts can reach it.
     listener: the name of its local socket in the abstract namespace, in hexadecimal digits.
     agreed: settings that must be the same on all ranks. offered: words that may differ.
+    user, users: the effective user id (-1: unknown), and the namespace of user ids.
     """
 
     rank: int
@@ -90,6 +91,8 @@ class Description:
     listener: str
     agreed: Mapping[str, str]
     offered: Mapping[str, str] = field(default_factory=dict)
+    user: int = -1
+    users: str = ""
 
     @classmethod
     def here(
@@ -102,7 +105,16 @@ class Description:
     ) -> Description:
         """The description of a rank in this process. Errors: N607."""
         nics = choose_nics(interfaces(), environ.get(NICS_VARIABLE, ""))
-        return cls(rank, Process.here(environ), nics, listener, dict(agreed), dict(offered))
+        return cls(
+            rank,
+            Process.here(environ),
+            nics,
+            listener,
+            dict(agreed),
+            dict(offered),
+            os.geteuid(),
+            _namespace("user"),
+        )
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -118,6 +130,8 @@ class Description:
             str(plain["listener"]),
             dict(plain["agreed"]),
             dict(plain.get("offered", {})),  # absent in older versions
+            int(plain.get("user", -1)),
+            str(plain.get("users", "")),
         )
 
 
