@@ -19,6 +19,7 @@ set(MESSAGES  # messages from rank to rank, with tags
   messages/point_to_point.cpp)
 set(NETWORK  # transports between hosts
   network/handshake.cpp
+  network/hmac.cpp
   network/pump.cpp
   network/socket.cpp
   network/tcp.cpp

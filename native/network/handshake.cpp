@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -16,31 +17,45 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kStrangerWait = std::chrono::seconds(5);  // for the greeting of a new connection
+constexpr auto kStrangerWait = std::chrono::seconds(5);  // for the hello of a new connection
 constexpr auto kGlance = std::chrono::milliseconds(100);
-constexpr std::size_t kMostStrangers = 256;  // at once; then the oldest is closed
+constexpr std::size_t kMostStrangers = 256;  // at once beside the ranks; then the oldest is closed
 
 // The first message of both ends.
-struct Greeting {
+struct Hello {
     std::array<char, 4> magic{'s', 'l', 'e', 'y'};
-    std::uint32_t version = 1;  // of the frames
+    std::uint32_t version = 2;  // of the handshake and the frames
     std::int32_t rank = -1;
     std::int32_t peer = -1;
-    Secret secret{};
+    Nonce nonce{};
 };
 
-static_assert(sizeof(Greeting) == 48, "the same on every machine");
+// What each end gets from the other: its hello, and the proof that it knows the secret.
+struct Greeting {
+    Hello hello;
+    Digest proof{};
+};
 
-enum class Step { kConnecting, kGreeting, kDone, kRefused };
+static_assert(sizeof(Greeting) == 64, "the same on every machine");
+
+// The proof of one end. who: the end, so that nobody can send an end its own proof.
+Digest prove(const Secret& secret, std::string_view who, const Hello& connects,
+             const Hello& accepts) {
+    return hmac(secret, {who, bytes_of(connects), bytes_of(accepts)});
+}
+
+enum class Step { kConnecting, kHello, kProof, kDone, kRefused };
 
 // A socket that may become a link.
 struct Candidate {
     Socket socket;
-    std::int32_t peer;  // -1: unknown so far
+    std::int32_t peer;  // -1: whoever has connected, and hasn't proven anything yet
     Step step;
     Clock::time_point since;
-    Greeting greeting{};
-    std::size_t greeting_bytes = 0;
+    bool connects;
+    Hello own{};
+    Greeting theirs{};
+    std::size_t bytes = 0;  // of `theirs` so far
 };
 
 class Handshake {
@@ -55,9 +70,11 @@ private:
     void wait();
     void admit();
     void advance(Candidate& candidate);
-    void send_greeting(Candidate& candidate);
-    void read_greeting(Candidate& candidate);
-    bool is_right(const Candidate& candidate) const;
+    void send(Candidate& candidate, std::string_view bytes);
+    void say_hello(Candidate& candidate, std::int32_t peer);
+    void read(Candidate& candidate);
+    bool fits(const Candidate& candidate) const;
+    Digest proof(const Candidate& candidate, bool of_connecting) const;
     void settle();
     std::vector<std::int32_t> absent_ranks() const;
     std::string name(std::int32_t rank) const;
@@ -112,7 +129,7 @@ void Handshake::connect_to(std::int32_t peer) {
     const auto& [there, port] = doors[site_.nic % doors.size()];
     try {
         auto socket = Socket::connecting(site_.nics[site_.nic], SocketAddress::parse(there, port));
-        candidates_.push_back({std::move(socket), peer, Step::kConnecting, Clock::now()});
+        candidates_.push_back({std::move(socket), peer, Step::kConnecting, Clock::now(), true});
     } catch (const std::system_error& error) {
         raise_network(error.code().value(), name(peer) + " at " + there);
     }
@@ -136,70 +153,84 @@ void Handshake::admit() {
         for (;;) {
             auto socket = listener.accept();
             if (!socket.is_open()) break;
-            candidates_.push_back({std::move(socket), -1, Step::kGreeting, Clock::now()});
+            candidates_.push_back({std::move(socket), -1, Step::kHello, Clock::now(), false});
         }
     }
     const auto is_stranger = [](const Candidate& c) { return c.peer < 0; };
     auto strangers = std::count_if(candidates_.begin(), candidates_.end(), is_stranger);
-    for (; static_cast<std::size_t>(strangers) > kMostStrangers; --strangers) {
+    const auto most = kMostStrangers + site_.remote.size();
+    for (; static_cast<std::size_t>(strangers) > most; --strangers) {
         candidates_.erase(std::find_if(candidates_.begin(), candidates_.end(), is_stranger));
     }
 }
 
 void Handshake::advance(Candidate& candidate) {
-    if (candidate.step == Step::kConnecting) {
-        const int error = candidate.socket.take_error();
-        if (error != 0) raise_network(error, name(candidate.peer));
-        send_greeting(candidate);
-        candidate.step = Step::kGreeting;
-    } else {
-        read_greeting(candidate);
-    }
+    if (candidate.step != Step::kConnecting) return read(candidate);
+    const int error = candidate.socket.take_error();
+    if (error != 0) raise_network(error, name(candidate.peer));
+    candidate.step = Step::kHello;
+    say_hello(candidate, candidate.peer);
+    send(candidate, bytes_of(candidate.own));
 }
 
-// The buffer of a new socket has room for a whole greeting.
-void Handshake::send_greeting(Candidate& candidate) {
-    Greeting greeting;
-    greeting.rank = site_.rank;
-    greeting.peer = candidate.peer;
-    greeting.secret = meeting_.secret;
-    const auto sent = ::send(candidate.socket.fd(), &greeting, sizeof greeting, kSendFlags);
-    if (sent != static_cast<ssize_t>(sizeof greeting)) candidate.step = Step::kRefused;
+void Handshake::say_hello(Candidate& candidate, std::int32_t peer) {
+    candidate.own.rank = site_.rank;
+    candidate.own.peer = peer;
+    candidate.own.nonce = make_nonce();
 }
 
-void Handshake::read_greeting(Candidate& candidate) {
-    auto* bytes = reinterpret_cast<char*>(&candidate.greeting);
-    const auto more = recv(candidate.socket.fd(), bytes + candidate.greeting_bytes,
-                           sizeof candidate.greeting - candidate.greeting_bytes, 0);
+// The buffer of a new socket has room for all that the handshake sends.
+void Handshake::send(Candidate& candidate, std::string_view bytes) {
+    const auto sent = ::send(candidate.socket.fd(), bytes.data(), bytes.size(), kSendFlags);
+    if (sent != static_cast<ssize_t>(bytes.size())) candidate.step = Step::kRefused;
+}
+
+Digest Handshake::proof(const Candidate& candidate, bool of_connecting) const {
+    const auto& theirs = candidate.theirs.hello;
+    return prove(meeting_.secret, of_connecting ? "connects" : "accepts",
+                 candidate.connects ? candidate.own : theirs,
+                 candidate.connects ? theirs : candidate.own);
+}
+
+// Takes what has come, and answers a whole hello and a whole proof.
+void Handshake::read(Candidate& candidate) {
+    auto& theirs = candidate.theirs;
+    auto* bytes = reinterpret_cast<char*>(&theirs);
+    const auto more = recv(candidate.socket.fd(), bytes + candidate.bytes,
+                           sizeof theirs - candidate.bytes, 0);
     if (more < 0 && (would_block(errno) || errno == EINTR)) return;
-    if (more > 0) candidate.greeting_bytes += static_cast<std::size_t>(more);
-    const auto magic = std::min(candidate.greeting_bytes, candidate.greeting.magic.size());
-    const bool foreign = std::memcmp(bytes, Greeting{}.magic.data(), magic) != 0;
-    const bool whole = candidate.greeting_bytes == sizeof candidate.greeting;
-    if (more <= 0 || foreign || (whole && !is_right(candidate))) {
+    if (more > 0) candidate.bytes += static_cast<std::size_t>(more);
+    const auto magic = std::min(candidate.bytes, theirs.hello.magic.size());
+    if (more <= 0 || std::memcmp(bytes, Hello{}.magic.data(), magic) != 0) {
         candidate.step = Step::kRefused;
         return;
     }
-    if (!whole) return;
-    if (candidate.peer < 0) {
-        candidate.peer = candidate.greeting.rank;
-        send_greeting(candidate);
-        if (candidate.step == Step::kRefused) return;
+    if (candidate.step == Step::kHello && candidate.bytes >= sizeof theirs.hello) {
+        candidate.step = fits(candidate) ? Step::kProof : Step::kRefused;
+        if (candidate.step == Step::kProof && !candidate.connects) {
+            say_hello(candidate, theirs.hello.rank);
+            send(candidate, bytes_of(Greeting{candidate.own, proof(candidate, false)}));
+        }
     }
-    candidate.step = Step::kDone;
+    if (candidate.step != Step::kProof || candidate.bytes < sizeof theirs) return;
+    const bool is_right = is_same(theirs.proof, proof(candidate, !candidate.connects));
+    candidate.step = is_right ? Step::kDone : Step::kRefused;
+    if (is_right && candidate.connects) send(candidate, bytes_of(proof(candidate, true)));
+    if (is_right) candidate.peer = theirs.hello.rank;
 }
 
-bool Handshake::is_right(const Candidate& candidate) const {
-    const auto& greeting = candidate.greeting;
-    if (!is_same(greeting.secret, meeting_.secret)) return false;
-    if (greeting.version != Greeting{}.version || greeting.peer != site_.rank) return false;
-    if (candidate.peer >= 0) return greeting.rank == candidate.peer;
-    return greeting.rank >= 0 && greeting.rank < site_.rank &&
-           site_.remote[static_cast<std::size_t>(greeting.rank)] &&
-           !links_[static_cast<std::size_t>(greeting.rank)].is_open();
+// Whether a hello is of a rank that this one still needs.
+bool Handshake::fits(const Candidate& candidate) const {
+    const auto& hello = candidate.theirs.hello;
+    if (hello.version != Hello{}.version || hello.peer != site_.rank) return false;
+    if (candidate.connects) return hello.rank == candidate.peer;
+    return hello.rank >= 0 && hello.rank < site_.rank &&
+           site_.remote[static_cast<std::size_t>(hello.rank)] &&
+           !links_[static_cast<std::size_t>(hello.rank)].is_open();
 }
 
-// Keeps completed links; closes refused and silent candidates.
+// Keeps completed links; closes refused candidates, and those that don't even say hello. A rank that
+// has said it may be stopped for a while.
 void Handshake::settle() {
     const auto now = Clock::now();
     for (auto& candidate : candidates_) {
@@ -207,12 +238,12 @@ void Handshake::settle() {
             links_[static_cast<std::size_t>(candidate.peer)] = std::move(candidate.socket);
         }
         if (candidate.step == Step::kRefused && candidate.peer > site_.rank) {
-            raise_network(ECONNREFUSED, name(candidate.peer) + " did not accept the greeting");
+            raise_network(ECONNREFUSED, name(candidate.peer) + " did not answer as a rank of this job");
         }
     }
     const auto is_over = [now](const Candidate& c) {
         return c.step == Step::kDone || c.step == Step::kRefused ||
-               (c.peer < 0 && now - c.since > kStrangerWait);
+               (c.peer < 0 && c.step == Step::kHello && now - c.since > kStrangerWait);
     };
     const auto end = std::remove_if(candidates_.begin(), candidates_.end(), is_over);
     candidates_.erase(end, candidates_.end());

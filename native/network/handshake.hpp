@@ -23,8 +23,10 @@ struct TcpSite {
 };
 
 // One socket to each remote rank. The lower rank of a pair connects, through its NIC and the other
-// host's NIC with the same number, and both present the secret. Strangers are refused, and delay no
-// rank. Throws std::system_error, which names a rank.
+// host's NIC with the same number. Both prove that they know the secret, which stays with them: each
+// answers the other's nonce, first the accepting rank, so that one that connects to a stranger says
+// nothing but its number. Strangers are refused, and delay no rank. Throws std::system_error, which
+// names a rank.
 std::vector<Socket> shake_hands(const TcpSite& site, const Meeting& meeting);
 
 }  // namespace sley

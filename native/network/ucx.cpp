@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 
 #include "network/socket.hpp"
@@ -136,9 +137,11 @@ void UcxWire::open(Peer& peer, const std::string& bytes) {
 
 void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
     secret_ = meeting.secret;
-    std::memcpy(&key_, secret_.data(), sizeof key_);
+    nonce_ = make_nonce();
     for (const auto& peer : peers_) {
         if (!peer) continue;
+        peer->key_to = key(rank_, peer->rank);
+        peer->key_from = key(peer->rank, rank_);
         open(*peer, meeting.addresses[static_cast<std::size_t>(peer->rank)]);
         if (peer->loss == Failure::kNone) greet(*peer, Word::kHello);
     }
@@ -201,14 +204,18 @@ UcxWire::Transfer* UcxWire::take_transfer(Peer& peer) {
 
 void UcxWire::post(std::int32_t rank, const FrameHeader& header, const std::byte* payload) {
     auto* transfer = take_transfer(*peer(rank));
-    transfer->frame = {{key_, rank_, rank}, header};
+    transfer->frame = {{peer(rank)->key_to, rank_, rank}, header};
     transfer->is_data = header.kind == FrameKind::kData;
     send(transfer, kFrames, &transfer->frame, sizeof transfer->frame, payload, header.bytes);
 }
 
-void UcxWire::greet(Peer& peer, Word word) {
+// asked: of a kProof, the nonce that it answers.
+void UcxWire::greet(Peer& peer, Word word, const Nonce& asked) {
     auto* transfer = take_transfer(peer);
-    transfer->greeting = {{key_, rank_, peer.rank}, secret_, word};
+    const bool is_stamped = word == Word::kBye || word == Word::kByeConfirmed;
+    auto& greeting = transfer->greeting;
+    greeting = {{is_stamped ? peer.key_to : 0, rank_, peer.rank}, word, nonce_, asked, {}};
+    if (word == Word::kProof) greeting.proof = proof(greeting);
     transfer->is_data = false;
     send(transfer, kGreetings, &transfer->greeting, sizeof transfer->greeting, nullptr, 0);
 }
@@ -305,13 +312,34 @@ bool UcxWire::is_delivered() {
     return (is_answered || Clock::now() - asked_ >= kAnswerWait) && is_sent();
 }
 
-// The peer of a stamp; nullptr for a stranger's.
+// The proof of a greeting's sender, for its receiver and the nonces of both.
+Digest UcxWire::proof(const Greeting& greeting) const {
+    const auto& [_, from, to] = greeting.stamp;
+    const std::string_view what = "greets";
+    return hmac(secret_, {what, bytes_of(from), bytes_of(to), bytes_of(greeting.own),
+                          bytes_of(greeting.asked)});
+}
+
+// Frames may overtake greetings, so their stamps contain no nonce.
+std::uint64_t UcxWire::key(std::int32_t from, std::int32_t to) const {
+    const std::string_view what = "sends frames";
+    const Digest digest = hmac(secret_, {what, bytes_of(from), bytes_of(to)});
+    std::uint64_t key = 0;
+    std::memcpy(&key, digest.data(), sizeof key);
+    return key;
+}
+
+// The peer that a stamp names; nullptr for one that doesn't exist.
 UcxWire::Peer* UcxWire::sender(const Stamp& stamp) {
     const auto ranks = static_cast<std::int32_t>(peers_.size());
-    if (stamp.key != key_ || stamp.to != rank_ || stamp.from < 0 || stamp.from >= ranks) {
-        return nullptr;
-    }
+    if (stamp.to != rank_ || stamp.from < 0 || stamp.from >= ranks) return nullptr;
     return peer(stamp.from);
+}
+
+// The same; nullptr also for a stamp that the peer hasn't made.
+UcxWire::Peer* UcxWire::stamped_sender(const Stamp& stamp) {
+    Peer* from = sender(stamp);
+    return from != nullptr && from->key_from == stamp.key && stamp.key != 0 ? from : nullptr;
 }
 
 ucp::Status UcxWire::on_greeting(void* argument, const void* header, std::size_t header_length,
@@ -320,11 +348,20 @@ ucp::Status UcxWire::on_greeting(void* argument, const void* header, std::size_t
     Greeting greeting;
     if (header_length != sizeof greeting) return ucp::Status::kOk;
     std::memcpy(&greeting, header, sizeof greeting);
-    Peer* from = wire.sender(greeting.stamp);
-    if (from == nullptr || !is_same(greeting.secret, wire.secret_)) return ucp::Status::kOk;
+    const bool is_stamped = greeting.word == Word::kBye || greeting.word == Word::kByeConfirmed;
+    Peer* from = is_stamped ? wire.stamped_sender(greeting.stamp) : wire.sender(greeting.stamp);
+    if (from == nullptr) return ucp::Status::kOk;
     switch (greeting.word) {
         case Word::kHello:
-            from->is_met = true;
+            // Sent to the peer of this number, whoever has asked.
+            if (from->loss == Failure::kNone && from->frames < kMostUcxFrames) {
+                wire.greet(*from, Word::kProof, greeting.own);
+            }
+            break;
+        case Word::kProof:
+            if (greeting.asked == wire.nonce_ && is_same(greeting.proof, wire.proof(greeting))) {
+                from->is_met = true;
+            }
             break;
         case Word::kBye:
             if (!wire.is_lost(from->rank)) wire.greet(*from, Word::kByeConfirmed);
@@ -343,7 +380,7 @@ ucp::Status UcxWire::on_frame(void* argument, const void* header, std::size_t he
     StampedFrame frame;
     if (header_length != sizeof frame || wire.sink_ == nullptr) return ucp::Status::kOk;
     std::memcpy(&frame, header, sizeof frame);
-    Peer* from = wire.sender(frame.stamp);
+    Peer* from = wire.stamped_sender(frame.stamp);
     if (from == nullptr || from->loss != Failure::kNone) return ucp::Status::kOk;
     from->last_frame = Clock::now();
     const bool is_rendezvous = params->attributes & ucp::ActiveMessageParams::kRendezvous;

@@ -1,7 +1,9 @@
 // The UCX wire, for networks that offer more than TCP: frames are active messages.
 //
-// UCX doesn't authenticate connections. A greeting with the job's secret comes first, and every
-// frame carries a part of it, which keeps strangers and other jobs out, but not an eavesdropper.
+// UCX doesn't authenticate connections. So each rank proves to each peer that it knows the job's
+// secret, by answering the peer's nonce. A peer that has proven it gets frames, which carry a stamp
+// that only the job's ranks can make: this keeps strangers and other jobs out, but not an eavesdropper,
+// who sees stamps, though not the secret.
 #pragma once
 
 #include <chrono>
@@ -36,9 +38,10 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
-    // The first fields of every active message.
+    // The first fields of every active message. key: a part of the proof that `from` is a rank of the
+    // job; 0 in a greeting, which has a whole proof or none.
     struct Stamp {
-        std::uint64_t key;  // of the job
+        std::uint64_t key;
         std::int32_t from;
         std::int32_t to;
     };
@@ -46,12 +49,15 @@ private:
         Stamp stamp;
         FrameHeader header;
     };
-    // kBye asks whether all earlier frames have arrived, kByeConfirmed confirms it.
-    enum class Word : std::uint32_t { kHello, kBye, kByeConfirmed };
+    // kHello asks the peer to answer `own` with a kProof, which has `own` as its `asked`. kBye asks
+    // whether all earlier frames have arrived, kByeConfirmed confirms it.
+    enum class Word : std::uint32_t { kHello, kProof, kBye, kByeConfirmed };
     struct Greeting {
         Stamp stamp;
-        Secret secret;
         Word word;
+        Nonce own;
+        Nonce asked;
+        Digest proof;
     };
     enum MessageId : unsigned { kFrames, kGreetings };
 
@@ -60,7 +66,8 @@ private:
         std::int32_t rank = -1;
         UcxRail* rail = nullptr;
         ucp::Endpoint endpoint = nullptr;
-        int data = 0, frames = 0;  // being sent
+        std::uint64_t key_to = 0, key_from = 0;  // of the stamps to it, and from it
+        int data = 0, frames = 0;                // being sent
         bool is_met = false, has_sent_bye = false, is_bye_confirmed = false;
         Clock::time_point last_frame{};  // the time of the last frame
         Failure loss = Failure::kNone;
@@ -80,13 +87,16 @@ private:
     void raise_absent(bool is_late) const;
 
     Transfer* take_transfer(Peer& peer);
-    void greet(Peer& peer, Word word);
+    void greet(Peer& peer, Word word, const Nonce& asked = {});
+    Digest proof(const Greeting& greeting) const;
+    std::uint64_t key(std::int32_t from, std::int32_t to) const;
     void send(Transfer* transfer, unsigned id, const void* header, std::size_t header_bytes,
               const void* payload, std::size_t bytes);
     void end_sending(Transfer* transfer);
     void lose(Peer& peer);
     void progress();
     Peer* sender(const Stamp& stamp);
+    Peer* stamped_sender(const Stamp& stamp);
     ucp::Status fetch(Peer& from, const StampedFrame& frame, void* descriptor, std::byte* place);
     void end_fetch(Transfer* transfer, bool is_whole);
 
@@ -110,7 +120,7 @@ private:
     std::vector<std::unique_ptr<Transfer>> transfers_;
     std::vector<Transfer*> free_;
     Secret secret_{};
-    std::uint64_t key_ = 0;
+    Nonce nonce_{};  // which the peers answer
     FrameSink* sink_ = nullptr;  // while frames may arrive
     bool moved_ = false;
     Clock::time_point asked_{};  // the time of the first `is_delivered`

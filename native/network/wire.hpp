@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fabric/control.hpp"
+#include "network/hmac.hpp"
 
 namespace sley {
 
@@ -50,16 +51,6 @@ public:
 protected:
     ~FrameSink() = default;
 };
-
-constexpr std::size_t kSecretBytes = 32;
-using Secret = std::array<std::byte, kSecretBytes>;
-
-// Compares in constant time.
-inline bool is_same(const Secret& a, const Secret& b) {
-    volatile std::byte difference{0};
-    for (std::size_t i = 0; i < a.size(); ++i) difference = difference | (a[i] ^ b[i]);
-    return difference == std::byte{0};
-}
 
 // What the wires of all ranks need to connect.
 struct Meeting {

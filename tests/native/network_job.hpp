@@ -300,6 +300,8 @@ void cut();
 void busy();
 // network_strangers.cpp:
 void strangers();
+void recorded();
+void proofs();
 void absentees();
 void pieces();
 void garbage();

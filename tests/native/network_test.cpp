@@ -194,6 +194,7 @@ int main(int count, char** arguments) {
         {"wakes", wakes},
         {"cut", cut},           {"busy", busy},           {"strangers", strangers},
         {"absentees", absentees}, {"garbage", garbage},   {"pieces", pieces},
+        {"recorded", recorded},   {"proofs", proofs},
     };
     for (const auto& [its_name, body] : cases) {
         if (name == its_name) {

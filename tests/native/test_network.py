@@ -41,7 +41,7 @@ CASES = (
     "absentees",
     "garbage",
 )
-TCP_CASES = (*CASES, "busy", "strangers", "pieces")
+TCP_CASES = (*CASES, "busy", "strangers", "pieces", "recorded", "proofs")
 WAITING = ("killed", "cut", "absentees", "busy")
 """Cases that take seconds: the thread sanitizer alone runs them but for `make slow`."""
 SHORT = tuple(case for case in TCP_CASES if case not in WAITING)
