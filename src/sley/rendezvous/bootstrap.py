@@ -81,6 +81,10 @@ class Rendezvous(Closing):
         raise N608, with the error's words, instead of waiting."""
         refuse(self._member, self._topic(), error)
 
+    def drop_store(self) -> None:
+        """Drops the store, which may end with this: no exchange follows."""
+        del self._member
+
     def close_descriptors(self) -> None:
         """Closes `fds`, which are not needed once the memory is mapped."""
         self._peers.close_descriptors()
