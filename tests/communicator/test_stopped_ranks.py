@@ -15,7 +15,7 @@ from sley.disk_cache import PATIENCE_S
 from sley.rendezvous.gather import GRACE_S
 from support import rank_processes
 from support.rank_processes import Started
-from support.stopping import Place, outcomes
+from support.stopping import Place, outcomes, state, stop_at
 
 TIMEOUT_S = 1.5
 IN_TIME_S = TIMEOUT_S + PATIENCE_S + GRACE_S + 4.0
@@ -48,8 +48,6 @@ _CACHE = "sley.disk_cache"
 QUICK = [
     Place(f"{_CACHE}._keep"),  # with the lock of the plan that the others need
     Place(f"{_START}.exchange_descriptors", 1),
-    Place("sley.communicator.messages.Messages.send"),
-    Place(f"{_ENDPOINT}.close", 1),
 ]
 
 PLACES = [
@@ -89,6 +87,7 @@ PLACES = [
     Place("sley.communicator.loading.Loader.load", 1, call=2),
     Place(f"{_ENDPOINT}.submit", 0, call=3),
     Place(f"{_ENDPOINT}._run", 1, is_after=True),
+    Place("sley.communicator.messages.Messages.send"),
     Place("sley.communicator.messages.Messages.recv", 1),
     # The second communicator of a running job.
     Place("sley.communicator.endpoint.bootstrap", 1, call=2),
@@ -96,6 +95,7 @@ PLACES = [
     Place("sley.communicator.endpoint.open_core", 1, call=2),
     # The end.
     Place(f"{_ENDPOINT}.close", 0),
+    Place(f"{_ENDPOINT}.close", 1),
     Place(f"{_ENDPOINT}.close", 1, is_after=True),
     Place(f"{_ENDPOINT}.close", 0, call=2),
 ]
@@ -143,9 +143,11 @@ def calling(comm: Communicator) -> float:
     return float(data.sum())
 
 
-def test_a_stopped_process_of_another_job_holds_no_rank_up(tmp_path: Path) -> None:
-    place = Place(f"{_CACHE}._keep")  # with the lock of a plan
+def stop_with_lock(rank: int) -> None:
+    stop_at(f"{_CACHE}._keep")
 
+
+def test_a_stopped_process_of_another_job_holds_no_rank_up(tmp_path: Path) -> None:
     def job(enter: Callable[[int], None] | None) -> Started:
         return rank_processes.start(
             2,
@@ -155,11 +157,14 @@ def test_a_stopped_process_of_another_job_holds_no_rank_up(tmp_path: Path) -> No
             enter=enter,
         )
 
-    other = job(place.prepare)
-    while not list(tmp_path.rglob("*.lock")):
+    other = job(stop_with_lock)  # the rank that has the lock of the plan stops first
+    while not any(state(pid) == "T" for pid in other.pids):
         time.sleep(0.01)
     ends = job(None).ends()
-    assert "N621" in outcomes((other, place))[0][1].error
+    assert list(tmp_path.rglob("*.lock"))
+    for process in other.processes:
+        process.kill()
+    other.ends()
     for end in ends:
         assert end.value == 777, end
         assert end.seconds < IN_TIME_S

@@ -6,6 +6,7 @@ import os
 import signal
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.rank_processes import End, Started
@@ -33,6 +34,11 @@ class Place(NamedTuple):
 
 def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def state(pid: int) -> str:
+    """Of a process, as proc_pid_stat(5) names it: T for one that is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def stop_at(function: str, is_after: bool = False, call: int = 1) -> None:
