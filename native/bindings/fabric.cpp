@@ -161,6 +161,14 @@ void define_fabrics(nb::module_& m) {
                 return std::tuple(call.sequence, call.what, call.count);
             },
             "rank"_a, "A rank's current call: (number, what, count).")
+        .def(
+            "has_left",
+            [](Fabric& self, std::int32_t rank) {
+                self.progress();
+                auto& control = self.control();
+                return control.has_left(rank) || (control.is_dead && control.is_dead(rank));
+            },
+            "rank"_a, "Whether a rank has left, or its process has ended.")
         .def("reads_others", &Fabric::reads_others,
              "Whether this rank can read the memory of the other ranks' processes.")
         .def_rw("is_attached", &Fabric::is_attached, "Whether all ranks can: they have agreed.")

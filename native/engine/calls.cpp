@@ -15,13 +15,13 @@ using Clock = std::chrono::steady_clock;
 
 // Waits for other ranks, maybe only briefly; the call's status if it must end, `late` if it does
 // because no rank moves.
-std::optional<Status> wait(Control& control, Patience& patience, Status late) {
+std::optional<Status> wait(Patience& patience, Status late) {
     switch (patience.wait()) {
         case Patience::Verdict::kWait: return {};
         case Patience::Verdict::kAborted: return Status::kAborted;
         case Patience::Verdict::kTimedOut: break;
     }
-    control.fail(Failure::kStalled, control.rank());
+    patience.fail();
     return late;
 }
 
@@ -31,7 +31,7 @@ Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& o
         outcome.rank = control.find_absent(epoch);
         if (outcome.rank < 0) return Status::kDone;
         fabric.progress();
-        if (const auto end = wait(control, patience, Status::kAbsent)) return *end;
+        if (const auto end = wait(patience, Status::kAbsent)) return *end;
     }
 }
 
@@ -49,7 +49,7 @@ Status meet_records(Control& control, Fabric& fabric, Patience& patience,
                 patience.reset();
                 continue;
             }
-            if (const auto end = wait(control, patience, Status::kStalled)) return *end;
+            if (const auto end = wait(patience, Status::kStalled)) return *end;
         }
     }
     return Status::kDone;
@@ -83,7 +83,7 @@ Status run_once(Engine& engine, Patience& patience) {
             patience.reset();
             continue;
         }
-        if (const auto end = wait(control, patience, Status::kStalled)) return *end;
+        if (const auto end = wait(patience, Status::kStalled)) return *end;
     }
 }
 

@@ -17,9 +17,10 @@ namespace sley {
 // kMismatched: the rank's call differs from that of the rank that noticed. kLeft: it has closed its
 // communicator. kCut: the network no longer reaches it. kNoMemory: it has none for a call. kGaveUp:
 // it was interrupted or aborted. kUnreadable: memory of its call can't be read. kMisfit: a chunk came
-// there to a place of another count.
+// there to a place of another count. kStalled: it gave up, since no rank moved. kStill: others gave
+// up, since it neither moved nor waited.
 enum class Failure : std::int32_t {
-    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit
+    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit, kStill
 };
 
 // `CallRecord::count` of a call of varying counts.
@@ -56,11 +57,13 @@ constexpr std::size_t kWayWords = 4;
 // The head of a rank's memory, which starts zeroed. Any rank writes `failure`; only the rank writes
 // the rest (or the pump, in the copy of a rank of another host). `beat` counts the rounds in which
 // the rank moved something: a waiting rank reads the others' beats, since a plan in which any rank
-// moves is slow, not stuck.
+// moves is slow, not stuck. `looks` counts its looks around while it waits: a rank that neither moves
+// nor looks is stopped, or elsewhere. (In the copy of a rank of another host: the states received.)
 struct alignas(kCacheLine) RankState {
     std::atomic<std::uint64_t> failure;  // 0, or kind << 32 | rank
     alignas(kCacheLine) std::atomic<std::uint64_t> arrived;
     std::atomic<std::uint64_t> beat;
+    std::atomic<std::uint64_t> looks;
     std::atomic<std::uint64_t> closed;
     CoreOfRank core;
     alignas(kCacheLine) std::atomic<std::uint64_t> call_sequence;
@@ -81,6 +84,9 @@ inline thread_local bool (*is_interrupted)() = nullptr;
 
 // How often a waiting rank makes checks that cost more than reads of memory: signals, deaths.
 constexpr auto kLookInterval = std::chrono::milliseconds(20);
+
+// A rank of another host that waits sends its state at least this often.
+constexpr auto kHeartbeat = std::chrono::milliseconds(500);
 
 // A waiting thread sleeps when no rank has moved for kQuiet, or when it has itself waited for
 // kLongWait; one that the kernel wakes when another host sends (`Control::doze`), after
@@ -148,6 +154,13 @@ public:
     void beat() {
         auto& beat = own().beat;
         beat.store(beat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
+
+    // Several threads of the rank may wait.
+    void look() { own().looks.fetch_add(1, std::memory_order_relaxed); }
+
+    std::uint64_t looks(std::int32_t rank) const {
+        return state(rank).looks.load(std::memory_order_relaxed);
     }
 
     std::uint64_t beats() const {
@@ -252,6 +265,45 @@ private:
     Crowd crowd_;
 };
 
+// When the other ranks were last seen to look, by a rank that waits for them.
+class Signs {
+public:
+    using Clock = std::chrono::steady_clock;
+
+    explicit Signs(Control& control) : control_(control) {}
+
+    // Looks, and sees who has looked; from time to time while the rank waits. Begins anew after a
+    // pause in which this rank may have been stopped itself.
+    void look(Clock::time_point now) {
+        control_.look();
+        const bool is_new = seen_.empty() || now - looked_ >= kStopped;
+        looked_ = now;
+        seen_.resize(static_cast<std::size_t>(control_.ranks()));
+        for (std::size_t r = 0; r < seen_.size(); ++r) {
+            const auto looks = control_.looks(static_cast<std::int32_t>(r));
+            if (is_new || looks != seen_[r].looks) seen_[r] = {looks, now};
+        }
+    }
+
+    // Whether a rank has not looked for half of a timeout that has passed without a move. Not for
+    // timeouts in which a waiting rank of another host might send nothing.
+    bool is_still(std::int32_t rank, Clock::duration timeout, Clock::time_point now) const {
+        if (seen_.empty() || rank == control_.rank()) return false;
+        if (control_.has_remote() && timeout < 4 * kHeartbeat) return false;
+        return now - seen_[static_cast<std::size_t>(rank)].at >= timeout / 2;
+    }
+
+private:
+    struct Seen {
+        std::uint64_t looks;
+        Clock::time_point at;
+    };
+
+    Control& control_;
+    Clock::time_point looked_;
+    std::vector<Seen> seen_;  // empty before the first look: most waits are shorter
+};
+
 // The limit of a rank's wait when none of its blocks can move: until a rank fails, or no rank has
 // moved for `timeout_s`. It stays awake for some time after any rank has moved: its turn is near.
 class Patience {
@@ -262,6 +314,7 @@ public:
         : control_(control),
           call_(call),
           rest_(control.bell(), control.crowd(), control.has_remote(), control.doze),
+          signs_(control),
           timeout_(to_duration<Clock::duration>(timeout_s)),
           glances_(std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {}
 
@@ -272,6 +325,21 @@ public:
         const auto verdict = look();
         if (verdict == Verdict::kWait) rest_.wait(is_quiet_, glances_);
         return verdict;
+    }
+
+    // Records why the wait has timed out: a rank that stands still in this call or before it, the one
+    // that has ended the fewest calls; or nothing but that this rank gives up.
+    void fail() {
+        const auto ended = [this](std::int32_t rank) {
+            return control_.state(rank).call_ended.load(std::memory_order_acquire);
+        };
+        std::int32_t still = -1;
+        for (std::int32_t r = 0; r < control_.ranks(); ++r) {
+            if (ended(r) >= call_.sequence || !signs_.is_still(r, timeout_, looked_)) continue;
+            if (still < 0 || ended(r) < ended(still)) still = r;
+        }
+        if (still >= 0) return control_.fail(Failure::kStill, still);
+        control_.fail(Failure::kStalled, control_.rank());
     }
 
 private:
@@ -291,6 +359,7 @@ private:
         beats_ = beats;
         if (now - glanced_ >= glances_) {
             glanced_ = now;
+            signs_.look(now);
             glance();
             if (control_.failed()) return Verdict::kAborted;
         }
@@ -308,6 +377,7 @@ private:
     Control& control_;
     CallRecord call_;
     Rest rest_;
+    Signs signs_;
     Clock::duration timeout_, glances_;
     std::uint64_t beats_ = 0;
     bool is_quiet_ = false;

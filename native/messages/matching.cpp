@@ -21,7 +21,8 @@ Matching::Matching(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int
     : fabric_(std::move(fabric)),
       stride_(stride),
       offset_(offset),
-      ranks_(fabric_->shape().ranks()) {
+      ranks_(fabric_->shape().ranks()),
+      signs_(fabric_->control()) {
     if (fabric_->shape().fifo.slot_bytes < static_cast<std::int64_t>(kCacheLine)) {
         throw std::invalid_argument("a slot is too small for a message's header");
     }
@@ -230,6 +231,7 @@ bool Matching::advance() {
 }
 
 void Matching::look(const std::vector<Failure>& gone, Clock::time_point now) {
+    signs_.look(now);
     look_for_gone(gone);
     if (!fabric_->control().failed()) look_for_stalled(now);
 }
@@ -264,10 +266,10 @@ void Matching::look_for_stalled(Clock::time_point now) {
     for (std::int32_t r = 0; r < ranks_; ++r) {
         auto& peer = this->peer(r);
         // Sends move one after another: only the first one can expire.
-        if (auto* send = peer.outgoing.take_expired(now)) return stall(*send, r);
+        if (auto* send = peer.outgoing.take_expired(now)) return stall(*send, r, now);
         auto* receive = peer.incoming.receive();
         if (receive && receive->watch.has_expired(now, receive->timeout_s)) {
-            return stall(*peer.incoming.take_receive(), r);
+            return stall(*peer.incoming.take_receive(), r, now);
         }
         const bool is_coming = peer.incoming.has_moved();
         any_is_coming |= is_coming;
@@ -287,16 +289,19 @@ bool Matching::stall_posted(OperationList& receives, bool is_coming, Clock::time
             continue;
         }
         receives.remove(*receive);
-        stall(*receive, receive->peer);
+        stall(*receive, receive->peer, now);
         return true;
     }
     return false;
 }
 
 // Ends an operation; since the fabric has failed, all others end in the next round.
-void Matching::stall(Operation& operation, std::int32_t rank) {
+void Matching::stall(Operation& operation, std::int32_t rank, Clock::time_point now) {
+    const auto timeout = to_duration<Clock::duration>(operation.timeout_s);
+    const bool is_still = rank >= 0 && signs_.is_still(rank, timeout, now);
     operation.end(finished, Status::kStalled, rank);
-    fabric_->control().fail(Failure::kStalled, fabric_->rank());
+    auto& control = fabric_->control();
+    is_still ? control.fail(Failure::kStill, rank) : control.fail(Failure::kStalled, control.rank());
 }
 
 }  // namespace sley

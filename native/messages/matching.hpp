@@ -84,11 +84,12 @@ private:
     void look_for_gone(const std::vector<Failure>& gone);
     void look_for_stalled(Clock::time_point now);
     bool stall_posted(OperationList& receives, bool is_coming, Clock::time_point now);
-    void stall(Operation& operation, std::int32_t rank);
+    void stall(Operation& operation, std::int32_t rank, Clock::time_point now);
 
     std::shared_ptr<Fabric> fabric_;
     std::int32_t stride_, offset_, ranks_;
     std::vector<Peer> peers_;
+    Signs signs_;
     OperationList any_;  // receives from any source, without a message so far
     std::uint64_t operations_ = 0;
     bool is_closed_ = false;

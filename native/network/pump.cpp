@@ -10,9 +10,6 @@ namespace {
 
 // How often a rank sends its state: much shorter than any timeout, and long enough to cost nothing.
 constexpr auto kStatePeriod = std::chrono::milliseconds(50);
-// How often it sends an unchanged state, so that a wire always has data to be acknowledged: only a
-// missing acknowledgement shows that a network is cut.
-constexpr auto kHeartbeat = std::chrono::milliseconds(500);
 constexpr std::uint64_t kMostKinds = 255;              // of failures
 constexpr auto kNap = std::chrono::microseconds(200);  // between the rounds of `close`
 constexpr std::chrono::nanoseconds kShortDoze = std::chrono::milliseconds(1);
@@ -197,6 +194,8 @@ void Pump::note_state(Clock::time_point now) {
     state.state = {arrived,    beats,      call.sequence,
                    call.what, call.count, load(own.call_ended)};
     const bool is_same = state.index == state_.index && state.state == state_.state;
+    // An unchanged state is sent too, so that a wire always has data to be acknowledged: only a
+    // missing acknowledgement shows that a network is cut.
     if (is_same && now - renewed_ < kHeartbeat) return;
     state.number = state_.number + 1;
     state_ = state;
@@ -317,6 +316,7 @@ bool Pump::take_state(Peer& peer, const FrameHeader& header) {
     peer.received_state = header.number;
     auto& state = fabric_.state(peer.rank);
     const auto& [arrived, beat, sequence, what, count, ended] = header.state;
+    state.looks.fetch_add(1, std::memory_order_relaxed);
     state.arrived.store(arrived, std::memory_order_release);
     state.beat.store(beat, std::memory_order_relaxed);
     state.call_sequence.store(0, std::memory_order_release);

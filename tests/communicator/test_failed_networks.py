@@ -14,6 +14,7 @@ import pytest
 
 from sley.communicator import Communicator, Network, Settings
 from support import networks, rank_processes
+from support.stopping import state
 
 TIMEOUT_S = 2.0
 QUICK_S = 2.0
@@ -46,11 +47,6 @@ def test_a_rank_of_another_host_that_dies_is_named(network: Network) -> None:
         assert "N620" in ends[rank].error, ends[rank]
         assert "rank 1" in ends[rank].error
         assert ends[rank].seconds < TIMEOUT_S + QUICK_S
-
-
-def state(pid: int) -> str:
-    """Of a process, as proc_pid_stat(5) names it: T for one that is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_rank_of_another_host_that_stands_still_ends_the_call() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sley import disk_cache
+from sley.aside import LateError, within
 from sley.disk_cache import cached, cached_bytes
 
 
@@ -253,3 +257,95 @@ def test_files_outside_the_cache_are_removed_with_the_process(tmp_path: Path) ->
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert Path(done.stdout.strip()).is_relative_to(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def hold_lock(folder: Path) -> int:
+    """The lock of the key ("text",), as another process has it."""
+    file = disk_cache._open_lock(folder / f"{disk_cache._key(['text'])}.lock")
+    assert file is not None
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+@WAYS
+def test_a_lock_whose_owner_shows_no_life_is_not_waited_for(
+    way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_cache, "PATIENCE_S", 0.05)
+    file, builder = hold_lock(folder), Builder()
+    assert way(builder) == way(builder) == b"machine code"
+    assert builder.built == 1
+    os.close(file)
+
+
+def test_a_lock_whose_owner_is_at_work_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(range(1, 100))
+    found = folder / "found", b"of another"
+
+    def look(_: Any, file: int) -> tuple[bool, tuple[Path, bytes] | None, int]:
+        sign = next(looks)
+        return False, found if sign == 50 else None, sign
+
+    file, builder = hold_lock(folder), Builder()
+    monkeypatch.setattr(disk_cache._Turn, "_look", look)
+    monkeypatch.setattr(disk_cache, "_LOOK_S", 0.0)
+    assert by_bytes(builder) == b"of another"
+    assert builder.built == 0
+    os.close(file)
+
+
+def test_the_owner_of_a_lock_shows_life_and_leaves_it_to_no_child(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_cache, "_SIGN_S", 0.001)
+    copies: list[int] = []
+
+    def build() -> bytes:
+        (lock,) = folder.glob("*.lock")
+        os.utime(lock, (0, 0))
+        end = time.monotonic() + 30
+        while not lock.stat().st_mtime:
+            assert time.monotonic() < end
+        descriptors = (int(path.name) for path in Path("/proc/self/fd").iterdir())
+        (own,) = (fd for fd in descriptors if is_file(fd, lock))
+        copies.append(os.dup(own))  # as a forked child has it
+        return b"machine code"
+
+    assert cached_bytes(("text",), ".cubin", build) == b"machine code"
+    file = os.open(f"/proc/self/fd/{copies[0]}", os.O_WRONLY)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(file)
+    os.close(copies[0])
+
+
+def is_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
+@WAYS
+def test_a_file_system_that_does_not_answer_is_not_waited_for(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = threading.Event()
+    monkeypatch.setattr(disk_cache, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(disk_cache, "_find", lambda *_: stuck.wait())
+    assert way(Builder()) == b"machine code"
+    stuck.set()
+
+
+def test_functions_that_end_late_are_left_to_their_thread() -> None:
+    """Their results don't come to the next caller."""
+    go = threading.Event()
+    assert within(30, int, "7") == 7
+    with pytest.raises(ValueError, match="invalid"):
+        within(30, int, "seven")
+    with pytest.raises(LateError):
+        within(0.01, go.wait)
+    go.set()
+    assert within(30, str, 7) == "7"
+    assert {thread.name for thread in threading.enumerate()} >= {"sley-aside"}

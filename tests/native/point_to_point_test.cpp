@@ -239,6 +239,7 @@ void test_sends_stall() {
         const auto end =
             world.of(0).send_now(pulled ? world.heap[0] : data.data(), 100000, 1, 0, kShort);
         require(end.status == Status::kStalled && end.rank == 1, "a send that nobody takes stalls");
+        require_failed(world, 0, Failure::kStill, 1);
     }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -329,3 +330,28 @@ def test_forked_children_do_not_hide_the_end_of_their_parent() -> None:
         for fd in (*ready, go[0]):
             os.close(fd)
     close(outcomes)
+
+
+class StuckStore(LocalStore):
+    """Doesn't answer a method: its server is stopped, or its file system stuck."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        setattr(self, method, lambda *_: self.go.wait())
+
+
+@pytest.mark.usefixtures("little_grace")
+@pytest.mark.parametrize(
+    "method",
+    ["_find", *(pytest.param(name, marks=pytest.mark.slow) for name in ("_put", "_delete"))],
+)
+def test_a_store_that_does_not_answer_is_an_error_in_time(method: str) -> None:
+    store = StuckStore(method)
+    begun = time.monotonic()
+    outcomes = meet(store, 2, timeout_s=SHORT_S)
+    assert codes(outcomes) == ["N605", "N605"] or method == "_delete"
+    assert set(codes(outcomes)) <= {"N601", "N605"}
+    assert "an answer of StuckStore" in "".join(map(str, outcomes))
+    assert time.monotonic() - begun < TIMEOUT_S / 2
+    store.go.set()

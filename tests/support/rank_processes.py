@@ -74,9 +74,11 @@ def start(
     environ: Callable[[int], Mapping[str, str]] = lambda rank: {},
     enter: Callable[[int], None] | None = None,
     folder: str | None = None,
+    join: Callable[[str, int, int, Settings], Any] | None = None,
 ) -> Started:
     """Starts `function(comm, *arguments)` on this number of ranks. enter: each process calls it
-    first."""
+    first. join: makes what stands in the place of the communicator, from the folder, the rank, the
+    number of ranks and the settings."""
     folder = folder or tempfile.mkdtemp(prefix="sley-test-")
     settings = settings or Settings(timeout_s=10, use_cache=False)
     processes, pipes = [], []
@@ -92,6 +94,7 @@ def start(
                 settings,
                 dict(environ(rank)),
                 enter,
+                join or _communicator,
                 function,
                 arguments,
             ),
@@ -104,6 +107,10 @@ def start(
     return Started(processes, pipes)
 
 
+def _communicator(folder: str, rank: int, ranks: int, settings: Settings) -> Communicator:
+    return Communicator(FolderStore(folder), rank, ranks, settings=settings)
+
+
 def _live(
     pipe: Connection,
     folder: str,
@@ -112,6 +119,7 @@ def _live(
     settings: Settings,
     environ: dict[str, str],
     enter: Callable[[int], None] | None,
+    join: Callable[[str, int, int, Settings], Any],
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
@@ -120,7 +128,7 @@ def _live(
         enter(rank)
     begun = time.monotonic()
     try:
-        with Communicator(FolderStore(folder), rank, ranks, settings=settings) as comm:
+        with join(folder, rank, ranks, settings) as comm:
             begun = time.monotonic()
             value = function(comm, *arguments)
         end = End(value=value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -37,6 +38,8 @@ from sley.rendezvous.bootstrap import bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
 from sley.selection.plans import Change
+
+_LEFT_LOOK_S = 0.0005
 
 
 class Endpoint:
@@ -77,6 +80,7 @@ class Endpoint:
             processes = tuple(one.process for one in rendezvous.descriptions)
             self._member = Member(name, rank, processes)
             core = open_core(rendezvous, memory, tuner, settings, name, opened)
+            rendezvous.drop_store()
             self._closing = opened.pop_all()
         self._core: Core | None = core
         self.plans = core.plans
@@ -242,6 +246,12 @@ class Endpoint:
             algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
             **{way.value: number for way, number in zip(WAYS, ways, strict=True)},
         )
+
+    def wait_until_left(self, rank: int, timeout_s: float) -> None:
+        """Waits until a rank has closed its end, or its process has ended; not beyond the time."""
+        core, end = self._core, time.monotonic() + timeout_s
+        while core is not None and not core.fabric.has_left(rank) and time.monotonic() < end:
+            time.sleep(_LEFT_LOOK_S)
 
     def abort(self) -> None:
         """Ends every call in progress, on all ranks; all further calls fail."""

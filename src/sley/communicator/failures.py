@@ -29,6 +29,7 @@ class Failure(IntEnum):
     GAVE_UP = 7
     UNREADABLE = 8
     MISFIT = 9
+    STILL = 10
 
 
 _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
@@ -164,6 +165,8 @@ class _Ended:
             return self._misfit()
         if failure is Failure.MISMATCHED:
             return self._mismatch(culprit)
+        if failure is Failure.STILL:
+            return self._stall(culprit)
         if failure is Failure.NONE or (failure is Failure.STALLED and culprit == rank):
             return self._stall()
         at, notes = self._stuck(_FEW_PLACES)
@@ -180,10 +183,17 @@ class _Ended:
         places, notes = describe(self.plan.loaded, {self.rank: self.outcome}, most)
         return [self.place, *(places if self.plan.origin == "user" else ())], notes
 
-    def _stall(self) -> SleyError:
-        """The error of the rank that gave up: it names what it waits for."""
+    def _stall(self, still: int | None = None) -> SleyError:
+        """The error of a call in which nothing moves: it names the rank that stands still, if one
+        was seen, and what this rank waits for."""
         at, notes = self._stuck(MOST_PLACES)
         own = self.records[self.rank][0]
+        if still is not None:
+            notes.insert(
+                0,
+                f"{_who(self.rank, still)} neither moved nor waited: it is stopped, or "
+                "has not made the call",
+            )
         return N621.error(
             at=at,
             expected=f"something to move on some rank within the timeout of {self.timeout_s:g} s",

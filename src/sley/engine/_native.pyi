@@ -115,6 +115,9 @@ class Fabric:
     def call_of(self, rank: int) -> tuple[int, int, int]:
         """A rank's current call: (number, what, count)."""
 
+    def has_left(self, rank: int) -> bool:
+        """Whether a rank has left, or its process has ended."""
+
     def reads_others(self) -> bool:
         """Whether this rank can read the memory of the other ranks' processes."""
 

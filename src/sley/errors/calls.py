@@ -19,8 +19,8 @@ N621 = Rule(
     "call-stalled",
     what="No rank made progress for `timeout_s`, and this rank's call has not ended.",
     why="A rank has not made the call, or its process does not run (stopped, swapped out, in an "
-    "endless loop). The notes name what this rank waits for, and the ranks that are at an earlier "
-    "call.",
+    "endless loop). All ranks name the one that neither moves nor waits, if there is one. The "
+    "notes name what this rank waits for, and the ranks that are at an earlier call.",
     example="if comm.rank == 0:\n    comm.all_reduce(x)  # the others never do",
     instead="Make the same calls in the same order on all ranks. Raise timeout_s (PyTorch: the "
     "timeout of init_process_group) if a rank is only slow, for example while it writes a "

@@ -48,11 +48,11 @@ N604 = Rule(
 N605 = Rule(
     "N605",
     "store-failed",
-    what="The store through which the ranks find one another failed, or it contains data that sley "
-    "did not write.",
+    what="The store through which the ranks find one another failed or didn't answer, or it "
+    "contains data that sley did not write.",
     why="A torch store is part of the process that serves it (with torchrun, the agent; otherwise "
-    "rank 0), and ends with it. Every rank must be able to write to a folder, and its file system "
-    "must have hard links.",
+    "rank 0): it ends with it, and doesn't answer while that process is stopped. Every rank must "
+    "be able to write to a folder, and its file system must have hard links.",
     example='FolderStore("/read-only")',
     instead="Check that the process that serves the store still runs; give a folder to which all "
     "ranks can write; and give the job its own store.",

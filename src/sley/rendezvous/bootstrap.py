@@ -18,10 +18,10 @@ from sley.errors.communicator import N603, N604, N605, N613
 from sley.errors.remote import telling
 from sley.errors.runtime import R514
 from sley.ir.words import is_integer
-from sley.rendezvous.gather import Deadline, Member, all_gather, name_ranks, refuse
+from sley.rendezvous.gather import Deadline, Member, Timely, all_gather, name_ranks, refuse
 from sley.rendezvous.hosts import Description, Hosts, Process
 from sley.rendezvous.local import Host, Peers, exchange_descriptors, listen, spare_descriptor
-from sley.rendezvous.stores import Store
+from sley.rendezvous.stores import MpiStore, Store
 
 _SECRET_BYTES = 32
 _JOB_DIGITS = 32
@@ -81,6 +81,10 @@ class Rendezvous(Closing):
         raise N608, with the error's words, instead of waiting."""
         refuse(self._member, self._topic(), error)
 
+    def drop_store(self) -> None:
+        """Drops the store, which may end with this: no exchange follows."""
+        del self._member
+
     def close_descriptors(self) -> None:
         """Closes `fds`, which are not needed once the memory is mapped."""
         self._peers.close_descriptors()
@@ -136,7 +140,9 @@ def bootstrap(
     deadline = Deadline.after(timeout_s)
     _check(store, rank, ranks, name)
     what = f"communicator {name!r}"
-    member = Member(store, rank, ranks, Process.here(environ), what)
+    # MPI allows its calls in certain threads only, and those of its store don't wait.
+    timely = store if isinstance(store, MpiStore) else Timely(store, deadline)
+    member = Member(timely, rank, ranks, Process.here(environ), what)
     settings = {"sley": version("sley"), **(agreed or {})}
     with contextlib.ExitStack() as opened:
         start = f"{_topic(name)}/start"

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from sley.aside import LateError, within
 from sley.errors.communicator import N603, N606, N611
-from sley.rendezvous.gather import Deadline
+from sley.rendezvous.gather import GRACE_S, Deadline
 from sley.rendezvous.stores import MpiStore, Store, TorchStore
 
 _ADDRESS, _PORT = "MASTER_ADDR", "MASTER_PORT"
@@ -93,7 +95,8 @@ def _torch_store(
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_server = rank == 0 and not is_served
     try:
-        store = distributed.TCPStore(
+        connect = partial(
+            distributed.TCPStore,
             address,
             int(port),
             world_size=ranks,
@@ -102,8 +105,9 @@ def _torch_store(
             wait_for_workers=False,
             multi_tenant=True,
         )
-    except (RuntimeError, ValueError) as error:  # torch's DistNetworkError is a RuntimeError
-        words = str(error).strip().splitlines() or [type(error).__name__]
+        store = within(timeout_s + GRACE_S, connect)  # or for ever, if the server is stopped
+    except (LateError, RuntimeError, ValueError) as error:  # torch's DistNetworkError, too
+        words = str(error).strip().splitlines() or [f"no answer within {timeout_s:g} s"]
         raise N611.error(
             expected=f"to {'serve' if is_server else 'reach'} a store at {address}:{port}",
             found=words[0],

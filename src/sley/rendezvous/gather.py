@@ -11,17 +11,20 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
+from sley.aside import LateError, within
 from sley.errors import SleyError
 from sley.errors.communicator import N601, N602, N603, N604, N605, N608
 from sley.errors.remote import diagnostic_from_json
 from sley.errors.runtime import R514
 from sley.rendezvous.hosts import Process
 from sley.rendezvous.stores import Store
+
+T = TypeVar("T")
 
 GRACE_S = 2.0
 """How much longer ranks wait for rank 0's answer than it waits for them, and how long it continues
@@ -56,6 +59,42 @@ class Deadline:
     def left_s(self) -> float:
         """Seconds until then; 0 once it has passed."""
         return max(0.0, self.end - time.monotonic())
+
+
+class Timely:
+    """A store whose calls end in time, with an error (N605) if the store doesn't answer: because
+    the process that serves it is stopped, or its file system stuck. Errors: N605."""
+
+    def __init__(self, store: Store, deadline: Deadline) -> None:
+        self._store, self._deadline = store, deadline
+        self._failure: SleyError | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    def put(self, topic: str, src: int, dst: int, value: bytes) -> bytes:
+        return self._ask(self._deadline.left_s, self._store.put, topic, src, dst, value)
+
+    def get(self, topic: str, src: int, dst: int, timeout_s: float) -> bytes | None:
+        return self._ask(timeout_s, self._store.get, topic, src, dst, timeout_s)
+
+    def delete(self, topic: str, src: int, dst: int) -> None:
+        self._ask(self._deadline.left_s, self._store.delete, topic, src, dst)
+
+    def has(self, topic: str, src: int, dst: int) -> bool:
+        return self._ask(self._deadline.left_s, self._store.has, topic, src, dst)
+
+    def _ask(self, timeout_s: float, function: Callable[..., T], *arguments: Any) -> T:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return within(timeout_s + GRACE_S, function, *arguments)
+        except LateError:
+            found = f"none within {timeout_s + GRACE_S:.3g} s"
+        except RuntimeError as error:  # no further thread
+            found = str(error)
+        self._failure = N605.error(expected=f"an answer of {self._store!r}", found=found)
+        raise self._failure
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from sley.disk_cache import cached_bytes, folder
+from sley.aside import LateError, within
+from sley.disk_cache import PATIENCE_S, cached_bytes, folder
 from sley.errors import Diagnostic, Place
 from sley.errors.selection import N655
 from sley.formats.plan_bytes import FORMAT, decode, encode
@@ -29,7 +30,7 @@ _MAKERS = ("algorithms", "compiler", "ir", "lang", "passes", "verification")
 
 def cached_plan(selection: Selection, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
     """The plan of a selection, from the cache if it is there, else from `build`; and whether it was
-    there. If several processes need it, one builds it, and the others wait."""
+    there. If several processes need it, one builds it, and the others wait while it does."""
     built: list[Plan] = []
 
     def content() -> bytes:
@@ -49,13 +50,17 @@ def refusal() -> Diagnostic | None:
     """Why the cache must not be used; None if it may be. Its folder and the parent folder, if they
     exist, must belong to the user, and other users must not be able to write to them."""
     place = folder(_SECTION)
+    problem: str | None
     for path in (place.parent, place):
         try:
-            found = path.stat()
+            found = within(PATIENCE_S, path.stat)
         except OSError:
             continue
-        problem = _other_writers(found)
-        if problem is not None and stat.S_ISDIR(found.st_mode):
+        except LateError:
+            problem = f"no answer of its file system within {PATIENCE_S:g} s"
+        else:
+            problem = _other_writers(found) if stat.S_ISDIR(found.st_mode) else None
+        if problem is not None:
             return N655.diagnostic(
                 at=Place(str(path)),
                 expected="a folder of this user that no other user can write to",

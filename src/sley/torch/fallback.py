@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from sley.aside import LateError, within
+from sley.errors.communicator import N605
 from sley.errors.torch import B903
+from sley.rendezvous.gather import GRACE_S
 from sley.torch.arguments import unfit, unreducible
 from sley.torch.elements import has_memory
 from sley.torch.work import CollectiveError
@@ -98,12 +102,19 @@ class Fallback:
     def gloo(self) -> Any:
         if self._gloo is None:
             group = self._group
-            self._gloo = dist.ProcessGroupGloo(
+            make = partial(
+                dist.ProcessGroupGloo,
                 dist.PrefixStore("gloo/", group.get_group_store()),
                 group.rank(),
                 group.size(),
                 timeout=group.timeout,
             )
+            try:
+                self._gloo = within(group.timeout.total_seconds() + GRACE_S, make)
+            except LateError:  # the process that serves the store is stopped
+                expected = "an answer of the group's store, over which gloo's ranks connect"
+                found = f"none within {group.timeout.total_seconds():g} s"
+                raise CollectiveError([N605.diagnostic(expected=expected, found=found)]) from None
         return self._gloo
 
     def on(self, device: torch.device) -> Any:

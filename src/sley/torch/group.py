@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from torch._C._dynamo.eval_frame import (
     _FrameExecStrategy,
     set_code_exec_strategy,
 )
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.constants import default_pg_timeout
 
 from sley.communicator import Settings, TorchStore
@@ -34,6 +36,9 @@ from sley.torch.monitored import MonitoredBarrier
 from sley.torch.operators import add_group, remove_group
 from sley.torch.ready import ready_methods
 from sley.torch.work import Finished, Pending, Together
+
+_LEAVE_S = 2.0
+"""How long ranks wait in `shutdown` for the end of the store that rank 0 serves."""
 
 _NAMES_OF_COLLECTIVES = (
     ("allreduce",),
@@ -259,10 +264,40 @@ class ProcessGroupSley(dist.ProcessGroup):
         self._fallback.set_timeout(timeout)
 
     def shutdown(self) -> None:
-        """Leaves the group; `destroy_process_group` calls it."""
+        """Leaves the group; `destroy_process_group` calls it.
+
+        If rank 0 serves the store of the default group, its server ends with the group on that
+        rank, and the others wait for this, for a short time: otherwise a rank that makes the group
+        again at once may find the server that is about to end.
+        """
         remove_group(self._name, self._ready)
-        self._endpoint.close()
         self._fallback.close()
+        waits = self._is_store_of_rank_0()
+        self._drop_store()
+        if waits:
+            self._endpoint.wait_until_left(0, _LEAVE_S)
+        self._endpoint.close()
+
+    def _is_store_of_rank_0(self) -> bool:
+        """Whether rank 0 serves the store, and this is another rank."""
+        store = self._store
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        return (
+            self is dist.GroupMember.WORLD
+            and self._endpoint.rank != 0
+            and isinstance(store, dist.TCPStore)
+            and c10d._default_pg_init_method is not None  # otherwise the store is the program's
+            and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # torchrun serves it
+        )
+
+    def _drop_store(self) -> None:
+        """Drops the store, here and where PyTorch keeps it for this group."""
+        self._store = dist.HashStore()
+        self._monitored = MonitoredBarrier(self._store, self._endpoint.rank, self._endpoint.ranks)
+        known = c10d._world.pg_map
+        if self in known:
+            known[self] = known[self][0], self._store
 
     def abort(self) -> None:
         """Ends the group at once; calls in progress fail, on the other ranks too."""

@@ -6,7 +6,9 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from sley.aside import LateError, within
 from sley.errors.torch import B907
+from sley.rendezvous.gather import GRACE_S
 from sley.torch.work import CollectiveError
 
 _SHORTEST = timedelta(milliseconds=1)
@@ -35,7 +37,23 @@ class MonitoredBarrier:
         wait_all_ranks: the error names all late ranks, not only the first.
         """
         self._number += 1
-        number, store = self._number, self._store
+        try:
+            verdict = within(timeout.total_seconds() + GRACE_S, self._meet, self._number, timeout)
+        except LateError:
+            found = "no answer of the group's store: the process that serves it may be stopped"
+        else:
+            if verdict == _ALL:
+                return
+            late = verdict.split(",") if wait_all_ranks else verdict.split(",")[:1]
+            ranks = f"Rank{'s' * (len(late) > 1)} {', '.join(late)}"
+            found = f"{ranks} failed to pass monitoredBarrier in time"  # gloo's words
+        seconds = f"{timeout.total_seconds():g} s"
+        expected = f"monitored_barrier: calls of all {self._ranks} ranks in {seconds}"
+        raise CollectiveError([B907.diagnostic(expected=expected, found=found)])
+
+    def _meet(self, number: int, timeout: timedelta) -> str:
+        """The verdict on a barrier. Without an answer of the store, it doesn't return."""
+        store = self._store
         store.set(self._arrival(number, self._rank), "here")
         verdict = self._decide(number, timeout)
         if verdict == _ALL:
@@ -43,18 +61,7 @@ class MonitoredBarrier:
             store.delete_key(self._arrival(number - 1, self._rank))
             if self._rank == 0:
                 store.delete_key(self._verdict(number - 1))
-            return
-        late = verdict.split(",") if wait_all_ranks else verdict.split(",")[:1]
-        ranks = f"Rank{'s' * (len(late) > 1)} {', '.join(late)}"
-        seconds = f"{timeout.total_seconds():g} s"
-        raise CollectiveError(
-            [
-                B907.diagnostic(
-                    expected=f"monitored_barrier: calls of all {self._ranks} ranks in {seconds}",
-                    found=f"{ranks} failed to pass monitoredBarrier in time",  # gloo's words
-                )
-            ]
-        )
+        return verdict
 
     def _decide(self, number: int, timeout: timedelta) -> str:
         """The verdict on a barrier, by this rank or by another one before."""
