@@ -215,7 +215,12 @@ bool Execution::perform(const Instruction& in, std::int64_t tile) {
         if (place == kInProcess) {
             incoming = {nullptr, from.src, message.where & ~kInProcess};
         } else {
-            incoming.data = fabric_.resolve(from.src, message.where);
+            incoming.data = fabric_.resolve(from.src, message.where, message.bytes);
+            if (!incoming.data) {
+                fabric_.control().fail(Failure::kNoMemory, fabric_.rank());
+                has_failed_ = true;
+                return false;
+            }
         }
     }
     if (in.send >= 0) {

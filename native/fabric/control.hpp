@@ -17,9 +17,10 @@ namespace sley {
 // kMismatched: the rank's call differs from that of the rank that noticed. kLeft: it has closed its
 // communicator. kCut: the network no longer reaches it. kNoMemory: it has none for a call. kGaveUp:
 // it was interrupted or aborted. kUnreadable: memory of its call can't be read. kMisfit: a chunk came
-// there to a place of another count.
+// there to a place of another count. kNoThread: it has none for asynchronous calls.
 enum class Failure : std::int32_t {
-    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit
+    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit,
+    kNoThread
 };
 
 // `CallRecord::count` of a call of varying counts.

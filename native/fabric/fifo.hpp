@@ -31,9 +31,10 @@ inline const std::memory_order kPublish =
 constexpr std::memory_order kPublish = std::memory_order_release;
 #endif
 
-// Bits of `where`, which else is an offset in the sender's segment: an offset in its heap, or an
-// address in its process.
+// Bits of `where`, which else is a connection of the sender and an offset in its memory
+// (`Fabric::resolve`): an offset in its heap, or an address in its process.
 constexpr std::uint64_t kInHeap = std::uint64_t{1} << 63, kInProcess = std::uint64_t{1} << 62;
+constexpr unsigned kWhereBits = 62;  // the others
 
 struct alignas(kCacheLine) Envelope {
     std::atomic<std::uint64_t> sequence;  // the message's number + 1, once it is published
@@ -90,7 +91,7 @@ struct FifoMemory {
     FifoCounters* counters = nullptr;
     Envelope* envelopes = nullptr;
     std::byte* slots = nullptr;
-    std::uint64_t slots_where = 0;  // of the first slot in the sender's segment
+    std::uint64_t slots_where = 0;  // of the first slot
     FifoShape shape;
 };
 

@@ -97,7 +97,8 @@ void Outgoing::abort(OperationList& finished) {
 
 Header Incoming::header() const {
     Header header;
-    std::memcpy(&header, fabric_.resolve(src_, receiver_->message().where), sizeof header);
+    const auto message = receiver_->message();
+    std::memcpy(&header, fabric_.resolve(src_, message.where, message.bytes), sizeof header);
     return header;
 }
 
@@ -110,14 +111,19 @@ std::int64_t Incoming::begin(const Header& header, Operation* receive, std::byte
     at_ = 0;
     constexpr std::int64_t kHeader = sizeof(Header);
     const auto message = receiver_->message();
-    const auto* data = fabric_.resolve(src_, message.where) + kHeader;
+    const auto* data = fabric_.resolve(src_, message.where, message.bytes) + kHeader;
     return kHeader + take(data, message.bytes - kHeader, false, finished);
 }
 
 std::int64_t Incoming::take_piece(OperationList& finished) {
     const auto message = receiver_->message();
     const bool is_pulled = (message.where & kInHeap) != 0;
-    return take(fabric_.resolve(src_, message.where), message.bytes, is_pulled, finished);
+    const auto* data = fabric_.resolve(src_, message.where, message.bytes);
+    if (!data) {
+        fabric_.control().fail(Failure::kNoMemory, fabric_.rank());
+        return 0;
+    }
+    return take(data, message.bytes, is_pulled, finished);
 }
 
 // Large pulled messages bypass the caches: with 32 MiB of caches and 16 MiB of data, 20 GB/s
