@@ -121,22 +121,27 @@ std::byte* Fabric::try_map(std::int32_t src, std::int32_t index) noexcept {
 
 FifoMemory Fabric::fifo(std::int32_t src, std::int32_t index) {
     std::byte* data = map(src, index);
+    const auto& region = memory_[static_cast<std::size_t>(src)];
     const auto slots = shape_.fifo.slots_offset();
     return {reinterpret_cast<FifoCounters*>(data),
-            reinterpret_cast<Envelope*>(data + sizeof(FifoCounters)), data + slots,
-            static_cast<std::uint64_t>(index) << shift_ | slots, shape_.fifo};
+            reinterpret_cast<Envelope*>(data + sizeof(FifoCounters)),
+            data + slots,
+            static_cast<std::uint64_t>(index) << shift_ | slots,
+            shape_.fifo,
+            region.segment.get(),
+            region.fifos + static_cast<std::size_t>(index) * shape_.fifo.bytes() + slots};
 }
 
-// Both ends reserve the connection's memory: either may come first.
+// Both ends reserve the memory of a connection's counters and envelopes: either may come first.
 void Fabric::reserve(std::int32_t src, std::int32_t index) {
     if (src < 0 || src >= shape_.ranks() || index < 0 ||
         index >= shape_.fifos[static_cast<std::size_t>(src)]) {
         throw std::invalid_argument("a connection that the fabric doesn't have");
     }
     const auto& region = memory_[static_cast<std::size_t>(src)];
-    const auto bytes = shape_.fifo.bytes();
+    const auto offset = region.fifos + static_cast<std::size_t>(index) * shape_.fifo.bytes();
     try {
-        region.segment->reserve(region.fifos + static_cast<std::size_t>(index) * bytes, bytes);
+        region.segment->reserve(offset, shape_.fifo.slots_offset());
         map(src, index);
     } catch (const std::system_error&) {
         control_.fail(Failure::kNoMemory, rank());  // otherwise the other end waits for this one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,18 +67,18 @@ def makes_many(comm: Communicator, folder: str, number: int) -> tuple[float, int
     return each, parts
 
 
-def limited(_: int, files: int = 150, room: int = 1 << 30) -> None:
+def limited(_: int, files: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + room
+    limit = pages * resource.getpagesize() + (1 << 30 if files < 100 else 8 << 30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 @pytest.mark.parametrize(
     ("ranks", "number"),
     [
-        (3, 40),
+        (3, 24),
         pytest.param(3, 200, marks=pytest.mark.slow),
         pytest.param(8, 200, marks=pytest.mark.slow),
     ],
@@ -85,7 +86,7 @@ def limited(_: int, files: int = 150, room: int = 1 << 30) -> None:
 def test_a_communicator_holds_one_descriptor_and_few_addresses(
     ranks: int, number: int, tmp_path: Path
 ) -> None:
-    """On a machine of 2 TB, with few descriptors and 1 GB of addresses for 40 of 3 ranks."""
+    """On a machine of 2 TB, with few descriptors and 1 GB of addresses for 24 of 3 ranks."""
     begun = start(
         ranks,
         makes_many,
@@ -93,15 +94,11 @@ def test_a_communicator_holds_one_descriptor_and_few_addresses(
         number,
         settings=SETTINGS,
         environ=lambda rank: {"SLEY_HEAP_BYTES": "2048G"},
-        enter=limited if number < 100 else limited_more,
+        enter=partial(limited, files=80 if number < 100 else 1024),
     )
     for end in begun.ends():
         assert not end.error, end.error
         assert end.value == (1, ranks - 1)
-
-
-def limited_more(_: int) -> None:
-    limited(0, 1024, 8 << 30)
 
 
 def crosses(comm: Communicator, folder: str) -> None:
