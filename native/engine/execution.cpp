@@ -215,7 +215,10 @@ bool Execution::perform(const Instruction& in, std::int64_t tile) {
         if (place == kInProcess) {
             incoming = {nullptr, from.src, message.where & ~kInProcess};
         } else {
-            incoming.data = fabric_.resolve(from.src, message.where, message.bytes);
+            incoming.data = from.fifo->find(message.where);
+            if (!incoming.data) {
+                incoming.data = fabric_.resolve(from.src, message.where, message.bytes);
+            }
             if (!incoming.data) return fail_without_memory();
         }
     }

@@ -74,7 +74,9 @@ void FabricShape::check() const {
 
 Fabric::Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory, Heaps heaps)
     : shape_(std::move(shape)),
+      ranks_(static_cast<std::size_t>(shape_.ranks())),
       shift_(bits_of(shape_.fifo.bytes())),
+      mask_((std::uint64_t{1} << shift_) - 1),
       memory_(with_copies(shape_, memory)),
       fifos_(nullptr, &std::free),
       heaps_(std::move(heaps)),
@@ -176,12 +178,6 @@ bool Fabric::reads_others() const {
         if (!is_remote(r) && !can_read(state(r))) return false;
     }
     return true;
-}
-
-std::uint64_t Fabric::in_heap(const std::byte* data, std::size_t bytes) const {
-    const auto& heap = heaps_[static_cast<std::size_t>(rank())];
-    const auto offset = heap ? heap->find(data, bytes) : std::nullopt;
-    return offset ? kInHeap | *offset : 0;
 }
 
 }  // namespace sley

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -101,7 +102,7 @@ public:
         const auto index = static_cast<std::int32_t>(where >> shift_);
         auto* memory = fifos_[number(src, index)].load(std::memory_order_acquire);
         if (!memory) memory = try_map(src, index);
-        return memory ? memory + (where & ((std::uint64_t{1} << shift_) - 1)) : nullptr;
+        return memory ? memory + (where & mask_) : nullptr;
     }
 
     // Whether this rank can read all memory of the other processes of its host.
@@ -115,7 +116,11 @@ public:
     std::vector<std::vector<std::uint64_t>> varying_scratch;
 
     // `where` of data in this rank's heap; 0 for other data.
-    std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const;
+    std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const {
+        const auto& heap = heaps_[static_cast<std::size_t>(rank())];
+        const auto offset = heap ? heap->find(data, bytes) : std::nullopt;
+        return offset ? kInHeap | *offset : 0;
+    }
 
     void set_transport(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
     bool progress() { return transport_ && transport_->progress(); }
@@ -129,14 +134,16 @@ private:
     using Fifos = std::unique_ptr<std::atomic<std::byte*>[], decltype(&std::free)>;
 
     std::size_t number(std::int32_t src, std::int32_t index) const {
-        return static_cast<std::size_t>(index) * memory_.size() + static_cast<std::size_t>(src);
+        return static_cast<std::size_t>(index) * ranks_ + static_cast<std::size_t>(src);
     }
     std::byte* map(std::int32_t src, std::int32_t index);
     std::byte* try_map(std::int32_t src, std::int32_t index) noexcept;
     void reserve(std::int32_t src, std::int32_t index);
 
     FabricShape shape_;
+    std::size_t ranks_;
     unsigned shift_;  // of the connection's index in `where`
+    std::uint64_t mask_;  // of the offset in its memory
     std::vector<Region> memory_;
     Fifos fifos_;
     Heaps heaps_;

@@ -290,7 +290,8 @@ private:
 // The receiving end, which rings the sender's bell.
 class FifoReceiver {
 public:
-    FifoReceiver(const FifoMemory& memory, Bell& sender) : memory_(memory), sender_(sender) {}
+    FifoReceiver(const FifoMemory& memory, Bell& sender)
+        : memory_(memory), sender_(sender), slots_bytes_(memory.shape.slots_bytes()) {}
 
     bool has_message() const {
         return envelope().sequence.load(std::memory_order_acquire) == next_ + 1;
@@ -299,6 +300,12 @@ public:
     Message message() const {
         const Envelope& e = envelope();
         return {e.where, e.bytes, e.signature};
+    }
+
+    // The address of data in a slot of this connection; null for data that are elsewhere.
+    const std::byte* find(std::uint64_t where) const {
+        const auto offset = where - memory_.slots_where;
+        return offset < slots_bytes_ ? memory_.slots + offset : nullptr;
     }
 
     void release() {
@@ -313,6 +320,7 @@ private:
 
     FifoMemory memory_;
     Bell& sender_;
+    std::size_t slots_bytes_;
     std::uint64_t next_ = 0;
 };
 

@@ -20,8 +20,8 @@ std::uint64_t Heap::grow(std::size_t bytes) {
     return offset;
 }
 
-std::byte* Heap::at(std::uint64_t offset, std::size_t bytes) noexcept {
-    if (auto* data = find_part(offset, bytes)) return data;
+// Maps what the owner has added.
+std::byte* Heap::map_rest(std::uint64_t offset, std::size_t bytes) noexcept {
     try {
         const std::lock_guard lock(mutex_);
         const auto size = file_->size();
@@ -30,24 +30,6 @@ std::byte* Heap::at(std::uint64_t offset, std::size_t bytes) noexcept {
     } catch (const std::exception&) {
         return nullptr;
     }
-}
-
-std::optional<std::uint64_t> Heap::find(const std::byte* data, std::size_t bytes) const {
-    for (std::size_t i = 0; i < count_.load(std::memory_order_acquire); ++i) {
-        const auto& part = parts_[i];
-        if (data < part.data || data + bytes > part.data + part.bytes) continue;
-        return part.offset + static_cast<std::uint64_t>(data - part.data);
-    }
-    return std::nullopt;
-}
-
-std::byte* Heap::find_part(std::uint64_t offset, std::size_t bytes) const {
-    for (std::size_t i = 0; i < count_.load(std::memory_order_acquire); ++i) {
-        const auto& part = parts_[i];
-        if (offset < part.offset || offset + bytes > part.offset + part.bytes) continue;
-        return part.data + (offset - part.offset);
-    }
-    return nullptr;
 }
 
 void Heap::map(std::uint64_t offset, std::size_t bytes) {

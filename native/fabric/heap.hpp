@@ -27,9 +27,20 @@ public:
     std::uint64_t grow(std::size_t bytes);
 
     // The address of data; null if there are no addresses left to map them. Any thread may ask.
-    std::byte* at(std::uint64_t offset, std::size_t bytes) noexcept;
+    std::byte* at(std::uint64_t offset, std::size_t bytes) noexcept {
+        auto* data = find_part(offset, bytes);
+        return data ? data : map_rest(offset, bytes);
+    }
     // The offset of data that are in the heap.
-    std::optional<std::uint64_t> find(const std::byte* data, std::size_t bytes) const;
+    std::optional<std::uint64_t> find(const std::byte* data, std::size_t bytes) const {
+        const auto count = count_.load(std::memory_order_acquire);
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto& part = parts_[i];
+            if (data < part.data || data + bytes > part.data + part.bytes) continue;
+            return part.offset + static_cast<std::uint64_t>(data - part.data);
+        }
+        return std::nullopt;
+    }
 
     // Memory of a range of the process' own heap, as in a segment.
     void reserve(std::size_t offset, std::size_t bytes) { file_->reserve(offset, bytes); }
@@ -43,7 +54,16 @@ private:
         std::byte* data = nullptr;
     };
 
-    std::byte* find_part(std::uint64_t offset, std::size_t bytes) const;
+    std::byte* find_part(std::uint64_t offset, std::size_t bytes) const {
+        const auto count = count_.load(std::memory_order_acquire);
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto& part = parts_[i];
+            if (offset < part.offset || offset + bytes > part.offset + part.bytes) continue;
+            return part.data + (offset - part.offset);
+        }
+        return nullptr;
+    }
+    std::byte* map_rest(std::uint64_t offset, std::size_t bytes) noexcept;
     void map(std::uint64_t offset, std::size_t bytes);
 
     // Each part is at least as large as all before it, or half as large as was refused.
