@@ -84,8 +84,8 @@ int duplicate(int fd) {
 std::shared_ptr<Segment> Segment::create(std::size_t bytes, bool shared) {
     bytes = at_least_one(bytes);
     auto segment = sparse(bytes, shared);
+    segment->at(0, bytes);  // first: more than the addresses would take all memory
     segment->reserve(0, bytes);
-    segment->at(0, bytes);
     return segment;
 }
 

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from sley.communicator.sharing import HEAPS
 from sley.engine import native
-from sley.engine.memory import HostBytes, allocate
+from sley.engine.memory import HostBytes, allocate, memory_of_machine
 from sley.engine.native import LARGEST
 from sley.engine.types import Array, data_type
 from sley.errors.runtime import R514
@@ -136,7 +136,7 @@ def heap() -> Heap:
 def _most_bytes() -> int:
     text = os.environ.get(HEAP_VARIABLE)
     if not text:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return memory_of_machine()
     found = size_in_bytes(text)
     if found is None:
         raise R514.error(

@@ -46,10 +46,10 @@ def _identity(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-HEAPS = _OfFiles(native.Heap)
+HEAPS = _OfFiles(lambda fd: native.Heap(fd))
 """The heaps of processes of this host, this one's too."""
 
-LIVES = _OfFiles(native.Descriptor)
+LIVES = _OfFiles(lambda fd: native.Descriptor(fd))
 """The signs of life of processes of this host: descriptors that become readable when they end."""
 
 _own_life: list[int] = []

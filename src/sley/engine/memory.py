@@ -43,7 +43,7 @@ def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
         raise R507.error(
             expected=f"{size_bytes:,} bytes of memory for {what}",
             found=str(error) or "less",
-            remedy=_remedy(error),
+            remedy=_remedy(error, size_bytes),
         ) from error
 
 
@@ -56,16 +56,22 @@ _REMEDIES: Mapping[int, str] = {
 }
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, size_bytes: int) -> str:
     """What helps against an error that isn't a lack of memory; empty for other errors."""
     if not isinstance(error, OSError):
         return ""
-    if error.errno == errno.ENOMEM and str(error.strerror).startswith("mmap"):
+    is_of_addresses = error.errno == errno.ENOMEM and str(error.strerror).startswith("mmap")
+    if is_of_addresses and size_bytes <= memory_of_machine():
         return (
             "Raise the limit of the process' addresses (ulimit -v), or of its mappings (sysctl "
             "vm.max_map_count)."
         )
     return _REMEDIES.get(error.errno or 0, "")
+
+
+def memory_of_machine() -> int:
+    """Its bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _check_descriptors(what: str, error: Exception) -> None:
