@@ -96,7 +96,7 @@ def test_a_communicator_holds_one_descriptor_and_few_addresses(
         environ=lambda rank: {"SLEY_HEAP_BYTES": "2048G"},
         enter=partial(limited, files=80 if number < 100 else 1024),
     )
-    for end in begun.ends():
+    for end in begun.ends(within_s=300):
         assert not end.error, end.error
         assert end.value == (1, ranks - 1)
 
