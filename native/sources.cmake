@@ -3,6 +3,7 @@
 set(FABRIC  # the base: memory, connections, the state that ranks share
   fabric/copy.cpp
   fabric/fabric.cpp
+  fabric/heap.cpp
   fabric/segment.cpp)
 set(ENGINE  # the interpreter of plans, and calls in order
   engine/calls.cpp

@@ -6,13 +6,18 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -35,12 +40,29 @@ FabricShape make_shape(const Column<std::int32_t>& fifos, std::int64_t slots,
     return shape;
 }
 
+// An own descriptor of a file that another owner has open.
+class Descriptor {
+public:
+    explicit Descriptor(int fd) : fd_(fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
+        if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "dup");
+    }
+    Descriptor(const Descriptor&) = delete;
+    ~Descriptor() { close(fd_); }
+
+    int fd() const { return fd_; }
+
+private:
+    int fd_;
+};
+
+using Watched = std::vector<std::pair<std::shared_ptr<Descriptor>, std::int32_t>>;
+
 // descriptors: each becomes readable when the process of its rank has ended.
-void watch(Fabric& fabric, std::vector<std::pair<int, std::int32_t>> descriptors) {
+void watch(Fabric& fabric, Watched descriptors) {
     fabric.control().is_dead = [&fabric, descriptors = std::move(descriptors)](std::int32_t rank) {
         if (fabric.has_lost(rank)) return true;
-        for (const auto& [fd, of] : descriptors) {
-            pollfd polled{fd, POLLIN, 0};
+        for (const auto& [one, of] : descriptors) {
+            pollfd polled{one->fd(), POLLIN, 0};
             if (of == rank && poll(&polled, 1, 0) > 0) return true;
         }
         return false;
@@ -58,35 +80,20 @@ bool settle(Fabric& fabric, double timeout_s) {
     return true;
 }
 
+std::vector<std::int32_t> all_ranks(const FabricShape& shape) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(shape.ranks()));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+}
+
 void define_segment(nb::module_& m) {
     nb::class_<Segment>(m, "Segment", "Memory of this process or shared with others.")
         .def_static(
-            "create",
-            [](std::size_t bytes) {
-                return std::make_shared<Segment>(Segment::create(bytes, true));
-            },
-            "bytes"_a, "Shared memory, all zeros; OSError if there is too little.")
-        .def_static(
-            "sparse",
-            [](std::size_t bytes) {
-                return std::make_shared<Segment>(Segment::sparse(bytes, true));
-            },
-            "bytes"_a, "A shared range of addresses, with memory only in reserved parts.")
-        .def_static(
-            "attach",
-            [](int fd, std::size_t bytes, bool writable) {
-                return std::make_shared<Segment>(Segment::attach(fd, bytes, writable));
-            },
-            "fd"_a, "bytes"_a, "writable"_a = true,
-            "The segment that another process shares by a descriptor, which stays the caller's.")
-        .def("reserve", &Segment::reserve, "offset"_a, "bytes"_a,
-             "Allocates memory for a range of a sparse segment; OSError if there is none.")
-        .def("release", &Segment::release, "offset"_a, "bytes"_a,
-             "Frees the memory of a range of a sparse segment.")
-        .def(
-            "announce",
-            [](Segment& self) { announce(*reinterpret_cast<RankState*>(self.data())); },
-            "Lets other processes find this one's memory; the segment must be a rank's.")
+            "create", [](std::size_t bytes) { return Segment::create(bytes, true); }, "bytes"_a,
+            "Shared memory, all zeros; OSError if there is too little.")
+        .def_static("attach", &Segment::attach, "fd"_a, "bytes"_a,
+                    "The segment that another process shares by a descriptor, which stays the "
+                    "caller's.")
         .def_prop_ro("size", &Segment::size, "In bytes.")
         .def_prop_ro("fd", &Segment::fd, "The descriptor to share it by; -1 if it isn't shared.")
         .def_prop_ro(
@@ -98,45 +105,77 @@ void define_segment(nb::module_& m) {
             "The memory as a NumPy array, which keeps the segment alive.");
 }
 
+void define_heap(nb::module_& m) {
+    nb::class_<Descriptor>(m, "Descriptor", nb::is_weak_referenceable(),
+                           "A duplicate of a descriptor, closed with its last user.")
+        .def(nb::init<int>(), "fd"_a);
+    nb::class_<Heap>(m, "Heap", nb::is_weak_referenceable(),
+                     "Memory of a process that the others of its host read in place. It grows by "
+                     "parts, which each process maps when it first uses them.")
+        .def(nb::init<>(), "This process' own; OSError.")
+        .def(nb::init<int>(), "fd"_a,
+             "Another process', by its descriptor, which stays the caller's.")
+        .def("grow", &Heap::grow, "bytes"_a,
+             "Adds a part, without memory, and returns its offset; OSError if there are no "
+             "addresses left.")
+        .def(
+            "address",
+            [](Heap& self, std::uint64_t offset, std::size_t bytes) {
+                return reinterpret_cast<std::uint64_t>(self.at(offset, bytes));
+            },
+            "offset"_a, "bytes"_a, "The address of a range of one part; 0 if it can't be mapped.")
+        .def("reserve", &Heap::reserve, "offset"_a, "bytes"_a,
+             "Allocates memory for a range; OSError if there is none.")
+        .def("release", &Heap::release, "offset"_a, "bytes"_a, "Frees the memory of a range.")
+        .def_prop_ro("fd", &Heap::fd, "The descriptor to share it by.");
+}
+
 void define_fabrics(nb::module_& m) {
     nb::class_<FabricShape>(m, "FabricShape", "The layout of the memory of a job's ranks.")
         .def_static("create", &make_shape, "fifos"_a, "slots"_a, "slot_bytes"_a, "envelopes"_a,
                     "fifos: the number of connections that each rank may send on. ValueError for a "
                     "shape without room, MemoryError for one whose bytes overflow.")
-        .def("bytes_of", &FabricShape::bytes_of, "rank"_a, "The bytes of a rank's memory.")
+        .def("bytes_of", &FabricShape::bytes_of, "ranks"_a,
+             "The bytes of some ranks' memory, side by side in one segment.")
         .def_prop_ro(
-            "fifo_bytes", [](const FabricShape& self) { return self.fifo.bytes(); },
-            "The bytes of a connection.")
-        .def_prop_ro("bytes", &Fabric::bytes_side_by_side,
-                     "The bytes of all ranks' memory, side by side in one segment.");
+            "bytes", [](const FabricShape& self) { return self.bytes_of(all_ranks(self)); },
+            "The bytes of all ranks' memory, side by side in one segment.");
 
-    using Segments = std::vector<std::optional<std::shared_ptr<Segment>>>;
+    using SharedHeaps = std::vector<std::optional<std::shared_ptr<Heap>>>;
     nb::class_<Fabric>(m, "Fabric",
                        "The memory and connections of all ranks, as one rank sees them.")
         .def_static(
             "side_by_side",
             [](const FabricShape& shape, const std::shared_ptr<Segment>& segment,
                std::int32_t rank) {
-                if (segment->size() < Fabric::bytes_side_by_side(shape)) {
+                const auto all = all_ranks(shape);
+                if (segment->size() < shape.bytes_of(all)) {
                     throw std::invalid_argument("a segment too small for the fabric");
                 }
-                return std::make_shared<Fabric>(shape, rank, Fabric::side_by_side(shape, segment),
-                                                std::vector<Region>{});
+                auto regions = Fabric::side_by_side(shape, segment, all);
+                return std::make_shared<Fabric>(shape, rank, std::move(regions), Heaps{});
             },
             "shape"_a, "segment"_a, "rank"_a, "A fabric with all ranks' memory in one segment.")
         .def_static(
             "join",
-            [](const FabricShape& shape, const Segments& memory, const Segments& heaps,
-               std::int32_t rank) {
-                const auto regions = [](const Segments& segments) {
-                    std::vector<Region> found;
-                    for (const auto& s : segments) found.push_back({s.value_or(nullptr), 0});
-                    return found;
-                };
-                return std::make_shared<Fabric>(shape, rank, regions(memory), regions(heaps));
+            [](const FabricShape& shape, int fd, const SharedHeaps& heaps, std::int32_t rank) {
+                std::vector<std::int32_t> local;
+                Heaps found;
+                for (const auto& heap : heaps) {
+                    found.push_back(heap.value_or(nullptr));
+                    if (heap) local.push_back(static_cast<std::int32_t>(found.size()) - 1);
+                }
+                const auto segment = Segment::attach_sparse(fd, true);
+                segment->grow(shape.bytes_of(local));
+                auto regions = Fabric::side_by_side(shape, segment, local);
+                return std::make_shared<Fabric>(shape, rank, std::move(regions), std::move(found));
             },
-            "shape"_a, "memory"_a, "heaps"_a, "rank"_a,
-            "A fabric with a segment for every rank of this host, None for ranks of others.")
+            "shape"_a, "fd"_a, "heaps"_a, "rank"_a,
+            "A fabric with the memory of this host's ranks in one file, which stays the caller's. "
+            "heaps: of every rank of this host, None for ranks of others.")
+        .def(
+            "announce", [](Fabric& self) { announce(self.state(self.rank())); },
+            "Lets other processes find this one's memory.")
         .def_prop_ro(
             "ranks", [](const Fabric& self) { return self.shape().ranks(); },
             "The number of ranks.")
@@ -200,6 +239,7 @@ void define_fabrics(nb::module_& m) {
 
 void define_fabric(nb::module_& m) {
     define_segment(m);
+    define_heap(m);
     define_fabrics(m);
 }
 

@@ -175,12 +175,20 @@ Outcome Calls::run(const Runner& runner, const Call& call, double timeout_s,
 std::shared_ptr<Ticket> Calls::submit(const Runner& runner, const Call& call, double timeout_s) {
     runner.check(call);
     auto ticket = std::make_shared<Ticket>();
+    bool can_run = false;
     {
         const std::lock_guard lock(mutex_);
-        tasks_.push_back({++asked_, runner, call, timeout_s, ticket});
-        start();
+        can_run = start();
+        if (can_run) tasks_.push_back({++asked_, runner, call, timeout_s, ticket});
     }
-    changed_.notify_all();
+    if (can_run) {
+        changed_.notify_all();
+    } else {
+        fabric_->control().fail(Failure::kNoThread, fabric_->rank());
+        Outcome outcome;
+        outcome.status = Status::kAborted;
+        ticket->end(std::move(outcome));
+    }
     return ticket;
 }
 
@@ -237,8 +245,14 @@ void Calls::agree(Choice& choice, double timeout_s) {
     }
 }
 
-void Calls::start() {
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+bool Calls::start() {
+    if (thread_.joinable()) return true;
+    try {
+        thread_ = std::thread([this] { serve(); });
+    } catch (const std::system_error&) {
+        return false;
+    }
+    return true;
 }
 
 void Calls::end_turn() {

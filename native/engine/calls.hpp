@@ -61,7 +61,8 @@ public:
     // The call has no record: the runner's is its. Throws what `Engine::check` does.
     Outcome run(const Runner& runner, const Call& call, double timeout_s,
                 std::int64_t iterations = 1);
-    // Runs a call in the thread. Its memory must stay until the ticket has ended.
+    // Runs a call in the thread. Its memory must stay until the ticket has ended. Fails for all ranks
+    // if there is no thread.
     std::shared_ptr<Ticket> submit(const Runner& runner, const Call& call, double timeout_s);
     // Runs submitted calls up to one in the caller's thread, as far as the other has not begun them:
     // two changes of threads take longer than a small call.
@@ -78,7 +79,7 @@ private:
 
     static inline thread_local const Calls* ending = nullptr;
 
-    void start();  // the thread, with the lock held
+    bool start();  // the thread, with the lock held; false if the system has none
     void serve();
     std::optional<Task> take_next(const Ticket& last);
     void finish(Task& task);

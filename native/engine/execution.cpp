@@ -215,7 +215,11 @@ bool Execution::perform(const Instruction& in, std::int64_t tile) {
         if (place == kInProcess) {
             incoming = {nullptr, from.src, message.where & ~kInProcess};
         } else {
-            incoming.data = fabric_.resolve(from.src, message.where);
+            incoming.data = from.fifo->find(message.where);
+            if (!incoming.data) {
+                incoming.data = fabric_.resolve(from.src, message.where, message.bytes);
+            }
+            if (!incoming.data) return fail_without_memory();
         }
     }
     if (in.send >= 0) {
@@ -249,6 +253,7 @@ bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& i
         }
     }
     const auto slot = sender.take_slot(most_bytes_);
+    if (slot == FifoSender::kNoSlot) return fail_without_memory();
     if (!work(in, tile, incoming, sender.data(slot))) return false;
     forget_overwritten(in, tile);
     if (in.payload >= 0) {
@@ -257,6 +262,12 @@ bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& i
     }
     sender.publish({sender.where(slot), bytes, signature_});
     return true;
+}
+
+bool Execution::fail_without_memory() {
+    fabric_.control().fail(Failure::kNoMemory, fabric_.rank());
+    has_failed_ = true;
+    return false;
 }
 
 void Execution::publish_pulled(const Instruction& in, std::int64_t tile, std::uint32_t bytes) {
@@ -348,9 +359,7 @@ bool Execution::work_varying(const Instruction& in, std::int64_t tile, const std
         try {
             return varying_->pass_lengths(in, message, slot);
         } catch (const std::exception&) {  // of vectors: no memory, or too long
-            fabric_.control().fail(Failure::kNoMemory, fabric_.rank());
-            has_failed_ = true;
-            return false;
+            return fail_without_memory();
         }
     }
     std::size_t offset = 0;

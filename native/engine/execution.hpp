@@ -138,6 +138,7 @@ private:
     bool has_been_read(const Instruction& in, std::int64_t tile);
 
     bool send(const Instruction& in, std::int64_t tile, const Incoming& message);
+    bool fail_without_memory();  // returns false
     void publish_pulled(const Instruction& in, std::int64_t tile, std::uint32_t bytes);
     const Staged* find_staged(const Instruction& in, std::int64_t tile) const;
     std::size_t staged_index(std::int32_t payload, std::int64_t tile) const;

@@ -18,9 +18,10 @@ namespace sley {
 // communicator. kCut: the network no longer reaches it. kNoMemory: it has none for a call. kGaveUp:
 // it was interrupted or aborted. kUnreadable: memory of its call can't be read. kMisfit: a chunk came
 // there to a place of another count. kStalled: it gave up, since no rank moved. kStill: others gave
-// up, since it neither moved nor waited.
+// up, since it neither moved nor waited. kNoThread: it has none for asynchronous calls.
 enum class Failure : std::int32_t {
-    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit, kStill
+    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable, kMisfit, kStill,
+    kNoThread
 };
 
 // `CallRecord::count` of a call of varying counts.

@@ -1,9 +1,11 @@
 // The layout of a fabric, and the ends of its connections.
 #include "fabric/fabric.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 
 #include "fabric/copy.hpp"
 
@@ -14,8 +16,9 @@ namespace {
 std::vector<Region> with_copies(const FabricShape& shape, std::vector<Region> memory) {
     for (std::size_t r = 0; r < memory.size(); ++r) {
         if (memory[r].segment) continue;
-        const auto bytes = shape.bytes_of(static_cast<std::int32_t>(r));
-        memory[r] = {std::make_shared<Segment>(Segment::sparse(bytes, false)), 0};
+        const auto rank = static_cast<std::int32_t>(r);
+        const auto copy = Segment::sparse(shape.bytes_of({rank}), false);
+        memory[r] = Fabric::side_by_side(shape, copy, {rank})[r];
     }
     return memory;
 }
@@ -29,12 +32,26 @@ std::vector<bool> without_segment(const std::vector<Region>& memory) {
 std::vector<RankState*> states_of(const std::vector<Region>& memory) {
     std::vector<RankState*> states;
     for (const auto& region : memory) {
-        states.push_back(reinterpret_cast<RankState*>(region.data()));
+        region.segment->reserve(region.state, sizeof(RankState));
+        auto* state = region.segment->at(region.state, sizeof(RankState));
+        states.push_back(reinterpret_cast<RankState*>(state));
     }
     return states;
 }
 
+unsigned bits_of(std::size_t most) {
+    unsigned bits = 0;
+    while (most >> bits) ++bits;
+    return bits;
+}
+
 }  // namespace
+
+std::size_t FabricShape::bytes_of(const std::vector<std::int32_t>& some) const {
+    std::size_t bytes = 0;
+    for (const auto rank : some) bytes += sizeof(RankState) + fifos_bytes(rank);
+    return bytes;
+}
 
 void FabricShape::check() const {
     if (fifos.empty() || fifo.slots < 1 || fifo.slot_bytes < 1 || fifo.envelopes < 1) {
@@ -49,58 +66,89 @@ void FabricShape::check() const {
         all += one * count;
     }
     if (all > kMost) throw std::bad_alloc();
+    const auto most = *std::max_element(fifos.begin(), fifos.end());
+    if (bits_of(fifo.bytes()) + bits_of(static_cast<std::size_t>(most)) > kWhereBits) {
+        throw std::bad_alloc();
+    }
 }
 
-Fabric::Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory,
-               std::vector<Region> heaps)
+Fabric::Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory, Heaps heaps)
     : shape_(std::move(shape)),
+      ranks_(static_cast<std::size_t>(shape_.ranks())),
+      shift_(bits_of(shape_.fifo.bytes())),
+      mask_((std::uint64_t{1} << shift_) - 1),
       memory_(with_copies(shape_, memory)),
+      fifos_(nullptr, &std::free),
       heaps_(std::move(heaps)),
       remote_(without_segment(memory)),
       control_(rank, states_of(memory_), local_ranks() < shape_.ranks()),
       ways_(control_) {
     heaps_.resize(memory_.size());
-}
-
-std::size_t Fabric::bytes_side_by_side(const FabricShape& shape) {
-    std::size_t bytes = 0;
-    for (std::int32_t r = 0; r < shape.ranks(); ++r) bytes += shape.bytes_of(r);
-    return bytes;
+    const auto most = *std::max_element(shape_.fifos.begin(), shape_.fifos.end());
+    const auto count = std::max<std::size_t>(number(0, most), 1);
+    // Not a vector, which would write to all of it.
+    auto* zeros = static_cast<std::atomic<std::byte*>*>(std::calloc(count, sizeof *fifos_.get()));
+    if (!zeros) throw std::bad_alloc();
+    fifos_.reset(zeros);
 }
 
 std::vector<Region> Fabric::side_by_side(const FabricShape& shape,
-                                         const std::shared_ptr<Segment>& segment) {
-    std::vector<Region> regions;
-    std::size_t offset = 0;
-    for (std::int32_t r = 0; r < shape.ranks(); ++r) {
-        regions.push_back({segment, offset});
-        offset += shape.bytes_of(r);
+                                         const std::shared_ptr<Segment>& segment,
+                                         const std::vector<std::int32_t>& some) {
+    std::vector<Region> regions(static_cast<std::size_t>(shape.ranks()));
+    std::size_t state = 0, fifos = some.size() * sizeof(RankState);
+    for (const auto rank : some) {
+        regions[static_cast<std::size_t>(rank)] = {segment, state, fifos};
+        state += sizeof(RankState);
+        fifos += shape.fifos_bytes(rank);
     }
     return regions;
 }
 
-std::size_t Fabric::number(std::int32_t src, std::int32_t index) const {
-    const auto ranks = static_cast<std::size_t>(shape_.ranks());
-    return static_cast<std::size_t>(index) * ranks + static_cast<std::size_t>(src);
+std::byte* Fabric::map(std::int32_t src, std::int32_t index) {
+    const auto& region = memory_[static_cast<std::size_t>(src)];
+    const auto bytes = shape_.fifo.bytes();
+    auto* memory = region.segment->at(region.fifos + static_cast<std::size_t>(index) * bytes, bytes);
+    fifos_[number(src, index)].store(memory, std::memory_order_release);
+    return memory;
 }
 
-FifoMemory Fabric::fifo(std::int32_t src, std::int32_t index) const {
-    const auto start = shape_.offset(index);
-    std::byte* data = memory_[static_cast<std::size_t>(src)].data() + start;
+std::byte* Fabric::try_map(std::int32_t src, std::int32_t index) noexcept {
+    try {
+        return map(src, index);
+    } catch (const std::exception&) {
+        return nullptr;
+    }
+}
+
+FifoMemory Fabric::fifo(std::int32_t src, std::int32_t index) {
+    std::byte* data = map(src, index);
+    const auto& region = memory_[static_cast<std::size_t>(src)];
     const auto slots = shape_.fifo.slots_offset();
     return {reinterpret_cast<FifoCounters*>(data),
-            reinterpret_cast<Envelope*>(data + sizeof(FifoCounters)), data + slots, start + slots,
-            shape_.fifo};
+            reinterpret_cast<Envelope*>(data + sizeof(FifoCounters)),
+            data + slots,
+            static_cast<std::uint64_t>(index) << shift_ | slots,
+            shape_.fifo,
+            region.segment.get(),
+            region.fifos + static_cast<std::size_t>(index) * shape_.fifo.bytes() + slots};
 }
 
-// Both ends reserve the connection's memory: either may come first.
+// Both ends reserve the memory of a connection's counters and envelopes: either may come first.
 void Fabric::reserve(std::int32_t src, std::int32_t index) {
     if (src < 0 || src >= shape_.ranks() || index < 0 ||
         index >= shape_.fifos[static_cast<std::size_t>(src)]) {
         throw std::invalid_argument("a connection that the fabric doesn't have");
     }
     const auto& region = memory_[static_cast<std::size_t>(src)];
-    region.segment->reserve(region.offset + shape_.offset(index), shape_.fifo.bytes());
+    const auto offset = region.fifos + static_cast<std::size_t>(index) * shape_.fifo.bytes();
+    try {
+        region.segment->reserve(offset, shape_.fifo.slots_offset());
+        map(src, index);
+    } catch (const std::system_error&) {
+        control_.fail(Failure::kNoMemory, rank());  // otherwise the other end waits for this one
+        throw;
+    }
 }
 
 FifoSender& Fabric::sender(std::int32_t dst, std::int32_t index) {
@@ -130,15 +178,6 @@ bool Fabric::reads_others() const {
         if (!is_remote(r) && !can_read(state(r))) return false;
     }
     return true;
-}
-
-std::uint64_t Fabric::in_heap(const std::byte* data, std::size_t bytes) const {
-    const auto& heap = heaps_[static_cast<std::size_t>(rank())];
-    if (!heap.segment || data < heap.data() ||
-        data + bytes > heap.segment->data() + heap.segment->size()) {
-        return 0;
-    }
-    return kInHeap | static_cast<std::uint64_t>(data - heap.data());
 }
 
 }  // namespace sley

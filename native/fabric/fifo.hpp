@@ -13,10 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "fabric/bell.hpp"
+#include "fabric/segment.hpp"
 
 namespace sley {
 
@@ -31,9 +33,10 @@ inline const std::memory_order kPublish =
 constexpr std::memory_order kPublish = std::memory_order_release;
 #endif
 
-// Bits of `where`, which else is an offset in the sender's segment: an offset in its heap, or an
-// address in its process.
+// Bits of `where`, which else is a connection of the sender and an offset in its memory
+// (`Fabric::resolve`): an offset in its heap, or an address in its process.
 constexpr std::uint64_t kInHeap = std::uint64_t{1} << 63, kInProcess = std::uint64_t{1} << 62;
+constexpr unsigned kWhereBits = 62;  // the others
 
 struct alignas(kCacheLine) Envelope {
     std::atomic<std::uint64_t> sequence;  // the message's number + 1, once it is published
@@ -90,8 +93,11 @@ struct FifoMemory {
     FifoCounters* counters = nullptr;
     Envelope* envelopes = nullptr;
     std::byte* slots = nullptr;
-    std::uint64_t slots_where = 0;  // of the first slot in the sender's segment
+    std::uint64_t slots_where = 0;  // of the first slot
     FifoShape shape;
+    // Where the sender allocates memory for the slots that it uses; they have it without a segment.
+    Segment* segment = nullptr;
+    std::size_t slots_offset = 0;
 };
 
 struct Message {
@@ -105,13 +111,16 @@ struct Message {
 // suffice. Where no slot is free, a small message follows the last one in its slot.
 class FifoSender {
 public:
+    static constexpr auto kNoSlot = ~std::size_t{0};
+
     FifoSender(const FifoMemory& memory, Bell& receiver)
         : memory_(memory),
           receiver_(receiver),
           turns_(static_cast<std::size_t>(std::max(memory.shape.slots, memory.shape.envelopes))),
           stride_(memory.shape.stride()),
           wanted_(stride_),
-          uses_(static_cast<std::size_t>(memory.shape.slots)) {}
+          uses_(static_cast<std::size_t>(memory.shape.slots)),
+          allocated_(static_cast<std::size_t>(memory.shape.slots)) {}
 
     // Divides the memory into slots of at least so many bytes: fewer than the shape's, or these. As
     // long as one of the old slots is in use, no message has a slot.
@@ -138,12 +147,15 @@ public:
         return has_envelope() && has_turn(limit) && is_divided() && find_slot(bytes) < uses_.size();
     }
 
-    // Takes room in a slot for the next message; after `has_slot`.
+    // Takes room in a slot for the next message; after `has_slot`. kNoSlot if the system has no
+    // memory for it.
     std::size_t take_slot(std::size_t bytes) {
         const auto slot = find_slot(bytes);
         auto& use = uses_[slot];
-        use.begin = is_free(use) ? 0 : use.end;
-        use.end = use.begin + whole_lines(bytes);
+        const auto begin = is_free(use) ? 0 : use.end;
+        if (begin + bytes > use.allocated && !allocate(slot, begin + bytes)) return kNoSlot;
+        use.begin = begin;
+        use.end = begin + whole_lines(bytes);
         use.taken = true;
         use.number = next_;
         last_ = slot;
@@ -186,11 +198,11 @@ public:
 
 private:
     // The last message that took a slot, where it is there, and the messages of other connections
-    // that point to it.
+    // that point to it. allocated: the slot has memory up to there.
     struct Use {
         std::uint64_t number = 0;
         bool taken = false;
-        std::size_t begin = 0, end = 0;
+        std::size_t begin = 0, end = 0, allocated = 0;
         std::vector<std::pair<FifoSender*, std::uint64_t>> shared;
     };
 
@@ -223,6 +235,32 @@ private:
         return true;
     }
 
+    // Allocates memory of a slot up to `end`, at least twice as much as it has.
+    bool allocate(std::size_t slot, std::size_t end) {
+        auto& allocated = uses_[slot].allocated;
+        const auto most = std::min(stride_, std::max(end, 2 * allocated));
+        if (memory_.segment) {
+            try {
+                allocate_range(slot * stride_ + allocated, slot * stride_ + most);
+            } catch (const std::system_error&) {
+                return false;
+            }
+        }
+        allocated = most;
+        return true;
+    }
+
+    // The slots of the shape remember what they have, however the memory is divided.
+    void allocate_range(std::size_t begin, std::size_t end) {
+        const auto unit = memory_.shape.stride();
+        for (auto u = begin / unit; u * unit < end; ++u) {
+            const auto old = u * unit + allocated_[u], upto = std::min(end, (u + 1) * unit);
+            if (upto <= old) continue;
+            memory_.segment->reserve(memory_.slots_offset + old, upto - old);
+            allocated_[u] = upto - u * unit;
+        }
+    }
+
     // The first free slot: the one used last is still in the cache. Or else the last one, if it has
     // room behind its messages.
     std::size_t find_slot(std::size_t bytes) {
@@ -245,13 +283,15 @@ private:
     std::vector<std::uint64_t> turns_;  // the numbers of the last staged messages
     std::size_t stride_, wanted_;  // bytes of a slot, now and after the last `divide`
     std::vector<Use> uses_;
+    std::vector<std::size_t> allocated_;  // bytes of the shape's slots, from their start on
     std::size_t last_ = 0;  // the slot of the last staged message
 };
 
 // The receiving end, which rings the sender's bell.
 class FifoReceiver {
 public:
-    FifoReceiver(const FifoMemory& memory, Bell& sender) : memory_(memory), sender_(sender) {}
+    FifoReceiver(const FifoMemory& memory, Bell& sender)
+        : memory_(memory), sender_(sender), slots_bytes_(memory.shape.slots_bytes()) {}
 
     bool has_message() const {
         return envelope().sequence.load(std::memory_order_acquire) == next_ + 1;
@@ -260,6 +300,12 @@ public:
     Message message() const {
         const Envelope& e = envelope();
         return {e.where, e.bytes, e.signature};
+    }
+
+    // The address of data in a slot of this connection; null for data that are elsewhere.
+    const std::byte* find(std::uint64_t where) const {
+        const auto offset = where - memory_.slots_where;
+        return offset < slots_bytes_ ? memory_.slots + offset : nullptr;
     }
 
     void release() {
@@ -274,6 +320,7 @@ private:
 
     FifoMemory memory_;
     Bell& sender_;
+    std::size_t slots_bytes_;
     std::uint64_t next_ = 0;
 };
 

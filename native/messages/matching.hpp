@@ -55,8 +55,7 @@ private:
         std::unique_ptr<std::byte[]> data;
     };
     struct Peer {
-        Peer(Fabric& fabric, std::int32_t rank)
-            : outgoing(rank, fabric.shape().fifo, fabric.is_remote(rank)), incoming(fabric, rank) {}
+        Peer(Fabric& fabric, std::int32_t rank) : outgoing(fabric, rank), incoming(fabric, rank) {}
 
         Outgoing outgoing;
         Incoming incoming;

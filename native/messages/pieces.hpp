@@ -22,7 +22,7 @@ struct Header {
 // The sends to a rank, in the order of posting.
 class Outgoing {
 public:
-    Outgoing(std::int32_t dst, const FifoShape& shape, bool is_remote);
+    Outgoing(Fabric& fabric, std::int32_t dst);
 
     bool is_open() const { return sender_ != nullptr; }
     void open(FifoSender& sender) { sender_ = &sender; }
@@ -44,9 +44,8 @@ private:
         return !pulled_.empty() && !sender_->has_consumed(pulled_.first()->last_piece);
     }
 
+    Fabric& fabric_;
     std::int32_t dst_;
-    bool is_remote_;  // on another host
-    FifoShape shape_;
     std::int64_t slot_bytes_;
     FifoSender* sender_ = nullptr;
     OperationList sends_;

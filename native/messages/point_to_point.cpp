@@ -117,11 +117,18 @@ bool PointToPoint::test(Ticket& ticket) {
     return ticket.is_done();
 }
 
-// Everything that can throw comes before the operation is posted.
+// Everything that can throw comes before the operation is posted. One without memory or a thread
+// fails for all ranks, and aborts.
 void PointToPoint::start(Operation& operation) {
-    matching_.open(operation);
-    const bool may_need_thread = (operation.ticket || has_remote()) && !is_closed_;
-    if (may_need_thread && !thread_.joinable()) thread_ = std::thread([this] { run(); });
+    auto lack = Failure::kNoMemory;
+    try {
+        matching_.open(operation);
+        lack = Failure::kNoThread;
+        const bool may_need_thread = (operation.ticket || has_remote()) && !is_closed_;
+        if (may_need_thread && !thread_.joinable()) thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error&) {
+        fabric_->control().fail(lack, fabric_->rank());
+    }
     matching_.post(operation);
 }
 

@@ -136,7 +136,8 @@ void Pump::post_message(Peer& peer, Outgoing& out) {
     header.bytes = envelope.bytes;
     header.signature = envelope.signature;
     header.number = out.next++;
-    wire_->post(peer.rank, header, fabric_.resolve(fabric_.rank(), envelope.where));
+    const auto* data = fabric_.resolve(fabric_.rank(), envelope.where, envelope.bytes);
+    wire_->post(peer.rank, header, data);
 }
 
 // Posts one message of each connection in turn, so that none waits for all messages of another.

@@ -3,6 +3,7 @@ rank."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from sley.communicator import Communicator, Settings
 from sley.communicator.calls import describe_record, record_of
 from sley.communicator.failures import Failure, Failures
+from sley.communicator.heap import empty
 from sley.engine.outcomes import Status
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
@@ -320,11 +322,18 @@ def test_a_rank_without_memory_is_named_on_all() -> None:
     assert "rank 1 has too little" in ends[0].error
 
 
-def few_addresses(rank: int) -> None:
+def small_files(_: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+
+def no_nameless_files(rank: int) -> None:
+    """As a container's seccomp filter may refuse them."""
+
+    def refuse(*_: Any) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
     if rank == 1:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        room = pages * resource.getpagesize() + (8 << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+        os.memfd_create = refuse
 
 
 def few_descriptors(free: int, rank: int) -> None:
@@ -344,10 +353,11 @@ def meets(comm: Communicator) -> None:
 @pytest.mark.parametrize(
     ("enter", "code", "words"),
     [
-        (few_addresses, "R507", "bytes of addresses for"),
+        (no_nameless_files, "R507", "seccomp"),
         (partial(few_descriptors, 1), "N610", "a local socket"),
         (partial(few_descriptors, 3), "N610", "a descriptor for the heap"),
-        (partial(few_descriptors, 9), "N610", "a descriptor for another rank's memory"),
+        (partial(few_descriptors, 4), "N610", "a descriptor for a pipe"),
+        (partial(few_descriptors, 12), "N610", "a descriptor for another process' memory"),
     ],
 )
 def test_a_rank_without_memory_at_the_start_tells_the_others(
@@ -361,6 +371,75 @@ def test_a_rank_without_memory_at_the_start_tells_the_others(
         assert code in end.error
         assert "rank 1" in end.error
         assert end.seconds < QUICK_S
+
+
+def test_a_limit_of_the_sizes_of_files_is_named() -> None:
+    (end,) = start(1, meets, enter=small_files).ends()
+    assert "R507" in end.error
+    assert "ftruncate: File too large" in end.error
+    assert "ulimit -f" in end.error
+
+
+def few_addresses(room: int) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + room
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def has_no_room_for(comm: Communicator, what: str) -> None:
+    data = np.zeros(32 << 20, np.uint8)
+    if what == "heaps":
+        comm.broadcast(data)  # makes the connections
+        data = empty(32 << 20, "uint8") if comm.rank == 0 else data
+    if comm.rank == 1:
+        few_addresses(1 << 20)
+    if what == "heaps":  # rank 0's data are pulled
+        comm.broadcast(data)
+    elif what == "messages":
+        comm.send(data, 0) if comm.rank else comm.recv(data, 1)
+    else:
+        comm.all_reduce(data)
+
+
+@pytest.mark.parametrize("what", ["connections", "messages", "heaps"])
+def test_a_rank_without_addresses_in_a_call_is_named_on_all(what: str) -> None:
+    ends = start(2, has_no_room_for, what).ends()
+    assert "N625" in ends[0].error
+    assert "rank 1 has too little" in ends[0].error
+    assert ("R507" if what == "connections" else "N625") in ends[1].error
+    assert "ulimit -v" in ends[1].error
+    assert max(end.seconds for end in ends) < QUICK_S
+
+
+def has_no_thread(comm: Communicator, makes: str) -> None:
+    if comm.rank == 1:
+        os.setuid(SOMEBODY)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    data = np.zeros(1000)
+    other = 1 - comm.rank
+    if makes == "call":
+        work = comm.all_reduce(data, async_op=True)
+    else:
+        work = comm.recv(data, other, async_op=True)
+    try:
+        work.wait()
+    finally:
+        with pytest.raises(SleyError, match="N630"):
+            comm.all_reduce(data)
+
+
+SOMEBODY = 54321
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody without processes")
+@pytest.mark.parametrize("makes", ["call", "message"])
+def test_a_rank_without_a_thread_is_named_on_all(makes: str) -> None:
+    ends = start(2, has_no_thread, makes).ends()
+    coded(ends, "N625")
+    assert "this rank can't start one" in ends[1].error
+    assert "ulimit -u" in ends[1].error
+    assert "rank 1 can't start one" in ends[0].error
+    assert max(end.seconds for end in ends) < QUICK_S
 
 
 def dies_among_many(comm: Communicator) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley.communicator.heap import Heap, heap
+from sley.communicator.heap import Heap, _most_bytes, heap
 from sley.errors import SleyError
 
 MIB = 1 << 20
@@ -45,6 +47,47 @@ def test_blocks_never_overlap_and_all_come_back(steps: list[tuple[bool, int]]) -
     assert own.empty(4 * MIB).nbytes == 4 * MIB
 
 
+@pytest.mark.parametrize("text", ["a lot", "-1", "0", "1.5G"])
+def test_a_size_of_the_heap_that_is_none_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLEY_HEAP_BYTES", text)
+    with pytest.raises(SleyError, match="R514"):
+        _most_bytes()
+
+
+def test_the_arrays_of_a_heap_take_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEY_HEAP_BYTES", "3M")
+    own = Heap(_most_bytes())
+    kept = own.empty(2 * MIB)
+    with pytest.raises(SleyError, match=r"2,097,152 of 3,145,728 bytes are taken.*HEAP_BYTES"):
+        own.empty(2 * MIB)
+    del kept
+    assert own.empty(3 * MIB).nbytes == 3 * MIB
+
+
+def test_a_heap_takes_addresses_as_it_grows_and_few_where_they_are_limited() -> None:
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        return
+    status = 1
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        room = pages * os.sysconf("SC_PAGE_SIZE") + 700 * MIB
+        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+        own = Heap(1 << 50)
+        held = [own.empty(100 * MIB) for _ in range(6)]  # parts of 100 MB, 100, 200, and smaller
+        for number, array in enumerate(held):
+            array[:1000] = number
+        assert all((array[:1000] == number).all() for number, array in enumerate(held))
+        with pytest.raises(SleyError, match="R507"):
+            own.empty(100 * MIB)
+        status = 0
+    finally:
+        os._exit(status)
+
+
 def test_a_view_keeps_its_memory() -> None:
     own = Heap(MIB)
     view = own.empty(MIB)[10:20]
@@ -61,7 +104,7 @@ def test_memory_that_came_back_is_given_to_the_system() -> None:
     array[:] = 1
 
     def used() -> int:
-        return os.fstat(own.segment.fd).st_blocks * 512
+        return os.fstat(own.file.fd).st_blocks * 512
 
     assert used() >= 128 * MIB
     del array

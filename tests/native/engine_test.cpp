@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -105,12 +106,13 @@ std::vector<Connection> all_wires(std::int32_t ranks) {
 std::vector<std::shared_ptr<Fabric>> views(std::int32_t ranks, std::int32_t fifos, Room room) {
     FabricShape shape{std::vector<std::int32_t>(static_cast<std::size_t>(ranks), fifos),
                       {room.slots, room.slot_bytes, room.slots}};
-    auto segment =
-        std::make_shared<Segment>(Segment::create(Fabric::bytes_side_by_side(shape), false));
+    std::vector<std::int32_t> all(static_cast<std::size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    const auto segment = Segment::create(shape.bytes_of(all), false);
+    const auto regions = Fabric::side_by_side(shape, segment, all);
     std::vector<std::shared_ptr<Fabric>> fabrics;
-    for (std::int32_t r = 0; r < ranks; ++r) {
-        fabrics.push_back(std::make_shared<Fabric>(shape, r, Fabric::side_by_side(shape, segment),
-                                                   std::vector<Region>{}));
+    for (const auto r : all) {
+        fabrics.push_back(std::make_shared<Fabric>(shape, r, regions, Heaps{}));
     }
     return fabrics;
 }

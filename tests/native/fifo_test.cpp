@@ -1,5 +1,7 @@
 // A connection's sender: how many messages it stages, and which slots it may use again.
 // Exits with 1 at the first difference.
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +9,7 @@
 
 #include "fabric/bell.hpp"
 #include "fabric/fifo.hpp"
+#include "fabric/segment.hpp"
 
 namespace {
 
@@ -139,9 +142,43 @@ void check_divided_slots() {
            "smaller slots don't follow one another");
 }
 
+// A slot gets memory as far as messages use it, and the memory stays when slots are divided anew.
+// Where there is none, no message takes the slot.
+void check_memory_of_slots() {
+    constexpr FifoShape kLarge{2, 1 << 16, 8};
+    constexpr std::size_t kPages = 1 << 14;
+    const auto segment = Segment::sparse(2 << 16, true);
+    const auto has_bytes = [&] {
+        struct stat status;
+        fstat(segment->fd(), &status);
+        return static_cast<std::size_t>(status.st_blocks) * 512;
+    };
+    Connection c(kLarge);
+    c.memory.segment = segment.get();
+    FifoSender sender(c.memory, c.bell);
+    sender.take_slot(kSmall);
+    expect(has_bytes() > 0 && has_bytes() <= kPages, "a small message takes a slot's memory");
+    sender.publish({0, 0, 0});
+    c.receiver.release();
+    sender.take_slot(1 << 16);
+    sender.publish({0, 0, 0});
+    c.receiver.release();
+    expect(has_bytes() == 1 << 16, "a large message has less than its slot, or more");
+    sender.divide(2 << 16);
+    expect(sender.has_slot(1, 2 << 16), "slots are not divided anew");
+    c.memory.segment->release(0, kPages);
+    expect(sender.take_slot(2 << 16) == 0, "a slot has no memory");
+    expect(has_bytes() == (2 << 16) - kPages, "memory that a slot had was asked for again");
+
+    c.memory.slots_offset = 2 << 16;  // beyond the segment's end
+    FifoSender starved(c.memory, c.bell);
+    expect(starved.take_slot(kSmall) == FifoSender::kNoSlot, "a message without memory has a slot");
+}
+
 }  // namespace
 
 int main() {
+    check_memory_of_slots();
     check_divided_slots();
     check_limit_of_small_messages();
     check_small_messages();

@@ -101,7 +101,7 @@ private:
 
 class WireEnd : public Transport {
 public:
-    WireEnd(std::shared_ptr<Wire> wire, const Fabric& fabric)
+    WireEnd(std::shared_ptr<Wire> wire, Fabric& fabric)
         : wire_(std::move(wire)), fabric_(fabric) {}
 
     void open_sender(std::int32_t peer, std::int32_t index) override {
@@ -116,7 +116,7 @@ public:
 
 private:
     std::shared_ptr<Wire> wire_;
-    const Fabric& fabric_;
+    Fabric& fabric_;
 };
 
 struct World {
@@ -124,16 +124,18 @@ struct World {
         FabricShape shape;
         shape.fifos.assign(static_cast<std::size_t>(ranks), ranks);
         shape.fifo = fifo;
-        const auto bytes = Fabric::bytes_side_by_side(shape);
-        const auto memory = std::make_shared<Segment>(Segment::create(bytes, false));
-        std::vector<Region> heaps;
+        std::vector<std::int32_t> all;
+        Heaps heaps;
         for (std::int32_t r = 0; r < ranks; ++r) {
-            heaps.push_back({std::make_shared<Segment>(Segment::create(kHeapBytes, false)), 0});
-            heap.push_back(heaps.back().data());
+            all.push_back(r);
+            heaps.push_back(std::make_shared<Heap>());
+            const auto offset = heaps.back()->grow(kHeapBytes);
+            heap.push_back(heaps.back()->at(offset, kHeapBytes));
         }
+        const auto memory = Segment::create(shape.bytes_of(all), false);
         const auto wire = std::make_shared<Wire>();
         for (std::int32_t r = 0; r < ranks; ++r) {
-            auto regions = Fabric::side_by_side(shape, memory);
+            auto regions = Fabric::side_by_side(shape, memory, all);
             for (std::size_t other = 0; apart && other < regions.size(); ++other) {
                 if (other != static_cast<std::size_t>(r)) regions[other] = {};
             }

@@ -101,7 +101,7 @@ void busy() {
     FifoReceiver& in = job.fabric(1).receiver(0, 1);
     for (int i = 0; i < 8; ++i) {
         pump_until(job.fabric(1), [&] { return job.fabric(0).progress(), in.has_message(); });
-        CHECK(received.is_right(job.fabric(1).resolve(0, in.message().where), 4 << 20));
+        CHECK(received.is_right(job.fabric(1).resolve(0, in.message().where, in.message().bytes), 4 << 20));
         received.next();
         in.release();
     }

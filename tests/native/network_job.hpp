@@ -55,7 +55,7 @@ struct Job {
     FabricShape shape;
     std::chrono::milliseconds silence{30000};
     std::vector<std::shared_ptr<Segment>> segments;  // of each host
-    std::vector<std::shared_ptr<Segment>> heaps;     // of each rank
+    Heaps heaps;                                     // of each rank
     std::vector<std::shared_ptr<Fabric>> fabrics;
     std::vector<std::shared_ptr<Pump>> pumps;
     Secret secret{};
@@ -67,12 +67,12 @@ struct Job {
         shape.fifos.assign(ranks, static_cast<std::int32_t>(ranks) * channels);
         shape.fifo = fifo;
         const int count = *std::max_element(host_of.begin(), host_of.end()) + 1;
-        const auto bytes = Fabric::bytes_side_by_side(shape);
         for (int h = 0; h < count; ++h) {
-            segments.push_back(std::make_shared<Segment>(Segment::sparse(bytes, false)));
+            segments.push_back(Segment::sparse(shape.bytes_of(ranks_of(h)), false));
         }
         for (std::size_t r = 0; r < ranks; ++r) {
-            heaps.push_back(std::make_shared<Segment>(Segment::create(kHeapBytes, false)));
+            heaps.push_back(std::make_shared<Heap>());
+            heaps.back()->grow(kHeapBytes);
         }
         for (auto& byte : secret) byte = std::byte{0x5a};
         for (std::size_t r = 0; r < ranks; ++r) fabrics.push_back(make_fabric(r));
@@ -82,19 +82,23 @@ struct Job {
 
     std::int32_t ranks() const { return shape.ranks(); }
 
-    std::shared_ptr<Fabric> make_fabric(std::size_t rank) {
-        const auto own = static_cast<std::size_t>(host_of[rank]);
-        auto regions = Fabric::side_by_side(shape, segments[own]);
-        std::vector<Region> heap_regions(host_of.size());
-        for (std::size_t r = 0; r < host_of.size(); ++r) {
-            if (host_of[r] == host_of[rank]) {
-                heap_regions[r] = {heaps[r], 0};
-            } else {
-                regions[r] = {};
-            }
+    std::vector<std::int32_t> ranks_of(int host) const {
+        std::vector<std::int32_t> found;
+        for (std::int32_t r = 0; r < ranks(); ++r) {
+            if (host_of[static_cast<std::size_t>(r)] == host) found.push_back(r);
         }
-        return std::make_shared<Fabric>(shape, static_cast<std::int32_t>(rank), regions,
-                                        heap_regions);
+        return found;
+    }
+
+    std::shared_ptr<Fabric> make_fabric(std::size_t rank) {
+        const auto own = host_of[rank];
+        auto regions = Fabric::side_by_side(shape, segments[static_cast<std::size_t>(own)],
+                                            ranks_of(own));
+        return std::make_shared<Fabric>(shape, static_cast<std::int32_t>(rank), regions, heaps);
+    }
+
+    std::byte* heap_of(std::int32_t rank) {
+        return heaps[static_cast<std::size_t>(rank)]->at(0, kHeapBytes);
     }
 
     void make_pump(std::size_t rank) {
@@ -237,7 +241,7 @@ struct ReceivingEnd {
         const Message message = fifo.message();
         CHECK(message.bytes == stream.bytes());
         CHECK(message.signature == stream.signature());
-        CHECK(stream.is_right(fabric.resolve(src, message.where)));
+        CHECK(stream.is_right(fabric.resolve(src, message.where, message.bytes)));
         fifo.release();
         stream.next();
         return true;
@@ -250,7 +254,7 @@ inline void live(Job& job, std::int32_t rank, std::int32_t channels, int message
     const auto slot_bytes = static_cast<std::size_t>(job.shape.fifo.slot_bytes);
     std::vector<SendingEnd> sending;
     std::vector<ReceivingEnd> receiving;
-    std::byte* heap = job.heaps[static_cast<std::size_t>(rank)]->data();
+    std::byte* heap = job.heap_of(rank);
     for (std::int32_t other = 0; other < job.ranks(); ++other) {
         if (other == rank) continue;
         for (std::int32_t c = 0; c < channels; ++c) {

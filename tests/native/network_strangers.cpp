@@ -279,7 +279,7 @@ void pieces() {
         }
         pump_until(fabric, [&] { return in.has_message(); });
         CHECK(in.message().bytes == received.bytes());
-        CHECK(received.is_right(fabric.resolve(0, in.message().where)));
+        CHECK(received.is_right(fabric.resolve(0, in.message().where, in.message().bytes)));
         received.next();
         in.release();
     }

@@ -38,7 +38,7 @@ void threads() {
                 static std::mutex opening;  // a fabric's ends belong to one thread at a time
                 Fabric& fabric = job.fabric(r);
                 std::unique_lock lock(opening);
-                std::byte* heap = job.heaps[static_cast<std::size_t>(r)]->data() + c * 2000;
+                std::byte* heap = job.heap_of(r) + c * 2000;
                 SendingEnd out{fabric.sender(1 - r, job.index(1 - r, c, 2)),
                                Stream(r, 1 - r, c, 2000), heap};
                 ReceivingEnd in{fabric.receiver(1 - r, job.index(r, c, 2)),
@@ -65,7 +65,7 @@ void credits() {
     Fabric& a = job.fabric(0);
     Fabric& b = job.fabric(1);
     FifoSender& out = a.sender(1, 1);
-    std::byte* heap = job.heaps[0]->data();
+    std::byte* heap = job.heap_of(0);
     for (int i = 0; i < 5; ++i) {
         heap[i] = static_cast<std::byte>(i);
         out.publish({a.in_heap(heap + i, 1), 1, 7});
@@ -81,7 +81,7 @@ void credits() {
     FifoReceiver& in = b.receiver(0, 1);
     for (int i = 0; i < 5; ++i) {
         pump_until(b, [&] { return a.progress(), in.has_message(); });
-        CHECK(b.resolve(0, in.message().where)[0] == static_cast<std::byte>(i));
+        CHECK(b.resolve(0, in.message().where, 1)[0] == static_cast<std::byte>(i));
         in.release();
         CHECK(!b.is_settled());
     }

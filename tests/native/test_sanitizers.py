@@ -27,7 +27,7 @@ def test_a_lost_release_of_the_engine_is_noticed() -> None:
 
 
 def test_a_connection_uses_a_slot_again_only_after_all_its_readers() -> None:
-    done = run(sanitized(ALL_SANITIZERS, "fifo_test.cpp", ()))
+    done = run(sanitized(ALL_SANITIZERS, "fifo_test.cpp", SOURCES["FABRIC"]))
     assert done.returncode == 0, done.stderr[-4000:]
 
 

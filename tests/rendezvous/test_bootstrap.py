@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -15,7 +14,8 @@ from sley.errors import SleyError
 from sley.errors.runtime import R507
 from sley.rendezvous import bootstrap as bootstrapping
 from sley.rendezvous import hosts as hosts_module
-from sley.rendezvous.bootstrap import Rendezvous, bootstrap
+from sley.rendezvous.bootstrap import bootstrap
+from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.nics import Interface, Nic
 from sley.rendezvous.stores import LocalStore
 from support.meeting import (
@@ -23,9 +23,8 @@ from support.meeting import (
     SHORT_S,
     TIMEOUT_S,
     Ranks,
-    close,
+    arrive,
     codes,
-    content,
     little_grace,  # noqa: F401
     meet,
     nothing_stays_open,  # noqa: F401  # for every test here
@@ -40,10 +39,10 @@ from support.meeting import (
 def test_ranks_of_a_host_get_the_descriptors_of_one_another(hosts: list[int]) -> None:
     store = LocalStore()
 
-    def call(rank: int) -> Rendezvous:
+    def call(rank: int) -> Any:
         with segment(f"segment {rank}") as one, segment(f"heap {rank}") as two:
             environ = {"SLEY_HOST_ID": f"{hosts[rank]}"}
-            return bootstrap(
+            return arrive(
                 store,
                 rank,
                 len(hosts),
@@ -62,15 +61,11 @@ def test_ranks_of_a_host_get_the_descriptors_of_one_another(hosts: list[int]) ->
         assert list(on.hosts.of_host(rank)) == mates
         assert [one.rank for one in on.descriptions] == list(range(len(hosts)))
         assert (on.secret, on.job) == (outcomes[0].secret, outcomes[0].job)
-        assert sorted(on.fds) == [other for other in mates if other != rank]
-        for other, fds in on.fds.items():
-            assert [content(fd) for fd in fds] == [b"segment %d" % other, b"heap %d" % other]
-            assert not any(os.get_inheritable(fd) for fd in fds)
-        expected = [r for r in mates if r != rank] if rank == mates[0] else mates[:1]
-        assert sorted(on.sockets) == expected
+        assert on.texts == {
+            other: [b"segment %d" % other, b"heap %d" % other] for other in mates if other != rank
+        }
     assert len(outcomes[0].secret) == 32
     assert outcomes[0].secret.hex() not in outcomes[0].job
-    close(outcomes)
 
 
 def test_ranks_of_different_users_on_a_host_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +81,7 @@ def test_ranks_of_different_users_on_a_host_are_told_so(monkeypatch: pytest.Monk
 
 def test_ranks_without_descriptors_meet_too() -> None:
     outcomes = meet(LocalStore(), 3)
-    assert [sorted(on.fds) for on in outcomes] == [[1, 2], [0, 2], [0, 1]]
-    assert {fds for on in outcomes for fds in on.fds.values()} == {()}
-    close(outcomes)
+    assert [on.texts for on in outcomes] == [{1: [], 2: []}, {0: [], 2: []}, {0: [], 1: []}]
 
 
 def test_values_are_exchanged_again_and_again() -> None:
@@ -101,7 +94,6 @@ def test_values_are_exchanged_again_and_again() -> None:
         )
         assert said == [values] * 3
     assert len(store) == 0
-    close(outcomes)
 
 
 def test_a_refusal_in_place_of_an_exchange_reaches_the_others() -> None:
@@ -115,7 +107,6 @@ def test_a_refusal_in_place_of_an_exchange_reaches_the_others() -> None:
         ]
     )
     assert codes(said) == ["N608", "", "N608"]
-    close(outcomes)
 
 
 @pytest.mark.usefixtures("little_grace")
@@ -124,7 +115,6 @@ def test_an_exchange_names_the_rank_that_does_not_come() -> None:
     said = on_threads([lambda o=o: o.exchange(b"") for o in outcomes[:2]])
     assert codes(said) == ["N601"] * 2
     assert "rank 2" in str(said[0])
-    close(outcomes)
 
 
 def test_a_name_can_be_used_again_and_jobs_have_names_of_their_own() -> None:
@@ -133,8 +123,6 @@ def test_a_name_can_be_used_again_and_jobs_have_names_of_their_own() -> None:
         outcomes = meet(store, 3)
         jobs |= {on.job for on in outcomes}
         secrets |= {on.secret for on in outcomes}
-        close(outcomes)
-        close(outcomes)
     assert len(jobs) == len(secrets) == 3
 
 
@@ -144,7 +132,6 @@ def test_a_start_that_failed_can_be_made_again() -> None:
     assert codes(meet(store, 3, who=[0, 1], timeout_s=SHORT_S)) == ["N601"] * 2
     outcomes = meet(store, 3)
     assert codes(outcomes) == [""] * 3
-    close(outcomes)
 
 
 def test_groups_on_one_store_do_not_meet() -> None:
@@ -153,8 +140,6 @@ def test_groups_on_one_store_do_not_meet() -> None:
     met = on_threads([lambda n=n, r=r: meet(store, r, name=n) for n, r in groups.items()])
     assert [codes(outcomes) for outcomes in met] == [[""] * ranks for ranks in groups.values()]
     assert len({on.job for outcomes in met for on in outcomes}) == 3
-    for outcomes in met:
-        close(outcomes)
 
 
 def test_jobs_of_one_name_on_one_host_do_not_meet() -> None:
@@ -164,8 +149,7 @@ def test_jobs_of_one_name_on_one_host_do_not_meet() -> None:
         )
     for outcomes, text in zip(met, [b"first", b"second"], strict=True):
         assert codes(outcomes) == [""] * 4
-        assert {content(fds[0]) for on in outcomes for fds in on.fds.values()} == {text}
-        close(outcomes)
+        assert {texts[0] for on in outcomes for texts in on.texts.values()} == {text}
 
 
 def test_ranks_are_bound_to_the_interfaces_of_their_host_in_turn(
@@ -177,7 +161,6 @@ def test_ranks_are_bound_to_the_interfaces_of_their_host_in_turn(
     outcomes = meet(LocalStore(), 6, hosts=[0, 1, 1, 1, 0, 0], environ={"SLEY_NICS": "^eth1"})
     bound = ["eth0", "eth0", "eth2", "eth0", "eth2", "eth0"]
     assert [on.nic.name for on in outcomes] == bound
-    close(outcomes)
 
 
 @pytest.mark.usefixtures("little_grace")
@@ -264,18 +247,25 @@ def test_arguments_that_make_no_sense_are_refused(changes: dict[str, Any], code:
     assert caught.value.code == code
 
 
-def test_processes_meet_and_notice_the_end_of_one_another(tmp_path: Path) -> None:
+def test_processes_meet(tmp_path: Path) -> None:
     with Ranks(tmp_path, 3) as ranks:
         for rank in range(3):
             expected = {other: b"%d" % other for other in range(3) if other != rank}
             assert ranks.message(rank) == ("met", expected)
-        assert list(tmp_path.iterdir()) == []
-        ranks.processes[2].kill()
-        assert ranks.message(0) == ("ended", 2)
-        ranks.processes[0].kill()
-        assert ranks.message(1) == ("ended", 0)
-        ranks.pipes[1].send("enough")
-        assert ranks.message(1) is None
+            assert ranks.message(rank) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_memory_is_attached_reaches_the_others() -> None:
+    def fails(hosts: Hosts, fds: dict[int, tuple[int, ...]]) -> None:
+        raise R507.error(expected="5 GB", found="4 GB")
+
+    options: dict[str, Any] = {"name": "group", "timeout_s": TIMEOUT_S}
+    store, attach = LocalStore(), [{}, {"attach": fails}, {}]
+    said = on_threads(
+        [lambda r=r, a=a: bootstrap(store, r, 3, **options, **a) for r, a in enumerate(attach)]
+    )
+    assert codes(said) == ["N608", "R507", "N608"]
 
 
 @pytest.mark.parametrize(
@@ -307,29 +297,6 @@ def test_a_process_that_dies_on_the_way_is_an_error_on_the_others(
         assert time.monotonic() - start < timeout_s
     left = [path.name for path in tmp_path.iterdir()]
     assert len(left) <= 1  # what the dead one said, if anything
-
-
-def test_forked_children_do_not_hide_the_end_of_their_parent() -> None:
-    outcomes = meet(LocalStore(), 2)
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(ready[1], b"x")
-        os.close(go[1])
-        os.read(go[0], 1)
-        os._exit(0)
-    try:
-        os.read(ready[0], 1)
-        end = outcomes[0].sockets[1]
-        outcomes[1].close()
-        end.settimeout(TIMEOUT_S)
-        assert end.recv(1) == b""
-    finally:
-        os.close(go[1])
-        os.waitpid(child, 0)
-        for fd in (*ready, go[0]):
-            os.close(fd)
-    close(outcomes)
 
 
 class StuckStore(LocalStore):

@@ -59,14 +59,13 @@ def test_ranks_meet_at_the_masters_port(rank: str, ranks: str) -> None:
         for r in range(2)
     ]
 
-    def start(place: dict[str, str]) -> Any:
-        started = from_environment(place, timeout_s=TIMEOUT_S)
+    def start(environ: dict[str, str]) -> Any:
+        started = from_environment(environ, timeout_s=TIMEOUT_S)
         assert isinstance(started.store, TorchStore)
-        assert (started.rank, started.ranks) == (int(place[rank]), 2)
-        with bootstrap(
-            started.store, started.rank, started.ranks, name="group", timeout_s=TIMEOUT_S
-        ) as on:
-            return on.job, on.exchange(b"")  # the server lives until all have met
+        assert (started.rank, started.ranks) == (int(environ[rank]), 2)
+        place = started.store, started.rank, started.ranks
+        on = bootstrap(*place, name="group", timeout_s=TIMEOUT_S)
+        return on.job, on.exchange(b"")  # the server lives until all have met
 
     outcomes = on_threads([lambda p=p: start(p) for p in places])
     assert codes(outcomes) == ["", ""]

@@ -18,9 +18,7 @@ from sley.rendezvous.stores import LocalStore
 from support.meeting import (
     SHORT_S,
     TIMEOUT_S,
-    close,
     codes,
-    content,
     descriptors,
     meet,
     nothing_stays_open,  # noqa: F401  # for every test here
@@ -99,12 +97,11 @@ def test_strangers_are_not_let_in(
         outcomes = meet(LocalStore(), 3, segments=lambda: [mine])
         assert codes(outcomes) == [""] * 3
     assert strangers
-    assert {content(fds[0]) for on in outcomes for fds in on.fds.values()} == {b"mine"}
+    assert {texts[0] for on in outcomes for texts in on.texts.values()} == {b"mine"}
     for stranger in strangers:
         stranger.settimeout(TIMEOUT_S)
         with stranger, contextlib.suppress(ConnectionResetError):
             assert stranger.recv(1) == b""  # it was sent away, or at last left alone
-    close(outcomes)
 
 
 def test_many_silent_strangers_do_not_use_up_the_descriptors(
@@ -124,7 +121,6 @@ def test_many_silent_strangers_do_not_use_up_the_descriptors(
     assert len(strangers) >= 20
     for sock in strangers:
         sock.close()
-    close(outcomes)
 
 
 def test_a_leader_that_cannot_prove_itself_gets_nothing_done(

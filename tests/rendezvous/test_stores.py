@@ -111,8 +111,6 @@ def test_ranks_meet_over_every_store(store: Store) -> None:
     before = descriptors()
     outcomes = meet(store, 3, hosts=[0, 0, 1])
     assert codes(outcomes) == [""] * 3
-    for outcome in outcomes:
-        outcome.close()
     assert descriptors() == before
 
 
@@ -234,8 +232,6 @@ def test_ranks_meet_over_messages_of_mpi() -> None:
     assert codes(outcomes) == [""] * 3
     exchanged = on_threads([lambda o=o: o.exchange(b"%d" % o.rank) for o in outcomes])
     assert exchanged == [[b"0", b"1", b"2"]] * 3
-    for outcome in outcomes:
-        outcome.close()
 
 
 def test_messages_of_a_start_that_failed_are_passed_over() -> None:

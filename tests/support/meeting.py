@@ -19,7 +19,8 @@ import pytest
 from sley.errors import SleyError
 from sley.rendezvous import bootstrap as bootstrapping
 from sley.rendezvous import gather, local
-from sley.rendezvous.bootstrap import Rendezvous, bootstrap
+from sley.rendezvous.bootstrap import bootstrap
+from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import FolderStore, Store
 from support.forked import PROCESSES
 
@@ -55,6 +56,21 @@ def on_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     return outcomes
 
 
+def arrive(store: Store, rank: int, ranks: int, **options: Any) -> Any:
+    """The Rendezvous of a rank. Its member `texts` has the contents of the other ranks'
+    descriptors."""
+    texts: dict[int, list[bytes]] = {}
+
+    def attach(hosts: Hosts, fds: Mapping[int, tuple[int, ...]]) -> None:
+        for peer, those in fds.items():
+            assert not any(os.get_inheritable(fd) for fd in those)
+            texts[peer] = [content(fd) for fd in those]
+
+    on: Any = bootstrap(store, rank, ranks, attach=attach, **options)
+    on.texts = texts
+    return on
+
+
 def meet(
     store: Store,
     ranks: int,
@@ -65,14 +81,14 @@ def meet(
     environ: Mapping[str, str] | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Meets with ranks as threads; returns a Rendezvous or an error for each rank of `who` (by
-    default all). hosts: for each rank the number of its simulated host."""
+    """Meets with ranks as threads; returns the result of `arrive`, or an error, for each rank of
+    `who` (by default all). hosts: for each rank the number of its simulated host."""
 
-    def call(rank: int) -> Callable[[], Rendezvous]:
+    def call(rank: int) -> Callable[[], Any]:
         host = {} if hosts is None else {"SLEY_HOST_ID": str(hosts[rank])}
         settings = {"name": "group", "timeout_s": timeout_s, "segments": tuple, **options}
         own = {**(environ or {}), **host}
-        return lambda: bootstrap(store, rank, ranks, environ=own, **settings)
+        return lambda: arrive(store, rank, ranks, environ=own, **settings)
 
     return on_threads([call(rank) for rank in (range(ranks) if who is None else who)])
 
@@ -80,12 +96,6 @@ def meet(
 def codes(outcomes: Sequence[Any]) -> list[str]:
     """The code of each error; empty for a success."""
     return [outcome.code if isinstance(outcome, SleyError) else "" for outcome in outcomes]
-
-
-def close(outcomes: Sequence[Any]) -> None:
-    for outcome in outcomes:
-        if isinstance(outcome, Rendezvous):
-            outcome.close()
 
 
 def descriptors() -> dict[str, str]:
@@ -174,13 +184,12 @@ def _rank(
     environ: Mapping[str, str],
     pipe: Any,
 ) -> None:
-    """Sends ("met", texts of segments by rank) or ("error", code, text), and ("ended", rank) for
-    each connection that ends; returns after any message from the test."""
+    """Sends ("met", texts of segments by rank) or ("error", code, text)."""
     if dies_at:
         setattr(bootstrapping, dies_at, die)
     try:
         with segment(str(rank)) as fd:
-            on = bootstrap(
+            on = arrive(
                 FolderStore(folder),
                 rank,
                 ranks,
@@ -192,21 +201,7 @@ def _rank(
     except SleyError as error:
         pipe.send(("error", error.code, str(error)))
         return
-    with on:
-        pipe.send(("met", {peer: content(fds[0]) for peer, fds in on.fds.items()}))
-        for sock in on.sockets.values():
-            sock.setblocking(False)
-        left = dict(on.sockets)
-        while not pipe.poll(0.01):
-            for peer, sock in list(left.items()):
-                try:
-                    assert sock.recv(1) == b""
-                except BlockingIOError:
-                    continue
-                except ConnectionError:
-                    pass
-                del left[peer]
-                pipe.send(("ended", peer))
+    pipe.send(("met", {peer: texts[0] for peer, texts in on.texts.items()}))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -67,7 +67,7 @@ class Command(click.Command):
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = printable(error.message)  # which click prints
+            error.message = printable(error.message)  # type: ignore[misc]  # click prints it
             raise
         except SleyError as error:
             report_error(error, as_json=bool(ctx.params.get("as_json")))

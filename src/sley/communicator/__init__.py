@@ -9,8 +9,9 @@ watch.py          equal calls under a policy: their trials, and their return to 
 calls.py          a call, its record for the other ranks, and the call in progress
 messages.py       messages from one rank to another
 failures.py       a failed call's outcome as an error
-memory.py         the segments of the ranks of a host, the fabric over them, slots and tiles
+memory.py         the file that the ranks of a host share, the fabric over it, slots and tiles
 heap.py           memory that the other ranks of the host can read in place
+sharing.py        what processes of a host share once: heaps, and signs of life
 network.py        transports between hosts
 settings.py       settings of a communicator
 recording.py      records a program's calls as a workload

@@ -61,20 +61,19 @@ class Endpoint:
         rank, ranks = int(rank), int(ranks)
         settings = Settings.from_environment() if settings is None else settings
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
-        memory, tuner = Memory(rank, ranks, settings), Tuner(settings)
-        with contextlib.ExitStack() as opened:
-            rendezvous = opened.enter_context(
-                bootstrap(
-                    store,
-                    rank,
-                    ranks,
-                    name=name,
-                    timeout_s=settings.patience_s,
-                    segments=memory.make,
-                    agreed=settings.agreement(),
-                    offered=tuner.words,
-                    environ=environ,
-                )
+        tuner = Tuner(settings)
+        with Memory(rank, ranks, settings) as memory, contextlib.ExitStack() as opened:
+            rendezvous = bootstrap(
+                store,
+                rank,
+                ranks,
+                name=name,
+                timeout_s=settings.patience_s,
+                segments=memory.make,
+                attach=memory.attach,
+                agreed=settings.agreement(),
+                offered=tuner.words,
+                environ=environ,
             )
             self.hosts: Hosts = rendezvous.hosts
             processes = tuple(one.process for one in rendezvous.descriptions)

@@ -30,13 +30,23 @@ class Failure(IntEnum):
     UNREADABLE = 8
     MISFIT = 9
     STILL = 10
+    NO_THREAD = 11
 
 
 _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
     Failure.DIED: (N620, "every rank to live until the call ends", "no longer has a process"),
     Failure.LEFT: (N623, "every rank to make the call", "has closed the communicator"),
     Failure.CUT: (N624, "every rank to be reachable", "can't be reached over the network"),
-    Failure.NO_MEMORY: (N625, "memory for the call's scratch", "has too little"),
+    Failure.NO_MEMORY: (
+        N625,
+        "memory for the call's scratch and connections, and addresses for data of other ranks",
+        "has too little",
+    ),
+    Failure.NO_THREAD: (
+        N625,
+        "a thread for asynchronous calls",
+        "can't start one: its user or container has reached the limit (ulimit -u)",
+    ),
     Failure.UNREADABLE: (
         N633,
         "the memory of a call to exist until the call ends",

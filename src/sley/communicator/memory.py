@@ -1,20 +1,23 @@
-"""Memory of a communicator: a segment for each rank of the host, the fabric over them, and the
+"""Memory of a communicator: the file that the ranks of a host share, the fabric over it, and the
 sizes of slots and tiles."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
+from sley.closing import Closing
 from sley.communicator.heap import heap
 from sley.communicator.settings import Copies, Settings
+from sley.communicator.sharing import HEAPS, LIVES, sign_of_life
 from sley.engine import native
-from sley.engine.memory import allocate, reserve
+from sley.engine.memory import allocate
 from sley.engine.program import Loaded
 from sley.errors import Place
 from sley.errors.communicator import N612
-from sley.errors.remote import telling
 from sley.rendezvous.bootstrap import Rendezvous
 from sley.rendezvous.hosts import Hosts
 
@@ -25,57 +28,50 @@ WAYS = (Copies.CACHED, Copies.STREAMED, Copies.ATTACHED)
 """In the order of the engine's numbers."""
 
 
-class Memory:
-    """The memory of a rank that the other ranks of its host map: the segment with the connections
-    that it sends on, and its heap."""
+class Memory(Closing):
+    """The memory of a rank that the other ranks of its host map: a file with the connections of all
+    of them, which is that of the first rank, and each process' heap."""
 
     def __init__(self, rank: int, ranks: int, settings: Settings) -> None:
-        self._rank, self._ranks, self._settings = rank, ranks, settings
-
-    def make(self) -> tuple[int, int]:
-        """Allocates both, and returns their descriptors. Errors: R507, N610."""
-        settings = self._settings
-        fifos = np.full(self._ranks, self._ranks * stride(settings), np.int32)
-        room, envelopes = slot_bytes(self._ranks, settings), max(settings.slots, _ENVELOPES)
+        self._rank, self._settings = rank, settings
+        self._file = -1
+        fifos = np.full(ranks, ranks * stride(settings), np.int32)
+        room, envelopes = slot_bytes(ranks, settings), max(settings.slots, _ENVELOPES)
         self._shape = native.FabricShape.create(fifos, settings.slots, room, envelopes)
-        size_bytes = self._shape.bytes_of(self._rank)
-        self._segment = reserve(
-            lambda: native.Segment.sparse(size_bytes), "the connections", size_bytes
-        )
-        head = size_bytes - int(fifos[self._rank]) * self._shape.fifo_bytes
-        allocate(lambda: self._segment.reserve(0, head), "a rank's state", head)
-        if settings.cma:
-            self._segment.announce()
-        self._heap = heap()
-        return self._segment.fd, self._heap.segment.fd
+
+    def make(self) -> tuple[int, int, int]:
+        """The descriptors for other ranks: of a file, of the heap, and of this process' sign of
+        life. Errors: R507, N610."""
+        create = partial(os.memfd_create, "sley", os.MFD_CLOEXEC)
+        self._file = allocate(create, "the connections", 0)
+        return self._file, heap().file.fd, sign_of_life()
+
+    def attach(self, hosts: Hosts, fds: Mapping[int, tuple[int, ...]]) -> None:
+        """Maps what the ranks of this host share. fds: what `make` returned on the others. Errors:
+        R507, N610."""
+        host = hosts.of_host(self._rank)
+        fds = {**fds, self._rank: (self._file, heap().file.fd, sign_of_life())}
+        heaps = [HEAPS.of(fds[r][1]) if r in fds else None for r in range(len(hosts.host))]
+        join = partial(native.Fabric.join, self._shape, fds[host[0]][0], heaps, self._rank)
+        self._fabric = allocate(join, "the connections", self._shape.bytes_of(host))
+        self._fabric.watch([(LIVES.of(fds[r][2]), r) for r in host if r != self._rank])
+        if self._settings.cma:
+            self._fabric.announce()
 
     def fabric(self, rendezvous: Rendezvous) -> native.Fabric:
-        """The connections to all ranks. An error is passed to the other ranks. Errors: R507, N608,
-        N610."""
-        with telling(rendezvous.refuse):
-            try:
-                fabric = self._join(rendezvous)
-            finally:  # before an error is passed on: the store may need a descriptor
-                rendezvous.close_descriptors()
+        """The connections to all ranks, after `attach` on all. Errors: N608."""
+        fabric = self._fabric
         can = b"1" if fabric.reads_others() else b"0"
         fabric.is_attached = all(answer == b"1" for answer in rendezvous.exchange(can))
         if self._settings.copies is not Copies.AUTO:
             fabric.use_only(WAYS.index(self._settings.copies))
         return fabric
 
-    def _join(self, rendezvous: Rendezvous) -> native.Fabric:
-        segments: list[native.Segment | None] = [None] * rendezvous.ranks
-        heaps: list[native.Segment | None] = [None] * rendezvous.ranks
-        segments[self._rank], heaps[self._rank] = self._segment, self._heap.segment
-        for rank, (segment, of_heap) in rendezvous.fds.items():
-            segments[rank] = _attach(segment, self._shape.bytes_of(rank), True)
-            heaps[rank] = _attach(of_heap, os.fstat(of_heap).st_size, False)
-        copied = sum(self._shape.bytes_of(r) for r, s in enumerate(segments) if s is None)
-        return reserve(
-            lambda: native.Fabric.join(self._shape, segments, heaps, self._rank),
-            "the connections to ranks of other hosts",
-            copied,
-        )
+    def close(self) -> None:
+        """Closes the file, which isn't needed once it is attached."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
 
 
 def check_slots(settings: Settings, hosts: Hosts) -> None:
@@ -91,12 +87,6 @@ def check_slots(settings: Settings, hosts: Hosts) -> None:
 def stride(settings: Settings) -> int:
     """FIFOs from a rank to another: one for each channel, and one for point-to-point messages."""
     return settings.channels + 1
-
-
-def _attach(fd: int, size_bytes: int, writable: bool) -> native.Segment:
-    return reserve(
-        lambda: native.Segment.attach(fd, size_bytes, writable), "another rank's memory", size_bytes
-    )
 
 
 IN_FLIGHT_BYTES = 4 << 20

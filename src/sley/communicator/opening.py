@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 
 from sley.communicator.failures import Failures
@@ -54,7 +53,6 @@ def open_core(
     with telling(rendezvous.refuse):
         plans = _plans(rendezvous, tuner, settings, name)
     fabric = memory.fabric(rendezvous)
-    fabric.watch(_processes_to_watch(rendezvous, opened))
     transport = connect(fabric, rendezvous, settings.network, settings.patience_s)
     if transport is not None:
         opened.callback(transport.close, _SETTLE_S)
@@ -96,20 +94,3 @@ def _plans(rendezvous: Rendezvous, tuner: Tuner, settings: Settings, name: str) 
     if settings.plan_dir_strict and plans.folder_problems:
         raise SleyError(list(plans.folder_problems))
     return plans
-
-
-def _processes_to_watch(
-    rendezvous: Rendezvous, opened: contextlib.ExitStack
-) -> list[tuple[int, int]]:
-    """Descriptors that become readable when a process on this host ends, and its rank."""
-    watched = [(sock.fileno(), rank) for rank, sock in rendezvous.sockets.items()]
-    own = rendezvous.descriptions[rendezvous.rank].process
-    for rank in rendezvous.fds:
-        process = rendezvous.descriptions[rank].process
-        if process.namespace != own.namespace or process.is_gone():
-            continue
-        with contextlib.suppress(OSError):
-            fd = os.pidfd_open(process.pid)
-            opened.callback(os.close, fd)
-            watched.append((fd, rank))
-    return watched

@@ -39,6 +39,7 @@ _VARIABLES = (
     "SLEY_COPIES",
     "SLEY_DEBUG",
     "SLEY_EXPLORE",
+    "SLEY_HEAP_BYTES",
     "SLEY_HOST_ID",
     "SLEY_NETWORK",
     "SLEY_NICS",

@@ -26,26 +26,9 @@ class Segment:
         """Shared memory, all zeros; OSError if there is too little."""
 
     @staticmethod
-    def sparse(bytes: int) -> Segment:
-        """A shared range of addresses, with memory only in reserved parts."""
-
-    @staticmethod
-    def attach(fd: int, bytes: int, writable: bool = True) -> Segment:
+    def attach(fd: int, bytes: int) -> Segment:
         """
         The segment that another process shares by a descriptor, which stays the caller's.
-        """
-
-    def reserve(self, offset: int, bytes: int) -> None:
-        """
-        Allocates memory for a range of a sparse segment; OSError if there is none.
-        """
-
-    def release(self, offset: int, bytes: int) -> None:
-        """Frees the memory of a range of a sparse segment."""
-
-    def announce(self) -> None:
-        """
-        Lets other processes find this one's memory; the segment must be a rank's.
         """
 
     @property
@@ -60,6 +43,42 @@ class Segment:
     def array(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """The memory as a NumPy array, which keeps the segment alive."""
 
+class Descriptor:
+    """A duplicate of a descriptor, closed with its last user."""
+
+    def __init__(self, fd: int) -> None: ...
+
+class Heap:
+    """
+    Memory of a process that the others of its host read in place. It grows by parts, which each process maps when it first uses them.
+    """
+
+    @overload
+    def __init__(self) -> None:
+        """This process' own; OSError."""
+
+    @overload
+    def __init__(self, fd: int) -> None:
+        """Another process', by its descriptor, which stays the caller's."""
+
+    def grow(self, bytes: int) -> int:
+        """
+        Adds a part, without memory, and returns its offset; OSError if there are no addresses left.
+        """
+
+    def address(self, offset: int, bytes: int) -> int:
+        """The address of a range of one part; 0 if it can't be mapped."""
+
+    def reserve(self, offset: int, bytes: int) -> None:
+        """Allocates memory for a range; OSError if there is none."""
+
+    def release(self, offset: int, bytes: int) -> None:
+        """Frees the memory of a range."""
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to share it by."""
+
 class FabricShape:
     """The layout of the memory of a job's ranks."""
 
@@ -69,12 +88,8 @@ class FabricShape:
         fifos: the number of connections that each rank may send on. ValueError for a shape without room, MemoryError for one whose bytes overflow.
         """
 
-    def bytes_of(self, rank: int) -> int:
-        """The bytes of a rank's memory."""
-
-    @property
-    def fifo_bytes(self) -> int:
-        """The bytes of a connection."""
+    def bytes_of(self, ranks: Sequence[int]) -> int:
+        """The bytes of some ranks' memory, side by side in one segment."""
 
     @property
     def bytes(self) -> int:
@@ -88,10 +103,13 @@ class Fabric:
         """A fabric with all ranks' memory in one segment."""
 
     @staticmethod
-    def join(shape: FabricShape, memory: Sequence[Segment | None], heaps: Sequence[Segment | None], rank: int) -> Fabric:
+    def join(shape: FabricShape, fd: int, heaps: Sequence[Heap | None], rank: int) -> Fabric:
         """
-        A fabric with a segment for every rank of this host, None for ranks of others.
+        A fabric with the memory of this host's ranks in one file, which stays the caller's. heaps: of every rank of this host, None for ranks of others.
         """
+
+    def announce(self) -> None:
+        """Lets other processes find this one's memory."""
 
     @property
     def ranks(self) -> int:
@@ -137,7 +155,7 @@ class Fabric:
     def abort(self) -> None:
         """Ends every call, on all ranks."""
 
-    def watch(self, descriptors: Sequence[tuple[int, int]]) -> None:
+    def watch(self, descriptors: Sequence[tuple[Descriptor, int]]) -> None:
         """
         Pairs (descriptor, rank): each becomes readable when the rank's process ends.
         """

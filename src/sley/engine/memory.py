@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from sley.engine.native import LARGEST
@@ -40,22 +40,38 @@ def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
         return create()
     except (OSError, MemoryError) as error:
         _check_descriptors(what, error)
-        raise no_memory(what, size_bytes, str(error) or "less") from error
-
-
-def reserve(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
-    """The result of `create`, which reserves `size_bytes` of addresses for `what`, without memory.
-    Errors: as `allocate`."""
-    try:
-        return create()
-    except (OSError, MemoryError) as error:
-        _check_descriptors(what, error)
         raise R507.error(
-            expected=f"{size_bytes:,} bytes of addresses for {what}",
-            found=str(error),
-            remedy="Raise the limit of the process' addresses (ulimit -v): they take no memory by "
-            "themselves.",
+            expected=f"{size_bytes:,} bytes of memory for {what}",
+            found=str(error) or "less",
+            remedy=_remedy(error, size_bytes),
         ) from error
+
+
+_REMEDIES: Mapping[int, str] = {
+    errno.EFBIG: "Raise the limit of the sizes of files (ulimit -f): shared memory is a file.",
+    **dict.fromkeys(
+        (errno.EPERM, errno.EACCES, errno.ENOSYS),
+        "Allow the system call: a container's seccomp profile, or a sandbox, refuses it.",
+    ),
+}
+
+
+def _remedy(error: Exception, size_bytes: int) -> str:
+    """What helps against an error that isn't a lack of memory; empty for other errors."""
+    if not isinstance(error, OSError):
+        return ""
+    is_of_addresses = error.errno == errno.ENOMEM and str(error.strerror).startswith("mmap")
+    if is_of_addresses and size_bytes <= memory_of_machine():
+        return (
+            "Raise the limit of the process' addresses (ulimit -v), or of its mappings (sysctl "
+            "vm.max_map_count)."
+        )
+    return _REMEDIES.get(error.errno or 0, "")
+
+
+def memory_of_machine() -> int:
+    """Its bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _check_descriptors(what: str, error: Exception) -> None:

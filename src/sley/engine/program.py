@@ -7,6 +7,7 @@ When it loads a program, the engine validates everything that could make it leav
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,8 +122,11 @@ class RankProgram:
     gains_attached: bool
 
     def engine(self, fabric: native.Fabric, wiring: Wiring) -> native.Engine:
-        """An engine for this program."""
-        return native.Engine.create(fabric, wiring, self)
+        """An engine for this program. Errors: R507."""
+        connections = int(((wiring.src == self.rank) | (wiring.dst == self.rank)).sum())
+        size_bytes = connections * wiring.slots * wiring.slot_bytes
+        create = partial(native.Engine.create, fabric, wiring, self)
+        return allocate(create, f"{connections} connections", size_bytes)
 
 
 @dataclass(frozen=True)

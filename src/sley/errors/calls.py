@@ -59,10 +59,13 @@ N624 = Rule(
 N625 = Rule(
     "N625",
     "no-memory-for-call",
-    what="A rank has no memory for the scratch buffer of a call.",
-    why="Some plans keep chunks in a buffer of the engine, as large as a part of the data.",
+    what="A rank has no memory, no addresses or no thread for a call.",
+    why="Some plans keep chunks in a buffer of the engine, as large as a part of the data. The "
+    "first call of a plan allocates its connections. Arrays of `sley.empty` of other ranks are "
+    "mapped when they are first read. The first asynchronous call starts a thread.",
     example="comm.all_to_all(x, x)  # in place, with most of the memory in use",
-    instead="Free memory, use smaller calls, or call out of place.",
+    instead="Free memory, use smaller calls, or call out of place; or raise the limit of addresses "
+    "(ulimit -v) or of threads (ulimit -u).",
 )
 N626 = Rule(
     "N626",

@@ -101,8 +101,9 @@ N610 = Rule(
     "no-descriptors",
     what="The system has no sockets or descriptors left for the connections among the ranks of a "
     "host.",
-    why="A rank holds descriptors for the memory of all ranks of its host. The limit of "
-    "descriptors (ulimit -n) is often 1,024.",
+    why="A process holds a descriptor for each communicator, and two for each other process of its "
+    "host; a start needs some more for a moment. The limit of descriptors (ulimit -n) is often "
+    "1,024.",
     example="ulimit -n 16; torchrun --nproc-per-node 8 ...",
     instead="Raise the limit (ulimit -n 65536), close unused descriptors, or use fewer ranks on a "
     "host.",

@@ -6,13 +6,10 @@ import contextlib
 import hashlib
 import os
 import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
-from weakref import WeakSet
 
-from sley.closing import Closing
 from sley.errors import SleyError
 from sley.errors.communicator import N603, N604, N605, N613
 from sley.errors.remote import telling
@@ -20,7 +17,7 @@ from sley.errors.runtime import R514
 from sley.ir.words import is_integer
 from sley.rendezvous.gather import Deadline, Member, Timely, all_gather, name_ranks, refuse
 from sley.rendezvous.hosts import Description, Hosts, Process
-from sley.rendezvous.local import Host, Peers, exchange_descriptors, listen, spare_descriptor
+from sley.rendezvous.local import Host, exchange_descriptors, listen, spare_descriptor
 from sley.rendezvous.stores import MpiStore, Store
 
 _SECRET_BYTES = 32
@@ -29,21 +26,15 @@ _JOB_DIGITS = 32
 _MOST_RANKS = 1 << 16
 
 
-class Rendezvous(Closing):
-    """Ranks that have found one another, with their descriptions, sockets and descriptors.
+class Rendezvous:
+    """Ranks that have found one another, with their descriptions.
 
     rank, ranks, name: as they were given. descriptions: of every rank, by rank.
     hosts: which ranks share a host. nic: the network interface that this rank is bound to.
     secret: 32 bytes that only the ranks know. job: a public name of this start alone, 32
         hexadecimal digits.
-    sockets: local connections (SOCK_SEQPACKET, blocking), by the rank at the other end: between
-        the first rank of each host and every other rank there. Nothing is sent on them: they end
-        when the process at the other end does, or closes its rendezvous. Forked children have
-        no copy, so they don't hide the end of their parent.
-    fds: for each other rank of this host, duplicates of its descriptors.
 
-    `close`, or leaving a `with` block, closes the sockets and the descriptors. One thread at a
-    time may use it.
+    One thread at a time may use it.
     """
 
     def __init__(
@@ -52,7 +43,6 @@ class Rendezvous(Closing):
         name: str,
         secret: bytes,
         descriptions: tuple[Description, ...],
-        peers: Peers,
         deadline: Deadline,
     ) -> None:
         self.rank, self.ranks, self.name = member.rank, member.ranks, name
@@ -62,11 +52,8 @@ class Rendezvous(Closing):
         nics = descriptions[member.rank].nics
         # A host's ranks are bound to its interfaces in turn.
         self.nic = nics[self.hosts.local[member.rank] % len(nics)]
-        self.sockets: dict[int, socket.socket] = peers.sockets
-        self.fds: dict[int, tuple[int, ...]] = peers.fds
-        self._member, self._peers, self._deadline = member, peers, deadline
+        self._member, self._deadline = member, deadline
         self._exchanges = 0
-        _OPEN.add(self)
 
     def exchange(self, value: bytes) -> list[bytes]:
         """The values of all ranks, by rank; all ranks call it, in the same order, within the rest
@@ -85,30 +72,9 @@ class Rendezvous(Closing):
         """Drops the store, which may end with this: no exchange follows."""
         del self._member
 
-    def close_descriptors(self) -> None:
-        """Closes `fds`, which are not needed once the memory is mapped."""
-        self._peers.close_descriptors()
-
-    def close(self) -> None:
-        """Closes `sockets` and `fds`. Does nothing the second time."""
-        _OPEN.discard(self)
-        self._peers.close()
-
     def _topic(self) -> str:
         self._exchanges += 1
         return f"{_topic(self.name)}/{self.job}/{self._exchanges}"
-
-
-_OPEN: WeakSet[Rendezvous] = WeakSet()
-
-
-def _close_in_child() -> None:
-    for rendezvous in list(_OPEN):
-        rendezvous.close()
-
-
-# Otherwise a forked child, such as a loader of data, would keep its parent's connections open.
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 def bootstrap(
@@ -119,6 +85,7 @@ def bootstrap(
     name: str,
     timeout_s: float,
     segments: Callable[[], Sequence[int]] = tuple,
+    attach: Callable[[Hosts, Mapping[int, tuple[int, ...]]], None] = lambda hosts, fds: None,
     agreed: Mapping[str, str] | None = None,
     offered: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -129,7 +96,8 @@ def bootstrap(
     name: the communicator's, unique among those open on the store. A name may be used again once
         its communicator is closed.
     segments: makes the descriptors for the other ranks of the host, which the caller keeps owning.
-        Its errors are passed to the other ranks.
+    attach: gets duplicates of theirs, by rank, which are closed when it returns. Both pass their
+        errors to the other ranks, and have returned on all ranks when this function returns.
     agreed: settings that must be the same on every rank, as sley's version must.
     offered: words that may differ, which all ranks get (`Description.offered`).
     environ: replaces the environment for SLEY_NICS and SLEY_HOST_ID.
@@ -165,14 +133,14 @@ def bootstrap(
         if rank != host.leader:
             listener.close()
         job = f"{_topic(name)}/{job_of(secret)}"
-        with telling(lambda error: refuse(member, job, error)):
-            peers = exchange_descriptors(host, listener, descriptors, deadline)
-        opened.callback(peers.close)
+        with (
+            telling(lambda error: refuse(member, job, error)),
+            exchange_descriptors(host, listener, descriptors, deadline) as peers,
+        ):
+            attach(hosts, peers.fds)
         # No rank continues before all have everything.
         all_gather(member, job, b"", deadline)
-        listener.close()
-        opened.pop_all()
-    return Rendezvous(member, name, secret, descriptions, peers, deadline)
+    return Rendezvous(member, name, secret, descriptions, deadline)
 
 
 def job_of(secret: bytes) -> str:

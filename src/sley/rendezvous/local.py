@@ -1,4 +1,4 @@
-"""Local: descriptors exchanged among the ranks of a host, over local sockets that then stay open.
+"""Local: descriptors exchanged among the ranks of a host, over local sockets.
 
 The first rank of the host, its leader, listens on a name in the abstract namespace, which is in
 no file system and ends with the process. Each message is one packet: a rank, a proof that the
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from uuid import uuid4
 
+from sley.closing import Closing
 from sley.errors import SleyError
 from sley.errors.communicator import N609, N610
 from sley.errors.remote import diagnostic_from_json, telling
@@ -47,7 +48,7 @@ _MOST_UNPROVEN = 256
 
 
 @dataclass
-class Peers:
+class Peers(Closing):
     """The other ranks of the host. sockets: to the leader, or from it to each member. fds: this
     process' duplicates of each other rank's descriptors."""
 
@@ -58,9 +59,6 @@ class Peers:
         for sock in self.sockets.values():
             sock.close()
         self.sockets.clear()
-        self.close_descriptors()
-
-    def close_descriptors(self) -> None:
         while self.fds:
             close_all(self.fds.popitem()[1])
 
@@ -176,8 +174,6 @@ class _Leader:
         finally:
             for sock in self.unproven:
                 sock.close()
-        for sock in self.peers.sockets.values():
-            sock.setblocking(True)
 
     def _absent(self) -> list[int]:
         """The members that have not connected yet."""
@@ -279,7 +275,6 @@ def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) ->
         raise _ended_error(host, host.leader) from None
     except TimeoutError:
         raise _absent_error(host, [host.leader]) from None
-    sock.setblocking(True)
 
 
 def _take(host: Host, sock: socket.socket, peers: Peers) -> None:
