@@ -358,14 +358,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "races: messages order instructions though counts vary",
         "verification",
-        "            order.reaches_within_rank(a, b)\n            if varies\n",
-        "            order.reaches(a, b)\n            if varies\n",
+        "if varies and order.reaches_within_rank(a, b):",
+        "if varies and order.reaches(a, b):",
     ),
     _fault(
         "races: a message that comes back orders all its chunks",
         "verification",
-        "else order.reaches(a, b, aligned=bool(aligned[k]))",
-        "else order.reaches(a, b)",
+        "order.reaches(a, b, whole=not aligned[k])",
+        "order.reaches(a, b)",
     ),
     _fault(
         "races: a sender has sent all its chunks before its receiver passes one on",

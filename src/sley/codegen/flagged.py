@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from sley.ir.happens_before import conflicts
+from sley.ir.happens_before import hazards
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, ordered_by
 from sley.verification.hangs import run_of
@@ -24,7 +24,7 @@ def needed_waits(plan: Plan) -> Edges:
     neither their blocks nor waits order: CSR, instruction -> instructions of the same rank.
     SleyError (V202, V203) for an incorrect plan."""
     level = run_of(plan, messages_of(plan)).level
-    first, second, _, _ = conflicts(plan, level)
+    first, second, *_ = hazards(plan, level)
     apart = plan.block[first] != plan.block[second]
     pairs = np.unique(np.stack([first[apart], second[apart]], axis=1), axis=0)
     missing = _unordered(plan, level, pairs[:, 0], pairs[:, 1])

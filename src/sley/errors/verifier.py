@@ -38,10 +38,11 @@ V204 = Rule(
     "V204",
     "data-race",
     what="Two instructions of a rank access the same chunk, at least one writes it, and nothing "
-    "orders them. Messages that other ranks only pass on don't order different chunks of them: an "
-    "engine may move a message in pieces, so that the first one comes back before the last one has "
-    "left.",
-    why="Their order would depend on timing: the result is right in one run and wrong in the next.",
+    "orders them.",
+    why="Their order would depend on timing: the result is right in one run and wrong in the next. "
+    "A message that other ranks only pass on orders the same chunk at both of its ends, but no "
+    "others: an engine may move it in pieces, so that its first chunk comes back before its last "
+    "one has left.",
     example="block 0 receives into in[3] while block 1 sends in[3], without a wait between them",
     instead="Add a wait on the earlier instruction, or put both into the same block; or correct "
     "the index, if the two should not access the same chunk.",

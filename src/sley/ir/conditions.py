@@ -119,7 +119,7 @@ def _are_met(conditions: Iterable[Condition], collective: Collective) -> bool:
         return False
     # Out of place, all buffers may be at the start of allocations of their own.
     offsets = [demand for demand in demands if isinstance(demand, Offset)]
-    return True not in allowed.get("place", ()) or _fit_in_place(offsets, collective)
+    return False in allowed.get("place", {False}) or _fit_in_place(offsets, collective)
 
 
 def _fit_in_place(offsets: Sequence[Offset], collective: Collective) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 
 from sley.ir.connections import Messages
 from sley.ir.graph import levels
-from sley.ir.happens_before import HappensBefore, conflicts
+from sley.ir.happens_before import HappensBefore, hazards
 from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import NONE, Edges, LongArray, offsets_of, spans
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op
@@ -83,16 +83,16 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
         HappensBefore(plan, messages, level),
         HappensBefore(found, Messages.of(found), place),
     )
-    first, second, _, aligned = conflicts(found, place)
-    unordered = np.flatnonzero(~after.direct(first, second))
-    pairs = set(zip(*(c[unordered].tolist() for c in (first, second, aligned)), strict=True))
+    first, second, _, aligned = hazards(found, place)
+    unordered = np.flatnonzero(~after.by_block_or_wait(first, second))
+    pairs = set(zip(*(c[unordered].tolist() for c in (first, second, ~aligned)), strict=True))
     lost = np.array(
         sorted(
             {
                 (a, b)
-                for a, b, way in pairs
-                if not after.reaches(a, b, aligned=way)
-                and before.reaches(int(origin[a]), int(origin[b]), aligned=way)
+                for a, b, whole in pairs
+                if not after.reaches(a, b, whole=whole)
+                and before.reaches(int(origin[a]), int(origin[b]), whole=whole)
             }
         ),
         np.int64,

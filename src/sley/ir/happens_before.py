@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,10 +28,23 @@ from sley.ir.tables import (
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 
 
-def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongArray, BoolArray]:
-    """Pairs of adjacent conflicting instructions at a cell: the first, the second, the cell, and
-    whether the cell is the same chunk of both, counted from the first chunk of each (*aligned*); a
-    pair appears once for each cell.
+class Hazards(NamedTuple):
+    """Pairs of adjacent conflicting instructions at a cell, in the order of a run; a pair has an
+    entry for each cell.
+
+    first, second: int64 (pairs,), the instructions. cell: the cell that both access.
+    aligned: bool (pairs,), whether the cell is the same chunk of both, counted from the first chunk
+        of each.
+    """
+
+    first: LongArray
+    second: LongArray
+    cell: LongArray
+    aligned: BoolArray
+
+
+def hazards(plan: Plan, level: IntArray) -> Hazards:
+    """The adjacent conflicts of a plan.
 
     level: int32 (instructions,), of an abstract run. A read is adjacent to the write before it; a
     write is adjacent to the write before it and to the reads since. If all these pairs are ordered,
@@ -48,15 +62,16 @@ def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongAr
     ):
         owner, cells = spans(start, t.count[rows])
         parts.append((rows[owner], cells, np.full(len(cells), writes_it), cells - start[owner]))
-    row, cell, write, part = (np.concatenate(column) for column in zip(*parts, strict=True))
+    row, cell, write, place = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = ordered_by(cell, level[row], row, write)
-    row, cell, write, part = row[order], cell[order], write[order], part[order]
+    row, cell, write, place = row[order], cell[order], write[order], place[order]
     before, after = neighbouring_writes(cell, write)
     late, early = np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)
     one, other = np.append(before[late], early), np.append(late, after[early])
     different = row[one] != row[other]
     one, other = one[different], other[different]
-    return row[one].astype(np.int64), row[other], cell[one], part[one] == part[other]
+    aligned = place[one] == place[other]
+    return Hazards(row[one].astype(np.int64), row[other], cell[one], aligned)
 
 
 @dataclass
@@ -81,7 +96,7 @@ class HappensBefore:
         # Filled by the first search: most plans need none.
         self._rows, self._levels, self._sources, self._first = [memoryview(b"")] * 4
 
-    def direct(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    def by_block_or_wait(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Whether one block or one wait orders each pair; if False, `reaches` decides."""
         block, plan = self.plan.block.astype(np.int64), self.plan
         same = (block[first] == block[second]) & (first < second)
@@ -102,16 +117,16 @@ class HappensBefore:
         waited[hit] = reach[at[hit]] >= first[hit]
         return np.asarray(same | waited)
 
-    def reaches(self, first: int, second: int, *, aligned: bool = True) -> bool:
+    def reaches(self, first: int, second: int, *, whole: bool = False) -> bool:
         """Whether `first` happens before `second`. Searches the blocks and waits of their rank
         first, which order most pairs, and only then messages over other ranks.
 
-        aligned: whether it suffices that elements with one place in their messages are ordered;
-            otherwise every element of `first` must come before every element of `second`.
+        whole: whether every element of `first` must come before every element of `second`;
+            otherwise it suffices that elements with one place in their messages are ordered.
         """
         if self.reaches_within_rank(first, second):
             return True
-        return self._search(first, [second] if aligned else self._completed_before(second))
+        return self._search(first, self._ended_before(second) if whole else [second])
 
     def reaches_within_rank(self, first: int, second: int) -> bool:
         """Whether blocks and waits of their rank alone order `first` before `second`."""
@@ -119,11 +134,13 @@ class HappensBefore:
             self._index()
         return self._search(first, [second], within_rank=True)
 
-    def _completed_before(self, row: int) -> list[int]:
-        """The instructions that have ended, with all their elements, before an instruction moves
-        its first one: before it and those that passed its message on, in blocks and by waits."""
+    def _ended_before(self, row: int) -> list[int]:
+        """The latest instructions that have ended, with all their elements, before an instruction
+        moves its first one. They come before it, or before an instruction that passes its message
+        on, in a block or by a wait."""
+        # The chain of messages grows while it is read: by a sender, or by several of a group.
         found, chain = [], [row]
-        for at in chain:  # it grows: by one sender a message, or several if they are a group
+        for at in chain:
             block = self._block[at]
             if at and self._block[at - 1] == block:
                 found.append(at - 1)

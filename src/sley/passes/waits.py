@@ -210,8 +210,8 @@ def _implied(
 
 
 def _passed_on(goal: int, start: int, sender: IntArray) -> bool:
-    """Whether the message that row `start` receives is the one that row `goal` sent, passed on by
-    other ranks."""
+    """Whether row `goal` sent the message that row `start` receives, and other ranks passed it
+    on."""
     at = start
     while at > goal:  # a message is sent by an earlier row
         at = sender[at]

@@ -13,10 +13,11 @@ from sley.errors import Diagnostic
 from sley.errors.verifier import V204
 from sley.ir.connections import Messages
 from sley.ir.faults import LIMIT
-from sley.ir.happens_before import HappensBefore, conflicts
+from sley.ir.happens_before import HappensBefore, hazards
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
 
+_NOTHING = "nothing orders them: no wait, no message, not the same block"
+_COUNTS_VARY = "only messages order them, and the counts vary: short chunks have none"
 _BY_PIECES = (
     "only messages order them, which engines may pass on in pieces: the first ones can come back "
     "before the last ones are sent"
@@ -29,32 +30,30 @@ def check_races(plan: Plan, messages: Messages, level: np.ndarray) -> list[Diagn
 
     level: of an abstract run (`hangs`), a linear extension of that order.
     """
-    first, second, cell, aligned = conflicts(plan, level)
-    order = HappensBefore(plan, messages, level)
-    unordered = ~order.direct(first, second)
-    first, second, cell, aligned = (c[unordered] for c in (first, second, cell, aligned))
-    key = (first * len(plan.instructions) + second) * 2 + aligned
-    layout, found, varies, refused = plan.layout, [], plan.collective.varies, NONE
-    for number, k in zip(*(c.tolist() for c in np.unique(key, return_index=True)), strict=True):
-        a, b = divmod(number // 2, len(plan.instructions))
-        is_ordered = (
-            order.reaches_within_rank(a, b)
-            if varies
-            else order.reaches(a, b, aligned=bool(aligned[k]))
-        )
-        if is_ordered or refused == number // 2:
+    order, layout, varies = (
+        HappensBefore(plan, messages, level),
+        plan.layout,
+        plan.collective.varies,
+    )
+    all_pairs = hazards(plan, level)
+    unordered = ~order.by_block_or_wait(all_pairs.first, all_pairs.second)
+    first, second, cell, aligned = (column[unordered] for column in all_pairs)
+    # Of the cells of a pair one that isn't aligned decides: it needs the stronger order.
+    sort = np.lexsort((aligned, second, first))
+    _, one = np.unique(np.stack([first, second])[:, sort], axis=1, return_index=True)
+    found = []
+    for k in sort[one].tolist():
+        a, b = int(first[k]), int(second[k])
+        if varies and order.reaches_within_rank(a, b):
             continue
-        refused = number // 2
-        text = "nothing orders them: no wait, no message, not the same block"
-        if varies and order.reaches(a, b):
-            text = "only messages order them, and the counts vary: short chunks have none"
-        elif order.reaches(a, b):
-            text = _BY_PIECES
+        if not varies and order.reaches(a, b, whole=not aligned[k]):
+            continue
+        by_message = _COUNTS_VARY if varies else _BY_PIECES
         found.append(
             V204.diagnostic(
                 at=[plan.place(b), plan.place(a).labelled("the other access")],
                 expected=f"an order between two accesses to {layout.name(int(cell[k]))}",
-                found=text,
+                found=by_message if order.reaches(a, b) else _NOTHING,
             )
         )
         if len(found) == LIMIT:

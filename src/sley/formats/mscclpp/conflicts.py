@@ -31,7 +31,7 @@ class Conflicts:
     def of(cls, plan: Plan, messages: Messages) -> Conflicts:
         before, after = messages.happens_before(plan)
         level = levels(Edges.from_pairs(len(plan.instructions), before, after))
-        first, second, _, _ = happens_before.conflicts(plan, level)
+        first, second, *_ = happens_before.hazards(plan, level)
         pairs = np.unique(np.stack([first, second], axis=1), axis=0)
         order = happens_before.HappensBefore(plan, messages, level)
         return cls(level, pairs[:, 0], pairs[:, 1], order)

@@ -100,7 +100,7 @@ def needed_order(analysis: Analysis) -> list[tuple[int, int]]:
     pairs = set(zip(waits.target.tolist(), waits.source.tolist(), strict=True))
     if plan.protocol is Protocol.LL:
         first, second = conflicts.first, conflicts.second
-        unordered = ~conflicts.order.direct(first, second)
+        unordered = ~conflicts.order.by_block_or_wait(first, second)
         for before, after in zip(
             first[unordered].tolist(), second[unordered].tolist(), strict=True
         ):
