@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from sley import topologies
 from sley.cli import main
 from sley.errors import SleyError
 from sley.tuning import nccl_tests, table_fit
-from sley.tuning.table_fit import Changes, Measured, Predictor
+from sley.tuning.table_fit import Changes, Measured, Predictor, measured_of
 from support.examples import examples
 from support.nccl_tests_mutants import mutated, output
 
@@ -117,6 +118,29 @@ def test_tables_that_people_published_are_read(shape: str, data_dir: Path) -> No
     assert (table.ranks or ranks, len(table.rows)) == (ranks, rows)
     assert table.test in (None, test)
     assert table.rooted == (shape == "2021-broadcast")
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "ranks"),
+    [
+        ("tag-output", "allreduce", 8),
+        ("mpirun-tagged-split", "allreduce", 24),
+        ("alltoall-no-redop", "alltoall", 16),
+    ],
+)
+def test_bandwidths_tell_for_how_many_ranks_a_table_is(
+    shape: str, name: str, ranks: int, data_dir: Path
+) -> None:
+    file = data_dir / "users-3" / f"nccl-tests-{shape}.txt"
+    tables = [replace(table, ranks=None) for table in nccl_tests.read(file)]
+    for nodes in (1, 2, 3, 4):
+        base = topologies.find(f"ndv4:{nodes}")
+        if base.ranks == ranks:
+            assert measured_of(tables, base, name, in_place=False, file="t")
+            continue
+        with pytest.raises(SleyError, match=f"as on {ranks} ranks") as caught:
+            measured_of(tables, base, name, in_place=False, file="t")
+        assert caught.value.code == "S713"
 
 
 MISTAKES = {

@@ -193,6 +193,7 @@ def measured_of(
                 expected=f"{table.ranks} ranks, those of the table",
                 found=f"{base.name} with {base.ranks}",
             )
+        _check_bandwidths(table, name, base, file)
         for row in table.rows:
             if row.wrong_in_place and name != "alltoall":
                 expected, found = "no wrong results", "wrong ones in place"
@@ -233,12 +234,38 @@ def _collective_of(table: Table, base: Topology, collective: str | None, file: s
     return told or collective or ""
 
 
+def _check_bandwidths(table: Table, name: str, base: Topology, file: str) -> None:
+    """Refuses a table in which the ratio of the two bandwidths is that of another number of ranks:
+    2 (n - 1) / n for an AllReduce, (n - 1) / n for the others. Errors: S713."""
+    row = max(table.rows, key=lambda one: one.time_us(in_place=False) or 0.0)
+    time, ratio = row.time_us(in_place=False) or 0.0, _ratio(row)
+    share = (base.ranks - 1) / base.ranks
+    factor = 2 if name == "allreduce" else 1
+    # The table rounds bandwidths to 0.01 GB/s, and times to 0.1 us or more digits.
+    rounding = ratio * (0.006 / max(row.busbw_GBps, 1e-9) + 0.06 / max(time, 1e-9)) + 0.002
+    if not ratio or abs(ratio - factor * share) <= rounding:
+        return
+    missing = 1 - ratio / factor
+    shown = f", as on {round(1 / missing)} ranks" if 0 < missing <= 0.5 else ""
+    raise S713.error(
+        at=Place(file, row.line),
+        expected=f"a table of {base.ranks} ranks, those of {base.name}: busbw is "
+        f"{factor * share:.3f} times algbw",
+        found=f"{ratio:.3f} times{shown}",
+        remedy="Name the machine that was measured with --topology, or the table's collective.",
+    )
+
+
+def _ratio(row: Row) -> float:
+    """The ratio of a row's bus bandwidth to its size over time; 0 without a time."""
+    time = row.time_us(in_place=False)
+    return row.busbw_GBps * time * 1e3 / row.size_bytes if time else 0.0
+
+
 def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
     """AllReduce, if the ratio of bus bandwidth to size over time is its own. The others' ratios
     are alike."""
-    row = rows[-1]
-    time = row.time_us(in_place=False)
-    ratio = row.busbw_GBps * time * 1e3 / row.size_bytes if time else 0.0
+    ratio = _ratio(rows[-1])
     return "allreduce" if ranks > 2 and abs(ratio - 2 * (ranks - 1) / ranks) < 0.05 else None
 
 

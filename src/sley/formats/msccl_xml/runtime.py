@@ -167,7 +167,8 @@ def _calls(
             F463,
             at,
             expected=f"a size of calls from minBytes to maxBytes, for {target.name}",
-            found=f"minBytes={header.min_bytes}, maxBytes={header.max_bytes}",
+            found=f"minBytes={header.min_bytes}, maxBytes={header.max_bytes}"
+            + ", of which it serves sizes below maxBytes" * (most != header.max_bytes),
         )
     if max_bytes is not None and (most is None or max_bytes < most):
         most = max_bytes
