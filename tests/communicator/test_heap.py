@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
+from sley.communicator import heap as heap_module
+from sley.communicator import sharing
 from sley.communicator.heap import Heap, _most_bytes, heap
 from sley.errors import SleyError
 
@@ -60,7 +63,9 @@ def test_the_arrays_of_a_heap_take_no_more_than_it_may(monkeypatch: pytest.Monke
     monkeypatch.setenv("SLEY_HEAP_BYTES", "3M")
     own = Heap(_most_bytes())
     kept = own.empty(2 * MIB)
-    with pytest.raises(SleyError, match=r"2,097,152 of 3,145,728 bytes are taken.*HEAP_BYTES"):
+    with pytest.raises(
+        SleyError, match=r"(?s)2,097,152 of 3,145,728 bytes are taken.*Raise SLEY_HEAP_BYTES"
+    ):
         own.empty(2 * MIB)
     del kept
     assert own.empty(3 * MIB).nbytes == 3 * MIB
@@ -135,3 +140,24 @@ def test_a_child_has_a_heap_of_its_own() -> None:
     assert os.waitpid(pid, 0)[1] == 0
     assert heap() is before
     assert (kept == 3).all()
+
+
+@pytest.mark.parametrize(
+    "lock", [heap_module._lock, sharing._lock, sharing.HEAPS._lock, sharing.LIVES._lock]
+)
+def test_a_forked_child_finds_no_lock_that_another_thread_held(lock: threading.Lock) -> None:
+    held, forking = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            forking.wait(0.1)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(not lock.acquire(timeout=1))
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sley.communicator.sharing import HEAPS
+from sley.communicator.sharing import HEAPS, fork_safe
 from sley.engine import native
 from sley.engine.memory import HostBytes, allocate, memory_of_machine
 from sley.engine.native import LARGEST
@@ -69,7 +69,7 @@ class Heap:
             self._collect()
             if self._used + size > self.most_bytes:
                 taken = f"{self._used:,} of {self.most_bytes:,} bytes are taken"
-                raise OSError(errno.ENOMEM, f"{taken} ({HEAP_VARIABLE}, or the machine's memory)")
+                raise OSError(errno.EDQUOT, f"{taken} ({HEAP_VARIABLE}, or the machine's memory)")
             at = self._find(size)
             if at is None:
                 self._grow(size)
@@ -119,7 +119,7 @@ class Heap:
 
 
 _heaps: list[Heap] = []
-_lock = threading.Lock()
+_lock = fork_safe(threading.Lock())
 
 
 def heap() -> Heap:

@@ -18,13 +18,22 @@ from sley.engine.memory import allocate
 _T = TypeVar("_T")
 
 
+def fork_safe(lock: threading.Lock) -> threading.Lock:
+    """The lock, which a fork waits for, so that no child finds it held by a thread that it hasn't.
+    A lock that is taken within another one is made first."""
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return lock
+
+
 class _OfFiles(Generic[_T]):
     """Objects over files: one for each file, as long as anything uses it."""
 
     def __init__(self, make: Callable[[int], _T]) -> None:
         self._make = make
         self._made: WeakValueDictionary[tuple[int, int], _T] = WeakValueDictionary()
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
 
     def of(self, fd: int) -> _T:
         """The object over the file of a descriptor, which stays the caller's. Errors: N610."""
@@ -55,7 +64,7 @@ LIVES = _OfFiles(lambda fd: native.Descriptor(fd))
 _own_life: list[int] = []
 """The ends of a pipe: to read, and to write. Only this process has the latter, so the system closes
 it when the process ends."""
-_lock = threading.Lock()
+_lock = fork_safe(threading.Lock())
 
 
 def sign_of_life() -> int:

@@ -48,6 +48,8 @@ def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
 
 
 _REMEDIES: Mapping[int, str] = {
+    errno.EDQUOT: "Raise SLEY_HEAP_BYTES if the machine has more memory, or use fewer or smaller "
+    "arrays.",
     errno.EFBIG: "Raise the limit of the sizes of files (ulimit -f): shared memory is a file.",
     **dict.fromkeys(
         (errno.EPERM, errno.EACCES, errno.ENOSYS),
