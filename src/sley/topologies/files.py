@@ -13,7 +13,16 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T601, T605, T609
 from sley.ir.topology import Topology
-from sley.recognition import ABSENT, AMD_SMI, HWLOC, TOPOLOGIES, VAGUE, kind_of, refuse_kind
+from sley.recognition import (
+    ABSENT,
+    AMD_SMI,
+    HWLOC,
+    TOPOLOGIES,
+    VAGUE,
+    Kind,
+    kind_of,
+    refuse_kind,
+)
 from sley.text_files import text_of, toml_tables
 from sley.topologies.amd_smi import machine_from_amd
 from sley.topologies.graph import graph_from, graph_text
@@ -102,29 +111,38 @@ def read(
                 )
             return Loaded(graph_from(file, tables), None)
         machine = machine_from(file, tables, base_tables)
-    elif kind is HWLOC:
-        machine = machine_from_hwloc(file, text, notes, base)
-    elif suffix == ".xml" or start == "<":
-        machine = machine_from_xml(file, text, notes, base)
-    elif kind is AMD_SMI:
-        machine = machine_from_amd(file, text, notes, base)
-    elif start != "{" and is_log(text):
-        machine = machine_from_log(file, text, notes, base)
-    elif suffix == ".json" or start == "{":
-        machine = machine_from_taccl(file, _json_tables(file, text), notes)
-    elif is_matrix(text):
-        machine = machine_from_matrix(file, text, notes, base)
     else:
-        raise T609.error(
-            at=Place(file),
-            expected="TOML (.toml), NCCL's XML or its log, hwloc's XML, the output of nvidia-smi "
-            "topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON",
-            found=f"text that starts with {text.strip()[:30]!r}",
-        )
+        machine = _imported(path, kind, text, notes, base)
     try:
         return Loaded(machine.topology(1 if nodes is None else nodes), machine, tuple(notes))
     except SleyError as error:
         raise at_place(error, Place(file)) from error
+
+
+def _imported(
+    path: Path, kind: Kind, text: str, notes: list[Diagnostic], base: Machine | None
+) -> Machine:
+    """The machine of another tool's text. notes: gets the importer's. base: the machine that it is
+    like. Errors: T604 to T609."""
+    file, suffix, start = str(path), path.suffix.lower(), text.lstrip()[:1]
+    if kind is HWLOC:
+        return machine_from_hwloc(file, text, notes, base)
+    if suffix == ".xml" or start == "<":
+        return machine_from_xml(file, text, notes, base)
+    if kind is AMD_SMI:
+        return machine_from_amd(file, text, notes, base)
+    if start != "{" and is_log(text):
+        return machine_from_log(file, text, notes, base)
+    if suffix == ".json" or start == "{":
+        return machine_from_taccl(file, _json_tables(file, text), notes)
+    if is_matrix(text):
+        return machine_from_matrix(file, text, notes, base)
+    raise T609.error(
+        at=Place(file),
+        expected="TOML (.toml), NCCL's XML or its log, hwloc's XML, the output of nvidia-smi "
+        "topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON",
+        found=f"text that starts with {text.strip()[:30]!r}",
+    )
 
 
 def save(topology: Topology, path: str | os.PathLike[str]) -> None:
