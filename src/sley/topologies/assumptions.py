@@ -238,10 +238,14 @@ class Import:
             for card in cards:
                 slot = node.cards[card]
                 node.cards[card] = Rate(min(total[0], slot[0]), min(total[1], slot[1]))
-            self._note(notes, f"{_rates_of(node, cards)}, as those of {like.name}")
+            capped = any(node.cards[card][0] < total[0] for card in cards)
+            source = f"as much as their slots or kind allow; {like.name} has faster ones"
+            source = source if capped else f"as those of {like.name}"
+            self._note(notes, f"{_rates_of(node, cards)}, {source}")
         else:
             self._note(
-                notes, f"{_rates_of(node, cards)}, by their PCIe slots, as the file has no speeds"
+                notes,
+                f"{_rates_of(node, cards)}, by their PCIe slots, as the file has no speeds",
             )
         if len(bundled(node).cards) < len(node.cards):
             self._note(notes, "several cards next to a GPU are one with the sum of their rates")

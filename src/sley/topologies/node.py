@@ -138,7 +138,11 @@ def cluster_of(
         raise C308.error(expected=f"1 to {most} nodes of {name}", found=f"nodes={nodes!r}")
     if nodes > 1 and not node.cards:
         found = f"{counted(nodes, 'node')} of {name}"
-        raise C308.error(expected="one node, as it has no network cards", found=found)
+        raise C308.error(
+            expected="one node, as it has no network cards",
+            found=found,
+            remedy="Leave the number of nodes out, or import the machine to TOML and add cards.",
+        )
     node = bundled(node)
     number, of_host = _numbers(node, nodes)
     builder = Builder(name, of_host[: node.gpus].T.ravel())
