@@ -24,8 +24,8 @@
 namespace sley {
 
 // An operation ends as kDone (rank: the other rank, bytes: of the message); kMismatched, a receive
-// of another size or type than the message's (rank: its source, bytes: of the message); kStalled, when it
-// hasn't moved for its own timeout (rank: the one it waited for); or kAborted, because of a failure
+// of another size or type than the message's (rank: its source, bytes: of the message); kStalled, when
+// it hasn't moved for its own timeout (rank: the one it waited for); or kAborted, because of a failure
 // that `Control` has, or because the object is closed. All but kDone and closing fail the fabric. A
 // send is done when its data may be overwritten: the message may still be in flight.
 class PointToPoint {
@@ -38,8 +38,8 @@ public:
     PointToPoint(const PointToPoint&) = delete;
     PointToPoint& operator=(const PointToPoint&) = delete;
 
-    // src: a rank or kAnySource. type: the caller's number of the elements' type; 0: any. The memory belongs to the operation until the ticket ends, which
-    // may be at once. Throw std::invalid_argument for a rank that doesn't exist or a negative size;
+    // src: a rank or kAnySource. type: the caller's number of the elements' type; 0: any. The memory
+    // belongs to the operation until the ticket ends, which may be at once. Throw std::invalid_argument for a rank that doesn't exist or a negative size;
     // std::bad_alloc and std::system_error if there is no memory for the connection or for a
     // message to the rank itself.
     std::shared_ptr<Ticket> send(const std::byte* data, std::int64_t bytes, std::int32_t dst,

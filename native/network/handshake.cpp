@@ -229,8 +229,8 @@ bool Handshake::fits(const Candidate& candidate) const {
            !links_[static_cast<std::size_t>(hello.rank)].is_open();
 }
 
-// Keeps completed links; closes refused candidates, and those that don't even say hello. A rank that
-// has said it may be stopped for a while.
+// Keeps completed links; closes refused candidates, and those that don't even say hello. A rank
+// that has said it may be stopped for a while.
 void Handshake::settle() {
     const auto now = Clock::now();
     for (auto& candidate : candidates_) {
@@ -238,7 +238,8 @@ void Handshake::settle() {
             links_[static_cast<std::size_t>(candidate.peer)] = std::move(candidate.socket);
         }
         if (candidate.step == Step::kRefused && candidate.peer > site_.rank) {
-            raise_network(ECONNREFUSED, name(candidate.peer) + " did not answer as a rank of this job");
+            raise_network(ECONNREFUSED,
+                          name(candidate.peer) + " did not answer as a rank of this job");
         }
     }
     const auto is_over = [now](const Candidate& c) {

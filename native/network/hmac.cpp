@@ -32,8 +32,9 @@ Constants make_constants() {
         bool is_prime = true;
         for (int d = 2; d * d <= n; ++d) is_prime = is_prime && n % d != 0;
         if (!is_prime) continue;
-        if (found < made.start.size()) made.start[found] = fraction(std::sqrt(static_cast<long double>(n)));
-        made.rounds[found++] = fraction(std::cbrt(static_cast<long double>(n)));
+        const long double prime = n;
+        if (found < made.start.size()) made.start[found] = fraction(std::sqrt(prime));
+        made.rounds[found++] = fraction(std::cbrt(prime));
     }
     return made;
 }

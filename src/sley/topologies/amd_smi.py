@@ -10,7 +10,6 @@ and weights (rocm-systems, amd-smi's how-to).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.topology import T605, T607, T608
+from sley.errors.topology import T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.topologies.assumptions import (
     PCIE_4,
@@ -31,6 +30,7 @@ from sley.topologies.assumptions import (
 )
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
+from sley.topologies.reading import json_of
 
 _TITLES = re.compile(
     r"^\s*=*\s*(?:(?P<rocm>Weight|Hops|Link Type) between two GPUs\b|(?P<width>Bandwidth)\s*=+"
@@ -143,14 +143,7 @@ def _matrix(file: str, found: _Matrices, lines: list[str], begin: int) -> dict[P
 
 def _from_json(file: str, text: str) -> _Matrices:
     """The matrices of amd-smi's JSON: for each GPU its links to all GPUs. Errors: T605, T607."""
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        at = Place(file, error.lineno, error.colno)
-        raise T605.error(at=at, expected="JSON", found=error.msg) from error
-    except (RecursionError, ValueError) as error:
-        raise T605.error(at=Place(file), expected="JSON", found=str(error)) from error
-    found = _Matrices()
+    rows, found = json_of(file, text), _Matrices()
     if not isinstance(rows, list) or not 1 <= len(rows) <= _MAX_GPUS:
         raise _wrong(file, "", f"a list of 1 to {_MAX_GPUS} GPUs", rows)
     found.names = [str(row.get("bdf")) if isinstance(row, dict) else "" for row in rows]

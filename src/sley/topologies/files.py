@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from sley.topologies.machine import Machine, machine_from
 from sley.topologies.nccl_log import is_log, machine_from_log
 from sley.topologies.nccl_xml import machine_from_xml
 from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
-from sley.topologies.reading import at_place
+from sley.topologies.reading import at_place, json_of
 from sley.topologies.taccl import machine_from_taccl
 
 
@@ -159,13 +158,7 @@ def save(topology: Topology, path: str | os.PathLike[str]) -> None:
 
 def _json_tables(file: str, text: str) -> Mapping[str, Any]:
     """The JSON object in a text. Errors: T605."""
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        place = Place(file, error.lineno, error.colno)
-        raise T605.error(at=place, expected="JSON", found=error.msg) from error
-    except (RecursionError, ValueError) as error:
-        raise T605.error(at=Place(file), expected="JSON", found=str(error)) from error
+    found = json_of(file, text)
     if not isinstance(found, dict):
         raise T605.error(at=Place(file), expected="a JSON object", found=type(found).__name__)
     return found

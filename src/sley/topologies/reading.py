@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sley.errors import Diagnostic, Place, Rule, SleyError, did_you_mean
-from sley.errors.topology import T602, T606, T607
+from sley.errors.topology import T602, T605, T606, T607
 from sley.ir.words import is_integer, is_real
 from sley.topologies.node import Rate
 
@@ -25,6 +26,17 @@ def excerpt(value: object) -> str:
 def at_place(error: SleyError, place: Place) -> SleyError:
     """The error, with `place` in each diagnostic that has no place."""
     return SleyError([d if d.places else replace(d, places=(place,)) for d in error.diagnostics])
+
+
+def json_of(file: str, text: str) -> Any:
+    """The value of a JSON text. Errors: T605."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = Place(file, error.lineno, error.colno)
+        raise T605.error(at=place, expected="JSON", found=error.msg) from error
+    except (RecursionError, ValueError) as error:
+        raise T605.error(at=Place(file), expected="JSON", found=str(error)) from error
 
 
 class Section:
