@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NATIVE := $(shell find native -type f 2>/dev/null)
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/codegen/primitives/half.hpp
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/engine/kernels/primitives/half.hpp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

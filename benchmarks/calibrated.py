@@ -18,8 +18,8 @@ from itertools import combinations
 from common import machine
 
 import sley
-from sley import jobs
-from sley.calibrating import calibrate
+from sley.communicator import jobs
+from sley.communicator.calibrating import calibrate
 from sley.engine.measure import Sweep
 
 SIZES = (2**10, 2**15, 2**20, 2**22, 2**24)

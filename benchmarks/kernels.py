@@ -37,7 +37,7 @@ from kernels_report import pages
 from kernels_runs import Call, Copy, Data
 from kernels_timing import Runnable, Timer, in_turn, timer_of, words
 
-from sley.devices import Device, Engine, Launching
+from sley.engine.devices import Device, Engine, Launching
 from sley.engine.limits import TIMEOUT_S
 from sley.errors import SleyError
 from sley.ir.sizes import size_text
@@ -263,7 +263,7 @@ def machine(b: Benchmark) -> dict[str, Any]:
 
 
 def _cuda_facts(device: Any) -> dict[str, Any]:
-    from sley.devices.cuda import compiler, driver
+    from sley.engine.devices.cuda import compiler, driver
 
     found = {
         "architecture": device.arch,

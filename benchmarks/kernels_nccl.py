@@ -286,10 +286,10 @@ def serve(
 def open_device(name: str, ordinal: int) -> Any:
     """A device by the name of its kind."""
     if name == "threads":
-        from sley.devices import ThreadsDevice
+        from sley.engine.devices import ThreadsDevice
 
         return ThreadsDevice.open(ordinal)
-    from sley.devices.cuda import CudaDevice
+    from sley.engine.devices.cuda import CudaDevice
 
     return CudaDevice.open(ordinal)
 

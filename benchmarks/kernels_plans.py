@@ -11,7 +11,6 @@ import papers_levels
 
 import sley
 from sley.algorithms import build
-from sley.direct import pulls
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -20,6 +19,7 @@ from sley.ir.words import (
     Op,
     Protocol,
 )
+from sley.verification.direct import pulls
 
 RING, ALL_PAIRS, HM = "ring", "all-pairs", "HM task level"
 ALGORITHMS = (RING, ALL_PAIRS, HM)

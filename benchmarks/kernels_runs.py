@@ -9,9 +9,9 @@ from kernels_plans import Case
 from kernels_timing import CudaTimer, Timer
 
 import sley
-from sley.devices import Device, Engine, Executor, Launching, Settings
-from sley.devices.device import Memory
 from sley.engine.check import PERIOD, Pattern
+from sley.engine.devices import Device, Engine, Executor, Launching, Settings
+from sley.engine.devices.device import Memory
 from sley.engine.limits import TIMEOUT_S
 from sley.engine.types import DATA_TYPES
 from sley.ir.sizes import size_text

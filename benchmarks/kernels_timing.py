@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sley.devices import Device
+from sley.engine.devices import Device
 from sley.errors import SleyError
 
 Start = Callable[[list[Any]], None]
@@ -71,7 +71,7 @@ class CudaTimer:
     with gate=False, at once."""
 
     def __init__(self, device: Any, *, gate: bool = True) -> None:
-        from sley.devices.cuda import driver
+        from sley.engine.devices.cuda import driver
 
         self._device, self._call = device, driver.call
         self._cu = driver.bindings()
@@ -179,7 +179,7 @@ class CudaTimer:
         return float(ms) * 1e3
 
     def _raw(self, stream: Any) -> Any:
-        from sley.devices.cuda.streams import stream_address
+        from sley.engine.devices.cuda.streams import stream_address
 
         return self._cu.CUstream(stream_address(stream))
 
@@ -218,7 +218,7 @@ class CudaTimer:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        from sley.devices.cuda import driver
+        from sley.engine.devices.cuda import driver
 
         with driver.current(self._device._context):
             yield

@@ -31,13 +31,13 @@ from common import machine, results
 from common.sizes import read_sizes
 from common.tables import table
 
-from sley import policy as policies
 from sley.communicator import Call, Communicator, FolderStore, Settings
 from sley.communicator.arrays import span
 from sley.engine.types import DATA_TYPES, Array
 from sley.ir.collectives import STANDARD
 from sley.ir.sizes import size_text
 from sley.ir.words import ReduceOp
+from sley.tuning import policy as policies
 from sley.tuning.arms import IN_PLACE
 from sley.tuning.live import Live
 from sley.tuning.training import DEFAULT_AGENT, Training

@@ -16,9 +16,9 @@ from scipy.optimize import minimize
 
 import sley
 from sley import Protocol, Topology, topologies
-from sley.bounds import Bound, Bounds
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.words import FIFO_PROTOCOLS
+from sley.model.bounds import Bound, Bounds
 
 AMD_XML, AMD_TIMES = "msccl-xml/amd_32.xml", "msccl-xml/amd_32.txt"
 MSCCLPP = {"NDv4": "measured/perf_ndmv4.jsonl", "NDv5": "measured/perf_ndmv5.jsonl"}

@@ -10,7 +10,7 @@ from math import inf
 import sley
 from sley import Protocol, Topology, topologies
 from sley.ir.words import FIFO_PROTOCOLS
-from sley.tuning import nccl
+from sley.model.nccl import choice as nccl
 
 CHANNELS = 24
 """Number of NCCL's rings on these machines (MSCCLang 7.1.1: a thread block for each of 24)."""

@@ -1,6 +1,6 @@
 """Published tables of nccl-tests, and the simulator's predictions of them.
 
-Each point is compared with what NCCL runs by its own tuner's rows (`sley.tuning.nccl`): the
+Each point is compared with what NCCL runs by its own tuner's rows (`sley.model.nccl.choice`): the
 algorithm, the protocol and the channels; in place, as generated code, with default parameters.
 """
 
@@ -18,9 +18,10 @@ import numpy as np
 import sley
 from sley import Topology, topologies
 from sley.errors import SleyError
+from sley.model import table_fit
+from sley.model.nccl import choice as nccl
 from sley.topologies.library import base_tables
 from sley.topologies.machine import machine_from
-from sley.tuning import nccl, table_fit
 
 TABLES = "measured/nccl-tests.jsonl"
 

@@ -10,7 +10,7 @@ from papers_common import GB, KB, MB, Row, Times, best, nearness, peak, ratios, 
 
 import sley
 from sley.ir.words import FIFO_PROTOCOLS
-from sley.tuning import nccl as tuner
+from sley.model.nccl import choice as tuner
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 LARGEST = {"LL": 64 * MB, "LL128": GB, "Simple": 4 * GB}

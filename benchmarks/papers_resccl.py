@@ -24,7 +24,7 @@ from papers_levels import (
 import sley
 from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
-from sley.simulation.equations import estimate
+from sley.model.simulation.equations import estimate
 
 HALF = 0.5
 """The smallest share of the sizes at which the paper's winner must win to agree."""

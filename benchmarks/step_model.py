@@ -2,7 +2,7 @@
 
     python benchmarks/step_model.py
 
-The times are estimates from latencies (`sley.devices.step_model`), not measurements. Beside them
+The times are estimates from latencies (`sley.engine.devices.step_model`), not measurements. Beside them
 are the constants of NCCL 2.30's tuner for Hopper.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sley
-from sley.devices.settings import Settings
-from sley.devices.step_model import COPIES, STEPS, SWITCHED, Latencies, Step, data_bytes
+from sley.engine.devices.settings import Settings
+from sley.engine.devices.step_model import COPIES, STEPS, SWITCHED, Latencies, Step, data_bytes
 from sley.ir.words import Protocol
 
 BLOCKS = 16

@@ -3,7 +3,7 @@
     python benchmarks/workloads.py [--only inference moe] [--samples N] [--seed N] [--json]
 
 Inference of a language model on 8 A100 (ndv4:1) at several batch sizes, and training of mixtures of
-experts on 256 A100 (ndv4:32) at several dimensions (`sley.workloads.models`). A row has the time of
+experts on 256 A100 (ndv4:32) at several dimensions (`sley.tuning.workloads.models`). A row has the time of
 a step with NCCL's default, the share of it in which calls are waited for, and the speed-ups with
 the static table of `sley.choose`, with the default agent after N measurements of each size (with 3
 % noise), and with the oracle. On 256 GPUs NCCL's AllToAll is simulated twice: with a thread block
@@ -29,14 +29,14 @@ from sley.compiler import Options, choose, compile
 from sley.errors import SleyError
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
-from sley.policy import Decision
-from sley.simulation import Simulator
+from sley.model.simulation import Simulator
 from sley.tuning.arms import IN_PLACE, Arms, grid_of
+from sley.tuning.policy import Decision
 from sley.tuning.steps import Key, Runs, step_time, table_times
 from sley.tuning.training import DEFAULT_AGENT
-from sley.workloads import Group, Workload
-from sley.workloads.models import inference, moe_training
-from sley.workloads.workload import Cell
+from sley.tuning.workloads import Group, Workload
+from sley.tuning.workloads.models import inference, moe_training
+from sley.tuning.workloads.workload import Cell
 
 PAPER = {"inference": "1.22-1.29x", "moe": "1.10-1.89x"}
 """MSCCLang, section 7.6; GC3, section 7.5."""

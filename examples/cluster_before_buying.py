@@ -17,7 +17,7 @@ prints:
 """
 
 import sley
-from sley.bounds import bound
+from sley.model.bounds import bound
 
 OFFERS = {"4 cards in a node": ("2x4", 250_000), "2 cards in a node": ("2x4:2", 235_000)}
 SIZE = "16M"

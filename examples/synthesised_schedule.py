@@ -17,7 +17,7 @@ prints:
 import tempfile
 from pathlib import Path
 
-from sley import schedules
+from sley.lang import schedules
 
 GPUS = 4
 

@@ -20,8 +20,8 @@ import tempfile
 from pathlib import Path
 
 import sley
-from sley import policy
-from sley.policy import Decision, Machine, Policy, Range, exports
+from sley.tuning import policy
+from sley.tuning.policy import Decision, Machine, Policy, Range, exports
 
 TOPOLOGY = "2x4"
 

@@ -41,7 +41,7 @@ set(ENGINE_MODULE  # sley.engine._native, over the first four and TORCH
   bindings/operators.cpp
   bindings/ready.cpp
   bindings/tensors.cpp)
-set(SIMULATOR_MODULE  # sley.simulation._event_loop
+set(SIMULATOR_MODULE  # sley.model.simulation._event_loop
   bindings/event_loop.cpp)
 set(GRAPHS
   graphs/graph.cpp)

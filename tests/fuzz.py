@@ -24,7 +24,7 @@ from sley.errors import SleyError
 from sley.formats import msccl_xml, mscclpp
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.formats.mscclpp.targets import MSCCLPP
-from sley.tuning import nccl_tests
+from sley.model.nccl import tables as nccl_tests
 from support import (
     file_mutants,
     mscclpp_mutants,

@@ -10,9 +10,9 @@ import numpy as np
 
 import sley
 from first_contact.lines import Lines, run_step, step_parser
-from sley.codegen import KERNELS
-from sley.devices import Engine, Executor, Settings
-from sley.devices.cuda import CudaDevice
+from sley.engine.devices import Engine, Executor, Settings
+from sley.engine.devices.cuda import CudaDevice
+from sley.engine.kernels import KERNELS
 from support.gpu_checks import OnDevice
 from support.prefix_sums import prefix_sums
 

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from sley.devices.cuda import CudaDevice
+from sley.engine.devices.cuda import CudaDevice
 from sley.errors import SleyError
 
 

@@ -14,7 +14,7 @@ from kernels_timing import CudaTimer
 
 import sley
 from first_contact.lines import Lines, run_step, step_parser
-from sley.devices.cuda import CudaDevice, compiler, driver
+from sley.engine.devices.cuda import CudaDevice, compiler, driver
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("sley", "numpy", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch", "cupy")

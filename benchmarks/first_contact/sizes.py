@@ -12,7 +12,7 @@ from kernels_runs import Call, Data
 from kernels_timing import CudaTimer
 
 from first_contact.lines import Lines, run_step, step_parser
-from sley.devices.cuda import CudaDevice
+from sley.engine.devices.cuda import CudaDevice
 from sley.engine.types import DATA_TYPES
 from sley.ir.words import Protocol
 

@@ -15,8 +15,8 @@ import numpy as np
 
 import sley
 from first_contact.lines import LOST, Lines, run_step, step_parser
-from sley.devices import Engine, Executor, Settings
-from sley.devices.cuda import CudaDevice
+from sley.engine.devices import Engine, Executor, Settings
+from sley.engine.devices.cuda import CudaDevice
 from sley.errors import SleyError
 from support.gpu_plans import hanging, ring
 

@@ -1,4 +1,4 @@
-// The Python module `sley.simulation._event_loop`.
+// The Python module `sley.model.simulation._event_loop`.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -17,7 +17,7 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-SLEY_PYTHON_CLASS(Inputs, "sley.simulation.inputs.Inputs");
+SLEY_PYTHON_CLASS(Inputs, "sley.model.simulation.inputs.Inputs");
 
 SimulatorPlan make_plan(const Inputs& inputs) {
     SimulatorPlan plan;

@@ -6,10 +6,14 @@ from importlib.metadata import version
 from sley import algorithms, methods, topologies
 from sley.communicator import Communicator
 from sley.communicator.heap import empty
+from sley.communicator.running import execute, run
 from sley.communicator.stats import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
+from sley.compiler.passes.lift import lift
+from sley.compiler.passes.timeline import Costs
+from sley.compiler.scripts import load_msccl
 from sley.errors import Diagnostic, SleyError
-from sley.files import FileProof, load, save, verify_file
+from sley.formats.files import FileProof, load, save, verify_file
 from sley.ir import collectives
 from sley.ir.collective import Collective
 from sley.ir.collectives import *
@@ -21,11 +25,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import Allocation, LoopOrder, Op, Protocol, ReduceOp, Schedule
 from sley.lang import program, rescclang, trace
 from sley.lang.msccl import ScriptProgram
-from sley.passes.lift import lift
-from sley.passes.timeline import Costs
-from sley.running import execute, run
-from sley.scripts import load_msccl
-from sley.simulation import Simulation, Simulator, simulate
+from sley.model.simulation import Simulation, Simulator, simulate
 from sley.verification import Proof, verify
 
 methods.attach()

@@ -11,16 +11,20 @@ from __future__ import annotations
 import os
 from typing import Literal
 
+from sley.communicator.running import execute as execute_plan
+from sley.communicator.running import run as run_plan
 from sley.compiler import choose as choose_options
 from sley.compiler import compile as compile_program
+from sley.compiler.passes.lift import lift as lift_plan
 from sley.errors.report import P815
-from sley.files import save as save_plan
 from sley.formats import write_file
+from sley.formats.files import save as save_plan
 from sley.ir import methods
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.passes.lift import lift as lift_plan
+from sley.model.simulation import Simulation
+from sley.model.simulation import simulate as simulate_plan
 from sley.report import notebook
 from sley.report.html import html_report
 from sley.report.pictures import (
@@ -33,10 +37,6 @@ from sley.report.pictures import (
 from sley.report.simulation import simulation_lines
 from sley.report.stages import stage_table
 from sley.report.tables import Text, pipeline_table, plan_table
-from sley.running import execute as execute_plan
-from sley.running import run as run_plan
-from sley.simulation import Simulation
-from sley.simulation import simulate as simulate_plan
 from sley.topologies import save as save_topology
 from sley.verification import verify as verify_plan
 

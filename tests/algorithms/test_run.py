@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sley
+from sley.communicator.jobs import Settings
 from sley.ir.words import ReduceOp
-from sley.jobs import Settings
 from support.algorithm_cases import cases_in_a_place, few, label, program
 from support.rank_threads import execute
 

@@ -11,8 +11,8 @@ import pytest
 
 import sley
 from sley.algorithms import CATALOG
+from sley.compiler.passes.dependencies import dependencies
 from sley.ir.words import TransferKind
-from sley.passes.dependencies import dependencies
 from support.algorithm_cases import GRIDS, program, sizes
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
-from sley.devices.measure import CheckedData
+from sley.engine.devices.measure import CheckedData
 from sley.engine.measure import Sweep
 
 QUICK = ("--ranks", "2", "-b", "1K", "-e", "4K", "-f", "4", "-r", "3", "-n", "2", "-w", "1")

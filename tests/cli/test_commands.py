@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 import sley as api
 from sley.cli import main
-from sley.devices.measure import CheckedData
+from sley.engine.devices.measure import CheckedData
 from sley.errors.catalog import all_rules
-from sley.files import verify_file
+from sley.formats.files import verify_file
 from support.xml_plans import exchange
 
 GOOD = """

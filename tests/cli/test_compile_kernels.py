@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import sley
 from sley.cli import main
-from sley.codegen import KERNELS
+from sley.engine.kernels import KERNELS
 from sley.errors import SleyError
 from support.plan_edits import with_columns
 
@@ -37,7 +37,7 @@ def code_of(call: Any) -> str:
 @pytest.mark.parametrize("protocol", list(sley.Protocol))
 def test_a_written_kernel_compiles_for_a_gpu(protocol: sley.Protocol, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from sley.devices.cuda.compiler import compile_text
+    from sley.engine.devices.cuda.compiler import compile_text
 
     path = tmp_path / "kernels.cu"
     result = compile_command(
@@ -77,7 +77,7 @@ def test_the_head_says_what_it_is(tmp_path: Path) -> None:
     assert "The 3 blocks of sley_run, of 256 threads each" in head
     assert "nvcc -std=c++17 -cubin -arch=sm_90" in head
     assert "sley::Call" in head
-    assert "sley.devices.Executor" in head
+    assert "sley.engine.devices.Executor" in head
     assert "#define SLEY_THREADS 256" in path.read_text()
 
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 import sley
 from sley.cli import main
 from sley.errors.tuning import D932
-from sley.tuning import nccl
-from sley.tuning.nccl_runs import NcclRuns
+from sley.model.nccl import choice as nccl
+from sley.model.nccl.runs import NcclRuns
 
 CLUSTER = "1x4"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from sley import policy as policies
 from sley.cli import main
 from sley.compiler import Options
-from sley.policy import Decision, Machine, Policy, Range, exports
+from sley.tuning import policy as policies
+from sley.tuning.policy import Decision, Machine, Policy, Range, exports
 
 MACHINE = Machine("simulator", "2x2", "f00d", 2, 2)
 POLICY = Policy(

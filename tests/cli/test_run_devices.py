@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley import devices
 from sley.cli import main
-from sley.codegen import Engine
-from sley.devices.execute import GuardedMemory
-from sley.devices.measure import CheckedData
-from sley.devices.names import open_devices
-from sley.devices.threads import ThreadsDevice
+from sley.engine import devices
+from sley.engine.devices.execute import GuardedMemory
+from sley.engine.devices.measure import CheckedData
+from sley.engine.devices.names import open_devices
+from sley.engine.devices.threads import ThreadsDevice
+from sley.engine.kernels import Engine
 from sley.engine.measure import Measurement, Sweep
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
@@ -100,7 +100,7 @@ def numbers(text: str, ranks: int, ranks_per_device: int | None = None) -> list[
 def test_names_deal_ranks_to_devices(
     text: str, ranks: int, each: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sley.devices.cuda.CudaDevice", FakeGpu)
+    monkeypatch.setattr("sley.engine.devices.cuda.CudaDevice", FakeGpu)
     assert numbers(text, ranks, each) == expected
 
 
@@ -133,12 +133,12 @@ def test_ranks_go_evenly_and_in_order(ranks: int, wanted: list[int]) -> None:
     ],
 )
 def test_an_unknown_device_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sley.devices.cuda.CudaDevice", FakeGpu)
+    monkeypatch.setattr("sley.engine.devices.cuda.CudaDevice", FakeGpu)
     assert code_of(lambda: open_devices(text, 2)) == "K510"
 
 
 def test_too_few_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sley.devices.cuda.CudaDevice", FakeGpu)
+    monkeypatch.setattr("sley.engine.devices.cuda.CudaDevice", FakeGpu)
     assert code_of(lambda: open_devices("cuda", 9, 2)) == "K510"
     assert code_of(lambda: open_devices("threads:0,1", 5, 2)) == "K510"
     assert code_of(lambda: open_devices("threads", 5, 0)) == "R514"

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from sley.cli import main
-from sley.policy import read
 from sley.tuning.backends import Simulated
+from sley.tuning.policy import read
 
 SMALL = ("alltonext", "--topology", "1x2", "-b", "16K", "-e", "1M", "-f", "64", "--actions", "nccl")
 

@@ -13,11 +13,11 @@ from sley import algorithms
 from sley.communicator import Communicator, FolderStore, Recorder, Settings, record
 from sley.communicator.calls import OWN, Call
 from sley.communicator.recording import Member
+from sley.communicator.rendezvous.hosts import Process
 from sley.compiler import compile
 from sley.engine.types import DATA_TYPES
 from sley.ir.plan import Plan
-from sley.rendezvous.hosts import Process
-from sley.workloads import Group, Workload, read
+from sley.tuning.workloads import Group, Workload, read
 from support import rank_processes
 
 COMPUTE_S, LATE_S = 0.02, 0.3

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sley.communicator import Communicator, FolderStore, Settings
-from sley.disk_cache import PATIENCE_S
-from sley.rendezvous.gather import GRACE_S
+from sley.communicator.rendezvous.gather import GRACE_S
+from sley.errors.disk_cache import PATIENCE_S
 from support import rank_processes
 from support.rank_processes import Started
 from support.stopping import Place, outcomes, state, stop_at
@@ -40,10 +40,10 @@ def living(comm: Communicator, folder: str) -> str:
     return "lived"
 
 
-_START = "sley.rendezvous.bootstrap"
+_START = "sley.communicator.rendezvous.bootstrap"
 _OPEN = "sley.communicator.opening"
 _ENDPOINT = "sley.communicator.endpoint.Endpoint"
-_CACHE = "sley.disk_cache"
+_CACHE = "sley.errors.disk_cache"
 
 QUICK = [
     Place(f"{_CACHE}._keep"),  # with the lock of the plan that the others need
@@ -54,18 +54,18 @@ PLACES = [
     # Initialization: the store, the description, the host's sockets, the memory, the engine.
     Place("sley.communicator.endpoint.bootstrap"),
     Place("sley.communicator.endpoint.bootstrap", 1),
-    Place("sley.rendezvous.stores.FolderStore._put", 1),
-    Place("sley.rendezvous.stores.FolderStore._put", 0, is_after=True),
-    Place("sley.rendezvous.stores.FolderStore._find", 1, call=2),
-    Place("sley.rendezvous.stores.FolderStore._find", 0, call=2),
-    Place("sley.rendezvous.stores.FolderStore._delete"),
+    Place("sley.communicator.rendezvous.stores.FolderStore._put", 1),
+    Place("sley.communicator.rendezvous.stores.FolderStore._put", 0, is_after=True),
+    Place("sley.communicator.rendezvous.stores.FolderStore._find", 1, call=2),
+    Place("sley.communicator.rendezvous.stores.FolderStore._find", 0, call=2),
+    Place("sley.communicator.rendezvous.stores.FolderStore._delete"),
     Place(f"{_START}.listen", 0, is_after=True),
     Place(f"{_START}._exchange_descriptions", 0, is_after=True),
     Place(f"{_START}._exchange_descriptions", 1, is_after=True),
     Place(f"{_START}.exchange_descriptors", 0),
     Place(f"{_START}.exchange_descriptors", 0, is_after=True),
-    Place("sley.rendezvous.local._Leader._tell"),
-    Place("sley.rendezvous.local._take", 1),
+    Place("sley.communicator.rendezvous.local._Leader._tell"),
+    Place("sley.communicator.rendezvous.local._take", 1),
     Place("sley.communicator.memory.Memory.make", 1, is_after=True),
     Place("sley.communicator.memory.Memory.fabric"),
     Place("sley.communicator.memory.Memory.fabric", 1, is_after=True),
@@ -75,9 +75,9 @@ PLACES = [
     # The first call of a size: its plan, its compilation, the cache, the engine.
     Place("sley.communicator.ready.ReadyCalls._make", 0),
     Place("sley.communicator.ready.ReadyCalls._make", 1, is_after=True),
-    Place("sley.selection.plans.compile", 0),
-    Place("sley.selection.plans.compile", 1, is_after=True),
-    Place("sley.selection.plan_cache.encode"),
+    Place("sley.communicator.selection.plans.compile", 0),
+    Place("sley.communicator.selection.plans.compile", 1, is_after=True),
+    Place("sley.communicator.selection.plan_cache.encode"),
     Place(f"{_CACHE}._open_lock", 0, is_after=True),
     Place(f"{_CACHE}._Turn._look", 0, is_after=True),
     Place(f"{_CACHE}._keep", 1),

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import sley
 from sley.communicator import Call, Communicator, Network, Settings, loading
 from sley.communicator.arrays import span
+from sley.communicator.selection.plans import Change
 from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Turns, Watch
 from sley.compiler import Options
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.policy import Decision, Measured
-from sley.selection.plans import Change
+from sley.tuning.policy import Decision, Measured
 from support.policies import PAIRS as ALL_PAIRS
 from support.policies import clock, policy_file, policy_of
 from support.rank_processes import start

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import sley
 from sley.compiler import pipeline
 from sley.compiler.options import Options
+from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _Row, _Search
 from sley.compiler.space import Contender, LeastTime, Space, candidates
-from sley.passes.channels import assign_channels
-from sley.simulation import Simulator
+from sley.model.simulation import Simulator
 from support.examples import examples
 
 NDV4 = sley.topologies.ndv4()

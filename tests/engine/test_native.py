@@ -12,12 +12,12 @@ from sley.algorithms import build
 from sley.engine import native
 from sley.errors import SleyError
 
-COMPILED = ("sley.engine._native", "sley.ir._graphs", "sley.simulation._event_loop")
+COMPILED = ("sley.engine._native", "sley.ir._graphs", "sley.model.simulation._event_loop")
 
 
 def test_sley_is_imported_without_its_compiled_parts() -> None:
     missing = "; ".join(f"sys.modules[{name!r}] = None" for name in COMPILED)
-    packages = "sley, sley.communicator, sley.jobs, sley.simulation, sley.devices, sley.cli"
+    packages = "sley, sley.communicator, sley.communicator.jobs, sley.model.simulation, sley.engine.devices, sley.cli"
     code = f"import sys; {missing}; import {packages}"
     run = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     assert run.returncode == 0, run.stderr
@@ -40,7 +40,7 @@ def test_a_missing_engine_is_r512(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_event_loop_is_r512(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sley.simulation._event_loop", None)
+    monkeypatch.setitem(sys.modules, "sley.model.simulation._event_loop", None)
     plan = sley.compile(build("ring-allreduce", ranks=2))
     with pytest.raises(SleyError) as caught:
         sley.simulate(plan, "1K", sley.topologies.ndv4())

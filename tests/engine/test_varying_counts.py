@@ -264,7 +264,7 @@ def test_a_slot_that_cannot_hold_the_counts_is_refused() -> None:
         rank_threads.execute(
             plan,
             [np.zeros(4, np.int8)] * 4,
-            sley.jobs.Settings(slot_bytes=8),
+            sley.communicator.jobs.Settings(slot_bytes=8),
             counts=np.ones((4, 4), int),
         )
 

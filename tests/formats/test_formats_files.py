@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import sley
-from sley import files, load, save
+from sley import load, save
 from sley.errors import SleyError
-from sley.formats import FORMATS, TARGETS, Target, msccl_xml, read
+from sley.formats import FORMATS, TARGETS, Target, files, msccl_xml, read
 from sley.formats.msccl_xml.targets import RCCL
 from support.xml_plans import VALID, exchange, same_meaning
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 import sley
 from sley.cli import main
-from sley.deployment import runtime_named, runtime_of
-from sley.deployment.registration import script
-from sley.deployment.runtimes import _SIGNS
+from sley.compiler.deployment import runtime_named, runtime_of
+from sley.compiler.deployment.registration import script
+from sley.compiler.deployment.runtimes import _SIGNS
 from sley.errors import SleyError
 from sley.formats import FORMATS, TARGETS
 from sley.formats.mscclpp.targets import FIRST, MSCCLPP, VERSIONS
@@ -124,7 +124,7 @@ def test_the_writer_refuses_what_a_version_lacks(tmp_path):
     path = tmp_path / "plan.json"
     for act in (
         lambda: sley.save(plan, path, target="mscclpp@v0.9.0"),
-        lambda: sley.files.check(plan, "mscclpp@v0.9.0"),
+        lambda: sley.formats.files.check(plan, "mscclpp@v0.9.0"),
     ):
         with pytest.raises(SleyError) as caught:
             act()

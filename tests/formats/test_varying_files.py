@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 import sley
-from sley import files, formats
+from sley import formats
 from sley.cli import main
-from sley.codegen import Kernels
-from sley.devices import ThreadsDevice
-from sley.devices.measure import compare
+from sley.engine.devices import ThreadsDevice
+from sley.engine.devices.measure import compare
+from sley.engine.kernels import Kernels
 from sley.engine.measure import Sweep
-from sley.formats import TARGETS, chakra, msccl_xml, mscclpp
+from sley.formats import TARGETS, chakra, files, msccl_xml, mscclpp
 from sley.verification import verify
 
 PROGRAM = """
@@ -151,8 +151,8 @@ def test_a_command_refuses_late(
 )
 def test_a_device_runs_a_plan(plan: sley.Plan, use: Callable[..., Any], monkeypatch: Any) -> None:
     monkeypatch.setattr(ThreadsDevice, "allocate", fail)
-    monkeypatch.setattr("sley.running.verify", fail)
-    refused("K522", lambda: use(plan, sley.devices.open_devices("threads", 2)))
+    monkeypatch.setattr("sley.communicator.running.verify", fail)
+    refused("K522", lambda: use(plan, sley.engine.devices.open_devices("threads", 2)))
 
 
 def test_a_device_ignores_counts() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sley
-from sley.devices import Engine, ThreadsDevice
+from sley.engine.devices import Engine, ThreadsDevice
 from support import gpu_small_calls
 from support.device_calls import threads
 from support.gpu_checks import (

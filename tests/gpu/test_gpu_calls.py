@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sley
-from sley.devices import Engine, Launching
+from sley.engine.devices import Engine, Launching
 from support.gpu_checks import OnDevice, Sums, executor
 from support.gpu_needed import needs_gpu
 from support.gpu_plans import ring
@@ -93,7 +93,7 @@ def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
     """Nothing runs before the gate opens; a call on another stream would sum the old data."""
     from cuda.bindings import driver as cu
 
-    from sley.devices.cuda import driver
+    from sley.engine.devices.cuda import driver
 
     on = executor(ring(3), gpu)
     data = [OnDevice(gpu, np.zeros(COUNT, np.int32), "int32") for _ in range(3)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sley.devices import Engine
+from sley.engine.devices import Engine
 from sley.errors import SleyError
 from support.gpu_checks import check_hang, check_memory, executor, wrong
 from support.gpu_needed import needs_gpu

@@ -8,7 +8,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Launching
+from sley.engine.devices import Engine, Launching
 from sley.engine.types import DATA_TYPES
 from support.gpu_checks import executor, wrong
 from support.gpu_needed import needs_gpu

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sley
-from sley.devices import Engine
+from sley.engine.devices import Engine
 from support.gpu_needed import needs_gpu
 from support.gpu_processes import check_calls, check_gone
 

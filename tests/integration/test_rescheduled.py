@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sley
-from sley import jobs
+from sley.communicator import jobs
 from sley.engine.measure import Sweep
 from support.files_of_others import OTHERS
 from support.rescclang_cases import FIGURE_16

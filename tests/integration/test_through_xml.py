@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sley
-from sley import jobs
+from sley.communicator import jobs
 from sley.engine.measure import Sweep
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS

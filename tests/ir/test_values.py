@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import sley
-from sley.bounds import Bounds
-from sley.direct import pulls
+from sley.compiler.passes.dependencies import dependencies
 from sley.formats.msccl_xml.targets import EXECUTOR
 from sley.ir.tables import Edges, Table, Value, column_types, difference
-from sley.passes.dependencies import dependencies
+from sley.model.bounds import Bounds
+from sley.verification.direct import pulls
 from support.plan_edits import with_columns
 
 

@@ -22,7 +22,7 @@ def stub_of(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["sley.engine._native", "sley.ir._graphs", "sley.simulation._event_loop"]
+    "name", ["sley.engine._native", "sley.ir._graphs", "sley.model.simulation._event_loop"]
 )
 def test_the_stub_is_up_to_date(name: str, request: pytest.FixtureRequest) -> None:
     """--update-golden writes it."""

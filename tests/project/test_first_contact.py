@@ -207,7 +207,7 @@ def test_the_commit_and_what_differs_from_it_are_facts(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_the_run_says_so_and_fails(tmp_path: Path) -> None:
-    from sley.devices.cuda import CudaDevice
+    from sley.engine.devices.cuda import CudaDevice
     from sley.errors import SleyError
 
     try:

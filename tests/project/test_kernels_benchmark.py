@@ -184,7 +184,7 @@ def test_means_and_ratios_are_reckoned_right(modules: Any) -> None:
 
 def test_wrong_sums_are_found(modules: Any) -> None:
     runs = modules["kernels_runs"]
-    from sley.devices import ThreadsDevice
+    from sley.engine.devices import ThreadsDevice
 
     device = ThreadsDevice()
     size = 3 * runs.CHECKED_BYTES
@@ -304,7 +304,7 @@ def test_the_benchmark_ends_when_its_time_is_up(
 def test_the_benchmark_says_that_there_is_no_gpu(
     modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sley.devices.cuda import CudaDevice
+    from sley.engine.devices.cuda import CudaDevice
     from sley.errors import SleyError
 
     try:

@@ -13,7 +13,7 @@ import pytest
 import sley
 from sley import Protocol, topologies
 from sley.ir.words import FIFO_PROTOCOLS
-from sley.simulation.result import ERRORS
+from sley.model.simulation.result import ERRORS
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

@@ -6,9 +6,9 @@ import re
 from functools import cache
 
 import sley
-from sley.bounds import bound
+from sley.communicator.selection.plans import PlanRow
 from sley.communicator.stats import CallStats
-from sley.selection.plans import PlanRow
+from sley.model.bounds import bound
 
 RING = sley.algorithms.ring_allreduce(8)
 PLAN = sley.compile(RING, topology="ndv4", schedule="hpds")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import sley
-from sley.bounds import Bounds, bound
 from sley.compiler.options import OptionWords
-from sley.simulation import Simulator, estimate
+from sley.model.bounds import Bounds, bound
+from sley.model.simulation import Simulator, estimate
 
 RING = sley.algorithms.ring_allreduce(8)
 PLAN = sley.compile(RING)

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 
 import sley
+from sley.compiler.passes.dependencies import dependencies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder
-from sley.passes.dependencies import dependencies
 from sley.report.pictures import (
     block_picture,
     chunk_picture,

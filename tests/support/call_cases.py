@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.kinds import CALLS, Request
 from sley.ir.collective import Collective
-from sley.rendezvous.hosts import Hosts
-from sley.selection.kinds import CALLS, Request
 
 Array = np.ndarray[Any, Any]
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import sley
-from sley import files, formats
+from sley import formats
 from sley.algorithms import build
+from sley.formats import files
 from sley.ir.sizes import size_in_bytes
 from support.mscclpp_plans import Made, text_of
 

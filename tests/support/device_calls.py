@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import sley
-from sley.devices import Device, Executor, Settings, ThreadsDevice
-from sley.devices.threads import _FLAGS, _compiler, _version
-from sley.disk_cache import cached
 from sley.engine.check import CheckedBuffers, Pattern, Promise
+from sley.engine.devices import Device, Executor, Settings, ThreadsDevice
+from sley.engine.devices.threads import _FLAGS, _compiler, _version
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
+from sley.errors.disk_cache import cached
 
 TIMEOUT_S = 20.0
 
@@ -39,7 +39,7 @@ def _read_before() -> list[str]:
     version = _version(_compiler())
     if "Free Software Foundation" not in version:
         return []
-    primitives = Path(sley.codegen.__file__).parent / "primitives"
+    primitives = Path(sley.engine.kernels.__file__).parent / "primitives"
     texts = "\n".join((primitives / name).read_text() for name in ("cpu.hpp", "half.hpp"))
     includes = "\n".join(sorted(set(re.findall("#include <.*>", texts))))
     command = [_compiler(), *_FLAGS, "-O0", "-x", "c++-header"]

@@ -17,7 +17,6 @@ from random import Random
 
 import numpy as np
 
-from sley.direct import Pulls
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
@@ -31,6 +30,7 @@ from sley.ir.words import (
     LoopOrder,
     Op,
 )
+from sley.verification.direct import Pulls
 
 
 class HangError(AssertionError):

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import sley
-from sley.devices import Device, Engine, Executor, Settings
-from sley.devices.device import Memory
 from sley.engine.check import CheckedBuffers
+from sley.engine.devices import Device, Engine, Executor, Settings
+from sley.engine.devices.device import Memory
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from support.device_calls import TIMEOUT_S, filled_buffers, small_slots

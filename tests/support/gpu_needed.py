@@ -13,7 +13,7 @@ from sley.errors import Diagnostic, SleyError
 @cache
 def first_gpu() -> Any:
     """The first GPU that the process sees, or the diagnostic that says why there is none."""
-    from sley.devices.cuda import CudaDevice
+    from sley.engine.devices.cuda import CudaDevice
 
     try:
         return CudaDevice.open(0)

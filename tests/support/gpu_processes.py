@@ -172,14 +172,14 @@ def _rank(
     import numpy as np
 
     import sley
-    from sley.devices import Device, Engine, Executor, Settings
+    from sley.engine.devices import Device, Engine, Executor, Settings
     from support.device_calls import threads
     from support.gpu_plans import ring
 
     def opened() -> Device:
         if device_name == "threads":
             return threads()
-        from sley.devices.cuda import CudaDevice
+        from sley.engine.devices.cuda import CudaDevice
 
         return CudaDevice.open(0)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 import sley
-from sley.devices import Device, Engine
+from sley.engine.devices import Device, Engine
 from support.device_calls import threads
 from support.gpu_checks import executor, wrong
 from support.gpu_plans import ring
@@ -25,7 +25,7 @@ def main() -> int:
     if sys.argv[1:] == ["threads"]:
         device = threads()
     else:
-        from sley.devices.cuda import CudaDevice
+        from sley.engine.devices.cuda import CudaDevice
 
         device = CudaDevice.open(0)
     total = 0

@@ -15,9 +15,9 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 import sley
-from sley.devices.cuda import compiler
-from sley.devices.cuda.compiler import Compiled, compile_text
-from sley.disk_cache import cached
+from sley.engine.devices.cuda import compiler
+from sley.engine.devices.cuda.compiler import Compiled, compile_text
+from sley.errors.disk_cache import cached
 
 _FUNCTION = re.compile(r"^\s*\.type\s+(\S+),@function$", re.MULTILINE)
 _OF_SLEY = re.compile(r"4sley(\d+)(\w+)")

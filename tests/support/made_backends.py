@@ -4,8 +4,8 @@ import numpy as np
 
 from sley.compiler import Options
 from sley.ir.words import Protocol
-from sley.policy import Decision, Machine
 from sley.tuning.noise import Noise
+from sley.tuning.policy import Decision, Machine
 from sley.tuning.state import Cluster, Fabric, Site
 
 DECISIONS = (

@@ -9,12 +9,12 @@ import numpy as np
 from ring_program import ring
 
 import sley
-from sley.bounds import Bound
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, SENDS, LoopOrder
-from sley.simulation.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
+from sley.model.bounds import Bound
+from sley.model.simulation.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
 
 LAUNCH_US = 8.0
 HOP_US = 3.0

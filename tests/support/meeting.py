@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from sley.communicator.rendezvous import bootstrap as bootstrapping
+from sley.communicator.rendezvous import gather, local
+from sley.communicator.rendezvous.bootstrap import bootstrap
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.rendezvous.stores import FolderStore, Store
 from sley.errors import SleyError
-from sley.rendezvous import bootstrap as bootstrapping
-from sley.rendezvous import gather, local
-from sley.rendezvous.bootstrap import bootstrap
-from sley.rendezvous.hosts import Hosts
-from sley.rendezvous.stores import FolderStore, Store
 from support.forked import PROCESSES
 
 TIMEOUT_S = 30.0

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from sley.disk_cache import cached
+from sley.errors.disk_cache import cached
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests" / "native"

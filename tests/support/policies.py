@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sley.communicator.selection.machine import machine_here
 from sley.communicator.watch import Turns, Watch
 from sley.compiler import Options
-from sley.policy import Decision, Measured, Policy, Range, write
-from sley.selection.machine import machine_here
+from sley.tuning.policy import Decision, Measured, Policy, Range, write
 from support.call_cases import hosts_of
 
 RING = Decision("ring-allreduce", Options(instances=2))

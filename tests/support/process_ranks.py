@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import sley
-from sley.devices import Engine, Executor, Settings
+from sley.engine.devices import Engine, Executor, Settings
 from support.device_calls import threads
 from support.forked import PROCESSES
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options
-from sley.policy import Decision, Machine, Policy, Range
+from sley.tuning.policy import Decision, Machine, Policy, Range
 
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall")
 PROTOCOLS = (None, "LL", "LL128", "Simple", "Direct")

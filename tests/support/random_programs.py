@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import sley
+from sley.communicator.jobs import Settings
 from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.jobs import Settings
 from support.rank_threads import execute
 
 SCHEDULES = [sley.Schedule.MSCCL, sley.Schedule.HPDS, sley.Schedule.ROUND_ROBIN]

@@ -15,11 +15,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 import sley
+from sley.communicator.jobs import Settings
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Builder
-from sley.jobs import Settings
 from sley.lang import ChunkProgram
 from support.random_programs import SMALL_SLOT
 from support.rank_threads import execute

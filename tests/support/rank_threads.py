@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sley.communicator.jobs import Settings
 from sley.engine import native
 from sley.engine.arguments import check_inputs
 from sley.engine.limits import check_slot
@@ -19,7 +20,6 @@ from sley.engine.varying import places_in
 from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.jobs import Settings
 
 
 def execute(
@@ -32,7 +32,7 @@ def execute(
     reduce_op: ReduceOp = ReduceOp.SUM,
     counts: ArrayLike | None = None,
 ) -> list[Any]:
-    """Like `sley.jobs.execute`."""
+    """Like `sley.communicator.jobs.execute`."""
     settings = settings or Settings()
     call = check_inputs(plan, inputs, dtype, count, reduce_op, counts)
     loaded = load(plan, settings.slots, settings.slot_bytes)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import sley
 from sley.algorithms import build
-from sley.codegen import Kernels
-from sley.devices import Engine, ThreadsDevice
+from sley.engine.devices import Engine, ThreadsDevice
+from sley.engine.kernels import Kernels
 from support.algorithm_cases import SIZED, sizes
 from support.device_calls import executor, wrong
 

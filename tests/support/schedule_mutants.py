@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from sley.schedules import Schedule, forestcoll, taccl, teccl_files
+from sley.lang.schedules import Schedule, forestcoll, taccl, teccl_files
 from support.schedule_files import (
     forest,
     halves,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from sley.communicator import Communicator, Settings
-from sley.rendezvous.stores import LocalStore
+from sley.communicator.rendezvous.stores import LocalStore
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from sley.compiler import Options
-from sley.policy import Decision, Machine
 from sley.tuning.noise import Noise
+from sley.tuning.policy import Decision, Machine
 
 ALGORITHMS = ("ring-allreduce", "all-pairs-allreduce")
 PROTOCOLS = ("LL", "LL128", "Simple")

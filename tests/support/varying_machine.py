@@ -10,10 +10,10 @@ from collections import defaultdict, deque
 from random import Random
 from typing import NamedTuple
 
-from sley.direct import pulls
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, LoopOrder, Op
+from sley.verification.direct import pulls
 
 
 class WrongRunError(Exception):

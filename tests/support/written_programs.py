@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 import sley
+from sley.compiler.passes.channels import assign_channels
+from sley.compiler.passes.dependencies import dependencies
+from sley.compiler.passes.fuse import fuse
 from sley.ir.dag import InstructionDag
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, TransferKind
-from sley.passes.channels import assign_channels
-from sley.passes.dependencies import dependencies
-from sley.passes.fuse import fuse
 
 _PLACE = r"(\d+) (in|out|scratch)"
 _LINE = re.compile(rf"{_PLACE}\[(\d+)(?::(\d+))?\] ([-+])> {_PLACE}\[(\d+)\]((?: \w+ \d+)*)")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import sley
 from sley import topologies
-from sley.bounds.groups import levels_of
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.topology import Topology
+from sley.model.bounds.groups import levels_of
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.library import base_tables, machine_tables
 from sley.topologies.machine import machine_from

@@ -11,11 +11,11 @@ import pytest
 
 import sley
 from sley import topologies
+from sley.compiler.passes.links import used_links
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.passes.links import used_links
-from sley.tuning.nccl_graphs import View
+from sley.model.nccl.graphs import View
 from support.topology_texts import (
     CLOUD,
     FILES,

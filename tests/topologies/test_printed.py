@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley import recognition, topologies
-from sley.errors import SleyError
+from sley import topologies
+from sley.errors import SleyError, recognition
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Topology
 from sley.topologies.nccl_log import capability

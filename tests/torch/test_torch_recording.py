@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sley.communicator import record
-from sley.workloads import Workload
+from sley.tuning.workloads import Workload
 from support.rank_pool import RankPool
 
 SLOW_S = 0.02

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from sley.communicator import Settings
-from sley.disk_cache import PATIENCE_S
-from sley.rendezvous.gather import GRACE_S
+from sley.communicator.rendezvous.gather import GRACE_S
+from sley.errors.disk_cache import PATIENCE_S
 from support import rank_processes
 from support.rank_processes import Started
 from support.stopping import Place, outcomes, stop
@@ -124,11 +124,11 @@ _GROUP = "sley.torch.group.ProcessGroupSley"
 PLACES = [
     Place("sley.torch.group.Endpoint", 0),
     Place("sley.torch.group.Endpoint", 1),
-    Place("sley.rendezvous.stores.TorchStore._put", 0),
-    Place("sley.rendezvous.stores.TorchStore._find", 0, call=2),
-    Place("sley.rendezvous.stores.TorchStore._find", 1, call=2),
+    Place("sley.communicator.rendezvous.stores.TorchStore._put", 0),
+    Place("sley.communicator.rendezvous.stores.TorchStore._find", 0, call=2),
+    Place("sley.communicator.rendezvous.stores.TorchStore._find", 1, call=2),
     Place(f"{_GROUP}._take_methods", 0),
-    Place("sley.disk_cache._keep", 0),
+    Place("sley.errors.disk_cache._keep", 0),
     Place("sley.torch.calls.CallRunner._run", 1, call=2),
     Place("sley.torch.work.Pending.wait", 0),
     Place("torch.distributed.new_group", 0),

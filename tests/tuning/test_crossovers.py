@@ -7,11 +7,11 @@ import pytest
 from sley import compile, topologies
 from sley.algorithms import build
 from sley.compiler import Options
-from sley.policy import Decision, Policy
-from sley.simulation import Simulator
+from sley.model.simulation import Simulator
 from sley.tuning.arms import Arms
 from sley.tuning.backends import Simulated
 from sley.tuning.noise import Noise
+from sley.tuning.policy import Decision, Policy
 from sley.tuning.training import Training
 
 SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))

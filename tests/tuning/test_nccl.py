@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
-from sley.tuning import nccl
+from sley.model.nccl import choice as nccl
+from sley.model.nccl.choice import Algorithm
+from sley.model.nccl.graphs import Graph, View
 from sley.tuning.arms import as_run, decision_of, tiled
-from sley.tuning.nccl import Algorithm
-from sley.tuning.nccl_graphs import Graph, View
 
 PROTOCOLS = nccl.PROTOCOLS
 LL, LL128, SIMPLE = PROTOCOLS

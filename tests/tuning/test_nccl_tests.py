@@ -17,8 +17,9 @@ import sley
 from sley import topologies
 from sley.cli import main
 from sley.errors import SleyError
-from sley.tuning import nccl_tests, table_fit
-from sley.tuning.table_fit import Changes, Measured, Predictor, measured_of
+from sley.model import table_fit
+from sley.model.nccl import tables as nccl_tests
+from sley.model.table_fit import Changes, Measured, Predictor, measured_of
 from support.examples import examples
 from support.nccl_tests_mutants import mutated, output
 

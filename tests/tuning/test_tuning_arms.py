@@ -7,11 +7,11 @@ from sley import Topology, topologies
 from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.words import Protocol
-from sley.policy import Decision
-from sley.simulation import Simulator
-from sley.tuning import nccl
+from sley.model.nccl import choice as nccl
+from sley.model.simulation import Simulator
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
+from sley.tuning.policy import Decision
 from sley.tuning.sweep import STEADY, Sweep, sweep, time_at
 from sley.tuning.worlds import degrade_card
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from sley import topologies
 from sley.errors import SleyError
-from sley.policy import Machine
 from sley.tuning.arms import Arms
 from sley.tuning.backends import Recorded, Simulated
 from sley.tuning.exploration import AGGRESSIVE, CONSERVATIVE, NORMAL, SAMPLES, exploration
 from sley.tuning.levels import KEEP, TUNE, Level, Levels, Step, Vocabulary, words_of
+from sley.tuning.policy import Machine
 from sley.tuning.reward import AMPLIFIED, SMOOTHED, Call, Reward, step_reward
 from sley.tuning.state import NUMBERS, Cluster, Fabric, Site, Stream, Variance, Window, state_size
 from sley.tuning.sweep import sweep
-from sley.workloads import Group, Steps
+from sley.tuning.workloads import Group, Steps
 from support.made_backends import DECISIONS, Made
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from sley import policy as policies
 from sley.cli import main
 from sley.communicator import Communicator, Settings, Work
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.machine import machine_here
+from sley.communicator.selection.plans import Plans
 from sley.engine.types import Array
 from sley.errors import Place, SleyError
 from sley.formats.plan_bytes import digest, encode
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
-from sley.rendezvous.hosts import Hosts
-from sley.selection.machine import machine_here
-from sley.selection.plans import Plans
+from sley.tuning import policy as policies
 from sley.tuning.arms import IN_PLACE, LIVE
 from sley.tuning.live import Live
 from sley.tuning.ranks import CountWrong, Load, Ranks, Setup, Turn, Worker

@@ -13,14 +13,14 @@ from sley import topologies
 from sley.compiler import Options, choose
 from sley.errors import SleyError
 from sley.ir.words import Protocol
-from sley.policy import Decision
-from sley.tuning import nccl
+from sley.model.nccl import choice as nccl
 from sley.tuning.arms import Arms, decision_of
 from sley.tuning.noise import Noise
+from sley.tuning.policy import Decision
 from sley.tuning.steps import Runs, StepTime, step_time, table_times
-from sley.workloads import Group, Steps, Workload
-from sley.workloads.models import A100, inference, moe_training
-from sley.workloads.workload import Cell
+from sley.tuning.workloads import Group, Steps, Workload
+from sley.tuning.workloads.models import A100, inference, moe_training
+from sley.tuning.workloads.workload import Cell
 
 SMALL = topologies.cluster(2, 2)
 KEY = ("allreduce", Group.CLUSTER)

@@ -214,9 +214,9 @@ def test_a_message_that_is_left_out_shows_no_reading() -> None:
     def holding(collective: Collective) -> Plan:
         return replace(answered(collective, (0, 1)), protocol=sley.Protocol.DIRECT)
 
-    assert not len(sley.direct.pulls(holding(EQUAL)).holds)
+    assert not len(sley.verification.direct.pulls(holding(EQUAL)).holds)
     plan = holding(VARYING)
-    assert len(sley.direct.pulls(plan).holds) == 1
+    assert len(sley.verification.direct.pulls(plan).holds) == 1
     VaryingMachine.check(plan, [3, 3, 1, 1], Random(0), schedules=50)
 
 

@@ -26,7 +26,7 @@ from sley.cli.options import (
 )
 from sley.cli.output import Phases, echo, print_json
 from sley.cli.sources import plan_of, prefer_in_place
-from sley.devices import Engine, Settings, compare
+from sley.engine.devices import Engine, Settings, compare
 from sley.engine.measure import Comparison
 from sley.errors import counted
 from sley.report.tables import (

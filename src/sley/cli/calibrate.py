@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sley import topologies
-from sley.calibrating import MAX_PROCESSES, calibrate
 from sley.cli.options import FILE, Whole, common_options, gather_options, output_option
 from sley.cli.output import Command, Phases, echo, print_json, print_note
+from sley.communicator.calibrating import MAX_PROCESSES, calibrate
 from sley.errors import Place
 from sley.errors.simulation import S713
 from sley.formats import check_folder
@@ -20,7 +20,7 @@ from sley.ir.sizes import checked_size, size_text
 from sley.report.tables import table_lines
 
 if TYPE_CHECKING:
-    from sley.tuning.table_fit import Fit
+    from sley.model.table_fit import Fit
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Given:
 
     def fit(self) -> Fit:
         """The fit. Errors: S702, S710 to S714, those of topologies."""
-        from sley.tuning import nccl_tests, table_fit
+        from sley.model import table_fit
+        from sley.model.nccl import tables as nccl_tests
 
         table_fit.require_scipy()
         assert self.file is not None
@@ -169,7 +170,7 @@ _MEANINGS = {
 
 
 def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
-    from sley.tuning.table_fit import UNTOLD
+    from sley.model.table_fit import UNTOLD
 
     changes = asdict(found.changes)
     points = [*found.fitted, *found.held_out]

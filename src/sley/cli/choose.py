@@ -41,7 +41,7 @@ from sley.cli.sources import (
     topology_of,
 )
 from sley.compiler import Choice, Choices, Options, choose
-from sley.deployment import runtime_of, table_of_files
+from sley.compiler.deployment import runtime_of, table_of_files
 from sley.errors import SleyError
 from sley.formats import check_folder, write_file
 from sley.ir.plan import Plan

@@ -23,8 +23,8 @@ from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import plan_of, prefer_in_place
 from sley.errors import SleyError
+from sley.model.simulation import Simulation
 from sley.report.simulation import comparison_table
-from sley.simulation import Simulation
 
 
 @click.command("selection", cls=PlanCommand, add_help_option=False)

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from sley import files
 from sley.cli.collectives import generic
 from sley.cli.options import (
     POSITIVE,
@@ -29,10 +28,10 @@ from sley.cli.options import (
 from sley.cli.output import Phases, echo, print_json
 from sley.cli.sources import MESSAGE_TARGETS, is_python, plan_and_file, refuse_foreign
 from sley.compiler.pipeline import PASSES
-from sley.devices import THREADS
+from sley.engine.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted
-from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, check
+from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, check, files
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.sizes import sizes_text

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from sley import deployment, recognition
 from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option
 from sley.cli.output import Command, echo, print_json, report_error
-from sley.deployment import Call, Decision, Examination
-from sley.deployment.registration import SCRIPT
-from sley.errors import Diagnostic, SleyError, counted
+from sley.compiler import deployment
+from sley.compiler.deployment import Call, Decision, Examination
+from sley.compiler.deployment.registration import SCRIPT
+from sley.errors import Diagnostic, SleyError, counted, recognition
 from sley.ir.collectives import SIZED
 from sley.report.tables import table_lines
 

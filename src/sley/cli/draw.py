@@ -16,9 +16,9 @@ from sley.cli.options import (
 )
 from sley.cli.output import Phases, echo, print_json, print_written
 from sley.cli.sources import is_plan, plan_of, program_of, topology_of
+from sley.compiler.passes.lift import lift
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.passes.lift import lift
 from sley.report.pictures import (
     Picture,
     block_picture,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from sley import schedules
 from sley.cli.options import FILE, common_options, output_option
 from sley.cli.output import Command, Phases, echo, print_json, print_written
 from sley.cli.sources import program_facts, topology_of
@@ -16,6 +15,7 @@ from sley.errors import Place
 from sley.errors.schedules import F561
 from sley.formats import by_suffix, program_source, write_file
 from sley.ir.topology import Topology
+from sley.lang import schedules
 from sley.topologies.graph import graph_text
 
 

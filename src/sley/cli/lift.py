@@ -10,8 +10,8 @@ from sley.cli.options import PlanCommand, Selection, common_options, output_opti
 from sley.cli.output import Phases, echo, print_json, print_written
 from sley.cli.sources import plan_of, program_facts
 from sley.compiler import compile
+from sley.compiler.passes.lift import lift
 from sley.formats import program_source, write_file
-from sley.passes.lift import lift
 
 
 @click.command("lift", cls=PlanCommand)

@@ -10,9 +10,9 @@ import click
 import numpy as np
 
 from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, Whole, gather_options
-from sley.codegen import refuse_varying_plan
-from sley.devices import THREADS, Device, open_devices
-from sley.devices.windows import single_messages, way_of_groups
+from sley.engine.devices import THREADS, Device, open_devices
+from sley.engine.devices.windows import single_messages, way_of_groups
+from sley.engine.kernels import refuse_varying_plan
 from sley.engine.limits import TIMEOUT_S
 from sley.engine.measure import REDUCE_OPS, Measurement, Sweep
 from sley.engine.types import data_type

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import click
 
-from sley import files, recognition
 from sley.cli.options import FILE, SizeType, TargetName, common_options, output_option
 from sley.cli.output import Command, Phases, echo, print_json, report_notes
 from sley.cli.sources import refuse_foreign
-from sley.errors import Place, counted
+from sley.compiler.scripts import ScriptPlans
+from sley.errors import Place, counted, recognition
 from sley.errors.compiler import C309
 from sley.errors.language import L115
-from sley.formats import TARGETS, Format, by_suffix, check_folder, program_source, write_file
+from sley.formats import TARGETS, Format, by_suffix, check_folder, files, program_source, write_file
 from sley.formats.format import target_among
 from sley.lang import msccl
 from sley.lang.msccl import ScriptProgram
-from sley.scripts import ScriptPlans
 from sley.verification import Proof, verify
 
 _PROGRAM = ".py"

@@ -17,10 +17,10 @@ from sley.compiler import Choices
 from sley.ir.collective import Collective
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
+from sley.model.nccl.runs import NcclRuns
+from sley.model.simulation import Simulation
 from sley.report.tables import table_lines
-from sley.simulation import Simulation
 from sley.topologies import machine_names
-from sley.tuning.nccl_runs import NcclRuns
 
 
 def is_nccl(selection: Selection) -> bool:

@@ -17,17 +17,16 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from sley import deployment
 from sley.algorithms import CATALOG
 from sley.cli.output import Command
-from sley.compiler import Options
+from sley.compiler import Options, deployment
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
+from sley.errors.recognition import Kind
 from sley.formats import TARGETS
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
 from sley.lang.files import PythonFile
-from sley.recognition import Kind
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])

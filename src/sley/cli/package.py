@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from sley import deployment
 from sley.cli.options import FILE, RuntimeName, Selection, common_options
 from sley.cli.output import Command, Phases, echo, print_json, print_note, print_written
 from sley.cli.sources import is_execution_plan, plan_and_file, supports_both_places
-from sley.deployment import Part, Runtime, TableRow, copied_part, naming, plan_part
-from sley.files import FORMATS
+from sley.compiler import deployment
+from sley.compiler.deployment import Part, Runtime, TableRow, copied_part, naming, plan_part
 from sley.formats import TARGETS
+from sley.formats.files import FORMATS
 from sley.formats.mscclpp.targets import SUFFIX as JSON
 from sley.ir.plan import Plan
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from sley import policy as policies
 from sley.cli.options import FILE, json_option
 from sley.cli.output import Command, Group, echo, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
 from sley.ir.sizes import size_text
-from sley.policy import Policy, exports
-from sley.policy.exports import Export
 from sley.report.tables import table_lines
+from sley.tuning import policy as policies
 from sley.tuning.pictures import draw_map
+from sley.tuning.policy import Policy, exports
+from sley.tuning.policy.exports import Export
 
 _PLUGIN = "nccl-plugin"
 

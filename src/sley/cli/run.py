@@ -10,7 +10,6 @@ from functools import partial
 
 import click
 
-from sley import devices, jobs
 from sley.cli.measuring import (
     PROCESSES,
     Measuring,
@@ -31,7 +30,9 @@ from sley.cli.options import (
 )
 from sley.cli.output import Phases, echo, print_json, print_note, progress_bar
 from sley.cli.sources import has_sizes, plan_of, supports_both_places, takes
-from sley.devices import Engine
+from sley.communicator import jobs
+from sley.engine import devices
+from sley.engine.devices import Engine
 from sley.engine.measure import Measurement, Sweep
 from sley.errors import counted
 from sley.ir.plan import Plan

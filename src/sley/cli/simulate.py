@@ -34,12 +34,12 @@ from sley.formats import check_folder, write_file
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text, sizes_text
 from sley.ir.words import Schedule
+from sley.model.simulation import Simulation, Simulator, estimate
 from sley.report.critical import critical_steps
 from sley.report.limit import limit_of
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
 from sley.report.what_if import Change, what_if, what_if_lines
-from sley.simulation import Simulation, Simulator, estimate
 
 
 @click.command("simulate", cls=PlanCommand)

@@ -18,10 +18,10 @@ from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import Topology
+from sley.model.simulation import Simulation, Simulator
 from sley.report.html import html_report
 from sley.report.plots import plot
 from sley.report.what_if import Change
-from sley.simulation import Simulation, Simulator
 
 
 @dataclass(frozen=True)

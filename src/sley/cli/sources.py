@@ -10,26 +10,25 @@ from typing import Any
 import click
 import numpy as np
 
-from sley import recognition, schedules
 from sley.algorithms import CATALOG, build, find
 from sley.cli import collectives, python_files
 from sley.cli.options import PARAMETERS, Selection, flag
 from sley.cli.output import Phases, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
-from sley.errors import Place, did_you_mean
+from sley.compiler.passes import links
+from sley.compiler.passes.lift import lift
+from sley.errors import Place, did_you_mean, recognition
 from sley.errors.formats import F404
+from sley.errors.recognition import Kind
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import Schedule
-from sley.lang import rescclang
+from sley.lang import rescclang, schedules
 from sley.lang.files import ProgramFunction
-from sley.passes import links
-from sley.passes.lift import lift
-from sley.recognition import Kind
-from sley.simulation.routes import Routes
+from sley.model.simulation.routes import Routes
 from sley.topologies import link_rings, look_up
 from sley.verification import verify as prove
 

@@ -28,7 +28,7 @@ from sley.tuning.arms import COLLECTIVES, LIVE
 from sley.tuning.noise import Noise
 
 if TYPE_CHECKING:
-    from sley.policy import Policy
+    from sley.tuning.policy import Policy
 
 
 @click.command("tune", cls=Command)
@@ -188,7 +188,7 @@ def _write(
     output: Path | None, live: LiveOptions, policy: Policy
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes the files that are wanted. Returns their paths, and remarks."""
-    from sley.policy import write
+    from sley.tuning.policy import write
 
     if output is None:
         return live.write_plans(policy)

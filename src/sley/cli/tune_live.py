@@ -15,8 +15,8 @@ from sley.cli.output import Phases
 from sley.tuning.arms import LIVE
 
 if TYPE_CHECKING:
-    from sley.policy import Policy
     from sley.tuning.live import Live
+    from sley.tuning.policy import Policy
 
 _SIMULATED = {"topology", "actions", "jobs", "noise", "congestion", "sweeps", "compare", "curves"}
 _SIMULATED |= {"checkpoints"}  # a machine's times are not those of yesterday
@@ -97,7 +97,7 @@ class LiveOptions:
     def write_plans(self, policy: Policy) -> tuple[list[Path], tuple[str, ...]]:
         """Writes the folder of plans if one is wanted. Returns its path, if it is written, and
         remarks."""
-        from sley.policy.exports import write_plan_folder
+        from sley.tuning.policy.exports import write_plan_folder
 
         if self.plans is None:
             return [], ()

@@ -16,11 +16,11 @@ from sley.cli.tune_agent import RECURRENT, AgentOptions
 from sley.cli.tune_live import LiveOptions
 from sley.cli.tune_tables import curve_json, curve_lines, training_json, training_lines
 from sley.ir.topology import Topology
-from sley.policy import Policy
 from sley.tuning.backends import Recorded, Simulated
 from sley.tuning.evaluate import Curve, curve
 from sley.tuning.noise import Noise
 from sley.tuning.pictures import draw_curves
+from sley.tuning.policy import Policy
 from sley.tuning.sweep import Sweep
 from sley.tuning.training import AGENTS, Training
 

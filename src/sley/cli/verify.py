@@ -21,8 +21,8 @@ from sley.cli.output import Phases, echo, print_json, report_notes
 from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refuse_foreign
 from sley.compiler import Options
 from sley.errors import Diagnostic
-from sley.files import verify_file
 from sley.formats import keywords
+from sley.formats.files import verify_file
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.report.tables import plan_table

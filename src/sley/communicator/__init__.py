@@ -22,10 +22,10 @@ from sley.communicator.calls import Call, Parts, Work
 from sley.communicator.communicator import Communicator
 from sley.communicator.network import Network
 from sley.communicator.recording import Recorder, record
+from sley.communicator.rendezvous.environment import Started, from_environment
+from sley.communicator.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
+from sley.communicator.selection.plans import Change
 from sley.communicator.settings import Copies, Settings
-from sley.rendezvous.environment import Started, from_environment
-from sley.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
-from sley.selection.plans import Change
 
 __all__ = [
     "Call",

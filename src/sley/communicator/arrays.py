@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sley.communicator.calls import Call, element_number
+from sley.communicator.selection.kinds import CALLS
 from sley.engine import arguments
 from sley.engine.types import DATA_TYPES, Array, DataType, name_of
 from sley.errors import counted
@@ -16,7 +17,6 @@ from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import is_integer
-from sley.selection.kinds import CALLS
 
 _MOST_TAGS = 2**63
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from sley.communicator.selection.kinds import BARRIER, CALLS
 from sley.engine import native
 from sley.engine.outcomes import Outcome, Report
 from sley.engine.types import DATA_TYPES, DataType
@@ -19,7 +20,6 @@ from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import ReduceOp
-from sley.selection.kinds import BARRIER, CALLS
 
 OWN: Final = "run"
 """A call that brings its own plan."""

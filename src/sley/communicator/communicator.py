@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sley.closing import Closing
 from sley.communicator.arrays import (
     check_apart,
     check_arrays,
@@ -25,17 +24,18 @@ from sley.communicator.arrays import (
 )
 from sley.communicator.calls import OWN, Call, Parts, Work, element_number
 from sley.communicator.endpoint import Endpoint
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.rendezvous.stores import Store
+from sley.communicator.selection.kinds import CALLS
+from sley.communicator.selection.plans import Plans
 from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
 from sley.engine.types import Array, name_of, reduction
 from sley.engine.varying import blocks_of
 from sley.errors.calls import N627
+from sley.errors.closing import Closing
 from sley.ir.plan import Plan, check_kind
 from sley.ir.words import ReduceOp
-from sley.rendezvous.hosts import Hosts
-from sley.rendezvous.stores import Store
-from sley.selection.kinds import CALLS
-from sley.selection.plans import Plans
 
 
 class Communicator(Closing):

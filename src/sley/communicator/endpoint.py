@@ -24,6 +24,10 @@ from sley.communicator.messages import ANY, Messages, Span
 from sley.communicator.opening import Core, open_core
 from sley.communicator.ready import Ready
 from sley.communicator.recording import RECORDING, Member
+from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.rendezvous.stores import Store
+from sley.communicator.selection.plans import Change
 from sley.communicator.settings import Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.communicator.tuner import Tuner
@@ -34,10 +38,6 @@ from sley.engine.varying import check_count
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.words import is_integer
-from sley.rendezvous.bootstrap import bootstrap, check_place
-from sley.rendezvous.hosts import Hosts
-from sley.rendezvous.stores import Store
-from sley.selection.plans import Change
 
 _LEFT_LOOK_S = 0.0005
 

@@ -12,10 +12,12 @@ import numpy as np
 
 from sley.communicator.calls import AGREEMENT, record_of
 from sley.communicator.memory import stride, tile_bytes
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.kinds import Request
+from sley.communicator.selection.plans import Change, Plans, ReadyPlan
 from sley.communicator.settings import Settings
 from sley.communicator.stats import logger
 from sley.communicator.watch import DEFAULT, Switch, Watch
-from sley.direct import pulls
 from sley.engine import native
 from sley.engine.limits import SLOT_BYTES
 from sley.engine.program import Loaded, Pullable, load
@@ -25,10 +27,8 @@ from sley.errors.policy import D904
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.words import WRITES_DESTINATION, Buffer, Protocol, ReduceOp
-from sley.policy import Decision
-from sley.rendezvous.hosts import Hosts
-from sley.selection.kinds import Request
-from sley.selection.plans import Change, Plans, ReadyPlan
+from sley.tuning.policy import Decision
+from sley.verification.direct import pulls
 
 _LARGEST_ELEMENT_BYTES = 8
 _LEAST_TILE_BYTES = 64

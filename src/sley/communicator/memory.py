@@ -9,17 +9,17 @@ from functools import partial
 
 import numpy as np
 
-from sley.closing import Closing
 from sley.communicator.heap import heap
+from sley.communicator.rendezvous.bootstrap import Rendezvous
+from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.sharing import HEAPS, LIVES, sign_of_life
 from sley.engine import native
 from sley.engine.memory import allocate
 from sley.engine.program import Loaded
 from sley.errors import Place
+from sley.errors.closing import Closing
 from sley.errors.communicator import N612
-from sley.rendezvous.bootstrap import Rendezvous
-from sley.rendezvous.hosts import Hosts
 
 _ENVELOPES = 64
 """Messages in flight on a connection whose receiver reads them in the sender's memory."""

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+from sley.communicator.rendezvous.bootstrap import Rendezvous
+from sley.communicator.rendezvous.nics import Nic
 from sley.communicator.stats import logger
 from sley.engine import native
 from sley.errors import Place
 from sley.errors.calls import N628, N629
 from sley.errors.remote import telling
-from sley.rendezvous.bootstrap import Rendezvous
-from sley.rendezvous.nics import Nic
 
 
 class Network(Enum):

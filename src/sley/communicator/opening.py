@@ -11,14 +11,14 @@ from sley.communicator.memory import Memory, check_slots
 from sley.communicator.messages import Messages
 from sley.communicator.network import connect
 from sley.communicator.ready import ReadyCalls
+from sley.communicator.rendezvous.bootstrap import Rendezvous
+from sley.communicator.selection.plans import Plans
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import logger
 from sley.communicator.tuner import Tuner
 from sley.engine import native
 from sley.errors import SleyError
 from sley.errors.remote import telling
-from sley.rendezvous.bootstrap import Rendezvous
-from sley.selection.plans import Plans
 
 _SETTLE_S = 2.0
 """How long closing may wait until other hosts have received what was sent."""

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from sley.communicator.calls import Call, kind_number, record_of
 from sley.communicator.loading import AnyPlan, Loader
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.kinds import Request, size_of
+from sley.communicator.selection.plans import Plans, ReadyPlan
 from sley.communicator.stats import logger
 from sley.engine import native
 from sley.ir.tables import NONE
-from sley.rendezvous.hosts import Hosts
-from sley.selection.kinds import Request, size_of
-from sley.selection.plans import Plans, ReadyPlan
 
 Key: TypeAlias = tuple[str | int, int, int, int, bool, int, int]
 """A call's kind, or the id of its own plan; count, type, operation, whether in place, root or

@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 
 from sley.communicator.calls import Call
+from sley.communicator.rendezvous.hosts import Hosts, Process
+from sley.communicator.selection.kinds import CALLS, size_of
 from sley.communicator.stats import logger
 from sley.engine import native
 from sley.errors import SleyError
 from sley.ir.collectives import standard
-from sley.rendezvous.hosts import Hosts, Process
-from sley.selection.kinds import CALLS, size_of
-from sley.workloads import Group, Steps, Workload, write
-from sley.workloads.workload import MOST_STEPS
+from sley.tuning.workloads import Group, Steps, Workload, write
+from sley.tuning.workloads.workload import MOST_STEPS
 
 VARIABLE = "SLEY_RECORD"
 """The environment variable with the file that a process records its workload to."""

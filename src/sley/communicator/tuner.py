@@ -6,13 +6,13 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 
+from sley.communicator.rendezvous.gather import name_ranks
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.machine import machine_here, processor
 from sley.communicator.settings import Settings
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.policy import D941
-from sley.policy import Policy, read
-from sley.rendezvous.gather import name_ranks
-from sley.rendezvous.hosts import Hosts
-from sley.selection.machine import machine_here, processor
+from sley.tuning.policy import Policy, read
 
 _DIGITS = 16
 

@@ -7,19 +7,18 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 
-from sley import files
-from sley.bounds import Bound
 from sley.compiler.options import Options
 from sley.errors import counted
 from sley.errors.compiler import C312
-from sley.formats import Target, target_named
+from sley.formats import Target, files, target_named
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text, sizes_text
 from sley.ir.topology import Topology
+from sley.model.bounds import Bound
+from sley.model.simulation.result import errors_text
 from sley.report.limit import blocks_text
 from sley.report.tables import Text, table_lines
-from sley.simulation.result import errors_text
 
 _HEAD = (
     "from",

@@ -10,11 +10,11 @@ from typing import Any, TypedDict, get_args, get_type_hints
 
 import numpy as np
 
+from sley.compiler.passes.timeline import Costs
 from sley.errors import did_you_mean
 from sley.errors.compiler import C304, C307
 from sley.ir.choices import member
 from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer
-from sley.passes.timeline import Costs
 
 
 def _option(line: str | None = None) -> Any:

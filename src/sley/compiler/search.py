@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from sley.compiler.choices import MARGIN, Choice, Choices, Prediction, RunnerUp
 from sley.compiler.options import Options
+from sley.compiler.passes.lift import lift
 from sley.compiler.pipeline import check_kind
 from sley.compiler.space import Candidate, Contender, Space, candidates
 from sley.errors import without_inner_frames
@@ -24,7 +25,6 @@ from sley.ir.program import Program
 from sley.ir.sizes import checked_sizes
 from sley.ir.sources import place_to_mend
 from sley.ir.topology import Topology
-from sley.passes.lift import lift
 from sley.topologies import topology_of
 from sley.verification import verify
 

@@ -10,13 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sley import files
-from sley.bounds import Bounds
 from sley.compiler.options import Options
 from sley.compiler.pipeline import Phase, build
 from sley.errors import SleyError
 from sley.errors.compiler import C304
-from sley.formats import FORMATS, Target
+from sley.formats import FORMATS, Target, files
 from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -30,9 +28,10 @@ from sley.ir.words import (
     Protocol,
     Schedule,
 )
+from sley.model.bounds import Bounds
+from sley.model.simulation import Simulator
+from sley.model.simulation.inputs import Inputs
 from sley.report.limit import RESIDENT_BLOCKS
-from sley.simulation import Simulator
-from sley.simulation.inputs import Inputs
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ R503 = Rule(
     "the ranks.",
     why="The plan defines the length of each rank's input: whole blocks of `count` elements. In "
     "place the array is all of the rank's data, input and output together.",
-    example="sley.jobs.execute(plan, [np.zeros(8), np.zeros(7)])",
+    example="sley.communicator.jobs.execute(plan, [np.zeros(8), np.zeros(7)])",
     instead="Give one 1-D array per rank, of one type; a rank without input gets an empty one.",
 )
 R504 = Rule(

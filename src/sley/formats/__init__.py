@@ -18,8 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sley import recognition
-from sley.errors import Place, reason_of, shortened
+from sley.errors import Place, reason_of, recognition, shortened
 from sley.errors.formats import F461
 from sley.formats import msccl_xml, mscclpp
 from sley.formats.format import (

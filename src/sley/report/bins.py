@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.tables import FloatArray, LongArray
-from sley.simulation.result import Cause, Executions, Simulation
+from sley.model.simulation.result import Cause, Executions, Simulation
 
 MOST_EXECUTIONS = 20_000
 """The most executions that a timeline draws one by one; more are summed in bins of time."""

@@ -9,7 +9,7 @@ import numpy as np
 from sley.errors import Place
 from sley.ir.plan import Plan
 from sley.ir.words import Op
-from sley.simulation.result import Cause, Executions, Simulation
+from sley.model.simulation.result import Cause, Executions, Simulation
 
 CAUSE_WORDS = {
     Cause.LAUNCH: "launch",

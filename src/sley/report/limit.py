@@ -9,8 +9,8 @@ import numpy as np
 
 from sley.errors import counted
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
-from sley.simulation.inputs import Inputs
-from sley.simulation.result import Cause, Simulation
+from sley.model.simulation.inputs import Inputs
+from sley.model.simulation.result import Cause, Simulation
 
 AT_BOUND = 0.9
 """The share of the bound from which a remedy would gain little."""

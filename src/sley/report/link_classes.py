@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.ir.fabric import VertexKind
 from sley.ir.tables import LongArray
-from sley.simulation.result import Simulation
+from sley.model.simulation.result import Simulation
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
+from sley.model.simulation.result import Simulation
 from sley.report.html import html_report
 from sley.report.pictures import (
     Picture,
@@ -20,7 +21,6 @@ from sley.report.pictures import (
 )
 from sley.report.simulation import simulation_lines
 from sley.report.tables import plan_summary
-from sley.simulation.result import Simulation
 from sley.topologies.summary import Summary
 
 MOST_BYTES = 2**22

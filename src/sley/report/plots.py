@@ -11,6 +11,7 @@ import numpy as np
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
+from sley.model.simulation.result import Executions, Simulation
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
 from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
@@ -20,7 +21,6 @@ from sley.report.simulation import (
     require_simulations,
     simulation_names,
 )
-from sley.simulation.result import Executions, Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,6 +11,8 @@ from sley.errors.report import P810, P811, P813
 from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
+from sley.model.simulation.equations import Estimates
+from sley.model.simulation.result import Simulation, error_text, errors_text
 from sley.report.alike import alike_text, block_name
 from sley.report.critical import (
     CAUSE_WORDS,
@@ -21,8 +23,6 @@ from sley.report.critical import (
 )
 from sley.report.limit import blocks_text, limit_of
 from sley.report.link_classes import link_classes
-from sley.simulation.equations import Estimates
-from sley.simulation.result import Simulation, error_text, errors_text
 
 STEPS = 12
 """The most steps of the critical path in the text."""

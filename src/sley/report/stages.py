@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.compiler.passes.allocate import Allocated
+from sley.compiler.passes.links import Links
 from sley.ir.dag import Blocks, ChunkDag, Forwarded, InstructionDag, Order
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Table
 from sley.ir.words import Buffer, TransferKind
-from sley.passes.allocate import Allocated
-from sley.passes.links import Links
 from sley.report.tables import plan_table, table_lines
 
 _WORDS: Mapping[str, type[IntEnum]] = {

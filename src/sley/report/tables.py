@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.codegen import Engine
+from sley.engine.kernels import Engine
 from sley.engine.measure import Comparison, Measurement
 from sley.errors import counted
 from sley.errors.report import P814

@@ -11,10 +11,10 @@ import numpy as np
 
 from sley.errors.report import P812
 from sley.ir.tables import BoolArray
+from sley.model.simulation.result import Cause, Executions, Simulation
 from sley.report.alike import alike_ranks, block_name
 from sley.report.critical import op_name
 from sley.report.simulation import busiest_links
-from sley.simulation.result import Cause, Executions, Simulation
 
 Event = dict[str, Any]
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from sley.bounds import Bounds
 from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER
+from sley.model.bounds import Bounds
+from sley.model.simulation import Simulator
+from sley.model.simulation.result import Simulation
+from sley.model.simulation.routes import Routes
 from sley.report.limit import Factor
 from sley.report.link_classes import LinkClass, link_classes
-from sley.simulation import Simulator
-from sley.simulation.result import Simulation
-from sley.simulation.routes import Routes
 
 BUSY = 0.9
 """The share of the busiest link's use from which a class of links counts among the busiest."""

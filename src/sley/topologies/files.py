@@ -10,9 +10,7 @@ from typing import Any
 
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
-from sley.errors.topology import T601, T605, T609
-from sley.ir.topology import Topology
-from sley.recognition import (
+from sley.errors.recognition import (
     ABSENT,
     AMD_SMI,
     HWLOC,
@@ -22,7 +20,9 @@ from sley.recognition import (
     kind_of,
     refuse_kind,
 )
-from sley.text_files import text_of, toml_tables
+from sley.errors.text_files import text_of, toml_tables
+from sley.errors.topology import T601, T605, T609
+from sley.ir.topology import Topology
 from sley.topologies.amd_smi import machine_from_amd
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.hwloc_xml import machine_from_hwloc

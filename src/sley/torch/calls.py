@@ -15,10 +15,10 @@ from torch.autograd import profiler
 from sley.communicator import Call, Parts
 from sley.communicator.calls import division_of
 from sley.communicator.endpoint import Endpoint
+from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.torch.elements import Element
 from sley.torch.memory import (
     NOWHERE,

@@ -27,8 +27,8 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
+from sley.communicator.selection.kinds import ALL_TO_ALL
 from sley.engine.types import DATA_TYPES
-from sley.selection.kinds import ALL_TO_ALL
 from sley.torch.arguments import (
     as_list,
     check_kinds,

@@ -27,9 +27,9 @@ from torch._C._distributed_c10d import (
 )
 
 from sley.communicator import Settings, from_environment
+from sley.communicator.rendezvous.environment import find_place
 from sley.errors.communicator import N606
 from sley.errors.torch import B903, B906
-from sley.rendezvous.environment import find_place
 from sley.torch.arguments import unfit
 from sley.torch.group import ProcessGroupSley
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from sley.aside import LateError, within
+from sley.communicator.rendezvous.gather import GRACE_S
+from sley.errors.aside import LateError, within
 from sley.errors.communicator import N605
 from sley.errors.torch import B903
-from sley.rendezvous.gather import GRACE_S
 from sley.torch.arguments import unfit, unreducible
 from sley.torch.elements import has_memory
 from sley.torch.work import CollectiveError

@@ -13,10 +13,10 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from sley.closing import Closing
 from sley.communicator import Settings
 from sley.communicator.settings import read_flag
 from sley.errors import SleyError
+from sley.errors.closing import Closing
 from sley.errors.communicator import N601
 from sley.errors.torch import B905
 from sley.torch.group import ProcessGroupSley

@@ -23,9 +23,9 @@ from torch.distributed.constants import default_pg_timeout
 
 from sley.communicator import Settings, TorchStore
 from sley.communicator.endpoint import Endpoint
+from sley.communicator.selection.plans import Plans
 from sley.errors.calls import N627
 from sley.ir.words import is_integer
-from sley.selection.plans import Plans
 from sley.torch.calls import CallRunner
 from sley.torch.coalesced import Coalesced
 from sley.torch.collectives import Collectives

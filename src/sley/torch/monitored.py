@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from sley.aside import LateError, within
+from sley.communicator.rendezvous.gather import GRACE_S
+from sley.errors.aside import LateError, within
 from sley.errors.torch import B907
-from sley.rendezvous.gather import GRACE_S
 from sley.torch.work import CollectiveError
 
 _SHORTEST = timedelta(milliseconds=1)

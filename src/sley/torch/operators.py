@@ -31,9 +31,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
+from sley.communicator.selection.kinds import ALL_TO_ALL, CALLS
 from sley.engine import native
 from sley.engine.outcomes import Report
-from sley.selection.kinds import ALL_TO_ALL, CALLS
 from sley.torch.calls import CallRunner
 from sley.torch.elements import REDUCTIONS
 from sley.torch.ready import OPERATORS, Form, error_of_ready, ready_kind, types

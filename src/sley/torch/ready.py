@@ -30,12 +30,12 @@ from torch._C._distributed_c10d import (
 
 from sley.communicator import Call
 from sley.communicator.calls import element_number, kind_named, kind_number
+from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.engine import native
 from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
 from sley.torch.calls import CallRunner
 from sley.torch.collectives import Collectives
 from sley.torch.elements import REDUCTIONS, element_of, reduction_of

@@ -26,13 +26,13 @@ from sley.ir.program import Program
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
-from sley.policy import Decision
-from sley.policy.nccl_names import NCCL_ALGORITHMS
-from sley.simulation import Simulator
-from sley.simulation.inputs import Tiling
+from sley.model.nccl import choice as nccl
+from sley.model.simulation import Simulator
+from sley.model.simulation.inputs import Tiling
 from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
-from sley.tuning import nccl
+from sley.tuning.policy import Decision
+from sley.tuning.policy.nccl_names import NCCL_ALGORITHMS
 
 CHANNELS = (1, 4, 8)
 """The numbers of channels to try (GC3, section 4, axis 5)."""

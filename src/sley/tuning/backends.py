@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.policy import Decision, Machine
 from sley.tuning.arms import Arms, fingerprint
 from sley.tuning.noise import Noise
+from sley.tuning.policy import Decision, Machine
 from sley.tuning.sweep import Sweep, time_at
 
 

@@ -19,7 +19,7 @@ from sley.tuning.levels import HINTS, KEEP, TUNE, Level, Levels, Step, Vocabular
 from sley.tuning.reward import Call, Reward, TimeOfStep, step_reward
 from sley.tuning.state import BOUND, CALL, WINDOW, Site, Stream, Window, state_size
 from sley.tuning.steps import Key, step_time
-from sley.workloads import Workload
+from sley.tuning.workloads import Workload
 
 ID = "sley/Tuning-v0"
 """The environment's name in Gymnasium's registry; `gymnasium.make` takes `Tuning`'s arguments."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sley.policy import Machine
 from sley.tuning.noise import SHARED
+from sley.tuning.policy import Machine
 
 SAMPLES = 50
 """The measurements of a size after which exploration narrows."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
-from sley.policy import Decision
 from sley.tuning.backends import Backend
+from sley.tuning.policy import Decision
 
 KEEP, TUNE = 0, 1
 """The actions of the first level: the call runs the default, or the next levels choose an arm."""

@@ -17,11 +17,15 @@ from statistics import median
 import numpy as np
 
 from sley.algorithms import CATALOG
-from sley.closing import Closing
 from sley.communicator import Settings
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.machine import machine_here
+from sley.communicator.selection.rules import Selection, ladder
+from sley.communicator.selection.user_plans import Capacity, check_capacity
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
 from sley.errors import Place, SleyError, did_you_mean
+from sley.errors.closing import Closing
 from sley.errors.tuning import D921, D923, D926
 from sley.formats.plan_bytes import digest
 from sley.ir.collectives import STANDARD
@@ -29,12 +33,8 @@ from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
-from sley.policy import Decision, Machine
-from sley.rendezvous.hosts import Hosts
-from sley.selection.machine import machine_here
-from sley.selection.rules import Selection, ladder
-from sley.selection.user_plans import Capacity, check_capacity
 from sley.tuning.arms import IN_PLACE, LIVE, features_of, moved_by, steps_of
+from sley.tuning.policy import Decision, Machine
 from sley.tuning.ranks import DTYPE, Ranks, Turn
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)

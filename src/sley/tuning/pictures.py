@@ -10,8 +10,8 @@ import numpy as np
 
 from sley.errors.tuning import D923
 from sley.ir.sizes import size_text
-from sley.policy import Decision, Policy, Range
 from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
+from sley.tuning.policy import Decision, Policy, Range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

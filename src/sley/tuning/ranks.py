@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sley.closing import Closing
 from sley.communicator import Call, Communicator, FolderStore, Settings
 from sley.communicator.arrays import span
 from sley.communicator.calls import OWN
+from sley.communicator.jobs.commands import Raised
+from sley.communicator.jobs.group import Death, WorkerGroup
+from sley.communicator.rendezvous.gather import name_ranks
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES, Array
 from sley.errors import Place, SleyError
+from sley.errors.closing import Closing
 from sley.errors.runtime import R501, R507, R508, R511, R513
 from sley.formats.plan_bytes import decode, encode
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
 from sley.ir.words import ReduceOp
-from sley.jobs.commands import Raised
-from sley.jobs.group import Death, WorkerGroup
-from sley.rendezvous.gather import name_ranks
 
 DTYPE = DATA_TYPES["float32"]
 """The type of all measured calls. They are sums."""
@@ -87,7 +87,7 @@ class Time:
 
 
 class Worker:
-    """One rank, in a process that `sley.jobs.worker` starts."""
+    """One rank, in a process that `sley.communicator.jobs.worker` starts."""
 
     def __init__(self, setup: Setup, _memory_fd: int) -> None:
         store = FolderStore(setup.folder)

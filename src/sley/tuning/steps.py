@@ -16,14 +16,14 @@ import numpy as np
 from sley.compiler.choices import Choices
 from sley.errors.tuning import D946
 from sley.ir.tables import NONE
-from sley.policy import Decision
-from sley.simulation import Simulator
+from sley.model.simulation import Simulator
 from sley.tuning.arms import Arms
 from sley.tuning.backends import Recorded
 from sley.tuning.noise import Noise
+from sley.tuning.policy import Decision
 from sley.tuning.sweep import Sweep, sweeps
 from sley.tuning.training import Training
-from sley.workloads.workload import Cell, Group, Workload
+from sley.tuning.workloads.workload import Cell, Group, Workload
 
 Key = tuple[str, Group]
 """A collective and the ranks that call it."""

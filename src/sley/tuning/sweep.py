@@ -19,7 +19,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.simulation.inputs import Tiling
+from sley.model.simulation.inputs import Tiling
 from sley.tuning.arms import SIZES, Arms, fingerprint, tiled
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from sley.errors import Place, did_you_mean
 from sley.errors.tuning import D922, D923
 from sley.ir.words import is_integer
-from sley.policy import Change, Decision, Measured, Range
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
 from sley.tuning.agents.contextual import GaussianUcb, Thompson
@@ -23,6 +22,7 @@ from sley.tuning.agents.simple import Default, Random, Table
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
 from sley.tuning.gate import Gate
+from sley.tuning.policy import Change, Decision, Measured, Range
 
 AGENTS: dict[str, type[Agent]] = {
     kind.name: kind

@@ -31,11 +31,11 @@ def _stop() -> None:
 
 
 def _build_for_cpus() -> None:
-    from sley.codegen import Kernels, Platform
-    from sley.codegen.source import Variant
-    from sley.devices import Engine
-    from sley.devices.cuda import compiler
-    from sley.devices.tables import CALL
+    from sley.engine.devices import Engine
+    from sley.engine.devices.cuda import compiler
+    from sley.engine.devices.tables import CALL
+    from sley.engine.kernels import Kernels, Platform
+    from sley.engine.kernels.source import Variant
     from support.device_calls import threads
 
     of_device = Kernels.source

@@ -32,6 +32,7 @@ from sley.errors.formats import (
     F407,
     F408,
 )
+from sley.errors.text_files import open_file
 from sley.formats.msccl_xml.raw import (
     BLOCK_FIELDS,
     GPU_FIELDS,
@@ -44,7 +45,6 @@ from sley.formats.msccl_xml.words import BUFFERS, OPERATIONS
 from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.tables import NONE
 from sley.ir.words import FIFO_PROTOCOLS
-from sley.text_files import open_file
 
 MAX_TEXT_BYTES = 64 << 20
 MAX_ELEMENTS = 4_000_000

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from sley.errors import Place, reason_of
 from sley.errors.formats import F403, F404
 from sley.errors.mscclpp import F470
-from sley.text_files import open_file
+from sley.errors.text_files import open_file
 
 MAX_TEXT_BYTES = 32 << 20
 MAX_CONTAINERS = 2_000_000

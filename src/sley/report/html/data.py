@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from sley.ir.fabric import VertexKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import LongArray
+from sley.model.simulation.result import Executions, Simulation
 from sley.report.alike import alike_ranks, block_name
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
@@ -21,7 +22,6 @@ from sley.report.link_classes import LinkClass, link_classes
 from sley.report.pictures.lattice import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.report.what_if import Change, change_text
-from sley.simulation.result import Executions, Simulation
 from sley.topologies.lattice import sides_of, steps
 
 Values = dict[str, Any]

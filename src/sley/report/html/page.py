@@ -9,10 +9,10 @@ from importlib.resources import files
 
 from sley.errors import counted
 from sley.errors.report import P813
+from sley.model.simulation.result import Simulation
 from sley.report.html.data import change_data, simulation_data
 from sley.report.simulation import require_simulations, simulation_names
 from sley.report.what_if import Change
-from sley.simulation.result import Simulation
 
 _SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "beside", "main")
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from sley.compiler.passes.dependencies import dependencies
 from sley.errors.report import P803
 from sley.ir.connections import Messages
 from sley.ir.dag import Dependencies
@@ -14,7 +15,6 @@ from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Edges, LongArray
 from sley.ir.words import Buffer, TransferKind
-from sley.passes.dependencies import dependencies
 from sley.report.pictures.canvas import (
     BLUE,
     GREY,

@@ -17,13 +17,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from sley.errors.tuning import D923, D925
 from sley.ir.tables import NONE, BoolArray, FloatArray
 from sley.ir.words import is_integer
-from sley.policy import Machine
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.checkpoint import Checkpoint, Settings
 from sley.tuning.agents.recurrent_policy import MaskedPolicy, build_policy, policy_arguments
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.exploration import exploration
 from sley.tuning.levels import KEEP, Level, Levels, Step, Vocabulary
+from sley.tuning.policy import Machine
 from sley.tuning.state import Site, Stream, Window
 
 STEPS = len(Level)

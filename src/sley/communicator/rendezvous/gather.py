@@ -1,0 +1,357 @@
+"""Gather: all-gather over a store. Rank 0 collects the ranks' values, and answers each rank.
+
+So all ranks get the same: all values, or the same failure, which rank 0 notices as soon as one
+rank reports it. The reader deletes each message; answers carry a token of the process that
+asked, so a second process of the same rank can't take them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from sley.communicator.rendezvous.hosts import Process
+from sley.communicator.rendezvous.stores import Store
+from sley.errors import SleyError
+from sley.errors.aside import LateError, within
+from sley.errors.communicator import N601, N602, N603, N604, N605, N608
+from sley.errors.remote import diagnostic_from_json
+from sley.errors.runtime import R514
+
+T = TypeVar("T")
+
+GRACE_S = 2.0
+"""How much longer ranks wait for rank 0's answer than it waits for them, and how long it continues
+to answer after a failure."""
+
+_LOOK_S = 0.2
+"""How long rank 0 waits for one rank before it looks for messages of others."""
+
+_PAUSE_S = 0.001
+
+_PROTOCOL = 1
+"""The number of the messages' format, raised when it changes."""
+
+_NAMED = 16
+"""How many ranks a message names."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A point in time (of `time.monotonic`) until which a rank waits."""
+
+    end: float
+
+    @classmethod
+    def after(cls, timeout_s: float) -> Deadline:
+        """The deadline in `timeout_s` seconds. Errors: R514 for an invalid time."""
+        if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
+            raise R514.error(expected="timeout_s above 0, in seconds", found=f"{timeout_s!r}")
+        return cls(time.monotonic() + timeout_s)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; 0 once it has passed."""
+        return max(0.0, self.end - time.monotonic())
+
+
+class Timely:
+    """A store whose calls end in time, with an error (N605) if the store doesn't answer: because
+    the process that serves it is stopped, or its file system stuck. Errors: N605."""
+
+    def __init__(self, store: Store, deadline: Deadline) -> None:
+        self._store, self._deadline = store, deadline
+        self._failure: SleyError | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    def put(self, topic: str, src: int, dst: int, value: bytes) -> bytes:
+        return self._ask(self._deadline.left_s, self._store.put, topic, src, dst, value)
+
+    def get(self, topic: str, src: int, dst: int, timeout_s: float) -> bytes | None:
+        return self._ask(timeout_s, self._store.get, topic, src, dst, timeout_s)
+
+    def delete(self, topic: str, src: int, dst: int) -> None:
+        self._ask(self._deadline.left_s, self._store.delete, topic, src, dst)
+
+    def has(self, topic: str, src: int, dst: int) -> bool:
+        return self._ask(self._deadline.left_s, self._store.has, topic, src, dst)
+
+    def _ask(self, timeout_s: float, function: Callable[..., T], *arguments: Any) -> T:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return within(timeout_s + GRACE_S, function, *arguments)
+        except LateError:
+            found = f"none within {timeout_s + GRACE_S:.3g} s"
+        except RuntimeError as error:  # no further thread
+            found = str(error)
+        self._failure = N605.error(expected=f"an answer of {self._store!r}", found=found)
+        raise self._failure
+
+
+@dataclass(frozen=True)
+class Member:
+    """This process, as one of the ranks that gather. what: the communicator, for messages."""
+
+    store: Store
+    rank: int
+    ranks: int
+    process: Process
+    what: str
+
+
+def all_gather(member: Member, topic: str, value: bytes, deadline: Deadline) -> list[bytes]:
+    """The values of all ranks, by rank. All ranks call it with the same topic.
+
+    Errors: N601, with the ranks that are missing, after the deadline and at most GRACE_S more;
+    N602 if another process has the rank; N603 if the numbers of ranks differ; N604 for
+    another format; N605; N608 if a rank refuses.
+    """
+    return _Gather(member, topic, deadline).run(value, None)
+
+
+def refuse(member: Member, topic: str, error: SleyError) -> None:
+    """Tells all ranks that gather about `topic` why this one can't continue: they raise N608. Takes
+    up to GRACE_S if rank 0 is missing."""
+    try:
+        _Gather(member, topic, Deadline(time.monotonic())).run(b"", error)
+    except SleyError:
+        return  # the same failure, as the others see it
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A header of plain values, and bytes."""
+
+    header: Mapping[str, Any]
+    body: bytes = b""
+
+    def encode(self) -> bytes:
+        return json.dumps({"protocol": _PROTOCOL, **self.header}).encode() + b"\0" + self.body
+
+    @classmethod
+    def decode(cls, data: bytes) -> _Message:
+        head, _, body = data.partition(b"\0")
+        try:
+            header = json.loads(head)
+            protocol = header["protocol"]
+        except (ValueError, TypeError, KeyError):
+            raise N605.error(
+                expected="messages of sley in the store", found=f"{data[:40]!r}"
+            ) from None
+        if protocol != _PROTOCOL:
+            raise N604.error(
+                expected=f"messages of format {_PROTOCOL}, as this version of sley writes them",
+                found=f"format {protocol}",
+            )
+        return cls(header, body)
+
+
+class _Gather:
+    def __init__(self, member: Member, topic: str, deadline: Deadline) -> None:
+        self.member, self.store, self.rank = member, member.store, member.rank
+        self.topic, self.deadline = topic, deadline
+        self.unread: SleyError | None = None  # the error of a message that can't be decoded
+
+    def run(self, value: bytes, error: SleyError | None) -> list[bytes]:
+        header = {
+            "token": uuid4().hex,
+            "ranks": self.member.ranks,
+            "process": asdict(self.member.process),
+            "failure": error and error.diagnostics[0].to_json(),
+        }
+        claim = _Message(header, value)
+        message = claim.encode()
+        try:
+            self._claim(message)
+            if self.rank != 0:
+                return self._answer_of_rank_0(claim)
+            values = self._collect(claim)
+            self.store.delete(self.topic, 0, 0)
+        except BaseException:
+            with contextlib.suppress(SleyError):  # the first error is the one to raise
+                # The message that is there may be of another process with this rank.
+                if self.store.get(self.topic, self.rank, 0, 0.0) == message:
+                    self.store.delete(self.topic, self.rank, 0)
+            raise
+        return values
+
+    def _claim(self, message: bytes) -> None:
+        """Leaves this rank's message, unless another process has claimed the rank. Errors: N602."""
+        present = self.store.put(self.topic, self.rank, 0, message)
+        if present != message and _process(_Message.decode(present)).is_gone():
+            self.store.delete(self.topic, self.rank, 0)  # of a killed process
+            present = self.store.put(self.topic, self.rank, 0, message)
+        if present != message:
+            other = _process(_Message.decode(present))
+            raise N602.error(
+                expected=f"one process with rank {self.rank} of {self.member.what}",
+                found=f"{other} has that rank, and so has {self.member.process}",
+            )
+
+    def _answer_of_rank_0(self, claim: _Message) -> list[bytes]:
+        about = self._about(claim)
+        data = self.store.get(about, 0, self.rank, self.deadline.left_s)
+        if data is None:
+            # Look for absent ranks before those that wait no longer leave, too.
+            absent = self._absent()
+            data = self.store.get(about, 0, self.rank, GRACE_S)
+        if data is None:
+            raise self._missing_error([0] if self._has_lost_rank_0() else absent or [0])
+        self.store.delete(about, 0, self.rank)
+        answer = _Message.decode(data)
+        if answer.header["failure"]:
+            raise SleyError([diagnostic_from_json(answer.header["failure"])])
+        return _cut(answer.body, answer.header["sizes"])
+
+    def _has_lost_rank_0(self) -> bool:
+        """Whether rank 0 came, but ended before it answered this rank. It has then deleted the
+        messages of the ranks that it answered: these are not absent."""
+        if not self.store.has(self.topic, self.rank, 0):
+            return True  # only rank 0 deletes this rank's message
+        claim = self.store.get(self.topic, 0, 0, 0.0)
+        return claim is not None and _process(_Message.decode(claim)).is_gone()
+
+    def _collect(self, own: _Message) -> list[bytes]:
+        claims, waiting = {0: own}, list(range(1, self.member.ranks))
+        failure = self._failure(0, own)
+        while waiting and failure is None and self.deadline.left_s:
+            arrived = self._take_claims(waiting)
+            claims |= arrived
+            failures = [self._failure(rank, claim) for rank, claim in arrived.items()]
+            failure = next((error for error in [self.unread, *failures] if error), None)
+        if waiting and failure is None:
+            failure = self._missing_error(waiting)
+        if failure is None:
+            values = [claims[rank].body for rank in range(self.member.ranks)]
+            sizes = [len(value) for value in values]
+            self._answer(claims, _Message({"failure": None, "sizes": sizes}, b"".join(values)))
+            self._wait_until_read(claims, Deadline.after(GRACE_S))
+            return values
+        self._answer_all(claims, waiting, _Message({"failure": failure.diagnostics[0].to_json()}))
+        raise failure
+
+    def _take_claims(self, waiting: list[int]) -> dict[int, _Message]:
+        """The claims of `waiting` that have arrived, by rank; removes these ranks from `waiting`.
+        Waits up to _LOOK_S for the first rank."""
+        arrived = {}
+        for number, rank in enumerate(list(waiting)):
+            data = self.store.get(self.topic, rank, 0, 0.0 if number else _LOOK_S)
+            if data is None:
+                continue
+            try:
+                claim = _Message.decode(data)
+            except SleyError as error:
+                self.unread = error
+                waiting.remove(rank)
+                continue
+            if _process(claim).is_gone():
+                continue  # of an earlier start: its own rank will replace it
+            waiting.remove(rank)
+            arrived[rank] = claim
+        if not arrived:
+            time.sleep(_PAUSE_S)
+        return arrived
+
+    def _answer_all(
+        self, claims: Mapping[int, _Message], waiting: list[int], answer: _Message
+    ) -> None:
+        """Answers the ranks that have arrived, and for GRACE_S those that still arrive."""
+        self._answer(claims, answer)
+        believed = max(int(claim.header["ranks"]) for claim in claims.values())
+        waiting += range(self.member.ranks, believed)
+        end = Deadline.after(GRACE_S)
+        while waiting and end.left_s:
+            arrived = self._take_claims(waiting)
+            self._answer(arrived, answer)
+            claims = {**claims, **arrived}
+        self._wait_until_read(claims, end)
+
+    def _answer(self, claims: Mapping[int, _Message], answer: _Message) -> None:
+        """Answers ranks: all of them, even if an exception comes between two answers (Ctrl-C)."""
+        data = answer.encode()
+        problem: BaseException | None = None
+        for rank, claim in claims.items():
+            if rank == 0:
+                continue
+            try:
+                # Delete the claim first: with the answer, the rank may make its next claim.
+                self.store.delete(self.topic, rank, 0)
+                self.store.put(self._about(claim), 0, rank, data)
+            except BaseException as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    def _wait_until_read(self, claims: Mapping[int, _Message], end: Deadline) -> None:
+        """Waits until the others have read their answers: the store may end with this process."""
+        for rank, claim in claims.items():
+            while rank != 0 and self.store.has(self._about(claim), 0, rank) and end.left_s:
+                time.sleep(_PAUSE_S)
+
+    def _about(self, claim: _Message) -> str:
+        """The topic of a claim's answer, with its token, so that no other process takes it."""
+        return f"{self.topic}/{claim.header['token']}"
+
+    def _failure(self, rank: int, claim: _Message) -> SleyError | None:
+        """Why the ranks can't continue with this one; None if they can."""
+        ranks, failure = claim.header["ranks"], claim.header["failure"]
+        if ranks != self.member.ranks:
+            return N603.error(
+                expected=f"{self.member.ranks} ranks in {self.member.what}, as on rank 0",
+                found=f"{ranks} ranks on rank {rank}",
+            )
+        if not failure:
+            return None
+        why = diagnostic_from_json(failure)
+        return N608.error(
+            at=why.places,
+            expected=f"rank {rank} ({_process(claim)}) to continue with {self.member.what}",
+            found=f"{why.code} {why.rule.name}",
+            notes=[f"expected: {why.expected}", f"found: {why.found}", *why.notes],
+            remedy=why.remedy,
+        )
+
+    def _absent(self) -> list[int]:
+        """The ranks without an unread message for rank 0."""
+        return [r for r in range(self.member.ranks) if not self.store.has(self.topic, r, 0)]
+
+    def _missing_error(self, ranks: Sequence[int]) -> SleyError:
+        notes = [f"the ranks meet in {self.store!r}"]
+        return missing_error(ranks, self.member.ranks, self.member.what, notes)
+
+
+def missing_error(ranks: Sequence[int], of: int, what: str, notes: Sequence[str] = ()) -> SleyError:
+    """The error that names missing ranks, among `of`."""
+    return N601.error(
+        expected=f"{of} ranks in {what}",
+        found=f"no sign of {name_ranks(ranks)} in time",
+        notes=notes,
+    )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks for messages: "rank 3", "ranks 0, 2"; of many only the first, and how many more."""
+    named = ", ".join(map(str, ranks[:_NAMED]))
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}{more}"
+
+
+def _process(claim: _Message) -> Process:
+    return Process(**claim.header["process"])
+
+
+def _cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
+    values, start = [], 0
+    for size in sizes:
+        values.append(body[start : start + size])
+        start += size
+    return values

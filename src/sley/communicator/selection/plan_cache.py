@@ -1,0 +1,102 @@
+"""Plan cache: compiled plans on disk, in the folder `plans` of sley's cache.
+
+`sley.errors.disk_cache` defines that folder, and names a file by what it was made from and by a digest of
+its content. So a truncated file, or one that another program wrote, is replaced. The digest finds
+accidents only. A plan was proven before it was stored and is not proven again, so the folder is
+not used if other users can write to it (N655).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from sley.communicator.selection.rules import Selection
+from sley.errors import Diagnostic, Place
+from sley.errors.aside import LateError, within
+from sley.errors.disk_cache import PATIENCE_S, cached_bytes, folder
+from sley.errors.selection import N655
+from sley.formats.plan_bytes import FORMAT, decode, encode
+from sley.ir.plan import Plan
+
+_SECTION = "plans"
+_MAKERS = ("algorithms", "compiler", "ir", "lang", "passes", "verification")
+"""The packages that make a plan."""
+
+
+def cached_plan(selection: Selection, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
+    """The plan of a selection, from the cache if it is there, else from `build`; and whether it was
+    there. If several processes need it, one builds it, and the others wait while it does."""
+    built: list[Plan] = []
+
+    def content() -> bytes:
+        built.append(build())
+        return encode(built[0])
+
+    data = cached_bytes(_key(selection, ranks), ".plan", content, section=_SECTION)
+    if built:
+        return built[0], False
+    try:
+        return decode(data), True
+    except (ValueError, KeyError, TypeError):
+        return build(), False
+
+
+def refusal() -> Diagnostic | None:
+    """Why the cache must not be used; None if it may be. Its folder and the parent folder, if they
+    exist, must belong to the user, and other users must not be able to write to them."""
+    place = folder(_SECTION)
+    problem: str | None
+    for path in (place.parent, place):
+        try:
+            found = within(PATIENCE_S, path.stat)
+        except OSError:
+            continue
+        except LateError:
+            problem = f"no answer of its file system within {PATIENCE_S:g} s"
+        else:
+            problem = _other_writers(found) if stat.S_ISDIR(found.st_mode) else None
+        if problem is not None:
+            return N655.diagnostic(
+                at=Place(str(path)),
+                expected="a folder of this user that no other user can write to",
+                found=problem,
+            )
+    return None
+
+
+def _other_writers(found: os.stat_result) -> str | None:
+    """Which other users can change the files of a folder."""
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        return f"all users can write to it (mode {stat.S_IMODE(found.st_mode):o})"
+    if found.st_mode & stat.S_IWGRP and not found.st_mode & stat.S_ISVTX:
+        return f"its group can write to it (mode {stat.S_IMODE(found.st_mode):o})"
+    return None
+
+
+def _key(selection: Selection, ranks: int) -> list[str]:
+    """Everything that the plan depends on."""
+    return [
+        f"plan {FORMAT}",
+        _makers(),
+        str(ranks),
+        selection.name,
+        repr(selection.arguments),
+        repr(selection.options),
+    ]
+
+
+@cache
+def _makers() -> str:
+    """The version of sley, and the state of the packages that make plans, so that a change of a
+    compiler pass replaces old plans."""
+    package = Path(__file__).parent.parent
+    files = sorted(path for name in _MAKERS for path in (package / name).rglob("*.py"))
+    state = [(str(p.relative_to(package)), (s := p.stat()).st_size, s.st_mtime_ns) for p in files]
+    return f"{version('sley')} {state}"

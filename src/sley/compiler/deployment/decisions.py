@@ -1,0 +1,259 @@
+"""Decisions: what a call does with the files of a directory, and why no other file runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+
+from sley.compiler.deployment.calls import TYPES, Call
+from sley.compiler.deployment.candidates import Candidate
+from sley.compiler.deployment.examination import (
+    PLACE_WORDS,
+    SPLIT,
+    Examination,
+    mixed_places,
+    other_roots,
+    split_disagreement,
+)
+from sley.compiler.deployment.folders import Reading
+from sley.compiler.deployment.runtimes import Grid, Runtime
+from sley.errors import Diagnostic, Place, Rule
+from sley.errors.deployment import (
+    F508,
+    F509,
+    F511,
+    F515,
+    F516,
+    F519,
+    F520,
+    F521,
+    F522,
+    F523,
+    F524,
+    F526,
+    F529,
+    F533,
+)
+from sley.ir.sizes import size_text
+
+_ENDING = (F508, F515, F519)
+"""Faults of a plan of MSCCL++ that end the process of a call which chooses it."""
+
+
+class Outcome(Enum):
+    """What a call does."""
+
+    RUNS = "runs"
+    ANY = "runs any of several"
+    OWN = "runs the runtime's own algorithm"
+    OTHER = "runs NCCL's algorithm, if MSCCLPP_NCCL_LIB_PATH names NCCL; otherwise fails"
+    FAILS = "fails"
+    WRONG = "runs, wrongly"
+    ENDS = "ends the process"
+    UNPROVEN = "runs a file that sley can't prove"
+    UNKNOWN = "runs a file or not, differently in each build or rank"
+    NO_START = "is never made: no communicator starts"
+
+
+_BY_SEVERITY = (Outcome.RUNS, Outcome.UNPROVEN, Outcome.WRONG, Outcome.FAILS, Outcome.ENDS)
+"""What a call that runs a file does, the gravest last."""
+
+_RIGHT = (Outcome.RUNS, Outcome.OWN, Outcome.OTHER)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens for a call.
+
+    chosen: the names of the files of which one runs; several if the order is unknown. effects: what
+        the call does with each of them, by name, if this isn't the same for all.
+    why_not: for each other file, by name, why it doesn't run. faults: what is wrong with the files
+        that are chosen, or why no communicator starts. remarks: what may be wrong with them.
+    """
+
+    call: Call
+    outcome: Outcome
+    chosen: tuple[str, ...]
+    why_not: dict[str, Diagnostic]
+    faults: tuple[Diagnostic, ...] = ()
+    remarks: tuple[Diagnostic, ...] = ()
+    effects: Mapping[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the call runs, and rightly as far as sley knows."""
+        return self.outcome in _RIGHT and not self.faults
+
+    def to_json(self) -> dict[str, object]:
+        """The decision as plain values, for ``--json``."""
+        return {
+            "call": asdict(self.call),
+            "outcome": self.outcome.name.lower(),
+            "files": list(self.chosen),
+            "effects": {name: effect.name.lower() for name, effect in self.effects.items()},
+            "faults": [fault.to_json() for fault in self.faults],
+            "remarks": [remark.to_json() for remark in self.remarks],
+            "why_not": {name: reason.to_json() for name, reason in self.why_not.items()},
+        }
+
+
+def decide(examined: Examination, call: Call) -> Decision:
+    """What happens for a call, and why no other file runs."""
+    runtime, reading = examined.runtime, examined.reading
+    if examined.refusal is not None:
+        return Decision(call, Outcome.OWN, (), {}, (examined.refusal,))
+    stops = [*reading.stops]
+    if call.ranks in reading.stopped_ranks:
+        stops += [one.stop for one in reading.candidates if one.stop and one.ranks == call.ranks]
+    if stops:
+        return Decision(call, Outcome.NO_START, (), dict(reading.left_out), tuple(stops))
+    why_not = dict(reading.left_out)
+    lethal = [one for one in reading.candidates if _ends_every_call(one, runtime)]
+    if lethal:
+        names = tuple(one.name for one in lethal)
+        return Decision(call, Outcome.ENDS, names, why_not, lethal[0].faults)
+    why_not |= _replacements(reading)
+    unknown = _why_unknown(reading, call)
+    chosen: list[Candidate] = []
+    for one in reading.candidates:
+        reason = (
+            (None if runtime.stops else one.stop)  # else it is for other ranks
+            or one.unused
+            or why_not.get(one.name)
+            or _why_not(one, call, runtime, undecided=unknown is not None)
+        )
+        if reason is None and chosen and runtime.in_order:
+            reason = F526.diagnostic(
+                at=Place(str(one.path)), expected="no earlier match", found=chosen[0].name
+            )
+        if reason is None:
+            chosen.append(one)
+        else:
+            why_not[one.name] = reason
+    names = tuple(one.name for one in chosen)
+    if not chosen:
+        return Decision(call, _without_file(call, runtime), (), why_not)
+    if unknown is not None:
+        return Decision(call, Outcome.UNKNOWN, names, why_not, (unknown,))
+    return _decision_among(chosen, call, reading, why_not)
+
+
+def _decision_among(
+    chosen: Sequence[Candidate], call: Call, reading: Reading, why_not: dict[str, Diagnostic]
+) -> Decision:
+    """What happens for a call that runs any of these files."""
+    found = {one.name: _faults(one, call, reading.runtime) for one in chosen}
+    effects = {name: _effect(faults, call) for name, faults in found.items()}
+    faults = [fault for each in found.values() for fault in each]
+    outcome = max(effects.values(), key=_BY_SEVERITY.index)
+    if len(chosen) > 1:
+        outcome = Outcome.ANY if outcome is Outcome.RUNS else outcome
+        at = [Place(str(one.path)) for one in chosen]
+        both = " and ".join(effects)
+        faults.insert(0, F511.diagnostic(at=at, expected="one file for each size", found=both))
+    differ = effects if len(set(effects.values())) > 1 else {}
+    rooted = [one for one in chosen if call.root is None and one.root is not None]
+    remarks = [*map(other_roots, rooted), *(one for one in reading.findings if one.rule is F533)]
+    return Decision(call, outcome, tuple(effects), why_not, tuple(faults), tuple(remarks), differ)
+
+
+def _replacements(reading: Reading) -> dict[str, Diagnostic]:
+    """The later plan of the same name that replaces a plan, by the replaced file's name."""
+    runtime = reading.runtime
+    if not runtime.knows_names:
+        return {}
+    order = list(runtime.names or [one.name for one in reading.candidates])
+    last: dict[tuple[str, str], Candidate] = {}
+    found: dict[str, Diagnostic] = {}
+    for one in sorted(reading.candidates, key=lambda one: order.index(one.name)):
+        earlier = last.get((one.collective, one.plan_name))
+        if earlier is not None:
+            at, later = Place(str(earlier.path)), f"{one.name} has the same, {one.plan_name!r}"
+            found[earlier.name] = F509.diagnostic(at=at, expected="a name of its own", found=later)
+        last[one.collective, one.plan_name] = one
+    return found
+
+
+def _why_unknown(reading: Reading, call: Call) -> Diagnostic | None:
+    """Why it isn't determined which plan runs for a call; None if it is."""
+    is_split = reading.runtime.place_by_begin and call.collective == SPLIT and call.in_place
+    return mixed_places(reading) or (split_disagreement(reading.folder) if is_split else None)
+
+
+def _ends_every_call(one: Candidate, runtime: Runtime) -> bool:
+    """Whether a file ends the process at any call: the runtime computes with it before it compares
+    it with the call."""
+    return runtime.divides_first and any(fault.rule is F515 for fault in one.faults)
+
+
+def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -> Diagnostic | None:
+    """Why a file doesn't match a call; None if it does, or if it may. undecided: whether the place
+    for which the runtime takes files is unknown."""
+    size = _compared_size(call, runtime)
+    rule: Rule
+    if one.collective != call.collective:
+        rule, expected, found = F520, call.collective, one.collective
+    elif not one.grid.has(call.ranks, call.node):
+        rule, expected, found = F521, str(Grid(call.ranks, call.node)), str(one.grid)
+    elif not one.places.has(call.in_place) and not undecided:
+        rule, expected, found = F522, PLACE_WORDS[call.in_place], PLACE_WORDS[not call.in_place]
+    elif not one.covers(size):
+        rule, expected, found = F523, f"a range with {size_text(size)}", one.sizes
+    elif runtime.compares_op and call.op == "avg" and call.reduces:
+        rule, expected, found = F524, "sum, prod, min or max", call.op
+    elif runtime.divides_first and (elements := size // TYPES[call.dtype]) % one.multiple:
+        rule = F519
+        expected, found = f"a multiple of {one.multiple} elements", f"{elements}"
+    else:
+        return None
+    return rule.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
+
+
+def _compared_size(call: Call, runtime: Runtime) -> int:
+    """The size that the runtime compares with a range."""
+    if call.collective in runtime.part_of:
+        return call.size_bytes // call.parts
+    return call.size_bytes
+
+
+def _without_file(call: Call, runtime: Runtime) -> Outcome:
+    """What happens to a call that no file matches."""
+    if runtime.own is None or (call.collective in runtime.own and call.node == call.ranks):
+        return Outcome.OWN
+    return Outcome.OTHER
+
+
+def _effect(faults: Sequence[Diagnostic], call: Call) -> Outcome:
+    """What happens to a call that runs a file with these faults."""
+    if any(fault.rule in _ENDING for fault in faults):
+        return Outcome.ENDS
+    if any(fault.rule is F516 for fault in faults):
+        return Outcome.FAILS
+    if any(fault.rule is F524 and call.op == "sum" for fault in faults):
+        return Outcome.FAILS
+    if any(fault.rule is not F529 for fault in faults):
+        return Outcome.WRONG
+    return Outcome.UNPROVEN if faults else Outcome.RUNS
+
+
+def _faults(one: Candidate, call: Call, runtime: Runtime) -> list[Diagnostic]:
+    """What is wrong when a call runs a file."""
+    found = list(one.faults)
+    if None not in (one.root, call.root) and one.root != call.root:
+        found.append(other_roots(one, call))
+    at = Place(str(one.path))
+    apart = [(low, high) for low, high in one.neighbours if low // call.node != high // call.node]
+    if apart:
+        expected = "memory channels within nodes"
+        text = f"one between the ranks {apart[0][0]} and {apart[0][1]}"
+        found.append(F516.diagnostic(at=at, expected=expected, found=text))
+    if not runtime.divides_first and call.size_bytes % one.multiple:
+        expected = f"a multiple of {one.multiple} bytes"
+        found.append(F519.diagnostic(at=at, expected=expected, found=str(call.size_bytes)))
+    if runtime.types is not None and call.dtype not in runtime.types:
+        types = ", ".join(runtime.types)
+        found.append(F524.diagnostic(at=at, expected=types, found=call.dtype))
+    if not runtime.compares_op and call.reduces and call.op != "sum":
+        found.append(F524.diagnostic(at=at, expected="a sum", found=call.op))
+    return found

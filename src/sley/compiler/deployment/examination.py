@@ -1,0 +1,285 @@
+"""Examination: what is wrong in a directory, and for which sizes its files are."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from sley.compiler.deployment.calls import Call
+from sley.compiler.deployment.candidates import Candidate
+from sley.compiler.deployment.folders import Reading, read_folder
+from sley.compiler.deployment.runtimes import Grid, Runtime, environment, misplaced
+from sley.errors import Diagnostic, Place
+from sley.errors.deployment import (
+    F507,
+    F509,
+    F510,
+    F511,
+    F512,
+    F513,
+    F518,
+    F527,
+    F530,
+    F531,
+    F532,
+    F533,
+)
+from sley.ir.conditions import Condition
+from sley.ir.sizes import sizes_text
+
+_REMARKS = (F507, F513, F530, F531, F532, F533)
+"""Findings that need not be mistakes."""
+
+SPLIT = "reducescatter"
+"""The collective whose calls in place have buffers that begin at one address on rank 0 alone."""
+
+PLACE_WORDS = ("out of place", "in place")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of sizes, both included (None: no end), and the files that match there, in the order
+    in which the runtime tries them."""
+
+    begin_bytes: int
+    end_bytes: int | None
+    files: tuple[Candidate, ...]
+
+    @property
+    def sizes(self) -> str:
+        """The range in words."""
+        return sizes_text(self.begin_bytes, self.end_bytes)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Calls that the same files match, but for their sizes: the collective, the communicators, and
+    whether in place."""
+
+    collective: str
+    grid: Grid
+    in_place: bool
+
+    def __str__(self) -> str:
+        return f"{self.collective}, {self.grid}, {PLACE_WORDS[self.in_place]}"
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A directory as a runtime reads it.
+
+    reading: the files. refusal: why the runtime reads none, or None. spans: for each kind of calls
+    the ranges of sizes, ascending, holes included. problems: what is wrong. remarks: what may be.
+    of_folder: those problems and remarks of the whole directory, or of files that can't be read,
+    which concern every call.
+    """
+
+    runtime: Runtime
+    reading: Reading
+    refusal: Diagnostic | None
+    spans: dict[Kind, tuple[Span, ...]]
+    problems: tuple[Diagnostic, ...]
+    remarks: tuple[Diagnostic, ...]
+    of_folder: tuple[Diagnostic, ...] = ()
+
+    @property
+    def has_folder_problem(self) -> bool:
+        """Whether something is wrong with the directory, whatever the call is."""
+        return any(one in self.problems for one in self.of_folder)
+
+    @property
+    def conditions(self) -> dict[Condition, tuple[str, ...]]:
+        """The conditions of the files' proofs that the runtime doesn't check, each with the names
+        of its files."""
+        found: dict[Condition, list[str]] = defaultdict(list)
+        for one in self.reading.candidates:
+            for condition in one.conditions:
+                found[condition].append(one.name)
+        return {condition: tuple(files) for condition, files in found.items()}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the runtime reads the files."""
+        files = [one.name for one in self.reading.candidates]
+        return environment(self.runtime, self.reading.folder, files)
+
+    def to_json(self) -> dict[str, object]:
+        """The examination as plain values, for ``--json``."""
+        return {
+            "runtime": self.runtime.name,
+            "version": self.runtime.version,
+            "no_start": self.reading.no_start or None,
+            "indivisible": self.runtime.indivisible,
+            "files": [one.to_json() for one in self.reading.candidates],
+            "spans": [
+                {
+                    "collective": kind.collective,
+                    "ranks": kind.grid.ranks,
+                    "node": kind.grid.node or None,
+                    "in_place": kind.in_place,
+                    "begin_bytes": one.begin_bytes,
+                    "end_bytes": one.end_bytes,
+                    "files": [file.name for file in one.files],
+                }
+                for kind, spans in self.spans.items()
+                for one in spans
+            ],
+            "conditions": [
+                {**condition.to_json(), "files": list(files)}
+                for condition, files in self.conditions.items()
+            ],
+            "problems": [one.to_json() for one in self.problems],
+            "remarks": [one.to_json() for one in self.remarks],
+            "environment": self.environment,
+        }
+
+
+def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
+    """Examines a directory, or one file as if it were alone in a directory, as a runtime reads
+    it."""
+    refusal = runtime.why_none()
+    if refusal is not None:
+        reading = Reading(runtime, Path(where))
+        return Examination(runtime, reading, refusal, {}, (refusal,), ())
+    reading = read_folder(where, runtime)
+    runtime = reading.runtime
+    started = [one for one in reading.candidates if one.ranks not in reading.stopped_ranks]
+    spans = _spans([one for one in started if one.stop is None])
+    found = [*reading.stops, *reading.findings]
+    found += [one for one in reading.left_out.values() if one not in found]
+    of_folder = [*found]
+    for one in reading.candidates:
+        found += [] if one.stop is None else [one.stop]
+        found += one.faults
+        found += [] if one.unused is None else [one.unused]
+        found += [] if one.root is None else [other_roots(one)]
+    found += _about_names(reading)
+    found += _about_spans(runtime, spans)
+    place = misplaced(runtime, reading.folder) if reading.candidates else None
+    found += [] if place is None else [place]
+    of_folder += [] if place is None else [place]
+    remarks = tuple(one for one in found if one.rule in _REMARKS)
+    problems = tuple(one for one in found if one.rule not in _REMARKS)
+    return Examination(runtime, reading, None, spans, problems, remarks, tuple(of_folder))
+
+
+def _spans(candidates: Sequence[Candidate]) -> dict[Kind, tuple[Span, ...]]:
+    """The ranges of sizes of each kind of calls, with the files that match."""
+    kinds: dict[Kind, list[Candidate]] = defaultdict(list)
+    for one in candidates:
+        for in_place in (False, True):
+            if one.places.has(in_place) and one.unused is None:
+                kinds[Kind(one.collective, one.grid, in_place)].append(one)
+    return {kind: _spans_of(kinds[kind]) for kind in sorted(kinds, key=astuple)}
+
+
+def _spans_of(found: Sequence[Candidate]) -> tuple[Span, ...]:
+    """The ranges between the ends of files, merged where the same files match."""
+    starts = {one.min_bytes for one in found}
+    starts |= {one.max_bytes + 1 for one in found if one.max_bytes is not None}
+    begins = sorted(starts)
+    spans: list[Span] = []
+    for begin, following in zip(begins, [*begins[1:], None], strict=True):
+        matching = tuple(one for one in found if one.covers(begin))
+        end = None if following is None else following - 1
+        if spans and spans[-1].files == matching:
+            begin = spans.pop().begin_bytes
+        spans.append(Span(begin, end, matching))
+    return tuple(spans[:-1] if not spans[-1].files else spans)
+
+
+def _about_names(reading: Reading) -> Iterable[Diagnostic]:
+    """Problems of all candidates together."""
+    folder, runtime = Place(str(reading.folder)), reading.runtime
+    if runtime.knows_names:
+        by_name: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
+        for one in reading.candidates:
+            by_name[one.collective, one.plan_name].append(one)
+        for (_, name), files in by_name.items():
+            if len(files) > 1:
+                at = [Place(str(one.path)) for one in files]
+                yield F509.diagnostic(at=at, expected="a name for each plan", found=repr(name))
+    mixed = mixed_places(reading)
+    if mixed is not None:
+        yield mixed
+    for one in reading.candidates if runtime.place_by_begin else ():
+        if one.collective == SPLIT and one.places.inside:
+            yield split_disagreement(one.path)
+    ranks: dict[int, int] = defaultdict(int)
+    for one in reading.candidates:
+        ranks[one.ranks if runtime.stops else 0] += 1
+    for number, count in ranks.items():
+        if runtime.most_files is not None and count > runtime.most_files:
+            words = f" for {number} ranks" if runtime.stops else ""
+            yield F518.diagnostic(
+                at=folder, expected=f"at most {runtime.most_files} files{words}", found=str(count)
+            )
+
+
+def _about_spans(runtime: Runtime, spans: dict[Kind, tuple[Span, ...]]) -> Iterable[Diagnostic]:
+    """Overlaps and holes."""
+    for kind, ranges in spans.items():
+        hidden: dict[str, list[Span]] = defaultdict(list)
+        for one in ranges:
+            if not one.files:
+                yield F513.diagnostic(
+                    at=Place(detail=str(kind)), expected="ranges without holes", found=one.sizes
+                )
+            elif len(one.files) > 1 and not runtime.in_order:
+                names = " and ".join(file.name for file in one.files)
+                at = [Place(str(file.path)) for file in one.files]
+                found = f"{kind}, {one.sizes}: {names}"
+                yield F511.diagnostic(at=at, expected="one file for each size", found=found)
+            for k, file in enumerate(one.files if runtime.in_order else ()):
+                if any(file.multiple % earlier.multiple == 0 for earlier in one.files[:k]):
+                    hidden[file.name].append(one)
+        for name, places in hidden.items():
+            yield _hidden(kind, name, places)
+
+
+def _hidden(kind: Kind, name: str, places: Sequence[Span]) -> Diagnostic:
+    """A file that doesn't run in some ranges, as an earlier one matches every call there."""
+    files = [one for span in places for one in span.files]
+    path = next(one.path for one in files if one.name == name)
+    earlier = dict.fromkeys(one.name for span in places for one in _before(span.files, name))
+    return F512.diagnostic(
+        at=Place(str(path)),
+        expected="sizes that no earlier file has",
+        found=f"{kind}, {', '.join(one.sizes for one in places)}: {' or '.join(earlier)} runs",
+    )
+
+
+def _before(files: Sequence[Candidate], name: str) -> list[Candidate]:
+    """The files before the one of this name that match every call which it matches."""
+    own = next(k for k, one in enumerate(files) if one.name == name)
+    return [one for one in files[:own] if files[own].multiple % one.multiple == 0]
+
+
+def other_roots(one: Candidate, call: Call | None = None) -> Diagnostic:
+    """The remark that a file also runs for calls with other roots than its own, or the problem of
+    such a call."""
+    found = "it also runs for other roots, wrongly" if call is None else f"root {call.root}"
+    expected = f"calls with root {one.root}"
+    return F530.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
+
+
+def split_disagreement(where: Path) -> Diagnostic:
+    return F527.diagnostic(
+        at=Place(str(where)),
+        expected="a ReduceScatter out of place",
+        found="one in place, which MSCCL++ recognises on rank 0 only",
+    )
+
+
+def mixed_places(reading: Reading) -> Diagnostic | None:
+    """The problem of plans in place beside plans out of place; None without."""
+    if not reading.runtime.one_place or len({one.places for one in reading.candidates}) < 2:
+        return None
+    inside = ", ".join(one.name for one in reading.candidates if one.places.inside)
+    found = f"in place only {inside}"
+    return F510.diagnostic(
+        at=Place(str(reading.folder)), expected="plans of one place", found=found
+    )

@@ -1,0 +1,254 @@
+"""Merging: which thread blocks of a rank become one.
+
+Merged are blocks that are never active at the same time (ResCCL 4.4, equation 7), or, down to a
+limit, those that are for the shortest time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.compiler.passes.blocks import number_blocks
+from sley.compiler.passes.loops import Loop
+from sley.ir.dag import Blocks, Order
+from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, offsets_of
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """How long each two blocks of a rank are active at the same time, by their timeline; or by how
+    much one would delay the other, where the order of the plan is not that of the timeline.
+
+    rank_block: (ranks + 1,), the first block of each rank. offset: (ranks + 1,), where the square
+    matrix of each rank begins in `time_us`.
+    """
+
+    rank_block: LongArray
+    offset: LongArray
+    time_us: FloatArray
+
+    @classmethod
+    def of(cls, order: Order, blocks: Blocks, start: FloatArray, end: FloatArray) -> Overlaps:
+        """start, end: float64 (rows,), when each row of the order is active."""
+        ranks = int(blocks.rank.max(initial=NONE)) + 1
+        rank_block = np.searchsorted(blocks.rank, np.arange(ranks + 1))
+        size = np.diff(rank_block)
+        offset = offsets_of(size**2)
+        time_us = np.zeros(int(offset[-1]))
+        rank = blocks.rank[blocks.instruction_block]
+        _measure_overlaps(
+            int(size[rank].sum()),
+            blocks.instruction_block,
+            rank,
+            rank_block,
+            offset,
+            start,
+            end,
+            np.zeros(len(blocks.rank)),
+            time_us,
+        )
+        return cls(rank_block, offset, time_us)
+
+    def within(self, family: LongArray) -> Overlaps:
+        """The same, with infinite overlaps between blocks of different families.
+
+        family: (blocks,), the family of each."""
+        size = np.diff(self.rank_block)
+        rank = np.repeat(np.arange(len(size)), size**2)
+        one, two = np.divmod(np.arange(len(rank)) - self.offset[rank], size[rank])
+        low = self.rank_block[rank]
+        apart = family[low + one] != family[low + two]
+        return Overlaps(self.rank_block, self.offset, np.where(apart, np.inf, self.time_us))
+
+    def colours(self, first: FloatArray) -> IntArray:
+        """int32 (blocks,): colours of the blocks of each rank, different ones where two overlap;
+        first come, first served.
+
+        first: float64 (blocks,), when each starts.
+        """
+        blocks = int(self.rank_block[-1])
+        rank = np.repeat(np.arange(len(self.rank_block) - 1), np.diff(self.rank_block))
+        colour = np.full(blocks, NONE, np.int32)
+        _colour(
+            len(self.time_us),
+            self.rank_block,
+            np.lexsort((first, rank)),
+            self.offset,
+            self.time_us,
+            np.full(blocks + 1, NONE),
+            colour,
+        )
+        return colour
+
+    def merges(self, least: int) -> Merges:
+        """Merges of the two blocks that overlap least, down to `least` blocks a rank."""
+        blocks = int(self.rank_block[-1])
+        into, left = np.full((2, blocks), NONE, np.int32)
+        _merge_least(
+            4 * len(self.time_us),
+            self.rank_block,
+            self.offset,
+            self.time_us.copy(),
+            least,
+            np.zeros(blocks, np.int32),
+            into,
+            left,
+        )
+        return Merges(into, left)
+
+
+@dataclass(frozen=True)
+class Merges:
+    """Merges of blocks into others, one after another in each rank.
+
+    into: int32 (blocks,), the block of a lower number that each one is merged into, or NONE.
+    left: int32 (blocks,), the number of blocks of the rank before that merge.
+    """
+
+    into: IntArray
+    left: IntArray
+
+    def colours(self, limit: int) -> LongArray:
+        """int64 (blocks,): colours, equal for blocks that are merged when a rank has `limit`."""
+        own = np.arange(len(self.into))
+        colour = np.where(self.left > limit, self.into, own)
+        while True:
+            further = colour[colour]
+            if np.array_equal(further, colour):
+                return colour
+            colour = further
+
+
+def merge(blocks: Blocks, colour: IntArray | LongArray) -> Blocks:
+    """Merges the blocks of a rank that have the same colour."""
+    span = int(colour.max(initial=NONE)) + 1
+    names, new = np.unique(blocks.rank.astype(np.int64) * span + colour, return_inverse=True)
+    none = np.zeros(len(names), np.int64)
+    return number_blocks(names // max(span, 1), none, new[blocks.instruction_block])
+
+
+def spread(blocks: Blocks, busy: FloatArray, limit: int) -> IntArray:
+    """int32 (blocks,): one of `limit` colours for each block of a rank: from the busiest block on,
+    the colour with the least load.
+
+    busy: float64 (blocks,), how long each is active.
+    """
+    rank = blocks.rank
+    colour = np.zeros(len(rank), np.int32)
+    order = np.lexsort((-busy, rank))
+    first = np.searchsorted(rank, np.arange(int(rank.max(initial=NONE)) + 1))
+    turn = np.arange(len(rank)) - first[rank[order]]
+    load = np.zeros((len(first), limit))
+    for step in range(int(turn.max(initial=NONE)) + 1):
+        now = order[turn == step]
+        least = np.argmin(load[rank[now]], axis=1)
+        colour[now] = least
+        load[rank[now], least] += busy[now]
+    return colour
+
+
+@Loop
+def _measure_overlaps(
+    block: IntArray,
+    rank: IntArray,
+    rank_block: LongArray,
+    offset: LongArray,
+    start: FloatArray,
+    end: FloatArray,
+    until: FloatArray,
+    overlap: FloatArray,
+) -> None:
+    """Fills `overlap`, see `Overlaps`. until: (blocks,), zero at first."""
+    for k in range(len(block)):
+        own, r = block[k], rank[k]
+        low, high = rank_block[r], rank_block[r + 1]
+        size, base = high - low, offset[r]
+        for other in range(low, high):
+            if other != own and until[other] > start[k]:
+                common = min(until[other], end[k]) - start[k]
+                overlap[base + (own - low) * size + other - low] += common
+                overlap[base + (other - low) * size + own - low] += common
+        until[own] = max(until[own], end[k])
+
+
+@Loop
+def _colour(
+    rank_block: LongArray,
+    by_start: LongArray,
+    offset: LongArray,
+    overlap: FloatArray,
+    taken_for: LongArray,
+    colour: IntArray,
+) -> None:
+    """Fills `colour`: each block, in the order `by_start`, gets the first colour that none of the
+    blocks has that it overlaps with.
+
+    taken_for: (blocks + 1,), NONE at first: the last block for which each colour was taken.
+    """
+    for r in range(len(rank_block) - 1):
+        low, high = rank_block[r], rank_block[r + 1]
+        for place in range(low, high):
+            own = by_start[place]
+            row = offset[r] + (own - low) * (high - low) - low
+            for other in range(low, high):
+                if colour[other] != NONE and overlap[row + other] > 0:
+                    taken_for[colour[other]] = own
+            chosen = 0
+            while taken_for[chosen] == own:
+                chosen += 1
+            colour[own] = chosen
+
+
+@Loop
+def _merge_least(
+    rank_block: LongArray,
+    offset: LongArray,
+    overlap: FloatArray,
+    least: int,
+    partner: IntArray,
+    into: IntArray,
+    left: IntArray,
+) -> None:
+    """Fills `into` and `left`, see `Merges`, both NONE at first; changes `overlap`.
+
+    partner: (blocks,), the block that each one overlaps least, numbered within the rank.
+    """
+    for r in range(len(rank_block) - 1):
+        low, size, base = rank_block[r], rank_block[r + 1] - rank_block[r], offset[r]
+        one, two, remaining = NONE, NONE, size
+        while remaining > least and remaining > 1:
+            # Merging only increases overlaps, so only a block whose partner was merged needs
+            # another.
+            for a in range(size):
+                if into[low + a] != NONE:
+                    continue
+                if one != NONE and a != one and partner[low + a] not in (one, two):
+                    continue
+                best = NONE
+                for b in range(size):
+                    if b == a or into[low + b] != NONE:
+                        continue
+                    if (
+                        best == NONE
+                        or overlap[base + a * size + b] < overlap[base + a * size + best]
+                    ):
+                        best = b
+                partner[low + a] = best
+            one = NONE
+            for a in range(size):
+                if into[low + a] != NONE:
+                    continue
+                value = overlap[base + a * size + partner[low + a]]
+                if one == NONE or value < overlap[base + one * size + partner[low + one]]:
+                    one = a
+            two = partner[low + one]
+            if two < one:
+                one, two = two, one
+            into[low + two] = low + one
+            left[low + two] = remaining
+            remaining -= 1
+            for b in range(size):
+                overlap[base + one * size + b] += overlap[base + two * size + b]
+                overlap[base + b * size + one] = overlap[base + one * size + b]

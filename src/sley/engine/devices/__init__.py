@@ -1,0 +1,39 @@
+"""Plans as kernels on devices: GPUs, or threads of this machine.
+
+executor.py               a plan on devices, ready for repeated calls
+execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked
+settings.py, names.py     how a plan runs; devices by name
+device.py                 the interface of a device; threads.py and cuda/ implement it
+shared_files.py           files in memory that processes share
+windows.py                slots of groups' messages, in memory that a switch reads and writes
+world.py                  the ranks on the devices of all processes, and the processes' exchanges
+tables.py, sites.py       a plan as kernels read it; the state on a device between calls
+memory.py, frees.py       scratch, and arrays that other processes read; when memory is freed
+arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
+failures.py, state.py     what the blocks of a failed call were waiting for; counters as numbers
+kernel_files.py           the kernels of a plan as .cu and .cpp files
+step_model.py             an estimate of the time of a step, and a cost model made of it
+"""
+
+from sley.engine.devices.device import Device
+from sley.engine.devices.execute import execute
+from sley.engine.devices.executor import Executor
+from sley.engine.devices.measure import compare, run
+from sley.engine.devices.names import open_devices
+from sley.engine.devices.settings import THREADS, Launching, Settings
+from sley.engine.devices.threads import ThreadsDevice
+from sley.engine.kernels import Engine
+
+__all__ = [
+    "THREADS",
+    "Device",
+    "Engine",
+    "Executor",
+    "Launching",
+    "Settings",
+    "ThreadsDevice",
+    "compare",
+    "execute",
+    "open_devices",
+    "run",
+]

@@ -1,0 +1,78 @@
+"""Failures: what the blocks of a failed call were waiting for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sley.engine.devices.sites import Site
+from sley.engine.devices.tables import REPORT, Rows
+from sley.engine.kernels import Kernels
+from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
+from sley.engine.program import Loaded
+from sley.errors import Diagnostic
+from sley.errors.devices import K508
+from sley.ir.plan import Plan
+
+
+def failure(
+    loaded: Loaded, kernels: Kernels, sites: Sequence[Site], timeout_s: float
+) -> Diagnostic | None:
+    """K508 made of the reports of all sites' blocks; None if there are none."""
+    loaded = _with_groups(loaded, kernels.plan)
+    stuck: dict[int, list[tuple[Status, Stuck]]] = {}
+    for site in sites:
+        reports = site.reports.array.view(REPORT)[: site.blocks]
+        for at in np.flatnonzero(reports["status"]):
+            block = int(site.row[at])
+            rank = int(loaded.plan.block_rank[block])
+            found = (
+                Status(int(reports["status"][at])),
+                _stuck(loaded, kernels, block, reports[at]),
+            )
+            stuck.setdefault(rank, []).append(found)
+    if not stuck:
+        return None
+    outcomes = {rank: _outcome(found) for rank, found in stuck.items()}
+    places, lines = describe(loaded, outcomes)
+    return K508.diagnostic(
+        at=places,
+        expected=f"no instruction to wait longer than {timeout_s:g} s",
+        found=lines[0],
+        notes=lines[1:],
+    )
+
+
+def _with_groups(loaded: Loaded, plan: Plan) -> Loaded:
+    """The same with the rows of the plan that kernels run, which may have groups."""
+    first = plan.block_offset[plan.rank_block[:-1]].tolist()
+    programs = tuple(
+        replace(p, first_row=row) for p, row in zip(loaded.programs, first, strict=True)
+    )
+    return replace(loaded, plan=plan, programs=programs)
+
+
+def _outcome(found: list[tuple[Status, Stuck]]) -> Outcome:
+    """A rank's reports as one outcome: blocks that timed out, then those that were aborted."""
+    ordered = sorted(found, key=lambda pair: pair[0])
+    return Outcome(ordered[0][0], 0.0, -1, 0, tuple(s for _, s in ordered))
+
+
+def _stuck(loaded: Loaded, kernels: Kernels, block: int, report: Rows) -> Stuck:
+    plan, o = loaded.plan, kernels.operands
+    rank = int(plan.block_rank[block])
+    first = loaded.programs[rank].first_row
+    reason, target = Reason(int(report["reason"])), int(report["target"])
+    if reason is Reason.INSTRUCTION:
+        other = int(plan.rank_block[rank]) + target
+        target = int(plan.block_offset[other]) + int(report["number"]) - first
+    elif reason is Reason.MESSAGE:
+        target = int(o.receives.order[int(o.receives.offset[block]) + target])
+    elif reason is Reason.SLOT:
+        target = int(o.sends.order[int(o.sends.offset[block]) + target])
+    else:
+        target = int(o.sends.order[int(o.sends.offset[plan.rank_block[rank]]) + target])
+    step = int(plan.block_offset[block]) + int(report["step"]) - first
+    return Stuck(step, int(report["tile"]), reason, target)

@@ -1,0 +1,130 @@
+"""Memory of an executor: scratch, which grows, and arrays that other processes read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sley.engine.devices.arguments import Views
+from sley.engine.devices.device import Device, View
+from sley.engine.devices.world import SharedMemory, World
+from sley.engine.limits import whole
+from sley.engine.types import DATA_TYPES, data_type
+from sley.errors import Place
+from sley.errors.devices import K514
+from sley.errors.runtime import R503
+from sley.ir.cut import UNIT_BYTES
+from sley.ir.plan import Plan
+
+Pair = tuple[int, int]
+
+_ALIGNMENT = 256
+"""Bytes. Devices align new memory to it; scratch gets the same alignment."""
+
+
+class Scratch:
+    """The ranks' scratch, which grows with the largest call.
+
+    misplaced: whether the plan keeps chunks at the places of others. Before its scratch, each rank
+        then has a unit for each chunk of its input and output: room for the last elements of a
+        longer chunk there (`docs/machine.md`, "Memory").
+    """
+
+    def __init__(self, world: World, plan: Plan, misplaced: bool) -> None:
+        self._world, self._chunks = world, plan.scratch_chunks
+        most = int(plan.collective.data_chunks.max()) if misplaced else 0
+        self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
+        self._room = 0
+        self._memory = self._allocate(0) if self._front else None
+        self._outgrown: list[SharedMemory] = []
+
+    def reserve(self, room: int, wait: Callable[[], None]) -> None:
+        """Allocates scratch for chunks of `room` bytes; calls `wait` before it replaces scratch.
+        All processes decide alike, whether or not their own ranks have scratch."""
+        if room <= self._room or not self._chunks.any():
+            return
+        wait()
+        # At least doubled: then the outgrown memories together don't exceed the current one.
+        room = max(room, 2 * self._room)
+        memory = self._allocate(room)
+        if self._memory is not None:
+            # Calls on the caller's streams, and captured calls, may still use it.
+            self._outgrown.append(self._memory)
+        self._memory, self._room = memory, room
+
+    def _allocate(self, room: int) -> SharedMemory:
+        return self._world.allocate([self._front + int(n) * room for n in self._chunks])
+
+    def address(self, device: Device, rank: int) -> int:
+        """The address of a rank's scratch on a device of this process; 0 without scratch."""
+        return 0 if self._memory is None else self._memory.addresses[device][rank] + self._front
+
+
+class SharedArrays:
+    """Arrays that other processes can read; each allocation has one for every rank."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._made: list[SharedMemory] = []
+
+    def empty(self, dtype: str, elements: int) -> dict[int, Any]:
+        """See `Executor.empty`."""
+        with self._world.telling():
+            elements, kind = whole(elements, "elements", 0), data_type(dtype)
+        memory = self._world.allocate([elements * kind.size_bytes] * self._world.ranks)
+        self._made.append(memory)
+        return {
+            rank: device.array(memory.memories[rank], dtype, elements)
+            for rank, device in self._world.devices.items()
+        }
+
+    def remote(self, views: Views) -> dict[Device, dict[int, Pair]]:
+        """The addresses, on each device of this process, of the arrays of other processes' ranks in
+        a call: input and output, 0 for none. All processes call this together, each with the views
+        of its own ranks. R503, in every process, for an array that `empty` didn't make."""
+        own = {r: [self._place(r, view) for view in pair] for r, pair in views.items()}
+        found: dict[Device, dict[int, Pair]] = {device: {} for device in self._world.places}
+        for rank, places in self._world.gather(own).items():
+            if not isinstance(places, list) or len(places) != 2:
+                raise _no_place(rank, places)
+            for device, by_rank in found.items():
+                pair = [self._address(device, rank, place) for place in places]
+                if rank not in own:
+                    by_rank[rank] = (pair[0], pair[1])
+        return found
+
+    def _place(self, rank: int, view: View | None) -> list[int] | str | None:
+        """The number of the array that contains a view, and the view's offset in it, in bytes; a
+        description if no array contains it."""
+        if view is None or not view.elements:
+            return None
+        size = view.elements * DATA_TYPES[view.dtype].size_bytes
+        for number, made in enumerate(self._made):
+            memory = made.memories[rank]
+            at = view.address - memory.address
+            if at >= 0 and at + size <= memory.size_bytes:
+                return [number, at]
+        return "another array"
+
+    def _address(self, device: Device, rank: int, place: Any) -> int:
+        if place is None:
+            return 0
+        if isinstance(place, str):
+            raise R503.error(
+                at=Place(detail=f"rank {rank}"),
+                expected="arrays made by `empty`, since other processes read them",
+                found=place,
+            )
+        try:
+            number, at = place
+            return int(self._made[number].addresses[device][rank] + at)
+        except (TypeError, ValueError, IndexError):
+            raise _no_place(rank, place) from None
+
+
+def _no_place(rank: int, place: Any) -> Exception:
+    return K514.error(
+        expected=f"the place of an array of rank {rank}, in the order in which all processes made "
+        "them",
+        found=f"{place!r}",
+    )

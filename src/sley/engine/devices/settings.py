@@ -1,0 +1,136 @@
+"""Settings of an executor, validated when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from sley.engine.kernels import Engine
+from sley.engine.limits import TIMEOUT_S, check_timeout, whole
+from sley.errors.runtime import R514
+from sley.ir.choices import member
+from sley.ir.plan import Plan
+from sley.ir.words import LoopOrder, Protocol
+
+THREADS = 512
+"""Default threads of a block on a GPU."""
+
+LATE_TIMEOUT_S = 600.0
+"""Default time-out where ranks are in several processes."""
+
+_SLOTS_BYTES = 24 << 20
+"""Default size of all slots on a device together: receivers read them back from the L2 cache, which
+has 40 MB on an A100 and 50 MB on an H100."""
+
+_LEAST_SLOT_BYTES, _MOST_BY_DEFAULT = 16 << 10, 512 << 10
+_LEAST_OF_LINES = 64 << 10
+"""LL128's least: the threads of a block move some 30 KB of it at once, so that less would be spent
+on the fixed cost of a message. The most is a step of NCCL's buffers (4 MiB in eight steps)."""
+_SLICES = 2
+"""The most slices, as many as NCCL's (`ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS`)."""
+_MOST_SLOT_BYTES = 1 << 30
+_MOST_SLOTS = 1 << 30
+_ALIGNMENTS = (128, 16)
+_WARP, _MOST_THREADS = 32, 1024
+
+
+class Launching(Enum):
+    """TOGETHER starts all ranks of a device with one launch, BY_RANK starts each rank with its own
+    launch on its own stream. CUDA maps its streams onto 8 queues, or as many as
+    CUDA_DEVICE_MAX_CONNECTIONS says before CUDA starts, at most 32. More ranks on a device are
+    refused (K526), since a rank could wait in a queue behind another. A caller that gives streams
+    must see to it that no two of them share a queue."""
+
+    TOGETHER = "together"
+    BY_RANK = "by-rank"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a plan runs on devices.
+
+    engine: generated code, or the interpreter.
+    slots: messages that a connection holds, rounded up to a power of two; by default the plan's, or
+        twice as many where that makes slices (`slices_of`).
+    slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
+        equal share of 24 MiB on each device, from 16 (LL128: 64) to 512 KiB.
+    threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024. The last warp publishes,
+        the others move data; a single one does both.
+    timeout_s: how long an instruction may wait before the call fails; by default 30 s, and with
+        ranks in several processes 10 minutes, as in PyTorch: there a rank may be late, by a
+        checkpoint or a slow loader.
+    launching: one launch for all ranks of a device, or one for each.
+
+    engine and launching may be given as words. Errors: R514.
+    """
+
+    engine: Engine = Engine.GENERATED
+    slots: int | None = None
+    slot_bytes: int | None = None
+    threads: int = THREADS
+    timeout_s: float | None = None
+    launching: Launching = Launching.TOGETHER
+
+    def __post_init__(self) -> None:
+        if self.slots is not None:
+            whole(self.slots, "slots", 1, _MOST_SLOTS)
+        if self.slot_bytes is not None:  # kernels count the bytes of a message in 32 bits
+            whole(self.slot_bytes, "slot_bytes", 1, _MOST_SLOT_BYTES)
+        if self.timeout_s is not None:
+            check_timeout(self.timeout_s)
+        if whole(self.threads, "threads", _WARP) % _WARP or self.threads > _MOST_THREADS:
+            raise R514.error(
+                expected=f"threads to be a multiple of {_WARP} up to {_MOST_THREADS}",
+                found=f"threads={self.threads!r}",
+            )
+        object.__setattr__(self, "engine", member(Engine, self.engine, "engine", R514))
+        object.__setattr__(self, "launching", member(Launching, self.launching, "launching", R514))
+
+    def timeout_of(self, *, is_one_process: bool) -> float:
+        """Seconds that an instruction may wait."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        return TIMEOUT_S if is_one_process else LATE_TIMEOUT_S
+
+    def slots_of(self, plan: Plan, received: int) -> tuple[int, int]:
+        """The number of slots of each connection of a plan, and the bytes from one to the next.
+
+        received: the most connections on which the ranks of one device receive. Errors: R514.
+        """
+        slots = whole(max(self._slots(plan), 1), "slots", 1, _MOST_SLOTS)
+        if slots >= plan.slots:  # fewer are refused, by their number
+            slots = 1 << (slots - 1).bit_length()
+        slot_bytes = self.slot_bytes
+        if slot_bytes is None:
+            slot_bytes = _room(received * slots, plan.protocol)
+        return slots, _align(slot_bytes)
+
+    def slices_of(self, plan: Plan) -> int:
+        """Tiles that an instruction of a plan in tile order moves in a row. The receiver's next
+        instruction begins with the first of them while the last one is under way. A connection has
+        the plan's slots for each, so that the plan hangs nowhere where it didn't."""
+        return min(max(self._slots(plan) // max(plan.slots, 1), 1), _SLICES)
+
+    def _slots(self, plan: Plan) -> int:
+        """Slots, before they are rounded up. Words of LL and LL128 are taken as they come, without
+        slices, and in instruction order all tiles are in a row."""
+        if self.slots is not None:
+            return int(self.slots)
+        is_flagged = plan.protocol in (Protocol.LL, Protocol.LL128)
+        is_sliced = plan.loop_order is LoopOrder.TILE and not is_flagged
+        return plan.slots * _SLICES if is_sliced else plan.slots
+
+
+def _align(slot_bytes: int) -> int:
+    """`slot_bytes` rounded down to lines of 128 bytes, which LL128 writes at once, else to vectors
+    of 16. A slot smaller than a vector holds no piece; every call then raises R506."""
+    return next((slot_bytes // a * a for a in _ALIGNMENTS if slot_bytes >= a), slot_bytes)
+
+
+def _room(slots: int, protocol: Protocol) -> int:
+    """Default bytes of a slot, if a device has so many: a power of two."""
+    least = _LEAST_OF_LINES if protocol is Protocol.LL128 else _LEAST_SLOT_BYTES
+    share = _SLOTS_BYTES // max(slots, 1)
+    return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, _MOST_BY_DEFAULT))

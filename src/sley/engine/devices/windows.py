@@ -1,0 +1,114 @@
+"""Windows: the slots of groups' messages, in memory that a switch reads and writes.
+
+A team, the ranks of a group and the one at the other end, has a window: a part on the device of
+each, of one size. The messages of a bundle have a *lane*, at one offset of all parts. What a rank
+sends to a group it stores through the switch, into the parts of all. What it receives from a group
+the members store into their own parts, from which the switch loads it. The switch reads the rank's
+own part, too, which is zero there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.engine.devices.device import Device, Window
+from sley.engine.kernels import switches
+from sley.engine.kernels.operands import Ends, Operands
+from sley.engine.kernels.switches import teams
+from sley.engine.types import DataType
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, IntArray, LongArray
+from sley.ir.words import ReduceOp
+
+LANE_ALIGNMENT = 256
+
+
+def single_messages(plan: Plan, devices: Mapping[int, Device], *, is_one_process: bool) -> str:
+    """Why the messages of a plan's groups are sent one by one; empty if a switch moves them, or if
+    the plan has no groups.
+
+    devices: of the ranks of this process. is_one_process: whether all ranks are among them.
+    """
+    if not len(plan.groups):
+        return ""
+    if not is_one_process:
+        return "the ranks are in several processes"
+    if why := switches.single_messages(plan):
+        return why
+    found = ([devices[rank] for rank in team] for team in teams(plan))
+    return next(filter(None, (team[0].lacks_switch(team) for team in found)), "")
+
+
+def way_of_groups(plan: Plan, single: str, dtype: DataType, op: ReduceOp) -> str:
+    """How calls run a plan's instructions whose peer is a group, in words; empty without any.
+
+    single: what `single_messages` says of the plan.
+    """
+    if not len(plan.groups):
+        return ""
+    if single:
+        return f"as single messages, since {single}"
+    if plan.reduces and not switches.reduction(dtype.number, op)[1]:
+        return (
+            "through the switch, but reductions message by message, since it has no "
+            f"{op.name} of {dtype.name}"
+        )
+    return "through the switch"
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Where the slots of connections are that belong to bundles.
+
+    teams: the ranks of each team, ascending. sizes: the bytes of a part of each team's window.
+    team: int32 (connections,), the team of each connection; NONE if its slots are in a mailbox.
+    owner: int32 (connections,), the rank in whose part its slots are: the receiver, or the sender
+    if a switch reads them. offset: int64 (connections,), their offset in the part, in bytes.
+    """
+
+    teams: list[tuple[int, ...]]
+    sizes: list[int]
+    team: IntArray
+    owner: IntArray
+    offset: LongArray
+
+    @classmethod
+    def of(cls, operands: Operands, slots_bytes: int) -> Lanes:
+        """The lanes of a plan; slots_bytes: of all slots of a connection."""
+        c, plan = operands.connections, operands.plan
+        found = teams(plan) if len(plan.groups) else []
+        number = {team: k for k, team in enumerate(found)}
+        sizes = [0] * len(found)
+        room = -(-slots_bytes // LANE_ALIGNMENT) * LANE_ALIGNMENT
+        team, owner = np.full(len(c), NONE, np.int32), c.dst.copy()
+        offset = np.zeros(len(c), np.int64)
+        for ends, own, others in (
+            (operands.sends, c.src, c.dst),
+            (operands.receives, c.dst, c.src),
+        ):
+            for members in _bundles(ends):
+                ranks = {int(own[members[0]]), *others[members].tolist()}
+                at = number[tuple(sorted(ranks))]
+                team[members], owner[members], offset[members] = at, others[members], sizes[at]
+                sizes[at] += room
+        return cls(found, sizes, team, owner, offset)
+
+    def addresses(self, windows: Sequence[Window]) -> tuple[LongArray, LongArray]:
+        """int64 (connections,), twice: the addresses of the connections' slots, and those behind
+        the switch; 0 for connections without a lane."""
+        slots, switched = np.zeros((2, len(self.team)), np.int64)
+        for k in np.flatnonzero(self.team != NONE).tolist():
+            team, window = int(self.team[k]), windows[self.team[k]]
+            part = window.parts[self.teams[team].index(int(self.owner[k]))]
+            slots[k] = part.address + self.offset[k]
+            switched[k] = window.through(int(self.offset[k]))
+        return slots, switched
+
+
+def _bundles(ends: Ends) -> list[LongArray]:
+    """The connections of each bundle of several, at one end."""
+    sizes = np.bincount(ends.bundle, minlength=len(ends.bundle))
+    return [np.flatnonzero(ends.bundle == first) for first in np.flatnonzero(sizes > 1)]

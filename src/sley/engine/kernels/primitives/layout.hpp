@@ -1,0 +1,128 @@
+// Layout: the structures that the host passes to a kernel. `sley.engine.devices.tables` packs the same
+// ones: every field has its natural alignment, and the sizes are asserted below.
+#pragma once
+
+namespace sley {
+
+constexpr int kRanks = 128;  // at most: a kernel's arguments have 4 KiB
+
+enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
+
+// A block's own memory, which persists between calls.
+struct BlockMemory {
+    u64 tiles;  // of all calls so far
+    u64 unused[7];
+};
+
+// A block's report to the host when it gives up; `status` is written last.
+struct Report {
+    u64 status;  // 0 nothing to report, 1 it waited too long, 2 another gave up
+    u32 step;
+    u32 reason;
+    i64 tile;
+    u32 target, target_step;  // by reason: a block of the rank and its step; the block's receiver;
+                              // the block's sender; the rank's sender and its message
+};
+
+// One end of a connection. `published` and `slots` are in the receiver's memory, `consumed` is in
+// the sender's: each polls its own. Slots from which a switch reads are in the sender's memory.
+struct Peer {
+    u64* published;  // messages sent so far, in slots or pulled
+    u64* consumed;   // messages received so far
+    char* slots;
+    const char* switched;  // the slots of all connections of its bundle, for the switch; or null
+    i32 rank;      // at the other end
+    i32 messages;  // a tile
+};
+
+struct Block {
+    i32 rank, number;  // of the block within the rank
+    i32 kind, member;  // generated code: the function, and the number among blocks that share it
+    i32 first_sender, senders;        // its connections: rows of the peers
+    i32 first_receiver, receivers;
+    i32 rank_sender;                  // the row of the rank's first sender
+    i32 first_step, steps;            // interpreter: rows of the instructions
+    i32 first_condition, conditions;  // and rows of the conditions
+    i32 first_home;                   // of the rank's scratch, a row of the homes
+    u64* progress;  // of each block of the rank: executions finished so far
+    BlockMemory* memory;
+    Report* report;
+};
+
+// The position of a chunk: two bits for the memory, thirty for the chunk's number in it.
+struct Place {
+    u32 bits;
+};
+
+// Interpreter: a row for each instruction.
+struct alignas(16) Instruction {
+    u8 op;  // sley.ir.words.Op
+    u8 posts;
+    u16 waits;
+    i32 count;
+    Place src, dst;
+    i32 from, from_message;
+    i32 to, to_message;  // -1 - number for a message that stays in the buffer
+    Place pulled;        // the received message's place at the sender; kNowhere: in a slot
+    i32 first_wait;
+    i32 divisor;  // of the results, for AVG; 1: none
+    u16 from_members, to_members;  // connections: those of a group, one, or none
+};
+
+// Interpreter: step `number` of block `target`, or, if `held`, the receiver's read of message
+// `number` that the rank sent on its connection `target`.
+struct Condition {
+    i32 target;
+    i32 number : 31;
+    u32 held : 1;
+};
+
+// An output chunk that AVG divides at the end.
+struct Division {
+    i32 rank;
+    Place chunk;
+    i32 divisor;
+};
+
+// A rank's memories. If the plan keeps chunks at the places of others, a unit for each chunk of
+// data and output precedes the scratch.
+struct Buffers {
+    char* memory[3];
+};
+
+// The part of a call's arguments that all ranks share.
+struct Setup {
+    const Block* blocks;
+    const Peer* peers;
+    const Instruction* instructions;
+    const Condition* conditions;
+    const Division* divisions;
+    const i32* homes;  // of each chunk of scratch: the chunk of a block that it holds
+    u64* abort;  // of the process: not 0 once a block has given up
+    u64 timeout_ns;
+    i64 count;   // elements of a block of the collective
+    i64 chunk;   // elements of the longest chunk, in whole units
+    i64 least;   // elements in the whole units that all chunks have
+    i64 tile;    // elements of a tile
+    i64 slot_bytes;
+    i32 tiles;
+    i32 left_over;  // units of a block beyond `least` of each chunk; a chunk has one or none
+    i32 chunks;     // of a block of the collective
+    i32 slots;      // a power of two
+    i32 steps;      // of the longest block
+    i32 division_count;
+    i32 slices;  // tiles that an instruction runs one after another before the next one begins
+    i32 is_even;  // whether all chunks have `chunk` elements
+};
+
+// The argument of every kernel, by value: a captured launch keeps it.
+struct Call {
+    Setup setup;
+    Buffers buffers[kRanks];
+};
+
+static_assert(sizeof(BlockMemory) == 64 && sizeof(Report) == 32 && sizeof(Peer) == 40, "layout");
+static_assert(sizeof(Block) == 80 && sizeof(Instruction) == 48 && sizeof(Condition) == 8, "layout");
+static_assert(sizeof(Division) == 12 && sizeof(Call) == 136 + 24 * kRanks, "layout");
+
+}  // namespace sley

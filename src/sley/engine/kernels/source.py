@@ -1,0 +1,229 @@
+"""Source: the whole text of the kernels, with primitives, for a type, reduction and platform."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from sley.engine.kernels.kinds import Kinds, kinds
+from sley.engine.kernels.operands import Operands, operands
+from sley.engine.kernels.switches import reduction
+from sley.engine.kernels.text import text_of
+from sley.errors import Diagnostic, Place, SleyError, counted
+from sley.errors.devices import K520, K521, K522
+from sley.ir.faults import diagnostics, overlap_faults
+from sley.ir.groups import without_groups
+from sley.ir.plan import Plan
+from sley.ir.tables import LongArray
+from sley.ir.words import Protocol, ReduceOp
+
+KERNELS = ("sley_run", "sley_divide")
+"""The kernels in every text: the plan's, and what AVG divides at the end."""
+
+_SHARED_STEPS = 512
+"""The most instructions, and the most conditions, of a block that the interpreter copies into
+shared memory."""
+
+_SHARED_BYTES = 48 << 10
+"""The shared memory that a block has on every GPU."""
+
+_STATE_BYTES, _PEER_BYTES, _WAIT_BYTES = 1024, 96, 32
+_STEP_BYTES, _CONDITION_BYTES = 48, 8
+"""Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`): at most 1 KiB, and for each
+connection of its senders and receivers, wait, instruction and condition."""
+
+_STEPS, _CHUNKS = 1 << 20, 1 << 30
+"""The numbers of steps of a block and of chunks that no longer fit into the bits of the kernels'
+records."""
+
+_HEADERS = ("layout.hpp", "elements.hpp", "state.hpp", "carry.hpp", "execute.hpp", "kernel.hpp")
+_OF_GROUPS = "groups.hpp"
+_INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
+
+
+class Platform(Enum):
+    """The platform whose primitives a text uses."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Engine(Enum):
+    """GENERATED runs code generated for the plan; INTERPRETED runs the same code for all plans,
+    which reads the instructions from memory (MSCCLang 6.2)."""
+
+    GENERATED = "generated"
+    INTERPRETED = "interpreted"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The parameters of a text besides its plan.
+
+    dtype: the number of the element type in `sley.engine.DATA_TYPES`. threads: per block.
+    one_gpu: whether all ranks are on one GPU, so that memory need only be ordered within it.
+    """
+
+    platform: Platform
+    dtype: int
+    reduce_op: ReduceOp
+    threads: int = 512
+    one_gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A plan as kernels. The host's tables are made of `operands` and `kinds`.
+
+    plan: what the kernels run, with groups only if they use switches.
+    """
+
+    plan: Plan
+    operands: Operands
+    kinds: Kinds
+    text: str
+
+    @classmethod
+    def of(cls, plan: Plan, *, switches: bool = False) -> Kernels:
+        """The kernels of a verified plan. K520 for local operations with overlapping operands, K521
+        for numbers beyond the bits of the kernels' records, K522 for counts that vary.
+
+        switches: whether switches move the messages of groups, of a plan that `single_messages` has
+            nothing against; else there is one message for each member.
+        """
+        refuse_varying_plan(plan)
+        plan = plan if switches else without_groups(plan)
+        t = plan.instructions
+        chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
+        _check(
+            diagnostics(K520, plan, overlap_faults(plan))
+            + _too_large(_longest(plan.block_offset), _STEPS, "steps in a thread block")
+            + _too_large(chunks, _CHUNKS, "chunks")
+        )
+        found = operands(plan)
+        _check(_too_much_shared(found))
+        of_blocks = kinds(found)
+        return cls(plan, found, of_blocks, text_of(found, of_blocks))
+
+    def source(self, engine: Engine, variant: Variant) -> str:
+        """The whole text for an engine; many plans share the text for INTERPRETED."""
+        body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
+        groups = len(self.plan.groups) > 0
+        head = {**_variant(variant), **_sizes(self.operands), "SLEY_GROUPS": int(groups)}
+        if groups:
+            operation, size_bytes = reduction(variant.dtype, variant.reduce_op)
+            head |= {"SLEY_SWITCH_OP": f'"{operation}"', "SLEY_SWITCH_BYTES": size_bytes}
+        lines = [f"#define {name} {value}" for name, value in head.items()]
+        return "\n".join([*lines, primitives(variant.platform, groups), body])
+
+
+def refuse_varying_plan(plan: Plan) -> None:
+    """Refuses a plan whose counts vary, for which there are no kernels. Errors: K522."""
+    if plan.collective.varies:
+        raise K522.error(
+            at=Place(detail=plan.name),
+            expected="counts that are the same for all parts, and known before the call",
+            found=str(plan.collective),
+        )
+
+
+def _check(problems: list[Diagnostic]) -> None:
+    if problems:
+        raise SleyError(problems)
+
+
+def _too_large(number: int, limit: int, what: str) -> list[Diagnostic]:
+    if number < limit:
+        return []
+    return [K521.diagnostic(expected=f"fewer than {limit} {what}", found=f"{number} {what}")]
+
+
+def _too_much_shared(operands: Operands) -> list[Diagnostic]:
+    """K521 if a block's state doesn't fit into shared memory."""
+    needed = _state_bytes(_peers(operands), _waits(operands))
+    if needed <= _SHARED_BYTES:
+        return []
+    waits = _longest(operands.conditions.offset)
+    return [
+        K521.diagnostic(
+            expected=f"at most {_SHARED_BYTES:,} bytes of shared memory for a block's state",
+            found=f"{needed:,}: an instruction with {counted(waits, 'wait')}, a block with "
+            f"{counted(_connections(operands), 'connection')}",
+        )
+    ]
+
+
+def _state_bytes(peers: int, waits: int) -> int:
+    return _STATE_BYTES + _PEER_BYTES * peers + _WAIT_BYTES * waits
+
+
+def _connections(operands: Operands) -> int:
+    """The most connections that a block sends on, or receives on."""
+    return max(_longest(operands.sends.offset), _longest(operands.receives.offset))
+
+
+def _peers(operands: Operands) -> int:
+    return _round_up(_connections(operands))
+
+
+def _waits(operands: Operands) -> int:
+    return _round_up(_longest(operands.conditions.offset))
+
+
+def _longest(offset: LongArray) -> int:
+    """The length of the longest row of a CSR table."""
+    return int(np.diff(offset).max(initial=0))
+
+
+def _variant(variant: Variant) -> dict[str, object]:
+    return {
+        "SLEY_TYPE": variant.dtype,
+        "SLEY_REDUCTION": int(variant.reduce_op),
+        "SLEY_THREADS": variant.threads,
+        "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
+    }
+
+
+def _sizes(operands: Operands) -> dict[str, object]:
+    """The sizes of arrays in the text, rounded up so that many plans share an interpreter."""
+    plan, offset = operands.plan, operands.conditions.offset
+    peers, waits = _peers(operands), _waits(operands)
+    steps = _round_up(_longest(plan.block_offset))
+    conditions = _round_up(_longest(offset[plan.block_offset]))
+    copied = _STEP_BYTES * steps + _CONDITION_BYTES * conditions
+    fits = max(steps, conditions) <= _SHARED_STEPS
+    fits = fits and _state_bytes(peers, waits) + copied <= _SHARED_BYTES
+    return {
+        "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
+        "SLEY_MISPLACED": int(operands.homes.misplaced),
+        "SLEY_PEERS": peers,
+        "SLEY_WAITS": waits,
+        "SLEY_STEPS": steps if fits else 0,
+        "SLEY_CONDITIONS": conditions if fits else 0,
+    }
+
+
+def _round_up(number: int) -> int:
+    """The next power of two, from 4; above 512, where that would waste much, multiples of 32."""
+    if number > 512:
+        return -(-number // 32) * 32
+    return max(4, 1 << (number - 1).bit_length())
+
+
+@cache
+def primitives(platform: Platform, groups: bool = False) -> str:
+    """The primitives of a platform as one text, with those of groups if a plan needs them."""
+    names = (f"{platform.value}.hpp", *_HEADERS, *([_OF_GROUPS] if groups else []))
+    return "\n".join(_header(name) for name in names)
+
+
+@cache
+def _header(name: str) -> str:
+    """A header, with the headers that it includes inlined."""
+    text = files("sley.engine.kernels").joinpath("primitives", name).read_text("utf-8")
+    return _INCLUDE.sub(lambda match: _header(match[2]) if match[2] else "", text)

@@ -1,0 +1,562 @@
+"""TE-CCL's schedules: flows of chunks over links, each in an epoch.
+
+A flow of an AllGather is a whole chunk; an AllToAll has paths, each for a part of a chunk. A
+schedule is followed epoch by epoch, and made a program. Source: TE-CCL's code,
+teccl/solvers/allgather.py and alltoall.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Diagnostic, Place, SleyError, counted, shortened
+from sley.errors.recognition import TECCL
+from sley.errors.schedules import F552, F554, F555, F556, F557, F559
+from sley.ir.collectives import AllGather, AllToAll
+from sley.ir.program import Program
+from sley.ir.tables import IntArray, LongArray, Table
+from sley.ir.topology import Topology
+from sley.ir.words import Buffer
+from sley.lang.schedules.building import Builder, Cells, check_size
+from sley.lang.schedules.teccl_machines import Machine, Timing, machine_of, stray_links
+
+MAX_EPOCH = 10**6
+MAX_PARTS = 1000
+"""Limit of the denominator of a path's volume: a chunk is cut into this many parts."""
+
+EPOCHS, TIME, MET = "3-Epochs_Required", "4-Collective_Finish_Time", "6-Demand_Met"
+BANDWIDTH = "5-Algo_Bandwidth"
+"""The keys of a file's claims that following the schedule may refute."""
+
+ALLOWED = ("multicast", "incomplete")
+"""What the caller may allow: copies by switches, and GPUs without data."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Flows(Table):
+    """One row a flow: a chunk, or a part of one, travels from a GPU to another.
+
+    chunk, source: the chunk, by its number among those of the GPU that it comes from.
+    src, dst: the GPUs at the two ends.
+    epoch: the epoch in which it leaves `src`.
+    route: index into the schedule's `routes`: the switches between the ends.
+    path: row of `Paths`; -1 for a whole chunk.
+    line: the line of the file.
+    """
+
+    chunk: IntArray
+    source: IntArray
+    src: IntArray
+    dst: IntArray
+    epoch: IntArray
+    route: IntArray
+    path: IntArray
+    line: IntArray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Paths(Table):
+    """One row a path of an AllToAll: a part of a chunk from its source to its target.
+
+    source, target, chunk: the demand that it meets a part of.
+    parts, of: the part as a fraction of the chunk.
+    line: the line of the demand.
+    """
+
+    source: IntArray
+    target: IntArray
+    chunk: IntArray
+    parts: IntArray
+    of: IntArray
+    line: IntArray
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a file says about its schedule.
+
+    epoch_s: the duration of an epoch. epochs: how many the collective takes. time_s: their time.
+    bandwidth_GBps: of all ranks' chunks in this time. met: the epoch by whose beginning each (GPU,
+    source, chunk) arrives, empty if the file doesn't say.
+    """
+
+    epoch_s: float
+    epochs: int
+    time_s: float
+    bandwidth_GBps: float  # noqa: N815 - a unit
+    met: dict[tuple[int, int, int], int]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What following a schedule epoch by epoch shows.
+
+    arrival: for each flow, the epoch at whose beginning its destination has it. epochs: the epoch
+    by which the last needed flow has arrived. rates: where the duration of flows is from.
+    """
+
+    arrival: LongArray
+    epochs: int
+    rates: str
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule of TE-CCL.
+
+    collective: "allgather" or "alltoall". routes: the distinct sequences of switches.
+    """
+
+    file: str
+    collective: str
+    claims: Claims
+    flows: Flows
+    paths: Paths
+    routes: tuple[tuple[int, ...], ...]
+
+    name = "TE-CCL"
+    kind = TECCL
+
+    @cached_property
+    def gpus(self) -> tuple[int, ...]:
+        """The nodes at the ends of flows, in order: node gpus[r] becomes rank r."""
+        f = self.flows
+        return tuple(np.unique(np.concatenate([f.source, f.src, f.dst])).tolist())
+
+    @cached_property
+    def switches(self) -> tuple[int, ...]:
+        """The switches that flows pass."""
+        return tuple(sorted({switch for route in self.routes for switch in route}))
+
+    @cached_property
+    def _lines_of_links(self) -> dict[tuple[int, int], int]:
+        """The links that the flows use, each with the line of the first flow."""
+        lines: dict[tuple[int, int], int] = {}
+        for row, line in enumerate(self.flows.line.tolist()):
+            for link in pairwise(self._route(row)):
+                lines.setdefault(link, line)
+        return lines
+
+    @cached_property
+    def machine(self) -> Machine | None:
+        """The machine of TE-CCL's whose links the flows use; None for another one."""
+        return machine_of(frozenset(self.gpus), frozenset(self._lines_of_links))
+
+    @property
+    def topology(self) -> Topology | None:
+        """The machine with TE-CCL's rates and latencies and no other costs; None for an unknown
+        one. Its ranks are those of the program."""
+        return None if self.machine is None else self.machine.topology(self.gpus)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of the call that the file's bandwidth and time are for, without the GPUs that
+        the program lacks."""
+        ranks = len(self.gpus if self.machine is None else self.machine.gpus)
+        return max(round(self._data_bytes / ranks * len(self.gpus)), 1)
+
+    @property
+    def _data_bytes(self) -> float:
+        return self.claims.bandwidth_GBps * self.claims.time_s * 1e9
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The GPUs of the machine that neither send nor receive."""
+        return () if self.machine is None else tuple(sorted(self.machine.gpus - {*self.gpus}))
+
+    def _route(self, row: int) -> tuple[int, ...]:
+        f = self.flows
+        return (int(f.src[row]), *self.routes[f.route[row]], int(f.dst[row]))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the file is and claims, for people."""
+        c = self.claims
+        shown = f"{counted(len(self.gpus), 'GPU')}, {len(self.flows)} flows"
+        if self.switches:
+            shown += f", through switches {', '.join(map(str, self.switches))}"
+        ranks = len(self.gpus if self.machine is None else self.machine.gpus)
+        data = self._data_bytes
+        return [
+            ("collective", self.collective),
+            ("machine", self._machine_shown()),
+            ("sends", shown),
+            *self._ranks_shown(),
+            (
+                "data",
+                f"{data:.0f} bytes, {data / ranks:.0f} of each of {counted(ranks, 'rank')}: "
+                f"{BANDWIDTH} times {TIME}",
+            ),
+            ("epochs", f"{c.epochs} of {c.epoch_s * 1e6:g} us, as the file says"),
+            ("time", f"{c.time_s * 1e6:g} us, {c.bandwidth_GBps:g} GB/s, as the file says"),
+        ]
+
+    def _machine_shown(self) -> str:
+        if self.machine is not None:
+            return self.machine.name
+        name, links = stray_links(frozenset(self.gpus), frozenset(self._lines_of_links))
+        shown = [f"{a}->{b} (line {self._lines_of_links[a, b]})" for a, b in links]
+        return f"unknown: {name} has all links but {', '.join(shown)}" if name else "unknown"
+
+    def _doubts(self) -> list[str]:
+        """What may be wrong instead, if following the schedule contradicts it."""
+        if self.machine is None:
+            return [f"machine {self._machine_shown()}"]
+        return [
+            f"arrivals are computed with chunks of {BANDWIDTH} times {TIME}; if one is wrong, so "
+            "are they"
+        ]
+
+    def _ranks_shown(self) -> list[tuple[str, str]]:
+        """Which GPU becomes which rank, if they have other numbers."""
+        moved = [f"GPU {g} is rank {r}" for r, g in enumerate(self.gpus) if g != r]
+        return [("ranks", ", ".join(shortened(moved)))] if moved else []
+
+    def check(self) -> list[tuple[str, str]]:
+        """What `replay` shows, for people. Errors: those of `replay`."""
+        found = self.replay()
+        return [
+            ("replayed", f"every GPU sends only what it has; {found.epochs} epochs"),
+            ("durations", f"from {found.rates}"),
+        ]
+
+    def replay(self) -> Replay:
+        """Follows the schedule epoch by epoch. Errors: F554 for a chunk that never arrives, F556
+        for one that is sent before, F557 for epochs that differ from the claims."""
+        duration, rates = self._durations()
+        f = self.flows
+        arrival = f.epoch + duration
+        if self.collective == "allgather":
+            last = self._follow_chunks(arrival)
+        else:
+            last = self._follow_paths(arrival)
+        self._check_claims(last, rates)
+        return Replay(arrival, last, rates)
+
+    def _durations(self) -> tuple[LongArray, str]:
+        """int64 (flows,): the epochs that each flow takes, and where they are from."""
+        f, c = self.flows, self.claims
+        if self.machine is not None:
+            chunk = c.bandwidth_GBps * c.time_s / len(self.machine.gpus)
+            fluid = self.collective == "alltoall"
+            timing = Timing(self.machine, c.epoch_s, chunk, fluid)
+            epochs = {path: timing.epochs(path) for path in map(self._route, range(len(f)))}
+            column = [epochs[self._route(row)] for row in range(len(f))]
+            return np.array(column, np.int64), f"the links of {self.machine.name}"
+        if c.met:
+            keys = zip(f.dst.tolist(), f.source.tolist(), f.chunk.tolist(), strict=True)
+            met = np.array([c.met.get(key, -1) for key in keys], np.int64)
+            return np.maximum(met - f.epoch, 1), "the file's own times of arrival"
+        return np.ones(len(f), np.int64), "unknown links, one epoch each"
+
+    def _follow_chunks(self, arrival: LongArray) -> int:
+        """Follows whole chunks; returns the epoch by which every GPU has all of them."""
+        f, ranks = self.flows, len(self.gpus)
+        chunks = self._chunks_of_a_rank()
+        check_size(self.file, ranks * ranks * chunks)
+        which = self._ranks(f.source) * chunks + f.chunk
+        total = ranks * chunks
+        never = np.iinfo(np.int64).max
+        present = np.full(ranks * total, never, np.int64)
+        own = np.arange(total)
+        present[own // chunks * total + own] = 0
+        np.minimum.at(present, self._ranks(f.dst) * total + which, arrival)
+        self._refuse_early(f.epoch < present[self._ranks(f.src) * total + which], present, which)
+        missing = np.flatnonzero(present == never)
+        if len(missing):
+            gpu, chunk = divmod(int(missing[0]), total)
+            self._refuse_missing(gpu, *divmod(chunk, chunks), len(missing))
+        rank_of = self._rank_of
+        for (gpu, source, chunk), epoch in self.claims.met.items():
+            if gpu in rank_of and source in rank_of and chunk < chunks:
+                found = int(present[rank_of[gpu] * total + rank_of[source] * chunks + chunk])
+                if found != epoch:
+                    self._refuse_claim(
+                        f"{MET}: chunk {chunk} of GPU {source} at GPU {gpu} after {epoch} epochs",
+                        f"it arrives after {found}",
+                    )
+        return int(present.max(initial=0))
+
+    def _refuse_early(self, early: Any, present: LongArray, which: LongArray) -> None:
+        rows = np.flatnonzero(early)
+        if len(rows) == 0:
+            return
+        f, row = self.flows, int(rows[0])
+        total = len(present) // len(self.gpus)
+        epoch = int(present[self._rank_of[int(f.src[row])] * total + int(which[row])])
+        when = (
+            f"arrives there for epoch {epoch}" if epoch <= MAX_EPOCH * 4 else "never arrives there"
+        )
+        raise F556.error(
+            at=Place(self.file, int(f.line[row])),
+            expected="flows of what a GPU has",
+            found=f"GPU {f.src[row]} sends chunk {f.chunk[row]} of GPU {f.source[row]} in epoch "
+            f"{f.epoch[row]}; it {when}" + _more(len(rows)),
+            notes=self._doubts(),
+        )
+
+    def _refuse_missing(self, gpu: int, source: int, chunk: int, number: int) -> None:
+        raise F554.error(
+            at=Place(self.file),
+            expected="flows that bring every chunk to every GPU",
+            found=f"chunk {chunk} of GPU {self.gpus[source]} never gets to GPU {self.gpus[gpu]}"
+            + _more(number),
+            remedy=_WRITE_AGAIN,
+            notes=self._doubts() if self.machine is None else (),
+        )
+
+    def _follow_paths(self, arrival: LongArray) -> int:
+        """Follows the paths; returns the epoch by which the last one has arrived."""
+        f, p = self.flows, self.paths
+        follows = np.flatnonzero(f.path[1:] == f.path[:-1]) + 1
+        early = np.zeros(len(f), np.bool_)
+        early[follows] = f.epoch[follows] < arrival[follows - 1]
+        rows = np.flatnonzero(early)
+        if len(rows):
+            row = int(rows[0])
+            raise F556.error(
+                at=Place(self.file, int(f.line[row])),
+                expected="flows of what a GPU has",
+                found=f"GPU {f.src[row]} sends a part of chunk {f.chunk[row]} of GPU "
+                f"{f.source[row]} in epoch {f.epoch[row]}; it arrives there for epoch "
+                f"{arrival[row - 1]}" + _more(len(rows)),
+                notes=self._doubts(),
+            )
+        shares: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
+        for path in p:
+            shares[path.source, path.target, path.chunk] += Fraction(path.parts, path.of)
+        pairs = Counter((source, target) for source, target, _ in shares)
+        number = max(pairs.values(), default=0)
+        for source in self.gpus:
+            for target in self.gpus:
+                if source != target and pairs[source, target] != number:
+                    self._refuse_demand(source, target, pairs[source, target], number)
+        for (source, target, chunk), share in shares.items():
+            if share != 1:
+                raise F554.error(
+                    at=Place(self.file),
+                    expected="paths that together bring all of a chunk",
+                    found=f"{float(share):g} of chunk {chunk} of GPU {source} to GPU {target}",
+                    remedy=_WRITE_AGAIN,
+                )
+        return int(arrival.max(initial=0))
+
+    def _refuse_demand(self, source: int, target: int, found: int, number: int) -> None:
+        raise F554.error(
+            at=Place(self.file),
+            expected=f"{counted(number, 'chunk')} from every GPU to every other",
+            found=f"{found} from GPU {source} to GPU {target}",
+            remedy=_WRITE_AGAIN,
+        )
+
+    def _check_claims(self, last: int, rates: str) -> None:
+        c = self.claims
+        if not math.isclose(c.epochs * c.epoch_s, c.time_s, rel_tol=1e-6):
+            self._refuse_claim(
+                f"{TIME}: {c.epochs} epochs of {c.epoch_s:g} s, {c.epochs * c.epoch_s:g} s",
+                f"{c.time_s:g} s",
+            )
+        if last != c.epochs and (self.machine is not None or c.met):
+            self._refuse_claim(
+                f"{EPOCHS}: {c.epochs}", f"the last chunk arrives after {last} ({rates})"
+            )
+
+    def _refuse_claim(self, expected: str, found: str) -> None:
+        raise F557.error(at=Place(self.file), expected=expected, found=found)
+
+    @cached_property
+    def _rank_of(self) -> dict[int, int]:
+        return {node: rank for rank, node in enumerate(self.gpus)}
+
+    def _ranks(self, nodes: IntArray) -> LongArray:
+        return np.searchsorted(np.array(self.gpus), nodes)
+
+    def _chunks_of_a_rank(self) -> int:
+        return int(self.flows.chunk.max(initial=0)) + 1
+
+    def program(
+        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
+    ) -> Program:
+        """The program with the flows in the order of their epochs; switches are on the way of a
+        message, and GPUs numbered again.
+
+        collective: only the schedule's own. in_place: for an AllGather. allow: "multicast" makes
+        each copy of a switch a message of its own, "incomplete" leaves out GPUs without data.
+        Errors: F554 to F557, F559.
+        """
+        if collective not in (None, self.collective):
+            raise _other_collective(self.file, self.collective, str(collective))
+        if in_place and self.collective == "alltoall":
+            raise _other_collective(self.file, "alltoall out of place", "in place")
+        found = self.replay()
+        self._refuse_faults(tuple(allow))
+        if self.collective == "alltoall":
+            return self._all_to_all()
+        return self._all_gather(found, in_place)
+
+    def changes(self, allow: Iterable[str]) -> list[tuple[str, str]]:
+        """What a program with these faults allowed does otherwise than the schedule, for people."""
+        rows = []
+        if "incomplete" in allow and self.lost:
+            left = ", ".join(shortened([f"GPU {gpu}" for gpu in self.lost]))
+            ranks = f"a collective of {len(self.gpus)} ranks, which --machine FILE.toml places"
+            rows.append(("left out", f"{left}: {ranks}"))
+        copies = sum(len(rows) - 1 for rows in self._copied.values())
+        if "multicast" in allow and copies:
+            made = f"copies by switches that are messages of their own: {copies}"
+            rows.append(("changed", f"{made}; the file's time does not hold"))
+        return rows
+
+    def _refuse_faults(self, allow: tuple[str, ...]) -> None:
+        """Refuses what isn't allowed, all of it at once. Errors: F554, F555."""
+        faults = {"incomplete": bool(self.lost), "multicast": bool(self._copied)}
+        refused = [word for word, has in faults.items() if has and word not in allow]
+        options = " ".join(f"--allow {word}" for word in (*allow, *refused))
+        remedy = f"import it with {options}"
+        make = {"incomplete": self._incomplete, "multicast": self._copying}
+        if refused:
+            raise SleyError([make[word](remedy) for word in refused])
+
+    def _incomplete(self, remedy: str) -> Diagnostic:
+        machine = self.machine
+        ranks = 0 if machine is None else len(machine.gpus)
+        name = "" if machine is None else machine.name
+        return F554.diagnostic(
+            at=Place(self.file),
+            expected=f"all {ranks} GPUs of {name}, which the bandwidth counts",
+            found=f"no flow from or to {', '.join(shortened([f'GPU {g}' for g in self.lost]))}; "
+            f"{len(self.gpus)} GPUs send and receive",
+            remedy=f"Solve again with all GPUs, or {remedy}: then it is a collective of "
+            f"{len(self.gpus)} ranks.",
+        )
+
+    @cached_property
+    def _copied(self) -> dict[tuple[int, ...], list[int]]:
+        """The rows of flows of which a switch makes several, by (chunk, source, src, epoch, first
+        switch)."""
+        f = self.flows
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        whole = np.flatnonzero((f.path < 0) & np.array([bool(r) for r in self.routes])[f.route])
+        for row in whole.tolist():
+            first = self.routes[f.route[row]][0]
+            key = (f.chunk[row], f.source[row], f.src[row], f.epoch[row], first)
+            groups[tuple(map(int, key))].append(row)
+        return {key: rows for key, rows in groups.items() if len(rows) > 1}
+
+    def _copying(self, remedy: str) -> Diagnostic:
+        f, copied = self.flows, self._copied
+        (chunk, source, src, epoch, switch), rows = next(iter(copied.items()))
+        ends = ", ".join(shortened([f"GPU {f.dst[row]}" for row in rows]))
+        return F555.diagnostic(
+            at=[
+                Place(self.file, int(f.line[rows[0]])),
+                Place(self.file, int(f.line[rows[1]])).labelled("the other copy"),
+            ],
+            expected="switches that pass a chunk to one GPU",
+            found=f"switch {switch} copies chunk {chunk} of GPU {source}, sent by GPU {src} in "
+            f"epoch {epoch}, to {ends}" + _more(len(copied)),
+            remedy=f"Solve again with switch_copy off, or {remedy}: then each copy is a message of "
+            "its own, and the file's time does not hold.",
+        )
+
+    def _all_gather(self, found: Replay, in_place: bool) -> Program:
+        """A chunk arrives in its place of the output. Of several flows that bring a GPU the same
+        chunk, only the first has an effect."""
+        f, ranks, chunks = self.flows, len(self.gpus), self._chunks_of_a_rank()
+        builder = Builder(self.file, AllGather(ranks, chunks, in_place))
+        if not in_place:
+            for rank in range(ranks):
+                own = Cells(rank, Buffer.INPUT, 0, chunks)
+                builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * chunks, chunks), 1)
+        which = self._ranks(f.source) * chunks + f.chunk
+        src, dst = self._ranks(f.src), self._ranks(f.dst)
+        seen = {(source, source * chunks + k) for source in range(ranks) for k in range(chunks)}
+        first: set[int] = set()
+        for row in np.argsort(found.arrival, kind="stable").tolist():
+            key = (int(dst[row]), int(which[row]))
+            if key not in seen:
+                seen.add(key)
+                first.add(row)
+        for row in np.argsort(f.epoch, kind="stable").tolist():
+            if row in first:
+                cell = int(which[row])
+                relayed = in_place or int(src[row]) != cell // chunks
+                buffer, index = (Buffer.OUTPUT, cell) if relayed else (Buffer.INPUT, cell % chunks)
+                source = Cells(int(src[row]), buffer, index)
+                builder.copy(source, Cells(int(dst[row]), Buffer.OUTPUT, cell), int(f.line[row]))
+        return builder.program()
+
+    def _all_to_all(self) -> Program:
+        """Each path has a part of a chunk: from the input through scratch to the output."""
+        f, p, ranks = self.flows, self.paths, len(self.gpus)
+        cuts = math.lcm(*np.unique(p.of).tolist())
+        if cuts > MAX_PARTS:
+            raise F552.error(
+                at=Place(self.file),
+                expected=f"volumes in multiples of one part of at most {MAX_PARTS} of a chunk",
+                found=f"parts of 1/{cuts}",
+            )
+        numbers = self._chunk_numbers()
+        each = (max(numbers.values(), default=0) + 1) * cuts
+        check_size(self.file, ranks * ranks * each)
+        builder = Builder(self.file, AllToAll(ranks, each))
+        for rank in range(ranks):
+            own = Cells(rank, Buffer.INPUT, rank * each, each)
+            builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * each, each), 1)
+        ends = self._path_ends(numbers, cuts, each)
+        order = np.argsort(f.epoch, kind="stable")
+        last = np.append(f.path[1:] != f.path[:-1], True)
+        place = {path: start for path, (start, _) in enumerate(ends)}
+        for row in order.tolist():
+            path = int(f.path[row])
+            source, rank = place[path], self._rank_of[int(f.dst[row])]
+            target = ends[path][1] if last[row] else builder.new_scratch(rank, source.count)
+            builder.copy(source, target, int(f.line[row]))
+            place[path] = target
+        return builder.program()
+
+    def _chunk_numbers(self) -> dict[tuple[int, int, int], int]:
+        """The number of each chunk among those of its source and target."""
+        p = self.paths
+        keys = sorted(set(zip(p.source.tolist(), p.target.tolist(), p.chunk.tolist(), strict=True)))
+        number: Counter[tuple[int, int]] = Counter()
+        found = {}
+        for source, target, chunk in keys:
+            found[source, target, chunk] = number[source, target]
+            number[source, target] += 1
+        return found
+
+    def _path_ends(
+        self, numbers: dict[tuple[int, int, int], int], cuts: int, each: int
+    ) -> list[tuple[Cells, Cells]]:
+        """The input and the output of each path."""
+        done: Counter[tuple[int, int, int]] = Counter()
+        ends = []
+        for row in self.paths:
+            key = (row.source, row.target, row.chunk)
+            count = row.parts * (cuts // row.of)
+            at = numbers[key] * cuts + done[key]
+            done[key] += count
+            source, target = self._rank_of[row.source], self._rank_of[row.target]
+            start = Cells(source, Buffer.INPUT, target * each + at, count)
+            ends.append((start, Cells(target, Buffer.OUTPUT, source * each + at, count)))
+        return ends
+
+
+_WRITE_AGAIN = "Write the file again with its synthesiser."
+
+
+def _more(number: int) -> str:
+    return f"; and {counted(number - 1, 'other')} like this" if number > 1 else ""
+
+
+def _other_collective(file: str, own: str, other: str) -> SleyError:
+    return F559.error(at=Place(file), expected=own, found=other)

@@ -1,0 +1,10 @@
+"""Lower bounds on the time of a collective on a topology, for any algorithm.
+
+Files: bounds (the result), needs (the data that must move), cuts and network (capacities of cuts),
+groups (natural groups of GPUs), spread, allreduce, exchange, mixed (the bandwidth bound for each
+kind of needs), packing (trees of AllReduce), linear (linear programs), latency.
+"""
+
+from sley.model.bounds.bounds import Bound, Bounds, bound
+
+__all__ = ["Bound", "Bounds", "bound"]

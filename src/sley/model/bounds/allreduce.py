@@ -1,0 +1,127 @@
+"""Bounds of AllReduce: every rank needs reductions over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from sley.ir.tables import BoolArray, FloatArray
+from sley.model.bounds.cuts import NOTHING, Cuts, Limit, tightest
+from sley.model.bounds.groups import Level, parents, refines
+from sley.model.bounds.packing import packed_GBps
+from sley.model.bounds.spread import spread
+
+
+def allreduce(cuts: Cuts, chunks: int) -> Limit:
+    """The bound if all ranks need `chunks` reductions over all ranks: the larger of two bounds.
+
+    Two sides: each side of a cut between ranks must send each chunk at least once, because the
+    other side needs it for the result: T >= chunks / B+(S). With switches that reduce and
+    multicast (NVLS, SHARP) only this bound is valid: such a switch receives one message a chunk
+    from each GPU and sends one to each.
+
+    Parts: split the GPUs into p parts, each with a rank. For each chunk, every part but one must
+    send its share before any part can know the result; afterwards every part but the first that
+    knows it must receive it. These are 2 (p - 1) messages between GPUs of different parts. The
+    messages from part P cross every cut around P's GPUs, so T >= 2 (p - 1) chunks / sum B+(P),
+    and likewise with B-. Nested partitions are combined into the one with the largest bound.
+    Other partitions may give a larger bound; the bound is exact if a ReduceScatter and an
+    AllGather together reach it, or trees with the best share for each root.
+    """
+    if cuts.ranks == 1:
+        return NOTHING
+    alone = np.zeros(cuts.ranks, np.int64)
+    alone[0] = chunks
+    two = tightest([spread(cuts, alone), spread(cuts, alone, collect=True)])
+    if cuts.topology.in_network:
+        return replace(two, exact=False)
+    share = np.ones(cuts.ranks, np.int64)
+    gather, scatter = spread(cuts, share), spread(cuts, share, collect=True)
+    chains = _nested_levels(cuts)
+    found = tightest([two, *(_tightest_parts(cuts, chunks, levels) for levels in chains)])
+    reached = (gather.ratio + scatter.ratio) * chunks / cuts.ranks
+    exact = gather.exact and scatter.exact and reached <= found.ratio * (1 + 1e-9)
+    if not exact:
+        packed = packed_GBps(cuts.network, cuts.ranks)
+        exact = packed * found.ratio >= chunks * (1 - 1e-6)
+    return replace(found, exact=exact)
+
+
+def _nested_levels(cuts: Cuts) -> Iterator[list[Level]]:
+    """Lists of nested partitions, from small to large parts. A GPU without a rank is in the part
+    of its nearest rank."""
+    groups = [
+        np.unique(level.group[cuts.nearest_rank], return_inverse=True) for level in cuts.levels
+    ]
+    levels = [
+        Level(level.word, group)
+        for level, (parts, group) in zip(cuts.levels, groups, strict=True)
+        if len(parts) > 1
+    ]
+    chain: list[Level] = []
+    for level in levels:
+        if not chain or refines(chain[-1], level):
+            chain.append(level)
+        else:
+            yield [chain[0], level]
+    yield chain
+
+
+def _tightest_parts(cuts: Cuts, chunks: int, levels: list[Level]) -> Limit:
+    """The tightest bound by parts taken from any of the nested levels, found by Newton's method:
+    for a ratio x of messages to capacity, a part P has the value 1 - x B+(P), and a larger part is
+    split where the values of its parts add up to more."""
+    limits = []
+    for into in (False, True):
+        capacity = [_capacities(cuts, level, into=into) for level in levels]
+        chosen = [
+            np.ones(len(c), bool) if k == 0 else np.zeros(len(c), bool)
+            for k, c in enumerate(capacity)
+        ]
+        while True:
+            parts = sum(int(c.sum()) for c in chosen)
+            total = sum(float(c[k].sum()) for c, k in zip(capacity, chosen, strict=True))
+            where = _describe_parts(levels, chosen, parts)
+            limits.append(Limit(2 * (parts - 1) * chunks, total, where))
+            ratio = (parts - 1) / total
+            chosen, value = _choose_parts(levels, capacity, ratio)
+            if value <= 1 + 1e-9:
+                break
+    return tightest(limits)
+
+
+def _capacities(cuts: Cuts, level: Level, *, into: bool) -> FloatArray:
+    """float64 (parts,): the smallest capacity of a cut around each part."""
+    return np.array(
+        [
+            cuts.leaving_GBps(level.group == number, into=into, apart=True)
+            for number in range(level.parts)
+        ]
+    )
+
+
+def _choose_parts(
+    levels: list[Level], capacity: list[FloatArray], ratio: float
+) -> tuple[list[BoolArray], float]:
+    """The partition with the largest total value: bool (parts,) for each level, and the value."""
+    value = 1 - ratio * capacity[0]
+    cut = [np.zeros(0, bool)]
+    for inner, outer, around in zip(levels, levels[1:], capacity[1:], strict=False):
+        parent = parents(inner, outer)
+        apart = np.bincount(parent, value, outer.parts)
+        whole = 1 - ratio * around
+        cut.append(apart > whole)
+        value = np.maximum(apart, whole)
+    chosen: list[BoolArray] = []
+    open_ = np.ones(levels[-1].parts, bool)
+    for k in range(len(levels) - 1, 0, -1):
+        chosen.append(open_ & ~cut[k])
+        open_ = (open_ & cut[k])[parents(levels[k - 1], levels[k])]
+    return [open_, *chosen[::-1]], float(value.sum())
+
+
+def _describe_parts(levels: list[Level], chosen: list[BoolArray], parts: int) -> str:
+    used = [level.word for level, some in zip(levels, chosen, strict=True) if some.any()]
+    return f"among {parts} parts, each a {' or a '.join(used)}, together"

@@ -1,0 +1,144 @@
+"""Bounds of chunks with one destination: AllToAll, Scatter, Gather, SendRecv, AllToNext."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sley.ir.paths import distances
+from sley.ir.tables import FloatArray, LongArray
+from sley.model.bounds.cuts import NOTHING, Cuts, Limit, sides, tightest
+from sley.model.bounds.linear import LinearProgram
+from sley.model.bounds.needs import Exchange
+from sley.model.bounds.network import Network
+
+MOST_FLOWS = 10_000
+"""The largest product of commodities and links for the linear program, which takes seconds."""
+
+MOST_SPREAD = 2**25
+"""The largest product of commodities and links for a flow over shortest paths."""
+
+
+def exchange(cuts: Cuts, needs: Exchange) -> Limit:
+    """The bound if each chunk moves from one rank to one other rank.
+
+    A chunk crosses every cut between its two ranks: T >= chunks(S -> rest) / B+(S). The smallest T
+    at which all chunks can flow at once is a linear program (maximum concurrent flow) with one
+    commodity for each sending rank, or for each receiving rank if these are fewer. Every solution
+    of its dual is a lower bound on T (Shahrokhi and Matula 1990): with any lengths of the links,
+    T >= sum of chunks * distance / sum of capacity * length. A cut is the case of length 1 for its
+    links and length 0 for the others.
+
+    The bound is the tightest of: the simple cuts; the links that are busiest when the chunks flow
+    over all shortest paths, with length 1 or 1 / capacity; and, unless that flow reaches one of
+    these, the lengths that HiGHS finds. Any lengths give a valid bound, so HiGHS's tolerances do
+    not matter. Linear programs beyond MOST_FLOWS are not solved.
+    """
+    if not len(needs.src):
+        return NOTHING
+    limits = _cuts_between(cuts, needs)
+    network, src, dst = cuts.network, needs.src, needs.dst
+    if len(np.unique(dst)) < len(np.unique(src)):
+        network, src, dst = cuts.backwards, dst, src
+    origins, origin = np.unique(src, return_inverse=True)
+    size = len(origins) * len(network.src)
+    if size > MOST_SPREAD:
+        return tightest(limits)
+    demand = np.zeros((len(origins), network.vertices))
+    demand[origin, dst] = needs.chunks
+    busy = _load_of_shortest_paths(network, origins, demand) / network.GBps
+    busiest = (busy >= busy.max() * (1 - 1e-9)).astype(np.float64)
+    for length in (busiest, busiest / network.GBps):
+        limits.append(_by_lengths(network, origins, demand, length))
+    found = tightest(limits)
+    if busy.max() <= found.ratio * (1 + 1e-9):
+        return replace(found, exact=True)
+    if size > MOST_FLOWS:
+        return found
+    solved = _dual(network, origins, demand)
+    if solved is None:
+        return found
+    flow = _by_lengths(network, origins, demand, solved)
+    return replace(found if flow.ratio <= found.ratio * (1 + 1e-6) else flow, exact=True)
+
+
+def _cuts_between(cuts: Cuts, needs: Exchange) -> list[Limit]:
+    limits = []
+    for level in cuts.levels:
+        a, b = level.group[needs.src], level.group[needs.dst]
+        chunks = np.where(a != b, needs.chunks, 0)
+        out, into = (np.bincount(side, chunks, level.parts) for side in (a, b))
+        for gpus in sides(level, cuts.ranks):
+            part = int(level.group[gpus][0])
+            for amount, inward in ((out[part], False), (into[part], True)):
+                if amount:
+                    limits.append(cuts.limit(amount, gpus, into=inward))
+    return limits
+
+
+def _load_of_shortest_paths(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray:
+    """float64 (links,): the chunks on each link if all chunks use all paths with the fewest links
+    at once, split at each vertex in proportion to capacity.
+
+    demand: float64 (origins, vertices), chunks from each origin to each vertex.
+    """
+    n, links = network.vertices, len(network.src)
+    far = distances(n, network.src, network.dst, np.ones(links), origins)
+    used = (far[:, network.src] + 1 == far[:, network.dst]) * network.GBps
+    into = _sum_by(used, network.dst, n)[:, network.dst]
+    share = used / np.maximum(into, np.finfo(np.float64).tiny)
+    arriving, load = demand.copy(), np.zeros(links)
+    for step in range(int(far[np.isfinite(far)].max()), 0, -1):
+        carried = share * np.where(far == step, arriving, 0)[:, network.dst]
+        arriving += _sum_by(carried, network.src, n)
+        load += carried.sum(axis=0)
+    return load
+
+
+def _sum_by(values: FloatArray, vertex: LongArray, vertices: int) -> FloatArray:
+    """float64 (rows, vertices): the sums of the columns of each vertex.
+
+    values: float64 (rows, links). vertex: int64 (links,).
+    """
+    order = np.argsort(vertex, kind="stable")
+    present, first = np.unique(vertex[order], return_index=True)
+    sums = np.zeros((len(values), vertices))
+    sums[:, present] = np.add.reduceat(values[:, order], first, axis=1)
+    return sums
+
+
+def _by_lengths(
+    network: Network, origins: LongArray, demand: FloatArray, length: FloatArray
+) -> Limit:
+    """The bound by lengths of the links: chunks * distance over capacity * length."""
+    longest = length.max()
+    far = distances(network.vertices, network.src, network.dst, length / longest, origins)
+    used = demand > 0
+    links = int((length > 1e-6 * longest).sum())
+    return Limit(
+        float((demand[used] * far[used]).sum()),
+        float((network.GBps * length).sum() / longest),
+        f"over {links} links, each crossing counted,",
+    )
+
+
+def _dual(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray | None:
+    """float64 (links,): the lengths with the tightest bound, None if HiGHS finds none. Solves the
+    linear program of `exchange`."""
+    k, n, m = len(origins), network.vertices, len(network.src)
+    flows, most = np.arange(k * m), k * m
+    commodity, link = np.divmod(flows, m)
+    left = demand / demand.max()
+    left[np.arange(k), origins] -= left.sum(axis=1)
+    program = LinearProgram(np.append(np.zeros(most), 1.0))
+    capacity = network.GBps / network.GBps.max()
+    time = np.full(m, most)
+    program.limit([(link, flows, 1.0), (np.arange(m), time, -capacity)], np.zeros(m))
+    kept = [
+        (commodity * n + network.dst[link], flows, 1.0),
+        (commodity * n + network.src[link], flows, -1.0),
+    ]
+    program.limit(kept, left.ravel(), equal=True)
+    solved = program.solve()
+    return None if solved is None else np.maximum(-solved.dual[:m], 0)

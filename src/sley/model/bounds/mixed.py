@@ -1,0 +1,46 @@
+"""Bounds of any other collective, from cuts around natural groups of GPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sley.ir.tables import BoolArray
+from sley.model.bounds.cuts import Cuts, Limit, sides, tightest
+from sley.model.bounds.needs import Mixed
+
+WORK = 2**29
+"""The largest product of groups and input chunks; groups beyond it are not tried."""
+
+
+def mixed(cuts: Cuts, needs: Mixed) -> Limit:
+    """The tightest bound of the simple cuts: the chunks that a group's ranks need and do not have
+    must enter it, and those that the other ranks need and only the group has must leave it."""
+    limits: list[Limit] = []
+    left = WORK
+    for level in reversed(cuts.levels):
+        for gpus in sides(level, cuts.ranks):
+            for inside, inward in ((gpus, True), (~gpus, False)):
+                left -= len(needs.inputs) + len(needs.value)
+                if left < 0:
+                    return tightest(limits)
+                chunks = entering_chunks(needs, inside[: cuts.ranks])
+                if chunks:
+                    limits.append(cuts.limit(chunks, gpus, into=inward))
+    return tightest(limits)
+
+
+def entering_chunks(needs: Mixed, inside: BoolArray) -> int:
+    """A lower bound on the number of chunks that the ranks of a set must receive from the others.
+
+    Values whose parts from outside are linearly independent need a message each. Parts with
+    different first input chunks are independent, and so are parts with different last ones: in
+    sorted order, each has a chunk that the parts after it lack.
+
+    inside: bool (ranks,).
+    """
+    values = np.unique(needs.value[inside[needs.rank]])
+    outside = ~inside[needs.owner]
+    most = int(needs.inputs.max(initial=0)) + 1
+    first = np.minimum.reduceat(np.where(outside, needs.inputs, most), needs.start[:-1])[values]
+    last = np.maximum.reduceat(np.where(outside, needs.inputs, -1), needs.start[:-1])[values]
+    return max(len(np.unique(first[first < most])), len(np.unique(last[last >= 0])))

@@ -1,0 +1,197 @@
+"""Inputs: a plan and a topology as arguments of the event loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.simulation import S701
+from sley.ir.cost_model import CostModel
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
+from sley.ir.topology import Topology
+from sley.ir.words import LoopOrder, Op, Protocol
+from sley.model.simulation.moves import Moves, memory_of
+from sley.model.simulation.routes import Routes, latencies
+from sley.topologies import topology_of
+
+
+def choose_topology(plan: Plan, topology: Topology | str | None) -> Topology:
+    """The given topology, by default the one that the plan was compiled for. Errors: S701, and
+    those of `topology_of`."""
+    chosen = plan.topology if topology is None else topology_of(topology)
+    if chosen is None:
+        raise S701.error(at=Place(detail=plan.name), expected="a topology", found="none")
+    return chosen
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A call's cut of a chunk into tiles.
+
+    tiles: their number. tile_bytes, last_bytes: size of a full tile, and of the last one.
+    """
+
+    tiles: int
+    tile_bytes: float
+    last_bytes: float
+
+    @classmethod
+    def of(cls, plan: Plan, model: CostModel, size_bytes: int) -> Tiling:
+        """Tiles whose longest message in the plan has at most the model's tile size."""
+        chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
+        counts = plan.instructions.count[plan.sends]
+        span = 1 if plan.per_chunk else int(counts.max(initial=1))
+        tile_bytes = min(model.tile_bytes[plan.protocol] / span, chunk_bytes)
+        tiles = max(1, math.ceil(chunk_bytes / tile_bytes - 1e-9))
+        return cls(tiles, tile_bytes, chunk_bytes - (tiles - 1) * tile_bytes)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The event loop's arguments that don't depend on the size (`native/simulator` reads them field
+    by field).
+
+    block_offset: int64 (blocks + 1,), the first instruction of each block.
+    send_offset, send_target: CSR, instruction -> connections on which it sends.
+    receive_offset, receive_target: CSR, instruction -> connections from which it receives.
+    messages: int32 (instructions,), messages of an execution.
+    chunks: float64 (instructions,), chunks of a message in units of a chunk on a link: data that
+        stays in its rank has no protocol flags, and counts less.
+    kind: int32 (instructions,), the class of its moves; NONE for one that moves nothing.
+    wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
+    instruction_major: whether an instruction runs all tiles before the next one.
+    fence_us: float64 (connections,), time that the sending block spends before it continues.
+    latency_us: float64 (connections,), from then, or from the end of the second hop, until the
+        receiver sees the message.
+    credit_us: float64 (connections,), until the other end of a hop sees that room is free.
+    wire: int32 (connections,), the class of the second hop; NONE without.
+    before_us: float64 (connections,), from the move's end until the second hop begins.
+    post_us: float64 (connections,), the part of this that the posts of a message take.
+    post: int32 (connections,), the class of the posts; NONE without.
+    class_cap, class_push: float64 (classes,), `MoveClass` in bytes a microsecond.
+    class_first, class_resource, class_weight: CSR, class -> resources, and how often its bytes
+        cross each.
+    capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
+        contention. links: number of resources that are links; the rest are memories and proxies.
+    launch_us, wait_us, decode_us: cost of a call with its start-up, of an instruction that waits,
+        of any instruction.
+    slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
+    least_slice_bytes: the least size of a part.
+    """
+
+    block_offset: LongArray
+    send_offset: LongArray
+    send_target: IntArray
+    receive_offset: LongArray
+    receive_target: IntArray
+    messages: IntArray
+    chunks: FloatArray
+    kind: IntArray
+    wait_offset: LongArray
+    wait_target: IntArray
+    instruction_major: bool
+    fence_us: FloatArray
+    latency_us: FloatArray
+    credit_us: FloatArray
+    wire: IntArray
+    before_us: FloatArray
+    post_us: FloatArray
+    post: IntArray
+    class_cap: FloatArray
+    class_push: FloatArray
+    class_first: LongArray
+    class_resource: IntArray
+    class_weight: FloatArray
+    capacity: FloatArray
+    gamma: FloatArray
+    links: int
+    launch_us: float
+    wait_us: float
+    decode_us: float
+    slices: int
+    overhead_bytes: float
+    least_slice_bytes: float
+
+    @cached_property
+    def send(self) -> IntArray:
+        """int32 (instructions,): the first connection on which each sends; NONE without."""
+        return _first_of_each(self.send_offset, self.send_target)
+
+    @cached_property
+    def receive(self) -> IntArray:
+        """int32 (instructions,): the first connection from which each receives; NONE without."""
+        return _first_of_each(self.receive_offset, self.receive_target)
+
+    @cached_property
+    def class_of_use(self) -> LongArray:
+        """int64 (uses,): the class that each entry of `class_resource` belongs to."""
+        return np.repeat(np.arange(len(self.class_cap)), np.diff(self.class_first))
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> Inputs:
+        """interpreter: whether an interpreter runs the plan. Errors: S706, C301, C305."""
+        t, model = plan.instructions, topology.model
+        routes = Routes.of(plan, topology)
+        speed = 1 - model.interpreter_loss if interpreter else 1.0
+        moves = Moves.of(plan, topology, routes, speed)
+        uses = [use for c in moves.classes for use in c.uses.items()]
+        memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
+        proxies = np.full(topology.ranks, 1e-3)
+        links = len(topology.links)
+        latency = latencies(topology, plan.protocol, routes)
+        # The sends of a rank into a switch's reductions share a fence, as NCCL's scatter.
+        fenced = np.where(routes.remote | routes.gathered, 0.0, model.fence_share[plan.protocol])
+        before = np.where(routes.remote, model.post_share, 0.0)
+        local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
+        single = local | nop | (not plan.per_chunk)
+        # Data that stays in its rank carries no protocol flags.
+        carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * ~nop
+        c = routes.connections
+        sends, receives = (ends.by_instruction(len(t)) for ends in (c.sending, c.receiving))
+        return cls(
+            block_offset=plan.block_offset,
+            send_offset=sends.offset,
+            send_target=sends.target,
+            receive_offset=receives.offset,
+            receive_target=receives.target,
+            messages=np.where(single, 1, t.count).astype(np.int32),
+            chunks=np.where(single, t.count, 1) * carried,
+            kind=moves.instruction,
+            wait_offset=plan.waits.offset,
+            wait_target=plan.waits.target,
+            instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
+            fence_us=latency * fenced,
+            latency_us=latency * (1 - fenced) * (1 - before),
+            credit_us=latencies(topology, Protocol.LL, routes),
+            wire=moves.wire,
+            before_us=latency * before,
+            post_us=np.where(routes.remote, model.posts_us(plan.protocol), 0.0),
+            post=moves.post,
+            class_cap=np.array([c.cap_GBps for c in moves.classes]) * 1e3,  # to bytes a us
+            class_push=np.array([c.push_GBps for c in moves.classes]) * 1e3,
+            class_first=np.cumsum([0, *(len(c.uses) for c in moves.classes)], dtype=np.int64),
+            class_resource=np.array([resource for resource, _ in uses], np.int32),
+            class_weight=np.array([weight for _, weight in uses], np.float64),
+            capacity=np.concatenate([topology.links.GBps, memory, proxies]) * 1e3,
+            gamma=np.repeat([model.contention, 0.0], [links, len(memory) + len(proxies)]),
+            links=links,
+            launch_us=model.launch_us[plan.protocol] + topology.startup_us,
+            wait_us=model.wait_us,
+            decode_us=model.decode_us if interpreter else 0.0,
+            slices=int(model.slices[plan.protocol]),
+            overhead_bytes=model.part_overhead_bytes,
+            least_slice_bytes=model.least_slice_bytes / model.wire_efficiency[plan.protocol],
+        )
+
+
+def _first_of_each(offset: LongArray, target: IntArray) -> IntArray:
+    """int32 (nodes,): the first target of each node of a CSR; NONE without."""
+    has = np.diff(offset) > 0
+    found = np.full(len(has), NONE, np.int32)
+    found[has] = target[offset[:-1][has]]
+    return found

@@ -1,0 +1,200 @@
+"""Moves: the data that a plan's instructions and proxies move, by the resources that they cross."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.connections import Messages
+from sley.ir.cost_model import CostModel
+from sley.ir.fabric import LinkKind
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray, IntArray
+from sley.ir.topology import Topology
+from sley.ir.words import RECEIVES, REDUCES, SENDS, Op, Protocol
+from sley.model.simulation.routes import Routes
+
+# Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
+# that it sends to. A send over the network writes into a FIFO of its own GPU instead.
+_LOCAL = np.zeros(len(Op))
+_SENT = np.zeros(len(Op))
+for _op, _traffic in {
+    Op.SEND: (1, 1),
+    Op.RECV: (2, 0),
+    Op.COPY: (2, 0),
+    Op.REDUCE: (3, 0),
+    Op.RECV_REDUCE_COPY: (3, 0),
+    Op.RECV_COPY_SEND: (2, 1),
+    Op.RECV_REDUCE_SEND: (2, 1),
+    Op.RECV_REDUCE_COPY_SEND: (3, 1),
+    Op.COPY_SEND: (2, 1),
+}.items():
+    _LOCAL[_op], _SENT[_op] = _traffic
+
+
+def memory_of(topology: Topology) -> IntArray:
+    """int32 (ranks,): the number of the memory that each rank uses."""
+    own = np.arange(topology.ranks, dtype=np.int32)
+    return topology.node if topology.shared_memory else own
+
+
+@dataclass(frozen=True)
+class MoveClass:
+    """Moves that cross the same resources at the same maximum rate.
+
+    cap_GBps: the maximum rate of one move.
+    push_GBps: the rate that it demands of a link, for contention; an interpreter does not reduce
+        it, or its loss would help.
+    uses: how often its bytes cross each resource; the numbers of links are their rows, those of
+        memories follow, then the proxies of ranks, whose bytes are microseconds of posts.
+    """
+
+    cap_GBps: float  # noqa: N815 - a unit
+    push_GBps: float  # noqa: N815
+    uses: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """The moves of a plan, classified by the resources that they cross and their rate.
+
+    instruction: int32 (instructions,), the class of each instruction's moves; NONE for one that
+        moves nothing.
+    wire, post: int32 (connections,), the class of the second hop, and of its posts; NONE without.
+    classes: the classes.
+    """
+
+    instruction: IntArray
+    wire: IntArray
+    post: IntArray
+    classes: list[MoveClass]
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology, routes: Routes, speed: float) -> Moves:
+        """speed: the fraction of a block's rate that remains, 1 for generated code."""
+        t, c, ranks = plan.instructions, routes.connections, topology.ranks
+        pairs = c.src.astype(np.int64) * ranks + c.dst
+        pooled = _Pooled.of(plan)
+        peers = plan.collective.ranks + len(plan.groups.offset)
+        grouped = RECEIVES[t.op] & (t.recv_peer >= plan.collective.ranks)
+        key = np.where(SENDS[t.op], t.send_peer, NONE).astype(np.int64) + 1
+        for values, number in (
+            (np.where(grouped, t.recv_peer, 0), peers),
+            (t.op, len(Op)),
+            (plan.rank, ranks),
+            (pooled.sent, 2),
+        ):
+            key = key * number + values
+        _, first, kind = np.unique(key, return_index=True, return_inverse=True)
+        memory = len(topology.links) + memory_of(topology)
+        classes = [
+            _block_class(plan, i, topology.model, routes, memory, speed, pooled)
+            for i in first.tolist()
+        ]
+        wire = np.full(len(c), NONE, np.int32)
+        remote = np.flatnonzero(routes.remote)
+        _, first, which = np.unique(pairs[remote], return_index=True, return_inverse=True)
+        wire[remote] = len(classes) + which
+        classes += [_wire_class(k, topology, routes, memory) for k in remote[first].tolist()]
+        post = np.full(len(c), NONE, np.int32)
+        senders, which = np.unique(c.src[remote], return_inverse=True)
+        post[remote] = len(classes) + which
+        posts_us = topology.model.posts_us(plan.protocol)
+        share = topology.model.proxy_us / posts_us if posts_us else 0.0
+        proxy = int(memory.max()) + 1
+        busy = [{proxy + rank: share} if share else {} for rank in senders.tolist()]
+        classes += [MoveClass(1e-3, 0.0, uses) for uses in busy]
+        moved = np.where(pooled.idle(plan), NONE, kind).astype(np.int32)
+        return cls(moved, wire, post, classes)
+
+
+@dataclass(frozen=True)
+class _Pooled:
+    """The ends of messages that a switch combines or copies, where the other end is the group's.
+
+    sent: bool (instructions,), whether an instruction's message is one of those that are combined:
+        it stays in the sender's memory, where the switch reads it.
+    taken: bool (instructions,), whether the message that it takes was copied by a switch.
+    """
+
+    sent: BoolArray
+    taken: BoolArray
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Pooled:
+        t, ranks = plan.instructions, plan.collective.ranks
+        sent, taken = np.zeros((2, len(t)), bool)
+        if len(plan.grouped):
+            messages = Messages.of(plan)
+            sent[messages.send[t.recv_peer[messages.receive] >= ranks]] = True
+            taken[messages.receive[t.send_peer[messages.send] >= ranks]] = True
+        return cls(sent, taken)
+
+    def idle(self, plan: Plan) -> BoolArray:
+        """bool (instructions,): those that only announce or await data, which a switch reads or
+        writes in the buffers themselves: with Direct, sends of messages that are combined, and
+        receives of those that are copied."""
+        op = plan.instructions.op
+        found = (self.sent & (op == Op.SEND)) | (self.taken & (op == Op.RECV))
+        return np.asarray(found & (plan.protocol is Protocol.DIRECT))
+
+
+def _block_class(
+    plan: Plan,
+    instruction: int,
+    model: CostModel,
+    routes: Routes,
+    memory: IntArray,
+    speed: float,
+    pooled: _Pooled,
+) -> MoveClass:
+    """The moves of a block for an instruction. memory: the resource of each rank's memory."""
+    t, ranks, rank = plan.instructions, plan.collective.ranks, int(plan.rank[instruction])
+    op, own, caps = t.op[instruction], int(memory[rank]), []
+    uses: defaultdict[int, float] = defaultdict(float)
+    local = float(_LOCAL[op])
+    for flags, peer in ((RECEIVES, t.recv_peer), (SENDS, t.send_peer)):
+        if not (flags[op] and peer[instruction] >= ranks):
+            continue
+        # A switch reads or writes the memory of the members, not this rank's FIFO.
+        members = plan.peers(int(peer[instruction]))
+        local -= flags is RECEIVES
+        links = routes.switch_links(rank, members, to_rank=flags is RECEIVES)
+        for resource, times in [*((int(memory[m]), 1.0) for m in members), *links.items()]:
+            uses[resource] += times
+        caps.append(model.block_GBps(LinkKind.NVLINK))
+    if SENDS[op] and t.send_peer[instruction] < ranks:
+        c = int(routes.connections.uses.send[instruction])
+        other = own
+        if pooled.sent[instruction]:
+            caps.append(model.local_block_GBps)
+        elif routes.remote[c]:
+            caps.append(model.block_GBps(LinkKind.NETWORK))
+        else:
+            caps.append(model.block_GBps(LinkKind(routes.kind[c])))
+            other = int(memory[routes.connections.dst[c]])
+            for link in routes.path[c].tolist():  # once for each time that it is crossed
+                uses[link] += 1
+        uses[other] += _SENT[op]
+    uses[own] += local
+    cap = min(caps, default=model.local_block_GBps)
+    share = 1.0 if REDUCES[op] else model.copy_share
+    return MoveClass(cap * speed * share, cap, {r: w for r, w in uses.items() if w})
+
+
+def _wire_class(
+    connection: int,
+    topology: Topology,
+    routes: Routes,
+    memory: IntArray,
+) -> MoveClass:
+    """The moves of a proxy, which sends parts from card to card."""
+    links = routes.path[connection].tolist()
+    ends = (routes.connections.src[connection], routes.connections.dst[connection])
+    return MoveClass(
+        cap_GBps=float(topology.links.GBps[links].min()),
+        push_GBps=topology.model.block_GBps(LinkKind.NETWORK),
+        uses=dict(Counter([*links, *(int(memory[rank]) for rank in ends)])),
+    )

@@ -1,0 +1,186 @@
+"""Simulation: the times of a simulated run of a plan on a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+import numpy as np
+
+from sley.ir.collectives import bus_factor
+from sley.ir.cost_model import CostModel
+from sley.ir.methods import SimulationMethods
+from sley.ir.plan import Plan
+from sley.ir.sizes import size_text
+from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, Value
+from sley.ir.topology import Topology
+from sley.model.bounds import Bound
+
+ERRORS = ((25, 58), (13, 33), (3, 9))
+"""The median and the 90th percentile of the simulator's errors on published tables of NCCL's
+collectives in per cent: below 1 MB, to 64 MB and above (docs/measurements.md)."""
+
+
+def errors_text() -> str:
+    """The simulator's errors in words, by size."""
+    small, middle, large = (f"{median} / {most}" for median, most in ERRORS)
+    return f"{small} % below 1M, {middle} % to 64M, {large} % above"
+
+
+def error_text(size_bytes: int) -> str:
+    """The simulator's error for a size in words."""
+    median, most = ERRORS[(size_bytes >= 2**20) + (size_bytes > 2**26)]
+    return f"median {median} %, 90th percentile {most} %: on published tables of NCCL's collectives"
+
+
+class Cause(IntEnum):
+    """What an execution waited for last. LAUNCH: the launch; TURN: the execution before it in its
+    block; WAIT: an instruction of another block; MESSAGE: a message; SLOT: a free slot."""
+
+    LAUNCH = 0
+    TURN = 1
+    WAIT = 2
+    MESSAGE = 3
+    SLOT = 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockTimes(Table):
+    """One row a thread block of the plan: its time by activity, from launch to its own exit.
+
+    end_us: when it exits.
+    moving_us: moving data.
+    waiting_us: waiting for instructions of other blocks.
+    message_us: waiting for messages.
+    slot_us: waiting for free slots.
+    overhead_us: cost of decoding, waits and fences.
+    """
+
+    end_us: FloatArray
+    moving_us: FloatArray
+    waiting_us: FloatArray
+    message_us: FloatArray
+    slot_us: FloatArray
+    overhead_us: FloatArray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Executions(Table):
+    """One row an execution (an instruction on a tile), in the order of their ends.
+
+    instruction: row of the plan's instructions.
+    tile: the tile.
+    turn_us: when its block reached it.
+    start_us: when it began to move data.
+    end_us: when it was done.
+    cause: Cause; what it waited for last.
+    after: the row of the execution that it waited for; NONE for LAUNCH.
+    moving_us: time moving data; the rest is waiting between parts, and overhead.
+    """
+
+    WORDS = MappingProxyType({"cause": Cause})
+
+    instruction: IntArray
+    tile: IntArray
+    turn_us: FloatArray
+    start_us: FloatArray
+    end_us: FloatArray
+    cause: ByteArray
+    after: LongArray
+    moving_us: FloatArray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinkLoad(Value):
+    """The load of each link of the topology.
+
+    moved_bytes: float64 (links,), with the protocol's flags.
+    bin_us: length of a bin of `load_GBps`; bins begin at the call.
+    load_GBps: float64 (bins, links), the average rate in each bin.
+    """
+
+    moved_bytes: FloatArray
+    bin_us: float
+    load_GBps: FloatArray  # noqa: N815 - a unit
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation(Value, SimulationMethods):
+    """A run of a plan under the cost model. Times count from the call; blocks start after its
+    launch.
+
+    size_bytes: of the call, as nccl-tests counts it (a whole number of bytes a block).
+    tiles: tiles of a chunk.
+    tile_bytes: bytes of a chunk in a full tile.
+    interpreter: whether an interpreter runs the plan, or code made for it.
+    launch_us, time_us: when blocks start, and when the last one exits.
+    startup_us: the part of `launch_us` in which the host launches one GPU after another.
+    bound: the lower bound for this collective, topology and size.
+    blocks: each block's time by activity.
+    links: the load of each link.
+    critical: the critical path, the executions that determine the time, first to last: each waits
+        for the one before it.
+    executions: every execution, if requested.
+    """
+
+    plan: Plan
+    topology: Topology
+    model: CostModel
+    size_bytes: int
+    tiles: int
+    tile_bytes: float
+    interpreter: bool
+    launch_us: float
+    startup_us: float
+    time_us: float
+    bound: Bound
+    blocks: BlockTimes
+    links: LinkLoad
+    critical: Executions
+    executions: Executions | None = None
+
+    @property
+    def algbw_GBps(self) -> float:  # noqa: N802 - a unit
+        """Size over time, in 10^9 bytes a second; infinite if the time is 0."""
+        return self.size_bytes / self.time_us / 1e3 if self.time_us else float("inf")
+
+    @property
+    def busbw_GBps(self) -> float:  # noqa: N802 - a unit
+        """`algbw_GBps` times the collective's bus factor."""
+        return self.algbw_GBps * bus_factor(self.plan.collective)
+
+    @property
+    def last_tile_bytes(self) -> float:
+        """The size of a chunk's last tile."""
+        chunk_bytes = self.size_bytes / self.plan.collective.blocks / self.plan.collective.chunks
+        return chunk_bytes - (self.tiles - 1) * self.tile_bytes
+
+    @property
+    def of_bound(self) -> float:
+        """The fraction of the bound's bandwidth that is reached, 0 to 1."""
+        return self.bound.time_us / self.time_us if self.time_us else 1.0
+
+    @property
+    def utilisation(self) -> FloatArray:
+        """float64 (links,): the fraction of each link's capacity in use, from launch to end."""
+        running_us = max(self.time_us - self.launch_us, 1e-12)
+        utilisation: FloatArray = self.links.moved_bytes / (
+            self.topology.links.GBps * running_us * 1e3
+        )
+        return utilisation
+
+    def __repr__(self) -> str:
+        return (
+            f"Simulation({self.plan.name} on {self.topology.name}: {size_text(self.size_bytes)}, "
+            f"{self.time_us:.1f} us, {self.algbw_GBps:.2f} GB/s, {self.of_bound:.1%} of the bound)"
+        )
+
+    def idle(self, *, to_exit: bool = True) -> FloatArray:
+        """float64 (blocks,): the fraction of each block's time in which it waits for other blocks,
+        messages or slots, or has exited. The time ends at the block's own exit, or at the end of
+        the kernel (ResCCL 5.4, table 3)."""
+        end = self.blocks.end_us if to_exit else np.full(len(self.blocks), self.time_us)
+        busy = self.blocks.moving_us + self.blocks.overhead_us
+        idle: FloatArray = 1 - busy / np.maximum(end - self.launch_us, 1e-12)
+        return idle

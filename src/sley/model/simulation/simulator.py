@@ -1,0 +1,292 @@
+"""Simulator: predicts a plan's time on a topology (docs/simulation.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Place, counted, without_inner_frames
+from sley.errors.compiler import C307
+from sley.errors.simulation import S703, S704, S705
+from sley.ir.cost_model import CostModel
+from sley.ir.extension import load
+from sley.ir.faults import LIMIT
+from sley.ir.plan import Plan
+from sley.ir.sizes import checked_size, checked_sizes, is_one_size
+from sley.ir.tables import NONE, FloatArray, LongArray, inverse
+from sley.ir.topology import Topology
+from sley.ir.words import MAX_NUMBER, is_integer
+from sley.model.bounds import Bounds
+from sley.model.simulation.inputs import Inputs, Tiling, choose_topology
+from sley.model.simulation.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
+
+if TYPE_CHECKING:
+    from sley.model.simulation._event_loop import Result
+
+MAX_EXECUTIONS = 10**8
+"""Bound on instructions times tiles: each takes some fifty bytes and half a microsecond."""
+
+
+class Simulator:
+    """A plan on a topology, ready to be simulated for many sizes.
+
+    topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
+        plan was compiled for.
+    model: replaces the topology's.
+    interpreter: whether an interpreter runs the plan (MSCCL's runtime), or code made for it.
+    slots: messages that a connection holds; by default the plan's number.
+    executions: whether the results contain every execution.
+    bounds: the collective's lower bounds on the topology, if they have been computed already.
+
+    Errors: S701, S704, S706, C301, C305, C307, T604.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        topology: Topology | str | None = None,
+        *,
+        model: CostModel | None = None,
+        interpreter: bool = False,
+        slots: int | None = None,
+        executions: bool = False,
+        bounds: Bounds | None = None,
+    ) -> None:
+        _check_kinds(plan, model, bounds)
+        for word, flag in (("interpreter", interpreter), ("executions", executions)):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise S704.error(expected=f"{word} as True or False", found=f"{word}={flag!r}")
+        chosen = choose_topology(plan, topology)
+        if slots is not None and not (is_integer(slots) and plan.slots <= slots <= MAX_NUMBER):
+            expected = f"slots from {plan.slots}, for which the plan was ordered, to {MAX_NUMBER}"
+            raise S704.error(expected=expected, found=f"slots={slots!r}")
+        self.plan = plan = replace(plan, slots=slots or plan.slots)
+        self.topology = replace(chosen, model=model) if model else chosen
+        self.interpreter = bool(interpreter)
+        self._keep = executions
+        self._inputs = Inputs.of(plan, self.topology, interpreter=self.interpreter)
+        self._bounds = bounds or Bounds.of(plan.collective, self.topology)
+
+    def __call__(self, size: int | str) -> Simulation:
+        """One call of this size, as nccl-tests counts it: a number of bytes, or a text such as
+        "64M". Errors: S702, S703, S705."""
+        size_bytes = checked_size(size)
+        plan, model = self.plan, self.topology.model
+        cut = Tiling.of(plan, model, size_bytes)
+        rows = cut.tiles * len(plan.instructions)
+        if rows > MAX_EXECUTIONS:
+            raise S705.error(
+                at=Place(detail=plan.name),
+                expected=f"at most {MAX_EXECUTIONS} executions",
+                found=f"{rows}: {counted(cut.tiles, 'tile')} of "
+                f"{counted(len(plan.instructions), 'instruction')}",
+            )
+        efficiency = model.wire_efficiency[plan.protocol]
+        found = _run(
+            self._inputs,
+            cut.tiles,
+            cut.tile_bytes / efficiency,
+            cut.last_bytes / efficiency,
+            plan.slots,
+        )
+        self._check_finished(found.stuck)
+        blocks = BlockTimes(**{n: getattr(found, n) for n in BlockTimes.column_names()})
+        executions, critical = _executions(found, cut.tiles, keep=self._keep)
+        return Simulation(
+            plan=plan,
+            topology=self.topology,
+            model=model,
+            size_bytes=size_bytes,
+            tiles=cut.tiles,
+            tile_bytes=cut.tile_bytes,
+            interpreter=self.interpreter,
+            launch_us=self._inputs.launch_us,
+            startup_us=self.topology.startup_us,
+            time_us=float(blocks.end_us.max(initial=self._inputs.launch_us)),
+            bound=self._bounds.at(size_bytes),
+            blocks=blocks,
+            links=_loads(found, len(self.topology.links)),
+            critical=critical,
+            executions=executions,
+        )
+
+    def with_rates(self, factor: float) -> Simulator:
+        """The same plan on a topology whose links and memories have `factor` times their rates."""
+        links = self.topology.links
+        model = replace(self.topology.model, memory_GBps=self.topology.model.memory_GBps * factor)
+        links = replace(links, GBps=links.GBps * factor)
+        return Simulator(
+            self.plan,
+            replace(self.topology, links=links, model=model),
+            interpreter=self.interpreter,
+            bounds=self._bounds,
+        )
+
+    def _check_finished(self, stuck: np.ndarray) -> None:
+        if len(stuck):
+            raise S703.error(
+                at=Place(detail=self.plan.name),
+                expected="blocks that run to their end",
+                found=f"{counted(len(stuck), 'block')} stuck",
+                notes=[f"stuck at {self.plan.label(int(row))}" for row in stuck[:LIMIT]],
+            )
+
+
+def _check_kinds(plan: object, model: object, bounds: object) -> None:
+    """Validates the types of a plan, model and bounds. Errors: C307."""
+    for word, value, kind in (
+        ("a Plan, such as sley.compile returns", plan, Plan),
+        ("a CostModel", model, CostModel),
+        ("Bounds", bounds, Bounds),
+    ):
+        if not isinstance(value, kind) and (value is not None or kind is Plan):
+            raise C307.error(
+                expected=word,
+                found=repr(value)[:80],
+                remedy="Give one, or leave it out if there is a default.",
+            )
+
+
+# A text is a sequence of texts, but one size.
+@overload
+def simulate(  # type: ignore[overload-overlap]
+    plan: Plan,
+    sizes: int | str,
+    topology: Topology | str | None = ...,
+    *,
+    model: CostModel | None = ...,
+    interpreter: bool = ...,
+    slots: int | None = ...,
+    executions: bool = ...,
+) -> Simulation: ...
+
+
+@overload
+def simulate(
+    plan: Plan,
+    sizes: Sequence[int | str],
+    topology: Topology | str | None = ...,
+    *,
+    model: CostModel | None = ...,
+    interpreter: bool = ...,
+    slots: int | None = ...,
+    executions: bool = ...,
+) -> list[Simulation]: ...
+
+
+@without_inner_frames
+def simulate(
+    plan: Plan,
+    sizes: int | str | Sequence[int | str],
+    topology: Topology | str | None = None,
+    *,
+    model: CostModel | None = None,
+    interpreter: bool = False,
+    slots: int | None = None,
+    executions: bool = False,
+) -> Simulation | list[Simulation]:
+    """Simulates a call of a plan on a topology, or a call of each of several sizes.
+
+    sizes: a size as nccl-tests counts it, a number of bytes or a text such as "64M"; or several,
+        for a list of simulations.
+    topology, model, interpreter, slots, executions: as for `Simulator`.
+    Errors: S701 to S706, C301, C305, C307, T604.
+    """
+    simulator = Simulator(
+        plan,
+        topology,
+        model=model,
+        interpreter=interpreter,
+        slots=slots,
+        executions=executions,
+    )
+    found = [simulator(size) for size in checked_sizes(sizes)]
+    return found[0] if is_one_size(sizes) else found
+
+
+def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | None, Executions]:
+    """All executions if `keep`, and the critical ones."""
+    critical = _critical(found, tiles)
+    if not keep:
+        return None, critical
+    end, after = found.execution_end_us, found.execution_after
+    order = np.lexsort((np.arange(len(end)), end))
+    before = np.where(after[order] == NONE, NONE, inverse(order)[after[order]])
+    cause = found.execution_cause[order]
+    return _rows(found, tiles, order, end[order], cause, before), critical
+
+
+def _critical(found: Result, tiles: int) -> Executions:
+    """The critical path: the executions that determine the time, first to last. Each ends when the
+    next one's wait for it is over."""
+    end, start = found.execution_end_us, found.execution_start_us
+    rows: list[int] = []
+    ends: list[float] = []
+    causes: list[int] = []
+    seen: set[tuple[int, bool]] = set()
+    row = int(end.argmax()) if len(end) else NONE
+    until = float(end[row]) if len(end) else 0.0
+    while row != NONE:
+        until = min(until, float(end[row]))
+        cause, after = int(found.execution_cause[row]), int(found.execution_after[row])
+        waited = cause == Cause.WAIT
+        released = float(end[after] if waited else found.execution_cause_us[row])
+        # An execution of several parts may wait again after it has sent what the next one needed,
+        # or wait for an earlier part of its own. Then its wait before its first part counts.
+        early = released > until or (row, False) in seen
+        if early:
+            cause = int(found.execution_first_cause[row])
+            after = int(found.execution_first_after[row])
+            released = float(start[row])
+        if (row, early) in seen:
+            break
+        seen.add((row, early))
+        rows.append(row)
+        ends.append(until)
+        causes.append(cause)
+        row, until = after, min(until, released)
+    way = np.array(rows[::-1], np.int64)
+    before = np.arange(-1, len(way) - 1)
+    return _rows(found, tiles, way, np.array(ends[::-1]), np.array(causes[::-1], np.int8), before)
+
+
+def _rows(
+    found: Result,
+    tiles: int,
+    rows: LongArray,
+    end_us: FloatArray,
+    cause: NDArray[np.int8],
+    after: LongArray,
+) -> Executions:
+    return Executions(
+        instruction=(rows // tiles).astype(np.int32),
+        tile=(rows % tiles).astype(np.int32),
+        turn_us=found.execution_turn_us[rows],
+        start_us=np.minimum(found.execution_start_us[rows], end_us),
+        end_us=end_us,
+        cause=np.where(after == NONE, Cause.LAUNCH, cause),
+        after=after,
+        moving_us=found.execution_moving_us[rows],
+    )
+
+
+def _loads(found: Result, links: int) -> LinkLoad:
+    """The load of links over time, without trailing empty bins."""
+    load = found.load_bytes.reshape(-1, links)
+    used = np.flatnonzero(load.any(axis=1)) if links else np.zeros(0, int)
+    load = load[: int(used[-1]) + 1 if len(used) else 0]
+    return LinkLoad(found.moved_bytes, found.bin_us, load / (found.bin_us * 1e3))
+
+
+def _run(
+    inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
+) -> Result:
+    """Runs the event loop. Errors: R512."""
+    found: Result = load("sley.model.simulation._event_loop").simulate(
+        inputs, tiles, tile_bytes, last_tile_bytes, slots
+    )
+    return found

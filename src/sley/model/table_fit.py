@@ -1,0 +1,382 @@
+"""Fit: the parameters of a topology that tables of nccl-tests can tell.
+
+The plans are those of NCCL's choice by its tuner's rows on the unfitted topology. A table can tell
+three parameters, each from one end of its sizes: the time before any data moves, which is nearly
+all of the smallest sizes' time; the rates of all links and blocks together, which determine the
+largest sizes'; and the latencies of all hops together, which matter between. `UNTOLD` says what it
+can't tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from time import monotonic
+from types import MappingProxyType
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.simulation import S712, S713, S714
+from sley.ir.cost_model import ByProtocol
+from sley.ir.sizes import size_text
+from sley.ir.tables import FloatArray
+from sley.ir.topology import Topology
+from sley.model.nccl import choice as nccl
+from sley.model.nccl.runs import NcclRuns
+from sley.model.nccl.tables import Row, Table
+from sley.model.simulation import Simulation
+from sley.tuning.arms import BLOCK_RATES
+
+UNTOLD: Mapping[str, str] = MappingProxyType(
+    {
+        "launch_us by protocol, host_launch_us": "each adds the same time to all sizes; their sum "
+        "is fitted as launch_us, and holds for calls that are launched like those of the table",
+        "rates of links, memory and blocks, one by one": "only the slowest of them shows, and "
+        "another one may be the slowest in other plans; all get the same factor",
+        "latencies by link and protocol, fence_share, wait_us": "a call's time has only their sum; "
+        "all latencies get the same factor",
+        "slices, tiles, contention": "they change few sizes, by less than NCCL's choices do",
+    }
+)
+"""Parameters that are not fitted, and why."""
+
+MOST_MISSED = 0.5
+"""Half of the sizes may be off by this share after a fit. The published tables that
+docs/measurements.md compares stay below 0.17."""
+
+_MOST_NAMED = 4
+
+SMALL_BYTES, LARGE_BYTES = 2**18, 2**24
+"""The largest size that tells the start-up, and the smallest one that tells rates."""
+
+_LATENCIES = ("nvlink_latency_us", "pcie_latency_us", "network_latency_us")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured time of a collective."""
+
+    collective: str
+    size_bytes: int
+    time_us: float
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a fit changes: the time added to every call, and the factors of all rates and of all
+    latencies."""
+
+    startup_us: float = 0.0
+    rates: float = 1.0
+    latencies: float = 1.0
+
+    def topology(self, base: Topology) -> Topology:
+        """The machine with these changes."""
+        model, links = base.model, base.links
+        changed: dict[str, object] = {n: getattr(model, n) * self.rates for n in BLOCK_RATES}
+        changed |= {n: _scaled(getattr(model, n), self.latencies) for n in _LATENCIES}
+        launch = model.launch_us
+        changed["launch_us"] = ByProtocol(
+            *(max(us + self.startup_us, 0.0) for us in (launch.ll, launch.ll128, launch.simple))
+        )
+        changed["memory_GBps"] = model.memory_GBps * max(self.rates, 1.0)
+        own = np.where(links.latency_us >= 0, links.latency_us * self.latencies, links.latency_us)
+        rate = links.GBps * self.rates
+        fitted = replace(
+            links, GBps=rate, nominal_GBps=np.maximum(rate, links.nominal_GBps), latency_us=own
+        )
+        name = f"{base.name}, fitted"
+        return replace(base, name=name, links=fitted, model=replace(model, **changed))  # type: ignore[arg-type]
+
+
+UNCHANGED = Changes()
+
+
+def _scaled(us: ByProtocol, factor: float) -> ByProtocol:
+    return ByProtocol(us.ll * factor, us.ll128 * factor, us.simple * factor)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result.
+
+    base: the topology before. changes: what was fitted. told: the names of the fitted parameters.
+    fitted, held_out: the points that were used, and all others.
+    before_us, after_us: the simulated times of these, first the fitted ones.
+    """
+
+    base: Topology
+    changes: Changes
+    told: tuple[str, ...]
+    fitted: tuple[Measured, ...]
+    held_out: tuple[Measured, ...]
+    before_us: FloatArray
+    after_us: FloatArray
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The machine as fitted, by changes of four digits: the fit knows no more."""
+        digits = {name: float(f"{value:.4g}") for name, value in asdict(self.changes).items()}
+        return Changes(**digits).topology(self.base)
+
+    @property
+    def at_limit(self) -> tuple[str, ...]:
+        """The fitted factors that end at the search's limit: the table has another shape than the
+        plans, and the topology is not to be trusted beyond its sizes."""
+        factors = {name: getattr(self.changes, name) for name in _MOST if name in self.told}
+        return tuple(n for n, f in factors.items() if abs(math.log(f)) > 0.999 * math.log(_MOST[n]))
+
+    @property
+    def beyond_nominal(self) -> str:
+        """A link that is faster than its nominal rate, in words; "" if none is. Then NCCL sends
+        less than the plans, or the machine is another one."""
+        links = self.base.links
+        rate = links.GBps * self.changes.rates
+        above = rate / links.nominal_GBps
+        link = int(above.argmax())
+        if above[link] <= 1.001:
+            return ""
+        label = self.base.link_label(link)
+        return f"{label} at {rate[link]:.4g} GB/s of {links.nominal_GBps[link]:.4g}"
+
+    def errors(self, *, before: bool = False) -> FloatArray:
+        """float64: relative errors of the points' times, in their order."""
+        measured = np.array([point.time_us for point in (*self.fitted, *self.held_out)])
+        return np.asarray((self.before_us if before else self.after_us) / measured - 1)
+
+    def check(self, file: str) -> None:
+        """Refuses a fit that misses half of the table's times by more than MOST_MISSED: its numbers
+        describe another machine. Errors: S713."""
+        errors = self.errors()
+        factors = np.exp(np.abs(np.log1p(errors)))
+        missed = float(np.median(factors)) - 1
+        if missed <= MOST_MISSED:
+            return
+        points = (*self.fitted, *self.held_out)
+        worst = sorted(range(len(points)), key=lambda k: -factors[k])[:_MOST_NAMED]
+        named = "; ".join(
+            f"{points[k].collective} of {size_text(points[k].size_bytes)}: "
+            f"{points[k].time_us:.4g} us measured, {self.after_us[k]:.4g} simulated"
+            for k in sorted(worst, key=lambda k: points[k].size_bytes)
+        )
+        raise S713.error(
+            at=Place(file),
+            expected=f"times of {self.base.name}, which a fit meets within a factor of "
+            f"{1 + MOST_MISSED:g} at half of the sizes",
+            found=f"a factor of {1 + missed:.3g} after the fit; {named}",
+            remedy="Nothing is written. Is this the machine? Name the one that was measured with "
+            "--topology. If it is, then NCCL ran otherwise there, for example without the fast "
+            "network: measure again.",
+        )
+
+    def stated(self, *, before: bool = False) -> tuple[float, float] | None:
+        """Median and 90th percentile of the held-out points' errors without signs; None without
+        any."""
+        held = np.abs(self.errors(before=before)[len(self.fitted) :])
+        return (float(np.median(held)), float(np.quantile(held, 0.9))) if len(held) else None
+
+
+def measured_of(
+    tables: Sequence[Table], base: Topology, collective: str | None, *, in_place: bool, file: str
+) -> list[Measured]:
+    """The points of tables. collective: of tables that don't name their test. Errors: S712,
+    S713."""
+    points: dict[tuple[str, int], Measured] = {}
+    for table in tables:
+        name = _collective_of(table, base, collective, file)
+        if table.ranks is not None and table.ranks != base.ranks:
+            raise S713.error(
+                at=Place(file, table.line),
+                expected=f"{table.ranks} ranks, those of the table",
+                found=f"{base.name} with {base.ranks}",
+            )
+        _check_bandwidths(table, name, base, file)
+        for row in table.rows:
+            if row.wrong_in_place and name != "alltoall":
+                expected, found = "no wrong results", "wrong ones in place"
+                raise S712.error(at=Place(file, row.line), expected=expected, found=found)
+            time = row.time_us(in_place=in_place)
+            assert time is not None  # a row has a time
+            points[name, row.size_bytes] = Measured(name, row.size_bytes, time)
+    return list(points.values())
+
+
+def _collective_of(table: Table, base: Topology, collective: str | None, file: str) -> str:
+    """The collective of a table. Errors: S713."""
+    at = Place(file, table.line)
+    known = ", ".join(NcclRuns.COLLECTIVES)
+    told = table.test or (None if table.rooted else _inferred(table.rows, base.ranks))
+    if told not in (None, *NcclRuns.COLLECTIVES) or (told is None and table.rooted):
+        raise S713.error(
+            at=at,
+            expected=f"a table of {known}",
+            found=f"one of {told or 'a collective with a root, such as broadcast'}",
+            remedy="A topology is fitted to the times of these collectives only: give a table of "
+            "one of them from the same machine.",
+        )
+    if collective and told and collective != told:
+        raise S713.error(
+            at=at,
+            expected=f"--collective {told}, which the table shows",
+            found=f"--collective {collective}",
+            remedy="Leave --collective out.",
+        )
+    if not (told or collective):
+        raise S713.error(
+            at=at,
+            expected=f"a table of {known}",
+            found="one that doesn't name its test",
+            remedy="Name its collective with --collective.",
+        )
+    return told or collective or ""
+
+
+def _check_bandwidths(table: Table, name: str, base: Topology, file: str) -> None:
+    """Refuses a table in which the ratio of the two bandwidths is that of another number of ranks:
+    2 (n - 1) / n for an AllReduce, (n - 1) / n for the others. Errors: S713."""
+    row = max(table.rows, key=lambda one: one.time_us(in_place=False) or 0.0)
+    time, ratio = row.time_us(in_place=False) or 0.0, _ratio(row)
+    share = (base.ranks - 1) / base.ranks
+    factor = 2 if name == "allreduce" else 1
+    # The table rounds bandwidths to 0.01 GB/s, and times to 0.1 us or more digits.
+    rounding = ratio * (0.006 / max(row.busbw_GBps, 1e-9) + 0.06 / max(time, 1e-9)) + 0.002
+    if not ratio or abs(ratio - factor * share) <= rounding:
+        return
+    missing = 1 - ratio / factor
+    shown = f", as on {round(1 / missing)} ranks" if 0 < missing <= 0.5 else ""
+    raise S713.error(
+        at=Place(file, row.line),
+        expected=f"a table of {base.ranks} ranks, those of {base.name}: busbw is "
+        f"{factor * share:.3f} times algbw",
+        found=f"{ratio:.3f} times{shown}",
+        remedy="Name the machine that was measured with --topology, or the table's collective.",
+    )
+
+
+def _ratio(row: Row) -> float:
+    """The ratio of a row's bus bandwidth to its size over time; 0 without a time."""
+    time = row.time_us(in_place=False)
+    return row.busbw_GBps * time * 1e3 / row.size_bytes if time else 0.0
+
+
+def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
+    """AllReduce, if the ratio of bus bandwidth to size over time is its own. The others' ratios
+    are alike."""
+    ratio = _ratio(rows[-1])
+    return "allreduce" if ranks > 2 and abs(ratio - 2 * (ranks - 1) / ranks) < 0.05 else None
+
+
+class Predictor:
+    """Simulates points on topologies that differ from `base` only in numbers. searched: as in
+    `fit`."""
+
+    def __init__(self, base: Topology, searched: Topology | None = None) -> None:
+        self.base = base
+        self._runs = {name: NcclRuns(name, base, searched) for name in NcclRuns.COLLECTIVES}
+
+    def choice(self, point: Measured) -> nccl.Choice:
+        """What NCCL runs by its tuner's rows."""
+        return self._runs[point.collective].choice(point.size_bytes)
+
+    def __call__(self, point: Measured, changes: Changes = UNCHANGED) -> Simulation:
+        """A simulation of NCCL's choice. Errors: D932 for machines that its plan can't run on."""
+        return self._runs[point.collective](point.size_bytes, changes.topology(self.base))
+
+
+def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
+    """Three points of each collective: the smallest, the largest, and the nearest to their
+    geometric mean."""
+    chosen: list[Measured] = []
+    for name in dict.fromkeys(point.collective for point in points):
+        own = sorted((p for p in points if p.collective == name), key=lambda p: p.size_bytes)
+        mean = math.sqrt(own[0].size_bytes * own[-1].size_bytes)
+        middle = min(own, key=lambda p: abs(math.log(p.size_bytes / mean)))
+        chosen += dict.fromkeys((own[0], middle, own[-1]))
+    return chosen
+
+
+def require_scipy() -> None:
+    """Raises S714 without SciPy."""
+    try:
+        import scipy.optimize  # noqa: F401
+    except ImportError as error:
+        raise S714.error(expected="SciPy", found=str(error)) from error
+
+
+def fit(
+    base: Topology,
+    points: Sequence[Measured],
+    used: Sequence[Measured],
+    searched: Topology | None = None,
+    *,
+    report_round: Callable[[float], None] = lambda seconds: None,
+) -> Fit:
+    """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
+
+    searched: the machines as NCCL searches them, if `base` counts several network cards as one.
+    report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
+        follow. Errors: S713, S714, D932.
+    """
+    require_scipy()
+    from scipy.optimize import least_squares
+
+    sizes = sorted(point.size_bytes for point in used)
+    told = [
+        name
+        for name, can in (
+            ("startup_us", bool(sizes) and sizes[0] <= SMALL_BYTES),
+            ("rates", bool(sizes) and sizes[-1] >= LARGE_BYTES),
+            ("latencies", len(set(sizes)) > 2),
+        )
+        if can
+    ]
+    if not told:
+        expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
+        raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
+    predictor = Predictor(base, searched)
+    first = [predictor(point).time_us for point in used]  # compiles the plans, too
+    start = monotonic()
+    for point in used:
+        predictor(point)
+    report_round(monotonic() - start)
+    measured = np.log([point.time_us for point in used])
+    launch = base.model.launch_us
+    least_us = -min(launch.ll, launch.ll128, launch.simple)
+
+    def changes_of(x: FloatArray) -> Changes:
+        values = dict(zip(told, x.tolist(), strict=True))
+        logs = {name: math.exp(values.get(name, 0.0)) for name in _MOST}
+        return Changes(values.get("startup_us", 0.0) * _UNIT_US, **logs)
+
+    def residuals(x: FloatArray) -> FloatArray:
+        changes = changes_of(x)
+        return np.log([predictor(point, changes).time_us for point in used]) - measured
+
+    limits = {name: (-math.log(most), math.log(most)) for name, most in _MOST.items()}
+    limits["startup_us"] = (least_us / _UNIT_US - 1e-9, 1e6)
+    found = least_squares(
+        residuals,
+        np.zeros(len(told)),
+        bounds=tuple(np.transpose([limits[name] for name in told])),
+        diff_step=0.01,
+        max_nfev=12,
+        xtol=1e-4,
+    )
+    changes = changes_of(found.x)
+    held = tuple(point for point in points if point not in used)
+    before = np.array([*first, *(predictor(p).time_us for p in held)])
+    after = np.array([predictor(p, changes).time_us for p in (*used, *held)])
+    return Fit(base, changes, tuple(told), tuple(used), held, before, after)
+
+
+ROUNDS = 40
+"""About how many rounds a fit takes."""
+
+_UNIT_US = 30.0
+"""The unit of the start-up in the search, so that all its variables are of one size."""
+
+_MOST = MappingProxyType({"rates": 20.0, "latencies": 4.0})
+"""The largest factors, and the inverse of the smallest."""

@@ -1,0 +1,93 @@
+"""NCCL plug-in: a policy as a tuner plug-in in C, for NCCL and RCCL.
+
+`nccl_plugin.c.in` is the text without the table of ranges; it states the interfaces' sources.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+
+from sley.errors import reason_of
+from sley.errors.policy import D906
+from sley.formats import check_folder, write_file
+from sley.tuning.policy.exports.export import Export, tile_remarks, title
+from sley.tuning.policy.exports.nccl_csv import NO_END
+from sley.tuning.policy.nccl_names import COLLECTIVES, NcclRange, nccl_ranges
+from sley.tuning.policy.policy import Policy
+
+FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wpedantic")
+"""The flags with which the plug-in is compiled."""
+
+_COMPILERS = ("cc", "gcc", "clang")
+_LOG_LINES = 20
+
+
+def nccl_plugin(policy: Policy) -> Export:
+    """The C text of the plug-in. Errors: D905 if NCCL has none of the policy's algorithms."""
+    ranges, remarks = nccl_ranges(policy, "NCCL")
+    template = (resources.files(__package__) / "nccl_plugin.c.in").read_text("utf-8")
+    values = {
+        "TITLE": title(policy),
+        "VERSION": version("sley"),
+        "NODES": str(policy.machine.nodes),
+        "RANKS": str(policy.machine.ranks),
+        "RANGES": "\n".join(map(_row, ranges)),
+    }
+    for word, value in values.items():
+        template = template.replace(f"@{word}@", value)
+    return Export(template, (*remarks, *tile_remarks(ranges, "interfaces before v6 have")))
+
+
+def build_plugin(text: str, path: str | os.PathLike[str]) -> None:
+    """Compiles the text of a plug-in to a shared library, with $CC or the system's C compiler.
+    After an error an existing file is unchanged. Errors: D906, F461."""
+    check_folder(path)
+    compiler = _compiler()
+    with tempfile.TemporaryDirectory(prefix="sley-") as folder:
+        source, library = Path(folder, "nccl_plugin.c"), Path(folder, "plugin.so")
+        source.write_text(text, "utf-8")
+        command = [*compiler, *FLAGS, "-o", str(library), str(source)]
+        expected = f"a C compiler that accepts {' '.join(FLAGS)}"
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except OSError as problem:
+            raise D906.error(expected=expected, found=reason_of(problem)) from problem
+        if done.returncode:
+            raise D906.error(
+                expected=expected,
+                found=f"{compiler[0]} ended with {done.returncode}",
+                notes=done.stderr.splitlines()[:_LOG_LINES],
+            )
+        write_file(path, library.read_bytes())
+
+
+def _compiler() -> list[str]:
+    """The C compiler with its own arguments. Errors: D906."""
+    text = os.environ.get("CC", "")
+    try:
+        given = shlex.split(text)
+    except ValueError as problem:
+        expected, found = "a compiler with its arguments in CC", f"{text!r}: {problem}"
+        raise D906.error(expected=expected, found=found) from problem
+    for command in [given] if given else [[name] for name in _COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    names = given[0] if given else ", ".join(_COMPILERS)
+    raise D906.error(expected=f"one of {names} on the PATH", found="none of them")
+
+
+def _row(one: NcclRange) -> str:
+    """The range as an element of the table."""
+    c = one.choice
+    begin, end = one.range.begin_bytes, one.range.end_bytes
+    sizes = f"UINT64_C({begin}), UINT64_C({NO_END if end is None else end})"
+    numbers = f"{c.algorithm_number}, {c.protocol_number}, {c.channels}, {round(1 / c.tile)}"
+    comment = f"/* {one.collective}: {c.algorithm}, {c.protocol} */"
+    return f"    {{{COLLECTIVES[one.collective]}, {sizes}, {numbers}}}, {comment}"

@@ -1,0 +1,248 @@
+"""Compiled plans on disk: equal plans, no partial files, and none of another user."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley.communicator.selection import plan_cache
+from sley.communicator.selection.kinds import Request
+from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.rules import Selection, ladder
+from sley.errors.disk_cache import folder as cache_folder
+from sley.formats.plan_bytes import decode, digest, encode
+from sley.ir.plan import Plan
+from sley.ir.tables import Edges, Table
+from support.call_cases import hosts_of, requests
+from support.examples import examples
+from support.random_programs import RandomProgram, random_programs
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "plans"
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two values are equal, column by column."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == two.dtype and np.array_equal(one, two)
+    if isinstance(one, (Table, Edges)) or not hasattr(one, "__dataclass_fields__"):
+        return bool(one == two)
+    return all(same(getattr(one, f.name), getattr(two, f.name)) for f in fields(one))
+
+
+@given(
+    random=random_programs(directives=False),
+    options=st.sampled_from([{}, {"schedule": "hpds", "allocate": "state"}]),
+)
+@examples(16)
+def test_a_plan_comes_back_from_its_bytes(random: RandomProgram, options: dict[str, Any]) -> None:
+    plan = sley.compile(random.program, **options, verify=False)
+    again = decode(encode(plan))
+    assert same(plan, again)
+    assert encode(again) == encode(plan)
+    assert digest(again) == digest(plan)
+
+
+def a_plan(**options: Any) -> Plan:
+    return sley.compile(sley.algorithms.all_pairs_allreduce(4, in_place=True), **options)
+
+
+def test_digests_tell_plans_apart_by_what_they_do() -> None:
+    plan = a_plan()
+    assert digest(plan) == digest(replace(plan, name="another name"))
+    t = plan.instructions
+    moved = replace(t, src_index=np.where(np.arange(len(t)) == 3, 1, t.src_index))
+    others = [
+        a_plan(protocol="Direct"),
+        a_plan(slots=4),
+        replace(plan, instructions=moved),
+        replace(plan, waits=Edges.empty(len(t))),
+        sley.compile(sley.algorithms.all_pairs_allreduce(4)),
+    ]
+    digests = {digest(p) for p in (plan, *others)}
+    assert len(digests) == len(others) + 1
+
+
+def test_the_bytes_of_a_plan_say_whether_its_counts_vary() -> None:
+    def pairs(p: sley.lang.ChunkProgram) -> None:
+        rank = np.arange(2)
+        p.chunk(rank, "in", rank).copy(rank, "out", rank)
+        p.chunk(rank, "in", 1 - rank).copy(1 - rank, "out", rank)
+
+    makes = [sley.AllToAll(2), sley.AllToAllV(2), sley.AllToAllV(2, max_count=10)]
+    plans = [sley.compile(sley.trace(make, pairs, name="pairs")) for make in makes]
+    for plan in plans:
+        assert same(decode(encode(plan)), plan)
+        assert decode(encode(plan)).collective == plan.collective
+    assert len(set(map(digest, plans))) == len(plans)
+    # Plans of equal counts keep the bytes that earlier versions wrote.
+    assert b'"collective": ["alltoall", 2, 1, false, -1]' in encode(plans[0])
+
+
+@pytest.mark.parametrize("change", ["cut", "longer", "head", "empty", "pickle"])
+def test_bytes_of_something_else_are_no_plan(change: str) -> None:
+    data = encode(a_plan())
+    wrong = {
+        "cut": data[:-8],
+        "longer": data + bytes(8),
+        "head": data.replace(b'"collective"', b'"collectivf"'),
+        "empty": b"",
+        "pickle": b"\x80\x04N.",
+    }
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        decode(wrong[change])
+
+
+def test_plans_for_a_topology_have_no_bytes() -> None:
+    topology = sley.Topology.cluster(2, 2)
+    plan = sley.compile(sley.algorithms.all_pairs_allreduce(4), topology=topology)
+    with pytest.raises(ValueError, match="topology"):
+        encode(plan)
+
+
+def a_selection(rung: int = -1) -> Selection:
+    return ladder("all_reduce", hosts_of(4), in_place=True)[rung]
+
+
+class Builder:
+    """Builds a plan, and counts."""
+
+    def __init__(self) -> None:
+        self.built = 0
+
+    def __call__(self) -> Plan:
+        self.built += 1
+        return a_plan()
+
+
+def test_the_second_time_nothing_is_built(folder: Path) -> None:
+    builder = Builder()
+    plan, was_there = plan_cache.cached_plan(a_selection(), 4, builder)
+    again, is_there = plan_cache.cached_plan(a_selection(), 4, builder)
+    assert (was_there, is_there, builder.built) == (False, True, 1)
+    assert same(plan, again)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_the_key_of_a_plan_has_every_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder, selection = Builder(), a_selection()
+    plan_cache.cached_plan(selection, 4, builder)
+    plan_cache.cached_plan(a_selection(0), 4, builder)
+    plan_cache.cached_plan(
+        replace(selection, options=replace(selection.options, instances=2)), 4, builder
+    )
+    plan_cache.cached_plan(replace(selection, arguments=selection.arguments[:-1]), 4, builder)
+    plan_cache.cached_plan(selection, 5, builder)
+    monkeypatch.setattr(plan_cache, "_makers", lambda: "another version")
+    plan_cache.cached_plan(selection, 4, builder)
+    assert builder.built == 6
+    plan_cache.cached_plan(replace(selection, reason="in other words", begin_bytes=7), 4, builder)
+    assert builder.built == 6, "for which sizes it is and why makes no other plan"
+
+
+@pytest.mark.parametrize("content", [b"", b"foreign", None])
+def test_a_file_that_was_changed_is_made_anew(folder: Path, content: bytes | None) -> None:
+    builder = Builder()
+    plan_cache.cached_plan(a_selection(), 4, builder)
+    (file,) = folder.iterdir()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(bytes(data) if content is None else content)
+    assert plan_cache.cached_plan(a_selection(), 4, builder)[1] is False
+    assert plan_cache.cached_plan(a_selection(), 4, builder)[1] is True
+    assert builder.built == 2
+
+
+def test_a_sound_file_that_holds_no_plan_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = Builder()
+    with monkeypatch.context() as patched:
+        patched.setattr(plan_cache, "encode", lambda plan: b"no plan")
+        plan_cache.cached_plan(a_selection(), 4, builder)
+    plan, was_there = plan_cache.cached_plan(a_selection(), 4, builder)
+    assert same(plan, a_plan())
+    assert (was_there, builder.built) == (False, 2)
+
+
+@given(request=requests(6))
+@examples(10)
+def test_plans_from_disk_are_those_that_were_compiled(request: Request) -> None:
+    call = (request.kind, request.size_bytes)
+    where = {"in_place": request.in_place, "root": request.root}
+    without = Plans(request.hosts, cache=False).find(*call, **where)
+    Plans(request.hosts).find(*call, **where)
+    found = Plans(request.hosts).find(*call, **where)
+    assert (without.origin, found.origin) == ("compiled", "disk")
+    assert found.digest == without.digest
+    assert same(found.plan, without.plan)
+
+
+def test_the_folder_is_made_for_nobody_else(folder: Path) -> None:
+    old = os.umask(0)
+    try:
+        plan_cache.cached_plan(a_selection(), 4, Builder())
+    finally:
+        os.umask(old)
+    assert folder.stat().st_mode & 0o077 == 0
+    assert folder.parent.stat().st_mode & 0o077 == 0
+    assert plan_cache.refusal() is None
+
+
+@pytest.mark.parametrize("which", ["plans", "cache"])
+@pytest.mark.parametrize(("mode", "words"), [(0o777, "all users"), (0o770, "its group")])
+def test_a_folder_that_others_can_write_to_is_not_used(
+    folder: Path, which: str, mode: int, words: str
+) -> None:
+    folder.mkdir(parents=True)
+    (folder if which == "plans" else folder.parent).chmod(mode)
+    refused = plan_cache.refusal()
+    assert refused is not None
+    assert refused.code == "N655"
+    assert words in refused.found
+    plans = Plans(hosts_of(4))
+    assert [problem.code for problem in plans.problems] == ["N655"]
+    assert plans.find("all_reduce", 8).origin == "compiled"
+    assert Plans(hosts_of(4)).find("all_reduce", 8).origin == "compiled"
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_of_somebody_else_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(parents=True)
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    refused = plan_cache.refusal()
+    assert (refused is None) == (owner == 0), "the system's administrator is trusted"
+    os.chown(folder, 4321, -1) if owner == 0 else None
+    refused = plan_cache.refusal()
+    assert refused is not None
+    assert "belongs to user" in refused.found
+
+
+def test_a_sticky_folder_around_it_is_as_good_as_own(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    folder.parent.chmod(0o1777)
+    assert plan_cache.refusal() is None
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEY_CACHE_DIR", os.devnull)
+    plans = Plans(hosts_of(3))
+    assert plans.problems == ()
+    assert plans.find("all_gather", 100).origin == "compiled"
+
+
+def test_the_folder_is_beside_that_of_kernels(folder: Path) -> None:
+    assert cache_folder("plans") == folder
+    assert cache_folder() == folder.parent / "kernels"

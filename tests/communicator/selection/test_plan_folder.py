@@ -1,0 +1,251 @@
+"""A folder of user plans: matching plans are used; invalid ones are reported and affect no
+others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sley
+from sley.communicator.selection.kinds import Request
+from sley.communicator.selection.plans import Plans
+from sley.ir.words import Protocol
+from support.call_cases import hosts_of
+from support.schedule_files import taccl_schedule
+
+PROGRAM = """\
+import sley
+
+
+@sley.program(sley.AllReduce({ranks}, {ranks}, in_place=True))
+def own_ring(p):
+    for index in range({ranks}):
+        c = p.chunk((index + 1) % {ranks}, "in", index)
+        for step in range(1, {ranks}):
+            c = p.chunk((index + 1 + step) % {ranks}, "in", index).reduce(c)
+        for step in range(1, {ranks}):
+            c = c.copy((index + step) % {ranks}, "in", index)
+"""
+TEXT = """\
+ResCCLAlgo(nRanks={ranks}, AlgoName="own-text", OpType="Allgather"):
+    for r in range(nRanks):
+        for step in range(nRanks - 1):
+            transfer(r, (r + 1) % nRanks, step, (r - step) % nRanks, recv)
+"""
+
+
+def plans(folder: Path) -> Plans:
+    return Plans(hosts_of(4), slots=8, channels=8, plan_dir=folder, cache=False)
+
+
+def name(found: Plans, kind: str, size: int = 1000, **options: Any) -> str:
+    return found.find(kind, size, **options).plan.name
+
+
+def codes(found: Plans) -> list[str]:
+    return [problem.code for problem in found.problems]
+
+
+def test_programs_texts_and_xml_are_registered(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    (tmp_path / "gather.resccl").write_text(TEXT.format(ranks=4))
+    scatter = sley.compile(sley.algorithms.ring_reducescatter(4, in_place=True), per_chunk=True)
+    sley.save(scatter, tmp_path / "scatter.xml", min_bytes=512, max_bytes=4096)
+    (tmp_path / "notes.txt").write_text("nothing to see")
+    (tmp_path / "_module.py").write_text("this is no Python")
+    found = plans(tmp_path)
+    assert found.problems == ()
+    assert name(found, "all_reduce", in_place=True) == "own-ring"
+    assert name(found, "all_reduce") == "one-step-allreduce"
+    assert name(found, "all_gather") == name(found, "all_gather", in_place=True) == "own-text"
+    for size, own in ((511, False), (512, True), (4096, True), (4097, False)):
+        is_own = name(found, "reduce_scatter", size, in_place=True) == "ring-reducescatter"
+        assert is_own == own
+
+
+def test_a_file_is_what_its_content_is(tmp_path: Path) -> None:
+    (tmp_path / "gather.txt").write_text(TEXT.format(ranks=4))
+    scatter = sley.compile(sley.algorithms.ring_reducescatter(4, in_place=True), per_chunk=True)
+    sley.save(scatter, tmp_path / "scatter.xml")
+    (tmp_path / "scatter.xml").rename(tmp_path / "scatter.json")
+    pairs = [(src, dst) for src in range(4) for dst in range(4) if src != dst]
+    sends = [[dst * 4 + src, src, dst, 0, 0] for src, dst in pairs]
+    (tmp_path / "steps.sccl.json").write_text(taccl_schedule("Alltoall(n=4)", 4, [sends]))
+    (tmp_path / "shapes.txt").write_text("import shapes\n\nraise OSError('it runs')\n")
+    (tmp_path / "machine.toml").write_text("gpus = 8\n")
+    found = plans(tmp_path)
+    assert found.problems == ()
+    assert name(found, "all_gather") == name(found, "all_gather", in_place=True) == "own-text"
+    assert name(found, "reduce_scatter", in_place=True) == "ring-reducescatter"
+    assert name(found, "all_to_all") == "steps.sccl"
+    (tmp_path / "empty").mkdir()
+    made = plans(tmp_path / "empty")
+    assert len(made.register(tmp_path / "steps.sccl.json")) == 1
+    for file, code in (("machine.toml", "F550"), ("missing.txt", "N654")):
+        with pytest.raises(sley.SleyError) as caught:
+            made.register(tmp_path / file)
+        assert caught.value.code == code
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(f"import msccl\n{PROGRAM.format(ranks=4)}")
+    (tmp_path / "machine.xml").write_text("<system version='1'></system>")
+    (tmp_path / "damaged.xml").write_text("<alg")
+    found = plans(tmp_path)
+    assert codes(found) == ["F401", "F550", "F550"]
+    assert found.problems[1].found == "a topology in NCCL's XML"
+    assert found.problems[2].remedy == f"Use it with: sley msccl {tmp_path / 'ring.py'}"
+
+
+def test_the_table_gives_sizes_and_options(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    (tmp_path / "gather.resccl").write_text(TEXT.format(ranks=4))
+    (tmp_path / "plans.toml").write_text(
+        '["ring.py"]\nmin_bytes = "1K"\nmax_bytes = 2048\n'
+        'options = { protocol = "direct", instances = 2 }\n'
+        '["gather.resccl"]\nin_place = true\n'
+    )
+    found = plans(tmp_path)
+    assert found.problems == ()
+    sizes = (1023, 1024, 2048, 2049)
+    names = [name(found, "all_reduce", size, in_place=True) == "own-ring" for size in sizes]
+    assert names == [False, True, True, False]
+    plan = found.find("all_reduce", 1024, in_place=True).plan
+    assert plan.protocol is Protocol.DIRECT
+    assert plan.channels == 2
+    assert name(found, "all_gather", in_place=True) == "own-text"
+    assert name(found, "all_gather") != "own-text"
+
+
+def test_a_bad_file_does_not_disable_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("raise RuntimeError('not today')")
+    (tmp_path / "b.xml").write_text("<algo")
+    (tmp_path / "c.resccl").write_text("what is this")
+    (tmp_path / "d.py").write_text(PROGRAM.format(ranks=4).replace("(index + step)", "(index)"))
+    (tmp_path / "e.py").write_text("x = 1")
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    found = plans(tmp_path)
+    assert name(found, "all_reduce", in_place=True) == "own-ring"
+    files = [Path(problem.places[0].file).name for problem in found.problems]
+    assert sorted(set(files)) == ["a.py", "b.xml", "c.resccl", "d.py", "e.py"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        ("SystemExit(3)", "L131", "sys.exit(3)"),
+        ("type('Own', (BaseException,), {})('why')", "L114", "Own: why"),
+        ("type('Mute', (Exception,), {'__str__': lambda error: 1 / 0})()", "L114", "Mute"),
+    ],
+)
+def test_whatever_a_file_raises_is_reported(
+    tmp_path: Path, error: str, code: str, words: str
+) -> None:
+    (tmp_path / "a.py").write_text(f"raise {error}")
+    (problem,) = plans(tmp_path).problems
+    assert (problem.code, problem.found) == (code, words)
+    assert problem.places[0].line == 1
+
+
+def test_ctrl_c_while_a_file_runs_is_not_a_problem_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        plans(tmp_path)
+
+
+def test_plans_for_other_groups_are_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "eight.py").write_text(PROGRAM.format(ranks=8))
+    found = plans(tmp_path)
+    assert found.problems == ()
+    lines = found.considered(Request("all_reduce", hosts_of(4), 10, True))
+    assert "not eight.py: it is for allreduce(8 ranks, 8 chunks, in place)" in lines
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ('["ring.py"]\nmin_byte = 1', "Did you mean min_bytes"),
+        ('["rings.py"]\nmin_bytes = 1', "Did you mean ring.py"),
+        ('["ring.py"]\nmin_bytes = "many"', "min_bytes = 'many'"),
+        ('["ring.py"]\nmin_bytes = 2\nmax_bytes = 1', "max_bytes=1"),
+        ('["ring.py"]\nin_place = 1', "in_place = 1"),
+        ('["ring.py"]\nroot = "0"', "root = '0'"),
+        ('["ring.py"]\noptions = 3', "a table with protocol"),
+        ('["ring.py"]\noptions = { protocoll = "Direct" }', "Did you mean protocol"),
+        ('"ring.py" = 3', "a table with min_bytes"),
+        ("ring.py\n", "plans.toml:1:8"),
+        ("a." * 16000 + "a = 1", "keys of up to 32 parts"),
+        ("\xff", "a text file in UTF-8"),
+    ],
+)
+def test_mistakes_in_the_table_are_named(tmp_path: Path, table: str, text: str) -> None:
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    (tmp_path / "plans.toml").write_bytes(table.encode("latin-1"))
+    found = plans(tmp_path)
+    assert codes(found) in (["N653"], ["N656"])
+    assert text in str(found.problems[0])
+    assert name(found, "all_gather") == "all-pairs-allgather"
+
+
+def test_without_a_readable_table_no_file_is_used(tmp_path: Path) -> None:
+    """It may say that a plan is for some sizes alone."""
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    (tmp_path / "plans.toml").write_text('["ring.py"]\nmin_bytes = "1M"')
+    assert name(plans(tmp_path), "all_reduce", 1 << 20, in_place=True) == "own-ring"
+    for broken in (
+        '["ring.py]\nmin_bytes = "1M"',
+        '["rings.py"]\nmin_bytes = "1M"',
+        "a=" + "[" * 9999,
+    ):
+        (tmp_path / "plans.toml").write_text(broken)
+        found = plans(tmp_path)
+        assert codes(found) == ["N653"]
+        assert "Correct plans.toml" in str(found.problems[0])
+        assert name(found, "all_reduce", 1 << 20, in_place=True) != "own-ring"
+    (tmp_path / "plans.toml").unlink()
+    (tmp_path / "plans.toml").symlink_to(tmp_path / "elsewhere.toml")
+    assert codes(plans(tmp_path)) == ["N653"]
+
+
+def test_options_are_those_of_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    (tmp_path / "plans.toml").write_text('["ring.py"]\noptions = { protocol = "Simpel" }')
+    assert codes(plans(tmp_path)) == ["C304"]
+
+
+def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "nowhere", tmp_path / "file"):
+        found = plans(folder)
+        assert codes(found) == ["N653"]
+        assert name(found, "all_reduce") == "one-step-allreduce"
+
+
+@pytest.mark.parametrize("folder", ["", "\0", b"plans", 5], ids=repr)
+def test_a_path_that_names_no_folder_is_reported(
+    folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    monkeypatch.chdir(tmp_path)
+    found = plans(folder)
+    assert codes(found) == ["N653"]
+    assert name(found, "all_reduce", in_place=True) != "own-ring"
+
+
+def test_registered_plans_come_before_those_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "b.py").write_text(PROGRAM.format(ranks=4).replace("own_ring", "second"))
+    (tmp_path / "a.py").write_text(PROGRAM.format(ranks=4).replace("own_ring", "first"))
+    found = plans(tmp_path)
+    assert name(found, "all_reduce", in_place=True) == "first"
+    found.register(sley.algorithms.ring_allreduce(4, in_place=True))
+    assert name(found, "all_reduce", in_place=True) == "ring-allreduce"
+
+
+def test_a_file_of_a_users_program_is_registered(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    found = Plans(hosts_of(4), cache=False)
+    assert found.register(tmp_path / "ring.py", max_bytes="1K") == [
+        "ring.py, allreduce(4 ranks, 4 chunks, in place), 0 to 1K"
+    ]

@@ -1,0 +1,187 @@
+"""A policy among the plans of a communicator: for its sizes, under user plans, and refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley.algorithms import CATALOG
+from sley.communicator.selection.kinds import BARRIER, CALLS, Request
+from sley.communicator.selection.machine import machine_here
+from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.rules import ladder
+from sley.compiler import Options
+from sley.errors import SleyError
+from sley.ir.words import Protocol
+from sley.tuning.policy import Decision, Measured, Policy, Range
+from support.call_cases import hosts_of
+from support.policies import RING, policy_of
+
+HOSTS = hosts_of(4)
+
+
+def plans(policy: Policy, **options: object) -> Plans:
+    return Plans(HOSTS, cache=False, policy=policy, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_policy_chooses_within_its_sizes(in_place: bool) -> None:
+    made = plans(policy_of(4, sizes=(1000, 5000)))
+    for size_bytes in (999, 1000, 5000, 5001, 1 << 20):
+        found = made.find("all_reduce", size_bytes, in_place=in_place)
+        default = made.library("all_reduce", size_bytes, in_place=in_place)
+        assert default.range is None
+        if 1000 <= size_bytes <= 5000:
+            assert found.plan.name == "ring-allreduce"
+            assert found.plan.collective.in_place is in_place
+            assert (found.selection.begin_bytes, found.selection.end_bytes) == (1000, 5000)
+        else:
+            assert found.range is None
+            assert found.digest == default.digest
+
+
+TUNED = [
+    (kind, name)
+    for kind, row in CALLS.items()
+    if kind != BARRIER and not row.roles and not row.varies
+    for name, algorithm in CATALOG.items()
+    if algorithm.collective == row.name
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), TUNED, ids=[name for _, name in TUNED])
+def test_every_algorithm_of_the_library_can_be_chosen(kind: str, name: str) -> None:
+    made = plans(policy_of(4, collective=CALLS[kind].name, decision=Decision(name)))
+    found = made.find(kind, 4096, in_place=True)
+    if not made.problems:  # some need another number of ranks or nodes
+        assert found.plan.name == name
+    assert {problem.code for problem in made.problems} <= {"D904"}
+
+
+def test_other_calls_keep_the_default() -> None:
+    made = plans(policy_of(4))
+    assert made.find("all_reduce", 0, in_place=True).range is None, "nothing to tune"
+    assert made.find("barrier", 1, in_place=True).range is None
+    assert made.find("all_gather", 1 << 20).range is None
+    rooted = Decision("flat-broadcast")
+    assert (
+        plans(policy_of(4, collective="broadcast", decision=rooted))
+        .find("broadcast", 4096, in_place=True)
+        .range
+        is None
+    )
+    one = Plans(hosts_of(1), cache=False, policy=policy_of(1))
+    assert one.find("all_reduce", 4096).plan.name == "local-copy"
+    assert not one.problems
+
+
+@pytest.mark.parametrize("order", ["first", "later"])
+def test_a_user_plan_takes_precedence(order: str) -> None:
+    made = plans(policy_of(4))
+    if order == "later":
+        assert made.find("all_reduce", 2048, in_place=True).range is not None
+    tree = sley.algorithms.double_binary_tree_allreduce(4, in_place=True)
+    made.register(tree, min_bytes=2000, max_bytes=3000)
+    names = [made.find("all_reduce", n, in_place=True).plan.name for n in (1999, 2048, 3001)]
+    assert names == ["ring-allreduce", tree.name, "ring-allreduce"]
+    assert made.find("all_reduce", 2048).plan.name == "ring-allreduce", "out of place"
+
+
+def test_the_choice_and_its_reason_are_in_words() -> None:
+    made = plans(policy_of(4, measured=[Measured(4096, 10.0, 15.0)]))
+    lines = made.considered(Request("all_reduce", HOSTS, 4096, in_place=True))
+    assert lines[0].startswith("all_reduce of 4K on 4 ranks: ring-allreduce (Simple, compiled), ")
+    assert lines[0].endswith(
+        "the tuner's policy (agent ucb), measured 1.50 times as fast as the default"
+    )
+    assert "not one-step-allreduce: the tuner's policy takes precedence" in lines
+
+
+@pytest.mark.parametrize(
+    ("ranks", "collective", "decision", "found"),
+    [
+        (4, "allreduce", Decision("ring-allreduce", Options(instances=24)), "N652: "),
+        (3, "allgather", Decision("recursive-doubling-allgather"), "L"),
+    ],
+)
+def test_a_plan_that_cannot_run_is_a_problem_and_the_default_runs(
+    ranks: int, collective: str, decision: Decision, found: str
+) -> None:
+    policy, hosts = policy_of(ranks, collective=collective, decision=decision), hosts_of(ranks)
+    made = Plans(hosts, cache=False, policy=policy, channels=2)
+    kind = {"allreduce": "all_reduce", "allgather": "all_gather"}[collective]
+    for size_bytes in (4096, 4096, 1 << 20):
+        default = made.library(kind, size_bytes, in_place=True)
+        ready = made.find(kind, size_bytes, in_place=True)
+        assert (ready.digest, ready.range) == (default.digest, None)
+    (problem,) = made.problems
+    assert problem.code == "D904"
+    assert problem.found.startswith(found)
+    lines = made.considered(Request(kind, hosts, 4096, in_place=True))
+    assert any(line.startswith(f"not {decision.algorithm}, the tuner's policy: ") for line in lines)
+
+
+def test_alternatives_that_cannot_run_are_left_out() -> None:
+    wide = Decision("ring-allreduce", Options(instances=24))
+    direct = Decision("all-pairs-allreduce", Options(protocol=Protocol.DIRECT))
+    made = plans(policy_of(4, alternatives=[wide, direct]), channels=4)
+    chosen = made.find("all_reduce", 4096, in_place=True)
+    (ready,) = made.alternatives(chosen, in_place=True)
+    assert (ready.plan.name, ready.plan.protocol) == ("all-pairs-allreduce", Protocol.DIRECT)
+    assert [problem.code for problem in made.problems] == ["D904"]
+
+
+def test_another_tile_is_another_plan_to_the_ranks() -> None:
+    whole = plans(policy_of(4)).find("all_reduce", 4096)
+    half = plans(policy_of(4, decision=Decision(RING.algorithm, RING.options, 0.5)))
+    ready = half.find("all_reduce", 4096)
+    assert ready.tile == 0.5
+    assert len(ready.digest) == len(whole.digest)
+    assert ready.digest != whole.digest
+
+
+@given(st.sets(st.integers(0, 200_000), min_size=2, max_size=10), st.integers(0, 250_000))
+def test_every_size_has_one_range_without_gaps(cuts: set[int], size_bytes: int) -> None:
+    ends = sorted(cuts)
+    ranges = tuple(
+        Range(begin, end, RING) for begin, end in zip(ends[::2], ends[1::2], strict=False)
+    )
+    made = plans(Policy(machine_here(HOSTS), {"allreduce": ranges}))
+    rungs = made._table("all_reduce", True, 0).rungs
+    assert rungs[0].selection.begin_bytes == 0
+    assert rungs[-1].selection.end_bytes is None
+    for before, after in pairwise(rungs):
+        assert before.selection.end_bytes == after.selection.begin_bytes - 1
+    rung = made._rung("all_reduce", size_bytes, True, 0)
+    covered = any(one.begin_bytes <= size_bytes <= (one.end_bytes or 0) for one in ranges)
+    assert (rung.range is not None) is (covered and size_bytes > 0)
+    default = next(
+        one
+        for one in ladder("all_reduce", HOSTS, in_place=True)
+        if one.end_bytes is None or size_bytes <= one.end_bytes
+    )
+    assert rung.default == default
+
+
+def test_only_grids_of_hosts_are_machines() -> None:
+    assert machine_here(hosts_of(2, 2)).ranks == 4
+    assert machine_here(hosts_of(2, 2)).fingerprint != machine_here(HOSTS).fingerprint
+    with pytest.raises(SleyError, match="numbered host by host") as caught:
+        machine_here(hosts_of(1, 3))
+    assert caught.value.code == "D903"
+
+
+def test_programs_that_name_their_cluster_are_cached(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path))
+    policy = policy_of(4, decision=Decision("hm-allreduce"))
+    origins = [
+        Plans(HOSTS, policy=policy).find("all_reduce", 4096, in_place=True).origin for _ in range(2)
+    ]
+    assert origins == ["compiled", "disk"]

@@ -1,0 +1,386 @@
+"""CudaDevice over the stand-in: opening, programs, memory, and other devices and processes.
+
+These run in a separate process; tests/engine/devices/test_cuda.py starts it and reports each case.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cuda.bindings import driver as cu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_driver import TEXT, FakeDriver, array_on, refused
+from sley.engine.devices.cuda import CudaDevice, compiler, driver
+from sley.engine.devices.device import Memory
+
+# Opening
+
+
+def test_devices_have_a_name_an_identity_and_an_architecture(device: CudaDevice) -> None:
+    assert device.name == "Stand-in (device 0)"
+    assert device.platform == "cuda"
+    assert device.arch == "sm_90"
+    assert str(device.uuid) == "11111111-1111-1111-1111-111111111111"
+    assert CudaDevice.open(0) is device
+    assert CudaDevice.count() == 2
+    assert CudaDevice(0) == device
+    assert len({CudaDevice(0), device}) == 1
+    assert CudaDevice.open(1) != device
+
+
+@pytest.mark.parametrize("ordinal", [-1, 2])
+def test_a_device_that_is_not_there_is_refused(fake: FakeDriver, ordinal: int) -> None:
+    error = refused("K510", CudaDevice.open, ordinal)
+    assert "from 0 to 1" in str(error)
+
+
+@pytest.mark.parametrize(("number", "code"), [(100, "K510"), (3, "K501"), (803, "K501")])
+def test_a_driver_that_does_not_start_is_an_error(fake: FakeDriver, number: int, code: str) -> None:
+    driver.bindings.cache_clear()
+    fake.fail("cuInit", number)
+    refused(code, CudaDevice, 0)
+
+
+def test_a_machine_without_devices_is_an_error(fake: FakeDriver) -> None:
+    driver.bindings.cache_clear()
+    fake.set(devices=0)
+    refused("K510", CudaDevice, 0)
+
+
+def test_a_driver_older_than_the_compiler_is_refused(fake: FakeDriver) -> None:
+    major, _ = compiler.version()
+    fake.set(driver_version=(major - 1) * 1000 + 80)
+    error = refused("K502", CudaDevice, 0)
+    assert f"CUDA {major - 1}.8" in str(error)
+    assert driver.NEEDED[major] in str(error)
+    fake.set(driver_version=major * 1000)
+    CudaDevice(0)
+
+
+@pytest.mark.parametrize("capability", [35, 990])
+def test_a_gpu_that_the_compiler_does_not_know_is_refused(
+    fake: FakeDriver, capability: int
+) -> None:
+    fake.set(capability=capability)
+    error = refused("K502", CudaDevice, 0)
+    assert f"{capability // 10}.{capability % 10}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"), [(86, "sm_86"), (85, "sm_80"), (95, "sm_90"), (100, "sm_100")]
+)
+def test_a_gpu_gets_the_newest_code_that_it_runs(
+    fake: FakeDriver, capability: int, arch: str
+) -> None:
+    fake.set(capability=capability)
+    assert CudaDevice(0).arch == arch
+
+
+def test_missing_packages_are_told_with_what_to_install(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    driver.bindings.cache_clear()
+    assert 'pip install "sley[cuda]"' in str(refused("K501", CudaDevice, 0))
+    assert 'pip install "sley[cuda]"' in str(refused("K501", compiler.version))
+
+
+def test_a_missing_cuda_core_is_told_with_what_to_install(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
+    array = array_on(device.allocate(32))
+    assert 'pip install "sley[cuda]"' in str(refused("K501", device.view, array, what="it"))
+
+
+def test_an_entry_point_that_an_old_driver_lacks_is_named(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    error = refused("K502", driver.call, cu.cuMemAllocManaged, 8, 1, doing="a try")
+    assert "cuMemAllocManaged" in str(error)
+
+
+# Programs
+
+
+def test_a_text_is_compiled_once_on_disk_and_loaded_once(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TEXT + "// compiled once"
+    device.build(text, ["twice"])
+    again = device.build(text, ["twice"])
+    assert list(again.functions) == ["twice"]
+    assert fake.journal().count("cuModuleLoadData") == 1
+
+    def compile_text(text: str, arch: str) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(compiler, "compile_text", compile_text)
+    CudaDevice(0).build(text, ["twice"])
+    assert fake.journal().count("cuModuleLoadData") == 1
+    with pytest.raises(AssertionError, match="compiled again"):
+        device.build(text + "// another", ["twice"])
+
+
+def test_each_kind_of_gpu_has_code_of_its_own(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path))  # where nothing is compiled yet
+    compiled = []
+
+    def compile_text(text: str, arch: str) -> compiler.Compiled:
+        compiled.append(arch)
+        return compiler.Compiled(b"code for " + arch.encode(), {})
+
+    monkeypatch.setattr(compiler, "compile_text", compile_text)
+    for capability in (80, 90, 80):
+        fake.set(capability=capability)
+        CudaDevice(0).build(TEXT + "// for each kind", ["twice"])
+    assert compiled == ["sm_80", "sm_90"]
+
+
+def test_a_text_that_does_not_compile_is_refused(device: CudaDevice) -> None:
+    error = refused("K503", device.build, "__global__ void f() { undeclared = 1; }", ["f"])
+    assert any("undeclared" in note for note in error.diagnostics[0].notes)
+
+
+def test_a_kernel_that_the_text_lacks_is_named(device: CudaDevice) -> None:
+    assert "missing" in str(refused("K503", device.build, TEXT, ["twice", "missing"]))
+
+
+@pytest.mark.parametrize(("number", "code"), [(209, "K502"), (200, "K502"), (2, "K507")])
+def test_code_that_does_not_load_is_an_error(
+    fake: FakeDriver, device: CudaDevice, number: int, code: str
+) -> None:
+    fake.fail("cuModuleLoadData", number)
+    refused(code, device.build, TEXT + f"// {number}", ["twice"])
+
+
+def test_capacity_is_occupancy_times_multiprocessors(fake: FakeDriver, device: CudaDevice) -> None:
+    fake.set(blocks_each=7)
+    assert device.capacity(device.build(TEXT, ["twice"]), "twice", 256) == 28
+
+
+# Memory
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 1000, 1 << 20])
+def test_memory_is_zeroed_aligned_and_goes_with_its_owner(
+    fake: FakeDriver, device: CudaDevice, size_bytes: int
+) -> None:
+    before = fake.used(0)
+    memory = device.allocate(size_bytes)
+    assert memory.address % 256 == 0
+    assert memory.size_bytes == size_bytes
+    found = np.ones(size_bytes, np.uint8)
+    device.read(memory, 0, found)
+    assert not found.any()
+    part = replace(memory, size_bytes=0)
+    del memory
+    assert fake.used(0) > before
+    del part
+    assert fake.used(0) == before
+
+
+def test_host_memory_is_zeroed_and_goes_with_its_last_array(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    before = fake.used(-1)
+    memory = device.allocate_host(100)
+    assert memory.array.shape == (100,)
+    assert memory.array.dtype == np.uint8
+    assert memory.address == memory.array.ctypes.data
+    assert not memory.array.any()
+    last = memory.array[50:].view(np.int16)
+    del memory
+    gc.collect()
+    last[:] = 7
+    assert fake.used(-1) > before
+    del last
+    gc.collect()
+    assert fake.used(-1) == before
+
+
+@given(st.integers(0, 300), st.binary(max_size=300))
+def test_written_bytes_are_read_back(offset: int, data: bytes) -> None:
+    device = CudaDevice.open(0)
+    memory = device.allocate(600)
+    device.write(memory, offset, np.frombuffer(data, np.uint8))
+    found = np.empty(600, np.uint8)
+    device.read(memory, 0, found)
+    assert found.tobytes() == bytes(offset) + data + bytes(600 - offset - len(data))
+
+
+def test_parts_with_gaps_are_written_without_them(device: CudaDevice) -> None:
+    memory = device.allocate(4)
+    device.write(memory, 0, np.arange(8, dtype=np.uint8)[::2])
+    found = np.empty(4, np.uint8)
+    device.read(memory, 0, found)
+    assert found.tolist() == [0, 2, 4, 6]
+
+
+def test_too_little_memory_is_told(fake: FakeDriver, device: CudaDevice) -> None:
+    fake.set(memory_bytes=1 << 20)
+    assert "Stand-in" in str(refused("K507", device.allocate, 1 << 21))
+    assert "host" in str(refused("K507", device.allocate_host, 1 << 21))
+    device.allocate(1 << 10)
+
+
+def test_memory_that_cannot_be_zeroed_is_given_back(fake: FakeDriver, device: CudaDevice) -> None:
+    before = fake.used(0)
+    fake.fail("cuMemsetD8Async", 1)
+    refused("K516", device.allocate, 64)
+    gc.collect()
+    assert fake.used(0) == before
+
+
+def test_memory_of_a_failed_device_goes_in_silence(fake: FakeDriver, device: CudaDevice) -> None:
+    memory = device.allocate(64)
+    fake.fail("cuCtxPushCurrent", 700)
+    del memory
+    assert "cuMemFree" not in fake.journal()
+
+
+# Devices that reach one another, and processes
+
+
+def test_reaching_another_device_enables_access_once(fake: FakeDriver, device: CudaDevice) -> None:
+    device.reach(device)
+    assert fake.journal() == []
+    device.reach(CudaDevice.open(1))
+    device.reach(CudaDevice.open(1))
+    assert fake.journal().count("cuCtxEnablePeerAccess") == 2
+
+
+def test_devices_that_cannot_reach_one_another_are_refused(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    other = CudaDevice.open(1)
+    fake.set(peer_access=0)
+    assert "device 1" in str(refused("K509", other.reach, device))
+    fake.set(peer_access=1)
+    fake.fail("cuCtxEnablePeerAccess", 711)
+    refused("K509", other.reach, device)
+    refused("K509", device.reach, SimpleNamespace(name="threads"))
+
+
+IN_ANOTHER_PROCESS = """
+import sys
+import numpy as np
+from sley.engine.devices.cuda import CudaDevice
+device = CudaDevice.open(1)
+memory = device.attach(bytes.fromhex(sys.argv[1]))
+found = np.empty(memory.size_bytes, np.uint8)
+device.read(memory, 0, found)
+device.write(memory, 0, found[::-1].copy())
+print(bytes(found).hex(), device.export(device.allocate(16)).hex())
+"""
+
+
+def in_another_process(handle: bytes) -> list[str]:
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, handle.hex()]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_memory_is_shared_between_processes(device: CudaDevice) -> None:
+    memory = device.allocate(64)
+    device.write(memory, 0, np.arange(64, dtype=np.uint8))
+    part = Memory(memory.address + 8, 4, memory.owner)
+    seen, of_the_gone = in_another_process(device.export(part))
+    assert bytes.fromhex(seen) == bytes([8, 9, 10, 11])
+    found = np.empty(14, np.uint8)
+    device.read(memory, 0, found)
+    assert found.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 11, 10, 9, 8, 12, 13]
+    refused("K514", device.attach, bytes.fromhex(of_the_gone))
+
+
+def test_handles_that_cannot_be_made_or_used_are_refused(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    memory = device.allocate(64)
+    refused("K514", device.attach, b"short")
+    refused("K514", device.attach, device.export(memory))
+    refused("K514", device.export, Memory(4096, 64, None))
+    fake.fail("cuIpcGetMemHandle", 801)
+    refused("K514", device.export, memory)
+    handle = bytes(80) + device.uuid.bytes
+    fake.fail("cuIpcOpenMemHandle", 217)
+    refused("K509", device.attach, handle)
+
+
+def test_exported_memory_shares_no_block_with_other_memory(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """CUDA IPC exports blocks of 2 MiB, with everything in them."""
+    for size_bytes, taken in ((0, 2 << 20), (100, 2 << 20), ((2 << 20) + 1, 4 << 20)):
+        before = fake.used(0)
+        memory = device.allocate(size_bytes, exported=True)
+        assert fake.used(0) - before == taken
+        assert memory.size_bytes == size_bytes
+        del memory
+
+
+def test_memory_of_a_hidden_device_is_refused(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process saw other devices: CUDA_VISIBLE_DEVICES with one for each."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    hidden = device.export(device.allocate(64))[:-16] + bytes(range(16))
+    error = str(refused("K525", device.attach, hidden))
+    assert "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" in error
+    assert "2 devices that this process sees, with CUDA_VISIBLE_DEVICES=0,1" in error
+    refused("K525", device.carries_lines, hidden)
+
+
+def test_lines_are_whole_where_the_link_has_native_atomics(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    other = CudaDevice.open(1)
+    own, far = (d.export(d.allocate(64)) for d in (device, other))
+    for atomics in (True, False):
+        fake.set(native_atomics=int(atomics))
+        assert [device.carries_lines(d) for d in (other, far)] == [atomics] * 2
+        assert [device.carries_lines(d) for d in (device, own)] == [True] * 2
+
+
+def test_memory_that_peer_access_does_not_cover_is_not_lent(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    other, plain = CudaDevice.open(1), device.allocate(64)
+    fake.set(pooled=1)
+    pooled = device.allocate(64)
+    assert device.lends(plain.address, other)
+    assert not device.lends(pooled.address, other)
+    fake.set(pool_access=1)
+    assert device.lends(pooled.address, other), "its pool lets the device in"
+
+
+def test_a_file_is_memory_of_the_host_for_devices(
+    fake: FakeDriver, device: CudaDevice, tmp_path: Path
+) -> None:
+    path = tmp_path / "shared"
+    path.write_bytes(bytes(64))
+    one, other = (device.map_host(str(path), 64) for _ in range(2))
+    assert one.address == one.array.ctypes.data != other.address
+    one.array[5] = 7
+    assert other.array[5] == 7
+    fake.journal()
+    del one
+    gc.collect()
+    assert fake.journal().count("cuMemHostUnregister") == 1
+    assert "shared" in str(refused("K514", device.map_host, f"{path}-not", 64))
+    refused("K514", device.map_host, str(path), 65)
+    fake.fail("cuMemHostRegister", 801)
+    refused("K514", device.map_host, str(path), 64)

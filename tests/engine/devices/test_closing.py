@@ -1,0 +1,184 @@
+"""The end of an executor, and its memory until then."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from functools import partial
+from threading import Event
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.engine.devices import Engine, Executor, ThreadsDevice
+from sley.engine.devices.device import Memory
+from support.device_calls import executor, threads
+from support.process_ranks import apart, together
+
+RANKS = 3
+
+
+def interpreted(name: str = "ring-allreduce") -> Executor:
+    plan = sley.compile(build(name, ranks=RANKS, in_place=name == "ring-allreduce"))
+    return executor(plan, engine=Engine.INTERPRETED, timeout_s=2)
+
+
+def zeros() -> list[Any]:
+    return [np.zeros(8, np.int32) for _ in range(RANKS)]
+
+
+def closed(call: Callable[[], Any]) -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        call()
+    assert caught.value.code == "K511"
+    assert "a closed one" in str(caught.value)
+
+
+@pytest.fixture
+def memories(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """References to all memory that devices give away or attach, each with its size."""
+    found: list[Any] = []
+    allocate, attach = ThreadsDevice.allocate, ThreadsDevice.attach
+
+    def noted(self: ThreadsDevice, size_bytes: int, **how: bool) -> Memory:
+        memory = allocate(self, size_bytes, **how)
+        found.append((ref(memory.owner), size_bytes))
+        return memory
+
+    def attached(self: ThreadsDevice, handle: bytes) -> Memory:
+        memory = attach(self, handle)
+        found.append((ref(memory.owner), memory.size_bytes))
+        return memory
+
+    monkeypatch.setattr(ThreadsDevice, "allocate", noted)
+    monkeypatch.setattr(ThreadsDevice, "attach", attached)
+    return found
+
+
+def test_a_closed_executor_frees_its_memory_and_refuses_calls(memories: list[Any]) -> None:
+    on = interpreted("ring-reducescatter")
+    data = [np.ones(8 * RANKS, np.int32) for _ in range(RANKS)]
+    call = on.prepare(data, zeros())
+    call()
+    on.empty("int32", 5)
+    on.close()
+    gc.collect()
+    assert memories
+    assert not [size for memory, size in memories if memory() is not None]
+    for use in (call, on.synchronize, on.check, lambda: on(data, zeros())):
+        closed(use)
+    closed(lambda: on.reserve(8, "int32"))
+    closed(lambda: on.empty("int32", 8))
+    on.close()
+
+
+def test_closing_waits_for_calls_on_any_stream() -> None:
+    stream, gate, data = threads().stream(), Event(), zeros()
+    data[0][:] = 5
+    with interpreted() as on:
+        stream.start(lambda: gate.wait(0.2))
+        on(data, streams=stream)
+        assert data[1][0] == 0
+    assert (data[1] == 5).all()
+    closed(on.check)
+
+
+def test_a_process_closes_when_all_have_come_to_it(memories: list[Any]) -> None:
+    """One that still works may write into the memory of one that has closed."""
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
+    ons, said = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED), list[str]()
+
+    def end(rank: int) -> None:
+        if rank:
+            Event().wait(0.2)
+        said.append(f"{rank} comes")
+        ons[rank].close()
+        said.append(f"{rank} is closed")
+
+    together([lambda: end(0), lambda: end(1)])
+    assert said[:2] == ["0 comes", "1 comes"]
+    gc.collect()
+    assert not [size for memory, size in memories if memory() is not None]
+
+
+def test_closing_after_an_error_waits_for_nobody() -> None:
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
+    on, _ = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED)
+    with pytest.raises(ZeroDivisionError), on:
+        _ = 1 // 0
+    closed(on.check)
+
+
+def in_two_processes(**options: Any) -> list[Executor]:
+    """Of rank 0 and of ranks 1 and 2, whose calls wait for one another for 0.2 seconds."""
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
+    return apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED, timeout_s=0.2)
+
+
+def alone(on: Executor) -> None:
+    """A call that the other process doesn't make."""
+    assert "K508" in refused(lambda: on({rank: np.zeros(8, np.int32) for rank in on.ranks}))
+
+
+def refused(call: Callable[[], Any]) -> str:
+    with pytest.raises(sley.SleyError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_nobody_waits_for_a_process_whose_call_fails_meanwhile(
+    failed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sley.engine.devices.executor.LATE_TIMEOUT_S", 20.0)
+    ons = in_two_processes()
+    together([ons[1 - failed].close, lambda: alone(ons[failed])])
+    ons[failed].close()
+    ons = in_two_processes()
+    found = list[str]()
+    other = lambda: found.append(refused(lambda: ons[1 - failed].empty("int32", 8)))  # noqa: E731
+    together([other, lambda: alone(ons[failed])])
+    assert "one that another process has given up" in found[0]
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_process_that_does_not_come_is_named(
+    absent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sley.engine.devices.executor.LATE_TIMEOUT_S", 0.2)
+    names = ["1 rank (0)", "2 ranks (1, 2)"]
+    for use, doing in (
+        (Executor.close, "close the executor"),
+        (lambda on: on.empty("int32", 8), "make the same calls"),
+    ):
+        ons = in_two_processes()
+        found = refused(partial(use, ons[1 - absent]))
+        assert "K514" in found
+        assert f"all processes to {doing} within 0.2 s" in found
+        assert f"not the process of {names[absent]}" in found
+        ons[1 - absent].close()
+        ons[absent].close()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_process_that_has_closed_is_not_waited_for(gone: int) -> None:
+    ons = in_two_processes()
+    ons[gone].__exit__(KeyError, KeyError(), None)
+    assert "closed" in refused(lambda: ons[1 - gone].empty("int32", 8))
+    ons[1 - gone].close()
+
+
+def test_scratch_that_grows_slowly_stays_bounded(memories: list[Any]) -> None:
+    on = interpreted("ring-reducescatter")
+    assert on.plan.scratch_chunks.all()
+    before = len(memories)
+    for count in range(1, 2000):
+        on.reserve(count, "int32")
+    most = 4 * 2000 * int(on.plan.scratch_chunks.sum())
+    sizes = [size for memory, size in memories[before:] if memory() is not None]
+    assert sum(sizes) <= 4 * most
+    assert len(sizes) <= 12 * RANKS

@@ -1,0 +1,132 @@
+"""Kernels as machine code for GPUs, compiled without one: every protocol and type, no spills."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
+from sley.engine.types import DATA_TYPES
+from support.algorithm_cases import SIZED, sizes
+from support.machine_code import compiled_text, skip_without_nvrtc
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+TYPES = ("float32", "float16", "bfloat16", "int32")
+PROTOCOLS = [protocol.name.lower() for protocol in sley.Protocol]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nvrtc() -> None:
+    skip_without_nvrtc()
+
+
+def cases() -> list[Any]:
+    """Every protocol and every one of TYPES, with the architectures in turn, and the interpreter
+    once, which takes longer. The rest is slow."""
+    found = []
+    for protocol, dtype, engine, architecture in product(
+        PROTOCOLS, DATA_TYPES, Engine, ARCHITECTURES
+    ):
+        marks = [pytest.mark.slow]
+        if dtype in TYPES:
+            k, t = PROTOCOLS.index(protocol), TYPES.index(dtype)
+            turn = Engine.INTERPRETED if k == t == 0 else Engine.GENERATED
+            is_next = t == (k + 1) % len(TYPES) or k == t == 0
+            if is_next and (engine, architecture) == (turn, ARCHITECTURES[k % len(ARCHITECTURES)]):
+                marks = []
+        found.append(pytest.param(protocol, dtype, engine, architecture, marks=marks))
+    return found
+
+
+def with_waits(protocol: str) -> Kernels:
+    """Kernels with waits, fused steps, several connections a block, scratch."""
+    program = build("hierarchical-allreduce", nodes=2, gpus=2, in_place=False)
+    found = Kernels.of(sley.compile(program, protocol=protocol))
+    assert "wait(" in found.text
+    return found
+
+
+def check(
+    kernels: Kernels,
+    engine: Engine,
+    dtype: str,
+    architecture: str,
+    op: sley.ReduceOp = sley.ReduceOp.SUM,
+    *,
+    one_gpu: bool = True,
+    threads: int = 512,
+) -> None:
+    """Compiles; nothing may spill, and a block must fit."""
+    variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, threads, one_gpu)
+    compiled = compiled_text(kernels.source(engine, variant), architecture)
+    assert compiled.cubin[:4] == b"\x7fELF"
+    assert set(KERNELS) <= set(compiled.functions)
+    spilling = {
+        name: (r.spill_store_bytes, r.spill_load_bytes)
+        for name, r in compiled.functions.items()
+        if r.spill_store_bytes or r.spill_load_bytes
+    }
+    assert not spilling
+    assert all(0 < compiled.functions[name].registers <= 128 for name in KERNELS)
+
+
+@pytest.mark.parametrize(("protocol", "dtype", "engine", "architecture"), cases())
+def test_kernels_of_every_protocol_and_type_compile_without_spills(
+    protocol: str, dtype: str, engine: Engine, architecture: str
+) -> None:
+    check(with_waits(protocol), engine, dtype, architecture)
+
+
+def test_kernels_of_larger_blocks_compile_without_spills() -> None:
+    """640 threads leave 96 registers to each; more threads leave too few."""
+    check(with_waits("ll128"), Engine.INTERPRETED, "bfloat16", "sm_90", threads=640)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", list(sley.ReduceOp), ids=lambda op: op.name)
+@pytest.mark.parametrize("dtype", DATA_TYPES)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_kernels_of_every_reduction_compile_without_spills(
+    protocol: str, dtype: str, op: sley.ReduceOp
+) -> None:
+    check(with_waits(protocol), Engine.GENERATED, dtype, "sm_90", op)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", Engine)
+@pytest.mark.parametrize("op", ["SUM", "AVG", "BXOR"])
+@pytest.mark.parametrize("dtype", DATA_TYPES)
+def test_kernels_of_groups_compile_without_spills(dtype: str, op: str, engine: Engine) -> None:
+    """Those of a switch, which GPUs have since sm_90, and of reductions that it hasn't."""
+    plan = sley.compile(build("nvls-allreduce", ranks=8, in_place=True))
+    found = Kernels.of(plan, switches=True)
+    check(found, engine, dtype, "sm_90", sley.ReduceOp[op], one_gpu=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_kernels_for_several_gpus_compile_without_spills(protocol: str, architecture: str) -> None:
+    check(with_waits(protocol), Engine.GENERATED, "float16", architecture, one_gpu=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("name", SIZED)
+def test_kernels_of_every_algorithm_compile_without_spills(name: str, protocol: str) -> None:
+    grid = "nodes" in sizes(name)[0]
+    size = {"nodes": 2, "gpus": 4} if grid else {"ranks": 8}
+    plan = sley.compile(build(name, **size, in_place=True), protocol=protocol)
+    check(Kernels.of(plan), Engine.GENERATED, "float16", "sm_90")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_kernels_in_instruction_order_compile_without_spills(protocol: str) -> None:
+    program = build("hm-allreduce", nodes=2, gpus=4, in_place=True)
+    plan = sley.compile(program, schedule="hpds", allocate="state", protocol=protocol)
+    check(Kernels.of(plan), Engine.GENERATED, "bfloat16", "sm_90")

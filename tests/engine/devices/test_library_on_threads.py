@@ -1,0 +1,115 @@
+"""Every algorithm of the library as generated text and in the interpreter, on threads."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.engine.devices import Engine
+from support.algorithm_cases import SIZED, cases, label, program, sizes
+from support.device_calls import executor, wrong
+
+PROTOCOLS = list(sley.Protocol)
+ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+
+
+def chosen() -> list[Any]:
+    """Every algorithm with every protocol, in place and out of place in turn, at 3 to 5 ranks or 2
+    nodes of 1 to 3 GPUs in turn. Slow but for two protocols of each algorithm."""
+    found, turns = [], cycle((1, 2, 3))
+    for number, name in enumerate(SIZED):
+        known = sizes(name)
+        for k, protocol in enumerate(PROTOCOLS):
+            size = known[min(next(turns), len(known) - 1)]
+            case = {**size, "in_place": (number + k) % 2 == 0}
+            marks = [] if (number + k) % 2 else [pytest.mark.slow]
+            label = named(name, case, protocol)
+            found.append(pytest.param(name, case, protocol, id=label, marks=marks))
+    return found
+
+
+def generated() -> list[Any]:
+    """One protocol of each algorithm, one that `chosen` leaves out: each text is compiled."""
+    return [
+        pytest.param(
+            *case.values,
+            id=case.id,
+            marks=[] if k % 4 == (k // 4 // 2 * 2 + k // 4) % 4 else [pytest.mark.slow],
+        )
+        for k, case in enumerate(chosen())
+    ]
+
+
+def named(name: str, case: dict[str, Any], protocol: sley.Protocol) -> str:
+    return f"{name}-{label(case)}-{protocol.name.lower()}"
+
+
+def counts(plan: sley.Plan) -> list[int]:
+    """Several tiles with some elements left over; fewer elements than chunks; none."""
+    chunks = plan.collective.chunks
+    return [150 * chunks + min(3, chunks - 1), min(3, chunks - 1), 0]
+
+
+def check(plan: sley.Plan, engine: Engine) -> None:
+    on = executor(plan, engine=engine)
+    assert [wrong(on, count) for count in counts(plan)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("name", "case", "protocol"), chosen())
+def test_every_algorithm_is_right_in_the_interpreter(
+    name: str, case: dict[str, Any], protocol: sley.Protocol
+) -> None:
+    check(sley.compile(program(name, case), protocol=protocol), Engine.INTERPRETED)
+
+
+@pytest.mark.parametrize(("name", "case", "protocol"), generated())
+def test_every_algorithm_is_right_as_generated_text(
+    name: str, case: dict[str, Any], protocol: sley.Protocol
+) -> None:
+    plan = sley.compile(program(name, case), protocol=protocol)
+    check(plan, Engine.GENERATED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "case"), cases(SIZED), ids=label)
+def test_every_size_is_right_in_both_engines(name: str, case: dict[str, Any]) -> None:
+    for protocol in PROTOCOLS:
+        for engine in Engine:
+            check(sley.compile(program(name, case), protocol=protocol), engine)
+
+
+@ENGINES
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name.lower())
+def test_hierarchical_mesh_is_right_at_task_level(protocol: sley.Protocol, engine: Engine) -> None:
+    """HM AllReduce as ResCCL runs it: whole tasks, in blocks that serve several connections."""
+    hm = build("hm-allreduce", nodes=2, gpus=4, nics=2, in_place=True)
+    plan = sley.compile(hm, schedule="hpds", allocate="state", protocol=protocol)
+    assert plan.loop_order is sley.LoopOrder.INSTRUCTION
+    check(plan, engine)
+
+
+@pytest.mark.slow
+@ENGINES
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name.lower())
+@pytest.mark.parametrize("schedule", ["hpds", "round-robin"])
+@pytest.mark.parametrize("name", ["hm-allgather", "hm-reducescatter", "hm-allreduce"])
+@pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (2, 4), (4, 2)])
+def test_hierarchical_mesh_is_right_at_every_size(
+    name: str, nodes: int, gpus: int, schedule: str, protocol: sley.Protocol, engine: Engine
+) -> None:
+    hm = build(name, nodes=nodes, gpus=gpus, nics=gpus, in_place=True)
+    for options in ({}, {"max_blocks": 2}, {"instances": 2}):
+        plan = sley.compile(hm, schedule=schedule, allocate="state", protocol=protocol, **options)
+        check(plan, engine)
+
+
+def test_blocks_of_more_steps_than_the_interpreter_reads_at_once_are_right() -> None:
+    ring = build("ring-allreduce", ranks=6, in_place=True)
+    plan = sley.compile(ring, schedule="hpds", max_blocks=1, instances=32)
+    assert np.diff(plan.block_offset).max() > 512
+    check(plan, Engine.INTERPRETED)

@@ -1,0 +1,200 @@
+"""Refusals of one of several processes: all processes refuse the call, none waits, and all can go
+on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.engine.devices import Engine, Executor, Settings, ThreadsDevice
+from sley.engine.devices.device import Memory
+from sley.engine.devices.world import read_refusals, refusal
+from sley.errors import Place, SleyError
+from sley.errors.devices import K507
+from sley.errors.runtime import R503
+from support.process_ranks import Meeting, apart, together
+
+OTHERS = "another process found this"
+
+
+def in_processes(ranks: int, name: str = "ring-allreduce") -> list[Executor]:
+    """An executor for each rank of a plan whose messages are pulled."""
+    plan = sley.compile(build(name, ranks=ranks, in_place=True), protocol="direct")
+    return apart(plan, [[rank] for rank in range(ranks)], engine=Engine.INTERPRETED)
+
+
+def check_refused(code: str, member: int, calls: Sequence[Callable[[], Any]]) -> None:
+    """All calls at once raise the error of `member`, which the others are told."""
+    errors: dict[int, SleyError] = {}
+
+    def call(number: int) -> None:
+        with pytest.raises(SleyError) as caught:
+            calls[number]()
+        errors[number] = caught.value
+
+    together([lambda number=number: call(number) for number in range(len(calls))])
+    (own,) = errors.pop(member).diagnostics
+    assert own.code == code
+    assert OTHERS not in own.notes
+    for error in errors.values():
+        (told,) = error.diagnostics
+        assert told.notes == (*own.notes, OTHERS)
+        assert str(told).replace(f"  note:     {OTHERS}\n", "") == str(own)
+
+
+def arrays(ons: Sequence[Executor], elements: int) -> list[Any]:
+    """An array of each rank that all may read."""
+    found: list[Any] = [None for _ in ons]
+
+    def make(rank: int) -> None:
+        found[rank] = ons[rank].empty("int32", elements)[rank]
+
+    together([lambda rank=rank: make(rank) for rank in range(len(ons))])
+    return found
+
+
+def prepared(ons: Sequence[Executor], data: Sequence[Any]) -> list[Callable[[], Any]]:
+    """What each process does to prepare the same call."""
+    return [
+        lambda on=on, rank=rank, array=array: on.prepare({rank: array}, count=8)
+        for rank, (on, array) in enumerate(zip(ons, data, strict=True))
+    ]
+
+
+def check_sum(ons: Sequence[Executor], data: Sequence[Any]) -> None:
+    """A reduction gives rank 0 what it promises."""
+    for rank, array in enumerate(data):
+        array[:] = rank + 1
+    pairs = list(enumerate(zip(ons, data, strict=True)))
+    together([lambda r=r, on=on, array=array: on({r: array}) for r, (on, array) in pairs])
+    assert data[0].tolist() == [sum(range(1, len(ons) + 1))] * 8
+
+
+@pytest.mark.parametrize(
+    ("code", "of"),
+    [
+        ("R503", lambda array: array[:7]),
+        ("R504", lambda array: array.view(np.uint32)),
+        ("K505", lambda array: array[::2]),
+    ],
+    ids=["elements", "type", "strides"],
+)
+def test_a_call_that_one_process_refuses_is_refused_on_all(
+    code: str, of: Callable[[Any], Any]
+) -> None:
+    ons = in_processes(3)
+    data = arrays(ons, 8)
+    check_refused(code, 1, prepared(ons, [data[0], of(data[1]), data[2]]))
+    check_sum(ons, data)
+
+
+def test_more_blocks_than_the_device_of_one_process_holds_are_refused_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ons = in_processes(2)
+    data = arrays(ons, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadsDevice, "capacity", lambda self, *_: 99 * self.number)
+        check_refused("K506", 0, prepared(ons, data))
+    check_sum(ons, data)
+
+
+def test_a_call_that_one_process_refuses_while_others_make_room_is_refused_on_all() -> None:
+    """They come to another exchange first: that of their scratch."""
+    ons = in_processes(3, "all-pairs-reduce")
+    assert ons[0].plan.scratch_chunks.any()
+    data = arrays(ons, 8)
+    for _ in range(2):
+        check_refused("R503", 0, prepared(ons, [data[0][:7], *data[1:]]))
+    check_sum(ons, data)
+
+
+def test_memory_that_one_process_does_not_get_is_refused_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allocate = ThreadsDevice.allocate
+
+    def scarce(self: ThreadsDevice, size_bytes: int, **how: bool) -> Memory:
+        if self.number == 1:
+            raise K507.error(expected=f"{size_bytes} bytes", found="less")
+        return allocate(self, size_bytes, **how)
+
+    ons = in_processes(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadsDevice, "allocate", scarce)
+        check_refused("K507", 1, [lambda on=on: on.empty("int32", 8) for on in ons])
+    check_sum(ons, arrays(ons, 8))
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("R503", {"devices": {9: ThreadsDevice()}}),
+        ("R505", {"slots": 1}),
+        ("K507", {"slots": 2**30, "slot_bytes": 2**30}),
+    ],
+    ids=["ranks", "slots", "room"],
+)
+def test_an_executor_that_one_process_refuses_is_refused_on_all(
+    code: str, options: dict[str, Any]
+) -> None:
+    plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), slots=2)
+    meeting = Meeting(2)
+
+    def make(member: int, devices: Any = None, **options: Any) -> Executor:
+        devices = devices or {member: ThreadsDevice(member)}
+        return Executor(plan, devices, Settings(**options), exchange=meeting.exchange(member))
+
+    check_refused(code, 0, [lambda: make(0, **options), lambda: make(1)])
+
+
+def test_refusals_of_several_processes_are_one_error() -> None:
+    rows = [
+        R503.diagnostic(
+            at=[Place("a.py", 3, 4, "rank 0"), Place(detail="rank 1")],
+            expected="é",
+            found="{}",
+            remedy="none",
+            notes=["one", "two"],
+        ),
+        K507.diagnostic(expected="8 bytes", found="7"),
+    ]
+    said = [refusal(SleyError(rows)), b"", b'{"1": 2}', refusal(SleyError(rows[1:]))]
+    error = read_refusals(said)
+    assert error is not None
+    assert [(d.code, d.places, d.expected, d.found, d.remedy) for d in error.diagnostics] == [
+        (d.code, d.places, d.expected, d.found, d.remedy) for d in rows
+    ]
+    assert [d.notes for d in error.diagnostics] == [("one", "two", OTHERS), (OTHERS,)]
+    assert read_refusals([b"", b'{"0": 3}']) is None
+
+
+def test_lines_that_one_process_does_not_get_whole_are_refused_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The link is looked at when the memory of another process is attached."""
+    plans = {
+        protocol: sley.compile(
+            build("ring-allreduce", ranks=2, in_place=True), protocol=protocol, slots=2
+        )
+        for protocol in ("ll128", "ll")
+    }
+
+    def carries(self: ThreadsDevice, other: object) -> bool:
+        return self.number == 0 or not isinstance(other, bytes)
+
+    monkeypatch.setattr(ThreadsDevice, "carries_lines", carries)
+
+    def make(plan: sley.Plan, meeting: Meeting, member: int) -> Executor:
+        devices = {member: ThreadsDevice(member)}
+        return Executor(plan, devices, Settings(), exchange=meeting.exchange(member))
+
+    meeting = Meeting(2)
+    calls = [lambda m=m: make(plans["ll128"], meeting, m) for m in range(2)]
+    check_refused("K523", 1, calls)
+    together([lambda m=m: make(plans["ll"], meeting, m) for m in range(2)])

@@ -1,0 +1,87 @@
+"""No simulation is faster than the bound: every algorithm on every machine that sley includes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import cycle, islice, repeat
+
+import pytest
+
+import sley
+from sley.algorithms import CATALOG, build
+from sley.ir.plan import Plan
+from sley.ir.topology import Topology
+from sley.model.simulation import Simulator
+from sley.topologies import machine, machine_names
+from support.algorithm_cases import GROUPED
+
+SIZES = ("1K", "1M", "256M")
+WAYS = {
+    "msccl": {"schedule": "msccl"},
+    "hpds": {"schedule": "hpds", "allocate": "state"},
+}
+"""Tile after tile, and instruction after instruction."""
+
+
+@cache
+def plan_of(name: str, way: str, nodes: int, gpus: int) -> Plan | None:
+    """The algorithm for a number of nodes; None where it has no such form."""
+    try:
+        program = build(name, nodes=nodes, gpus=gpus)
+    except sley.SleyError as error:
+        assert error.code == "L121"
+        return None
+    options = WAYS["msccl" if name in GROUPED else way]
+    return sley.compile(program, verify=False, **options)  # type: ignore[arg-type]
+
+
+def simulators(topology: Topology, nodes: int, ways: Iterable[str]) -> Iterator[Simulator]:
+    """Every algorithm on a cluster that has the links for it. ways: of each algorithm."""
+    for name, way in zip(CATALOG, ways, strict=False):
+        plan = plan_of(name, way, nodes, topology.ranks // nodes)
+        if plan is None:
+            continue
+        try:
+            yield Simulator(plan, topology)
+        except sley.SleyError as error:
+            assert error.code == "C301" or (error.code == "C315" and name in GROUPED)
+
+
+def check(name: str, nodes: int, ways: Iterable[str], sizes: Iterator[Sequence[str]]) -> None:
+    topology = machine(name, nodes)
+    seen = set()
+    for simulator in simulators(topology, nodes, ways):
+        seen.add(simulator.plan.collective.name)
+        for size in next(sizes):
+            found = simulator(size)
+            faster = f"{simulator.plan.name} on {topology.name} at {size}: {found.bound.reason}"
+            assert found.time_us >= found.bound.time_us > 0, faster
+            assert 0 < found.of_bound <= 1
+    assert {"allreduce", "allgather", "broadcast", "reduce"} <= seen
+
+
+LARGE_NODES = ("dgx2", "mi250x")
+QUICK = [(name, 1) for name in machine_names() if name not in LARGE_NODES]
+QUICK += [("resccl-4gpu", 2)]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n % 5 > 0)) for n in range(len(QUICK))],
+    ids=lambda n: "-".join(map(str, QUICK[n])),
+)
+def test_no_simulation_is_faster_than_the_bound(turn: int) -> None:
+    """The ways in turn, on neighbouring machines the other way round; the sizes, too."""
+    sizes = ([size] for size in islice(cycle(SIZES), turn % len(SIZES), None))
+    check(*QUICK[turn], islice(cycle(WAYS), turn % len(WAYS), None), sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("name", machine_names())
+def test_no_simulation_on_large_clusters_is_faster_than_the_bound(
+    name: str, nodes: int, way: str
+) -> None:
+    check(name, nodes, repeat(way), repeat(SIZES))
