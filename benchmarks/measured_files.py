@@ -19,6 +19,7 @@ from sley import Protocol, Topology, topologies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.words import FIFO_PROTOCOLS
 from sley.model.bounds import Bound, Bounds
+from sley.model.simulation import Simulator
 
 AMD_XML, AMD_TIMES = "msccl-xml/amd_32.xml", "msccl-xml/amd_32.txt"
 MSCCLPP = {"NDv4": "measured/perf_ndmv4.jsonl", "NDv5": "measured/perf_ndmv5.jsonl"}
@@ -103,7 +104,7 @@ class Fit:
 
 def simulated(plan: sley.Plan, topology: Topology, sizes: list[int]) -> list[float]:
     """The times in us, with an interpreter, as RCCL runs MSCCL's XML."""
-    simulator = sley.Simulator(plan, topology, interpreter=True)
+    simulator = Simulator(plan, topology, interpreter=True)
     return [simulator(size).time_us for size in sizes]
 
 

@@ -10,6 +10,7 @@ from common.tables import table
 
 import sley
 from sley.ir.sizes import size_text
+from sley.model.simulation import Simulator
 
 KB, MB, GB = 2**10, 2**20, 2**30
 NEAR = 0.2
@@ -50,7 +51,7 @@ def times(
     plan: sley.Plan, over: Iterable[int], topology: sley.Topology | None = None, **settings: Any
 ) -> Times:
     """The simulated time in us of each size."""
-    simulator = sley.Simulator(plan, topology, **settings)
+    simulator = Simulator(plan, topology, **settings)
     return {size: simulator(size).time_us for size in over}
 
 

@@ -12,6 +12,7 @@ from papers_common import GB, MB
 
 import sley
 from sley.ir.fabric import LinkKind
+from sley.model.simulation import Simulator
 
 TOPOLOGIES = ((2, 4), (2, 8), (4, 4), (4, 8))
 """Topo1 to Topo4: number of nodes, and of GPUs in each (5.4)."""
@@ -104,10 +105,10 @@ def plan(kind: str, level: str, nodes: int, gpus: int, instances: int) -> sley.P
 @cache
 def simulator(
     kind: str, level: str, where: tuple[int, int], instances: int, gamma: float, interpreter: bool
-) -> sley.Simulator:
+) -> Simulator:
     """The simulator of an algorithm at a level, for all sizes."""
     made = plan(kind, level, *where, instances)
-    return sley.Simulator(
+    return Simulator(
         made,
         cluster(*where, gamma),
         interpreter=interpreter,

@@ -9,6 +9,7 @@ from common.sizes import powers
 from papers_common import GB, KB, MB, Row, Times, best, nearness, peak, ratios, span, times
 
 import sley
+from sley.ir.cost_model import ByProtocol
 from sley.ir.words import FIFO_PROTOCOLS
 from sley.model.nccl import choice as tuner
 
@@ -89,7 +90,7 @@ class Nccl:
 def tiled(topology: sley.Topology, tile: float) -> sley.Topology:
     """The topology with tiles of this share of its own."""
     own = topology.model.tile_bytes
-    tiles = sley.ByProtocol(own.ll * tile, own.ll128 * tile, own.simple * tile)
+    tiles = ByProtocol(own.ll * tile, own.ll128 * tile, own.simple * tile)
     return replace(topology, model=replace(topology.model, tile_bytes=tiles))
 
 

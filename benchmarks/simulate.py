@@ -47,6 +47,7 @@ CASES = {
 def measure(case: Case) -> dict[str, Any]:
     """One run in this process."""
     import sley
+    from sley.model.simulation import Simulator
 
     nodes = case.gpus // NODE
     topology = sley.topologies.ndv4(nodes)
@@ -57,7 +58,7 @@ def measure(case: Case) -> dict[str, Any]:
     else:
         plan = sley.compile(program, verify=False)
     compiled = time.perf_counter()
-    simulator = sley.Simulator(plan, topology)
+    simulator = Simulator(plan, topology)
     prepared = time.perf_counter()
     results = [simulator(size) for size in case.sizes]
     done = time.perf_counter()

@@ -2,8 +2,8 @@
 
     python benchmarks/step_model.py
 
-The times are estimates from latencies (`sley.engine.devices.step_model`), not measurements. Beside them
-are the constants of NCCL 2.30's tuner for Hopper.
+The times are estimates from latencies (`sley.engine.devices.step_model`), not measurements. Beside
+them are the constants of NCCL 2.30's tuner for Hopper.
 """
 
 from __future__ import annotations

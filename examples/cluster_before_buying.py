@@ -39,7 +39,7 @@ if __name__ == "__main__":
             instances=[1, 4],
         )
         plan = choices.plan_for(SIZE)
-        rate = plan.simulate(SIZE).algbw_GBps
+        rate = sley.simulate(plan, SIZE).algbw_GBps
         limit = bound(plan.collective, topology, SIZE).algbw_GBps
         print(f"{name}: {price:,} euros")
         print(f"  {plan.name}, {plan.protocol.value}: {rate:.1f} of at most {limit:.1f} GB/s")

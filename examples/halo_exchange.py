@@ -56,11 +56,11 @@ def exchange(p):
 
 
 if __name__ == "__main__":
-    plan = exchange.compile(topology=f"torus:{ROWS}x{COLUMNS}")
-    print(plan.verify())
+    plan = sley.compile(exchange, topology=f"torus:{ROWS}x{COLUMNS}")
+    print(sley.verify(plan))
     edges = [np.full((4, 2), 10 * rank) + np.arange(4)[:, None] for rank in range(plan.ranks)]
-    halos = plan.execute([edge.ravel() for edge in edges])
+    halos = sley.execute(plan, [edge.ravel() for edge in edges])
     print("the edges of rank 0 are 0 to 3, of rank 1 10 to 13, and so on; rank 0 has received")
     for name, edge in zip(("north", "east", "south", "west"), halos[0].reshape(4, 2), strict=True):
         print(f"  {name:<6}{edge}")
-    print(plan.simulate("256K"))
+    print(sley.simulate(plan, "256K"))

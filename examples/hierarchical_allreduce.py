@@ -55,9 +55,9 @@ def all_gather(p, ranks, offset, count):
 
 
 if __name__ == "__main__":
-    print(hierarchical(2, 3).compile().verify())
+    print(sley.verify(sley.compile(hierarchical(2, 3))))
     try:
-        hierarchical(2, 3, as_printed=True).compile()
+        sley.compile(hierarchical(2, 3, as_printed=True))
     except sley.SleyError as error:
         mistake = error.diagnostics[0]
         print(f"as printed: {error.code} {mistake.rule.name}")

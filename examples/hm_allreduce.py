@@ -53,6 +53,6 @@ if __name__ == "__main__":
     )
     print(f"{len(program.transfers)} transfers; the paper's text has {len(text.transfers)}")
     for schedule in ("msccl", "hpds"):
-        plan = program.compile(topology="resccl:2", schedule=schedule)
-        rate = plan.simulate("256M").algbw_GBps
+        plan = sley.compile(program, topology="resccl:2", schedule=schedule)
+        rate = sley.simulate(plan, "256M").algbw_GBps
         print(f"{schedule:<6}{plan.blocks_per_rank} blocks on a rank, {rate:.1f} GB/s")

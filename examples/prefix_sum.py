@@ -42,12 +42,14 @@ def scan(ranks=8, downwards=True):
 
 
 if __name__ == "__main__":
-    plan = scan(4).compile()
-    print(plan.verify())
-    for rank, result in enumerate(plan.execute([np.array([1, 10]) * 10**r for r in range(4)])):
+    plan = sley.compile(scan(4))
+    print(sley.verify(plan))
+    for rank, result in enumerate(
+        sley.execute(plan, [np.array([1, 10]) * 10**r for r in range(4)])
+    ):
         print(f"rank {rank}: {result}")
     try:
-        scan(4, downwards=False).compile()
+        sley.compile(scan(4, downwards=False))
     except sley.SleyError as error:
         print("upwards:", error.diagnostics[0].expected)
         print("        ", error.diagnostics[0].found)

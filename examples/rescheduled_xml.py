@@ -22,7 +22,7 @@ import sley
 
 def write_xml(path):
     """Stands for the other tool."""
-    sley.algorithms.hm_allreduce(2, 8, in_place=True).compile(per_chunk=True).save(path)
+    sley.save(sley.compile(sley.algorithms.hm_allreduce(2, 8, in_place=True), per_chunk=True), path)
 
 
 if __name__ == "__main__":
@@ -30,10 +30,10 @@ if __name__ == "__main__":
         path = Path(folder, "hm.xml")
         write_xml(path)
         theirs = sley.load(path)
-    print(f"proven with {theirs.verify().slots} slots")
-    program = theirs.lift()
+    print(f"proven with {sley.verify(theirs).slots} slots")
+    program = sley.lift(theirs)
     print(program)
-    ours = program.compile(schedule="hpds", allocate="state", topology="resccl:2")
+    ours = sley.compile(program, schedule="hpds", allocate="state", topology="resccl:2")
     for name, plan in (("as in the file", theirs), ("scheduled anew", ours)):
-        time_us = plan.simulate("256M", "resccl:2").time_us
+        time_us = sley.simulate(plan, "256M", "resccl:2").time_us
         print(f"{name}: {plan.blocks_per_rank} blocks on a rank, {time_us / 1e3:.1f} ms for 256 MB")

@@ -17,6 +17,7 @@ prints:
 import tempfile
 from pathlib import Path
 
+import sley
 from sley.lang import schedules
 
 GPUS = 4
@@ -46,7 +47,7 @@ if __name__ == "__main__":
         path = Path(folder, "trees.xml")
         path.write_text(forest())
         program = schedules.load(path, "allreduce", in_place=True)
-    plan = program.compile(topology="mesh:4")
-    print(plan.verify())
-    for simulation in plan.simulate(["1K", "64M"]):
+    plan = sley.compile(program, topology="mesh:4")
+    print(sley.verify(plan))
+    for simulation in sley.simulate(plan, ["1K", "64M"]):
         print(simulation)

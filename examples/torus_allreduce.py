@@ -62,7 +62,7 @@ def all_gather(p, ring, parts):
 
 
 if __name__ == "__main__":
-    plan = torus().compile(topology="torus:4x4", protocol="LL128")
-    print(plan.verify())
-    for simulation in plan.simulate(["1M", "256M"]):
+    plan = sley.compile(torus(), topology="torus:4x4", protocol="LL128")
+    print(sley.verify(plan))
+    for simulation in sley.simulate(plan, ["1M", "256M"]):
         print(simulation)

@@ -6,6 +6,7 @@ import pytest
 
 import sley
 from sley.algorithms.catalog import CATALOG, build
+from sley.model.simulation import Simulator
 
 COPIES_FOR_ITSELF = {"flat-gather", "flat-scatter"}
 """The root copies a chunk that it sends to nobody, so the copy is no part of a send."""
@@ -23,7 +24,7 @@ def times_us(name: str, schedule: str, *, in_place: bool) -> list[float]:
     """How long a plan takes in the simulator, and how long its compiler expects, if it does."""
     program = build(name, nodes=2, gpus=2, in_place=in_place)
     plan = sley.compile(program, topology="2x2", schedule=schedule, verify=False)
-    simulated = sley.Simulator(plan, "2x2")("16M").time_us
+    simulated = Simulator(plan, "2x2")("16M").time_us
     return [simulated, *([] if plan.estimate is None else [plan.estimate.time_us])]
 
 

@@ -17,6 +17,7 @@ import sley
 from sley.cli import main
 from sley.engine.kernels import KERNELS
 from sley.errors import SleyError
+from sley.ir.words import Op
 from support.plan_edits import with_columns
 
 
@@ -103,8 +104,8 @@ def test_a_name_from_elsewhere_stays_in_its_comment(tmp_path: Path) -> None:
 
 def test_an_unproven_plan_is_not_written(tmp_path: Path) -> None:
     plan = ring(fusion=False)
-    row = int(np.flatnonzero(plan.instructions.op == sley.Op.RECV_REDUCE_COPY)[0])
-    damaged = with_columns(plan, row, op=int(sley.Op.RECV), src_buffer=-1, src_index=-1)
+    row = int(np.flatnonzero(plan.instructions.op == Op.RECV_REDUCE_COPY)[0])
+    damaged = with_columns(plan, row, op=int(Op.RECV), src_buffer=-1, src_index=-1)
     assert code_of(lambda: sley.save(damaged, tmp_path / "kernels.cu")).startswith("V2")
     assert list(tmp_path.iterdir()) == []
 

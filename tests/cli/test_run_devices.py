@@ -27,6 +27,7 @@ from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.errors.devices import K510
+from sley.ir.words import Op
 from sley.report.tables import ratio
 from support import rank_threads
 from support.examples import examples
@@ -218,8 +219,8 @@ def test_run_measures_and_checks_on_devices() -> None:
 def test_run_counts_what_a_wrong_plan_leaves() -> None:
     """A sum that is a copy loses what the ranks before have sent."""
     plan = ring(fusion=False)
-    row = int(np.flatnonzero(plan.instructions.op == sley.Op.RECV_REDUCE_COPY)[0])
-    damaged = with_columns(plan, row, op=int(sley.Op.RECV), src_buffer=-1, src_index=-1)
+    row = int(np.flatnonzero(plan.instructions.op == Op.RECV_REDUCE_COPY)[0])
+    damaged = with_columns(plan, row, op=int(Op.RECV), src_buffer=-1, src_index=-1)
     places = open_devices("threads", 3)
     (found,) = devices.run(damaged, Sweep([3000], iterations=1), places)
     assert found.wrong > 0
@@ -279,8 +280,8 @@ def test_more_memory_than_there_is_is_refused() -> None:
 
 def test_a_plan_is_proven_before_it_runs_on_devices() -> None:
     plan = ring(fusion=False)
-    row = int(np.flatnonzero(plan.instructions.op == sley.Op.RECV_REDUCE_COPY)[0])
-    damaged = with_columns(plan, row, op=int(sley.Op.RECV), src_buffer=-1, src_index=-1)
+    row = int(np.flatnonzero(plan.instructions.op == Op.RECV_REDUCE_COPY)[0])
+    damaged = with_columns(plan, row, op=int(Op.RECV), src_buffer=-1, src_index=-1)
     assert code_of(lambda: sley.run(damaged, [64], devices="threads")).startswith("V2")
 
 

@@ -18,6 +18,7 @@ from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _Row, _Search
 from sley.compiler.space import Contender, LeastTime, Space, candidates
+from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
 from support.examples import examples
 
@@ -160,8 +161,8 @@ def test_a_slower_network_changes_the_choice() -> None:
             "protocol": st.sampled_from(list(sley.Protocol)),
             "instances": st.sampled_from([1, 3]),
             "channels": st.sampled_from([1, 2]),
-            "allocate": st.sampled_from(list(sley.Allocation)),
-            "loop_order": st.sampled_from(list(sley.LoopOrder)),
+            "allocate": st.sampled_from(list(Allocation)),
+            "loop_order": st.sampled_from(list(LoopOrder)),
             "fusion": st.just(False),
             "max_blocks": st.sampled_from([2, 5]),
             "slots": st.sampled_from([1, 9]),
@@ -204,7 +205,7 @@ def test_blocks_given_by_hand_are_kept() -> None:
             c.copy(1 - rank, "out", rank, send_block=0, recv_block=1)
 
     choice = sley.choose(two, "1M", NDV4).ranges[0]
-    assert choice.options.allocate is sley.Allocation.CONNECTION
+    assert choice.options.allocate is Allocation.CONNECTION
 
 
 def test_more_blocks_than_fit_on_a_gpu_are_left_out() -> None:
@@ -351,7 +352,7 @@ def test_each_value_of_a_listed_option_is_tried() -> None:
 def test_choose_takes_what_auto_leaves_open() -> None:
     options = Options(schedule="auto", protocol="LL", instances=2)  # type: ignore[arg-type]
     choice = sley.choose(RING, "1K", NDV4, options).ranges[0]
-    assert choice.options.schedule in (sley.Schedule.MSCCL, sley.Schedule.HPDS)
+    assert choice.options.schedule in (Schedule.MSCCL, Schedule.HPDS)
     assert (choice.options.protocol, choice.options.instances) == (sley.Protocol.LL, 2)
 
 

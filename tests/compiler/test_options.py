@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import sley
+from sley.compiler.passes.timeline import Costs
+from sley.ir.words import Schedule
 
 RING = sley.algorithms.hm_allgather(1, 4, in_place=True)
 
@@ -64,7 +66,7 @@ def test_options_show_what_is_given_as_members() -> None:
     options = sley.Options(schedule="hpds", protocol="ll", instances=4)  # type: ignore[arg-type]
     assert options.given() == {
         "protocol": sley.Protocol.LL,
-        "schedule": sley.Schedule.HPDS,
+        "schedule": Schedule.HPDS,
         "instances": 4,
     }
     assert repr(options) == "Options(protocol='LL', schedule='hpds', instances=4)"
@@ -89,7 +91,7 @@ def test_a_program_for_another_kind_of_cluster_is_refused() -> None:
     ],
 )
 def test_costs_are_positive_and_finite(costs: dict[str, Any]) -> None:
-    assert code(lambda: sley.Costs(**costs)) == "C304"
+    assert code(lambda: Costs(**costs)) == "C304"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.cut import border
 from sley.ir.program import Transfers
+from sley.ir.words import LoopOrder
 from support.examples import examples
 from support.random_options import random_options
 from support.random_programs import (
@@ -101,7 +102,7 @@ def test_instruction_order_hangs_where_the_verifier_says_so(
     random: RandomProgram, slots: int
 ) -> None:
     compiled = sley.compile(random.program, slots=slots)
-    plan = replace(compiled, loop_order=sley.LoopOrder.INSTRUCTION)
+    plan = replace(compiled, loop_order=LoopOrder.INSTRUCTION)
     try:
         sley.verify(plan)
     except sley.SleyError as error:

@@ -12,6 +12,7 @@ import pytest
 import sley
 from sley.communicator import jobs
 from sley.engine.measure import Sweep
+from sley.ir.words import LoopOrder
 from support.files_of_others import OTHERS
 from support.rescclang_cases import FIGURE_16
 
@@ -48,7 +49,7 @@ def test_hierarchical_mesh_runs_right_at_task_level(
 ) -> None:
     program = sley.algorithms.build(name, nodes=nodes, gpus=gpus, nics=gpus // 2, in_place=True)
     plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
-    assert plan.loop_order is sley.LoopOrder.INSTRUCTION
+    assert plan.loop_order is LoopOrder.INSTRUCTION
     sley.verify(plan, 1)
     assert wrong(plan) == [0, 0]
 

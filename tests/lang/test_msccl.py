@@ -20,18 +20,18 @@ import sley
 from sley.formats import TARGETS, msccl_xml, program_source
 from sley.ir.words import Buffer
 from sley.lang.modules import own_modules
-from sley.lang.msccl import topologies
+from sley.lang.msccl import ScriptProgram, topologies
 from support.script_programs import count_wrong, plan_of
 
 SCRIPTS = Path(__file__).with_name("msccl_scripts")
 
 
-def load(arguments: str, **settings: str) -> tuple[sley.ScriptProgram, ...]:
+def load(arguments: str, **settings: str) -> tuple[ScriptProgram, ...]:
     script, *rest = arguments.split()
     return sley.load_msccl(SCRIPTS / script, rest, **settings)
 
 
-def only(arguments: str) -> sley.ScriptProgram:
+def only(arguments: str) -> ScriptProgram:
     (found,) = load(arguments)
     return found
 
@@ -220,7 +220,7 @@ with MSCCLProgram("p", fully_connected(3), Anything(3, 4, False), 1):
 """
 
 
-def load_text(text: str) -> tuple[sley.ScriptProgram, ...]:
+def load_text(text: str) -> tuple[ScriptProgram, ...]:
     """The programs of a script."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")

@@ -44,7 +44,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of processes over the stand-in."""
     pytest.importorskip("cuda.core")
     folder = tmp_path_factory.mktemp("driver")
-    sys.path.insert(0, str(TESTS / "devices"))
+    sys.path.insert(0, str(TESTS / "engine" / "devices"))
     try:
         import fake_driver
     finally:

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import sley
+from sley.compiler.passes.timeline import Costs
 from sley.ir.dag import Blocks, Order
 from sley.ir.program import Program
 from sley.ir.tables import NONE
@@ -176,7 +177,7 @@ class Times:
     """The costs of transfers: of a hop, and of a tile."""
 
     graph: Graph
-    costs: sley.Costs
+    costs: Costs
 
     def latency(self, t: int) -> float:
         crosses = self.graph.crosses[t]

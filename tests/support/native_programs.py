@@ -23,7 +23,7 @@ from sley.errors.disk_cache import cached
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests" / "native"
 NATIVE = ROOT / "native"
-PRIMITIVES = ROOT / "src" / "sley" / "codegen" / "primitives"  # half.hpp
+PRIMITIVES = ROOT / "src" / "sley" / "engine" / "kernels" / "primitives"  # half.hpp
 INCLUDES = (NATIVE, PRIMITIVES)
 SANITIZERS = ("thread", "address")
 """The sanitizers of `make test`. ALL_SANITIZERS, of `make slow`: undefined behaviour

@@ -7,19 +7,20 @@ from typing import Any
 from hypothesis import strategies as st
 
 import sley
+from sley.ir.words import Allocation, LoopOrder, Schedule
 
 
 @st.composite
 def random_options(draw: st.DrawFn) -> dict[str, Any]:
     """Arguments of `sley.compile` besides the program and the topology."""
-    schedules = [s for s in sley.Schedule if s is not sley.Schedule.AUTO]
+    schedules = [s for s in Schedule if s is not Schedule.AUTO]
     schedule = draw(st.sampled_from(schedules))
-    whole = schedule is not sley.Schedule.MSCCL
-    orders = sley.LoopOrder if whole else [sley.LoopOrder.TILE]
+    whole = schedule is not Schedule.MSCCL
+    orders = LoopOrder if whole else [LoopOrder.TILE]
     return {
         "protocol": draw(st.sampled_from(sley.Protocol)),
         "schedule": schedule,
-        "allocate": draw(st.sampled_from(sley.Allocation)),
+        "allocate": draw(st.sampled_from(Allocation)),
         "loop_order": draw(st.sampled_from(orders)),
         "max_blocks": draw(st.sampled_from([None, None, 1, 2, 3])),
         "slots": draw(st.sampled_from([1, 2, 8])),

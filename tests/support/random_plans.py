@@ -13,7 +13,16 @@ import sley
 from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Edges, offsets_of
-from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op
+from sley.ir.words import (
+    READS_SOURCE,
+    RECEIVES,
+    REDUCES,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    LoopOrder,
+    Op,
+)
 
 BLOCKS = 2
 """The number of blocks of each rank; block b uses channel b."""
@@ -192,7 +201,7 @@ class PlanMaker:
             name="random",
             collective=self._collective(),
             protocol=sley.Protocol.LL,
-            loop_order=sley.LoopOrder.TILE,
+            loop_order=LoopOrder.TILE,
             slots=max(len(steps), 1),
             instructions=Instructions(
                 **columns, transfer=none, forward=none, pipeline=none, source=none

@@ -13,9 +13,10 @@ from sley.communicator.jobs import Settings
 from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.ir.words import Schedule
 from support.rank_threads import execute
 
-SCHEDULES = [sley.Schedule.MSCCL, sley.Schedule.HPDS, sley.Schedule.ROUND_ROBIN]
+SCHEDULES = [Schedule.MSCCL, Schedule.HPDS, Schedule.ROUND_ROBIN]
 """The schedules of compiled plans."""
 
 BUFFERS = ("in", "out", "scratch")

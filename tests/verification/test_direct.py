@@ -16,10 +16,11 @@ import sley
 from sley.algorithms import build
 from sley.formats import msccl_xml, program_source
 from sley.ir.connections import Messages
+from sley.ir.cost_model import ByProtocol
 from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Edges
-from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op, Protocol
+from sley.ir.words import RECEIVES, SENDS, Allocation, Buffer, LoopOrder, Op, Protocol, Schedule
 from sley.verification.direct import Pulls, pulls
 from sley.verification.direct.pull import all_holds
 from sley.verification.hangs import run_abstractly
@@ -84,7 +85,7 @@ def test_random_plans_run_right_and_need_every_hold(
 @given(random_programs(), st.sampled_from(SCHEDULES), st.booleans(), st.integers(0, 99))
 @examples(12)
 def test_random_programs_run_right_and_need_every_hold(
-    random: RandomProgram, schedule: sley.Schedule, per_chunk: bool, seed: int
+    random: RandomProgram, schedule: Schedule, per_chunk: bool, seed: int
 ) -> None:
     plan = sley.compile(
         random.program, protocol="direct", schedule=schedule, per_chunk=per_chunk, verify=False
@@ -92,10 +93,10 @@ def test_random_programs_run_right_and_need_every_hold(
     check(plan, Random(seed))
 
 
-@given(random_transfers(), st.sampled_from(sley.Allocation), st.integers(0, 99))
+@given(random_transfers(), st.sampled_from(Allocation), st.integers(0, 99))
 @examples(12)
 def test_random_transfers_run_right_and_need_every_hold(
-    random: RandomTransfers, allocate: sley.Allocation, seed: int
+    random: RandomTransfers, allocate: Allocation, seed: int
 ) -> None:
     options = {"schedule": "hpds", "allocate": allocate, "topology": random.topology}
     plan = sley.compile(random.program, protocol="direct", **options)
@@ -293,7 +294,7 @@ def test_direct_is_a_word_of_the_compiler_the_cost_model_and_choose() -> None:
     ring = build("ring-allreduce", ranks=4)
     plan = sley.compile(ring, protocol="direct")
     assert (plan.protocol, plan.slots) == (Protocol.DIRECT, 2)
-    by_protocol = sley.ByProtocol(1.0, 2.0, 3.0)
+    by_protocol = ByProtocol(1.0, 2.0, 3.0)
     assert by_protocol[Protocol.DIRECT] == by_protocol[Protocol.SIMPLE] == 3.0
     topology = sley.topologies.ndv4(nodes=1)
     ring = build("ring-allreduce", ranks=8)

@@ -17,6 +17,7 @@ import sley
 from sley.ir.happens_before import HappensBefore
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
+from sley.ir.words import Schedule
 from support.examples import examples
 from support.piece_machine import Unit, is_right
 from support.plan_edits import wait_pairs
@@ -102,7 +103,7 @@ def test_a_chain_that_fills_its_slots_is_not_fused_if_each_chunk_takes_one() -> 
 @examples(30)
 @given(returning_programs(), st.sampled_from(SCHEDULES), st.sampled_from([2, 8]), st.booleans())
 def test_random_programs_are_right_in_all_pieces(
-    random: RandomProgram, schedule: sley.Schedule, slots: int, per_chunk: bool
+    random: RandomProgram, schedule: Schedule, slots: int, per_chunk: bool
 ) -> None:
     options = {"schedule": schedule, "slots": slots, "per_chunk": per_chunk}
     plan = sley.compile(random.program, **options)  # type: ignore[arg-type]
@@ -115,7 +116,7 @@ def test_random_programs_are_right_in_all_pieces(
 @examples(30)
 @given(returning_programs(), st.sampled_from(SCHEDULES))
 def test_what_is_proven_without_a_wait_is_right_in_all_pieces(
-    random: RandomProgram, schedule: sley.Schedule
+    random: RandomProgram, schedule: Schedule
 ) -> None:
     plan = sley.compile(random.program, schedule=schedule, per_chunk=True)
     for k in range(len(plan.waits)):

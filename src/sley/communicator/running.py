@@ -60,11 +60,11 @@ def run(
         several.
     dtype, reduce_op, iterations, warmup, check: the fields of `sley.engine.measure.Sweep`.
     devices: the names of devices ("threads", "cuda", "cuda:0,1"), with `ranks_per_device` ranks on
-        each (`sley.engine.devices.open_devices`); or the device of each rank; or None for processes of
-        this machine.
+        each (`sley.engine.devices.open_devices`); or the device of each rank; or None for processes
+        of this machine.
     progress: called with each measurement.
-    settings: `slots`, `slot_bytes` and `timeout_s` of `sley.communicator.jobs.Settings`; on devices also
-        `engine`, `threads` and `launching` of `sley.engine.devices.Settings`.
+    settings: `slots`, `slot_bytes` and `timeout_s` of `sley.communicator.jobs.Settings`; on devices
+        also `engine`, `threads` and `launching` of `sley.engine.devices.Settings`.
     Errors: C307, S702, V2xx, R5xx, K5xx.
     """
     _prove(plan, devices)
@@ -93,7 +93,8 @@ def execute(
     """Proves a plan and runs it once on NumPy arrays, which are copied to devices and back; returns
     each rank's output.
 
-    inputs, dtype, count, reduce_op, counts: as for `sley.communicator.jobs.execute`; the others as for `run`.
+    inputs, dtype, count, reduce_op, counts: as for `sley.communicator.jobs.execute`; the others as
+        for `run`.
     Errors: C307, V2xx, R5xx, K5xx.
     """
     op = reduction(reduce_op)

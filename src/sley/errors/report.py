@@ -94,8 +94,9 @@ P814 = Rule(
 P815 = Rule(
     "P815",
     "no-such-picture",
-    what="A plan has no picture of this name.",
-    why="A plan is drawn as its thread blocks, or as the graph of its instructions.",
-    example='sley.compile(sley.algorithms.ring_allreduce(4)).draw(of="block")',
-    instead='Give of="blocks" or of="instructions".',
+    what="A value has no text or picture of this name.",
+    why="A plan is drawn as its thread blocks or the graph of its instructions, and shown as its "
+    "thread blocks or its sub-pipelines.",
+    example='sley.draw(sley.compile(sley.algorithms.ring_allreduce(4)), of="block")',
+    instead='Give of="blocks", of="instructions" (draw) or of="pipelines" (show).',
 )

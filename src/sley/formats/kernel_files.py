@@ -40,8 +40,8 @@ _HEAD = """\
 // place: all its data), output and scratch.
 // {launch}
 //
-// sley.engine.devices.Executor does all of this: it makes the tables, owns the memory that lasts from
-// call to call, and launches these kernels.
+// sley.engine.devices.Executor does all of this: it makes the tables, owns the memory that lasts
+// from call to call, and launches these kernels.
 
 """
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from sley.errors import Place, counted
 from sley.errors.compiler import C307
 from sley.ir.collective import Collective, Layout
-from sley.ir.methods import BlockPlanMethods, PlanMethods
 from sley.ir.sources import Sources
 from sley.ir.tables import (
     NONE,
@@ -97,7 +96,7 @@ class Estimate(Value):
     tiles: int
 
 
-class BlockPlan(Value, BlockPlanMethods):
+class BlockPlan(Value):
     """What plans of all kinds share: rows of thread blocks, block after block, rank after rank.
 
     name, collective, block_rank, block_offset, sources: as in `Plan`.
@@ -151,7 +150,7 @@ class BlockPlan(Value, BlockPlanMethods):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan(BlockPlan, PlanMethods):
+class Plan(BlockPlan):
     """An executable plan, whose meaning is defined in `docs/machine.md`.
 
     name: the plan's name.

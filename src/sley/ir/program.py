@@ -9,7 +9,6 @@ from types import MappingProxyType
 import numpy as np
 
 from sley.ir.collective import Collective, Layout
-from sley.ir.methods import ProgramMethods
 from sley.ir.sources import Sources
 from sley.ir.tables import (
     NONE,
@@ -124,7 +123,7 @@ class Transfers(Table):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Program(Value, ProgramMethods):
+class Program(Value):
     """An algorithm: its meaning is the execution of its transfers one after another.
 
     name: the algorithm's name.

@@ -14,7 +14,6 @@ from sley.errors.compiler import C308
 from sley.errors.topology import T601, T602, T603
 from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
-from sley.ir.methods import TopologyMethods
 from sley.ir.routes import Pairs, Routes, find_unreachable, nearest_cards
 from sley.ir.tables import (
     NONE,
@@ -36,7 +35,7 @@ MAX_RANKS = 2**14
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Topology(Value, TopologyMethods):
+class Topology(Value):
     """A cluster as a graph.
 
     name: the cluster's name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Callable, Iterable
 from html import escape
 
@@ -12,7 +13,7 @@ from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.model.simulation.result import Simulation
-from sley.report.html import html_report
+from sley.report.html import Page, html_report
 from sley.report.pictures import (
     Picture,
     block_picture,
@@ -53,8 +54,19 @@ def simulation_html(simulation: Simulation) -> str:
     page = html_report([simulation], title=simulation.plan.name)
     if len(page) > MOST_BYTES:
         return f"<pre>{escape(chr(10).join(simulation_lines(simulation)))}</pre>"
-    frame = 'style="width:100%;height:42em;border:0" sandbox="allow-scripts"'
-    return f'{_head(simulation)}<iframe srcdoc="{escape(page)}" {frame}></iframe>'
+    return _head(simulation) + Page(page)._repr_html_()
+
+
+def register() -> None:
+    """Tells IPython to show these values so; does nothing outside of it."""
+    shell = sys.modules["IPython"].get_ipython()
+    if shell is None:
+        return
+    html = shell.display_formatter.formatters["text/html"]
+    html.for_type(Plan, plan_html)
+    html.for_type(Program, program_html)
+    html.for_type(Topology, topology_html)
+    html.for_type(Simulation, simulation_html)
 
 
 def _head(value: object) -> str:

@@ -207,7 +207,7 @@ def test_the_workers_go_with_a_killed_launcher() -> None:
     """SIGKILL leaves the launcher no chance to clean up: no process stays, nor a name in shm."""
     script = f"""
         import sys, time
-        sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+        sys.path.insert(0, {str(Path(__file__).parents[2])!r})
         from support import small_plans
         from sley.communicator.jobs import Job
         from sley.engine.measure import Sweep

@@ -179,7 +179,7 @@ def test_the_callers_main_module_is_not_run_again() -> None:
         "print(execute(small_plans.ring_allreduce(2, fused=True), [np.ones(4)] * 2)[0])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(Path(__file__).parent.parent)],
+        [sys.executable, "-c", script, str(Path(__file__).parents[2])],
         capture_output=True,
         text=True,
         check=True,

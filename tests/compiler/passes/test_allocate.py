@@ -25,10 +25,11 @@ from sley.compiler.passes.merging import Overlaps
 from sley.compiler.passes.order import order as depth_order
 from sley.compiler.passes.pipelines import pipelines
 from sley.compiler.passes.timeline import Costs
+from sley.errors import Diagnostic
 from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.program import Program
 from sley.ir.tables import NONE, offsets_of
-from sley.ir.words import Allocation, Schedule
+from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.lang import ChunkProgram
 from support import naive_passes
 from support.examples import examples
@@ -360,7 +361,7 @@ def test_merged_blocks_list_whole_transfers_in_one_order(case: Case, max_blocks:
             assert all(place[p] < place[t] for p in before)
 
 
-def refused(program: Program, code: str, **way: Any) -> sley.Diagnostic:
+def refused(program: Program, code: str, **way: Any) -> Diagnostic:
     with pytest.raises(sley.SleyError) as caught:
         sley.compile(program, **way)
     assert caught.value.code == code
@@ -417,8 +418,8 @@ def test_options_that_mean_nothing_are_refused(way: dict[str, Any]) -> None:
 def test_options_may_be_words_or_names() -> None:
     program = hm_allgather(2, 2)
     by_word = sley.compile(
-        program, schedule=Schedule.HPDS, allocate=Allocation.STATE, loop_order=sley.LoopOrder.TILE
+        program, schedule=Schedule.HPDS, allocate=Allocation.STATE, loop_order=LoopOrder.TILE
     )
     by_name = sley.compile(program, schedule="hpds", allocate="state", loop_order="tile")
     assert by_word.instructions == by_name.instructions
-    assert by_word.loop_order is by_name.loop_order is sley.LoopOrder.TILE
+    assert by_word.loop_order is by_name.loop_order is LoopOrder.TILE

@@ -16,7 +16,7 @@ from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.parallelize import parallelize
 from sley.ir.dag import Forwarded
 from sley.ir.program import Program
-from sley.ir.words import Op, TransferKind
+from sley.ir.words import Op, Schedule, TransferKind
 from support.contents import meaning
 from support.examples import examples
 from support.random_programs import SCHEDULES, RandomProgram, random_programs, run
@@ -230,7 +230,7 @@ def test_no_copy_is_left_of_staged_sums(case: tuple[Program, dict[str, Any]]) ->
 @examples(14)
 @given(random_programs(max_operations=24), st.sampled_from([1, 2]), st.sampled_from(SCHEDULES))
 def test_copies_that_are_sent_run_right(
-    random: RandomProgram, slots: int, schedule: sley.Schedule
+    random: RandomProgram, slots: int, schedule: Schedule
 ) -> None:
     plan = sley.compile(random.program, slots=slots, schedule=schedule)
     run(random, plan, 5)

@@ -15,7 +15,7 @@ import pytest
 import sley
 from support.sanitized import START
 
-SUPPORT = Path(__file__).parent.parent / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted,simple:switches:generated"
 EVERYTHING = [
     f"{protocol.name.lower()}:{plans}"

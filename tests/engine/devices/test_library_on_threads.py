@@ -11,6 +11,7 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine
+from sley.ir.words import LoopOrder
 from support.algorithm_cases import SIZED, cases, label, program, sizes
 from support.device_calls import executor, wrong
 
@@ -89,7 +90,7 @@ def test_hierarchical_mesh_is_right_at_task_level(protocol: sley.Protocol, engin
     """HM AllReduce as ResCCL runs it: whole tasks, in blocks that serve several connections."""
     hm = build("hm-allreduce", nodes=2, gpus=4, nics=2, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="state", protocol=protocol)
-    assert plan.loop_order is sley.LoopOrder.INSTRUCTION
+    assert plan.loop_order is LoopOrder.INSTRUCTION
     check(plan, engine)
 
 

@@ -21,8 +21,8 @@ from sley.engine.devices.step_model import (
     estimated_model,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
-MACHINE_CODE = ROOT / "tests" / "devices" / "golden" / "machine-code.txt"
+ROOT = Path(__file__).resolve().parents[3]
+MACHINE_CODE = ROOT / "tests" / "engine" / "devices" / "golden" / "machine-code.txt"
 
 
 def counted(kernels: str, name: str = "recv_reduce_copy_send") -> list[int]:

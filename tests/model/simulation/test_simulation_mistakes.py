@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import sley
+from sley.ir.cost_model import ByProtocol
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
 from sley.ir.topology import Topology
@@ -170,11 +171,11 @@ def test_arguments_of_another_kind_are_refused(code: str, settings: dict[str, An
 @pytest.mark.parametrize("slices", [0, 2.5, 17, float("inf"), float("nan"), "2"])
 def test_slices_are_a_few_whole_parts(slices: Any) -> None:
     with pytest.raises(sley.SleyError, match=r"T602(.|\n)*slices as a whole number"):
-        sley.CostModel(slices=sley.ByProtocol(1, 1, slices))
+        sley.CostModel(slices=ByProtocol(1, 1, slices))
 
 
 def test_more_executions_than_anybody_waits_for_are_refused() -> None:
-    model = replace(PAIR.model, tile_bytes=sley.ByProtocol(1, 1, 1))
+    model = replace(PAIR.model, tile_bytes=ByProtocol(1, 1, 1))
     assert "tiles of 2 instructions" in refused("S705", message(), "1G", PAIR, model=model)
 
 
@@ -190,6 +191,6 @@ def test_a_plan_without_work_takes_no_time_and_reaches_its_bound() -> None:
     empty = sley.compile(
         sley.trace(sley.Custom("none", 2, 1, 1, lambda rank, index: None), lambda p: None)
     )
-    model = replace(PAIR.model, launch_us=sley.ByProtocol.same(0))
+    model = replace(PAIR.model, launch_us=ByProtocol.same(0))
     simulation = sley.simulate(empty, 1000, PAIR, model=model)
     assert (simulation.time_us, simulation.algbw_GBps, simulation.of_bound) == (0, float("inf"), 1)

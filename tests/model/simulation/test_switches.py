@@ -13,7 +13,7 @@ import pytest
 from simulation.test_hand_computed import CHUNK, ROUND, simulated, spans, star
 
 import sley
-from sley.ir.cost_model import CostModel
+from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
@@ -88,7 +88,7 @@ def test_links_reach_a_share_of_their_rate_when_a_switch_works() -> None:
 
 
 def test_parts_of_a_message_that_moves_nothing_are_those_of_the_switch() -> None:
-    two = replace(SWITCH, slices=sley.ByProtocol(1, 1, 2))
+    two = replace(SWITCH, slices=ByProtocol(1, 1, 2))
     found = simulated(reduction(), 1, machine(two), Protocol.DIRECT)
     assert spans(found)[0, 0] == (15, 23)
 

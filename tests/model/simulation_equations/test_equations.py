@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
+from sley.ir.cost_model import ByProtocol
 from sley.ir.tables import NONE
 from sley.model.simulation.equations import Estimates, LevelEstimate, estimate
 from support.examples import examples
@@ -23,8 +24,8 @@ ALPHA = 4.0
 
 def model(**changes: Any) -> sley.CostModel:
     """Tiles of 100 kB, hops of 4 us, blocks of 20 GB/s."""
-    tile = sley.ByProtocol(TILE, TILE, TILE)
-    hop = sley.ByProtocol(ALPHA, ALPHA, ALPHA)
+    tile = ByProtocol(TILE, TILE, TILE)
+    hop = ByProtocol(ALPHA, ALPHA, ALPHA)
     settings: dict[str, Any] = {"tile_bytes": tile, "nvlink_latency_us": hop} | changes
     return sley.CostModel(**settings)
 

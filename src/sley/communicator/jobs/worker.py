@@ -1,10 +1,10 @@
 """The processes of a job: a spawner, and one worker a rank.
 
-The launcher starts ``python -m sley.communicator.jobs.worker MODULE`` once. This process, the spawner, imports
-the module, whose class `Worker` is a rank, and forks one worker for each rank, so that N ranks cost
-one start of Python. It then reports every worker that ends to the launcher. It has one thread, so
-forking is safe, and it is a new process, so the workers inherit no threads, open files or
-``__main__`` of the caller.
+The launcher starts ``python -m sley.communicator.jobs.worker MODULE`` once. This process, the
+spawner, imports the module, whose class `Worker` is a rank, and forks one worker for each rank, so
+that N ranks cost one start of Python. It then reports every worker that ends to the launcher. It
+has one thread, so forking is safe, and it is a new process, so the workers inherit no threads, open
+files or ``__main__`` of the caller.
 
 No process outlives the launcher: the spawner ends when its socket is closed (or its parent
 changes), and kills the workers; the kernel kills them when the spawner dies.

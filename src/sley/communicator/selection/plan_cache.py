@@ -1,9 +1,9 @@
 """Plan cache: compiled plans on disk, in the folder `plans` of sley's cache.
 
-`sley.errors.disk_cache` defines that folder, and names a file by what it was made from and by a digest of
-its content. So a truncated file, or one that another program wrote, is replaced. The digest finds
-accidents only. A plan was proven before it was stored and is not proven again, so the folder is
-not used if other users can write to it (N655).
+`sley.errors.disk_cache` defines that folder, and names a file by what it was made from and by a
+digest of its content. So a truncated file, or one that another program wrote, is replaced. The
+digest finds accidents only. A plan was proven before it was stored and is not proven again, so the
+folder is not used if other users can write to it (N655).
 """
 
 from __future__ import annotations

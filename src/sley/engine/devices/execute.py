@@ -35,7 +35,8 @@ def execute(
     """Run `plan` once on `inputs`, NumPy arrays, and return each rank's output. For arrays that are
     on devices already use an `Executor`.
 
-    devices: each rank's, from `open_devices`. The other arguments: as for `sley.communicator.jobs.execute`.
+    devices: each rank's, from `open_devices`. The other arguments: as for
+        `sley.communicator.jobs.execute`.
 
     Raises SleyError with the rules K5xx and R5xx.
     """

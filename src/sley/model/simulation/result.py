@@ -10,7 +10,6 @@ import numpy as np
 
 from sley.ir.collectives import bus_factor
 from sley.ir.cost_model import CostModel
-from sley.ir.methods import SimulationMethods
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, Value
@@ -106,7 +105,7 @@ class LinkLoad(Value):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Simulation(Value, SimulationMethods):
+class Simulation(Value):
     """A run of a plan under the cost model. Times count from the call; blocks start after its
     launch.
 

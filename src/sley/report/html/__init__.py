@@ -4,6 +4,6 @@ Files: page (template, style, scripts and data in one file), data (the data as p
 page.html, page.css, and the scripts: base, lanes, timeline, links, curve, tables, beside, main.
 """
 
-from sley.report.html.page import html_report
+from sley.report.html.page import Page, html_report
 
-__all__ = ["html_report"]
+__all__ = ["Page", "html_report"]

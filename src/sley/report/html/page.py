@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
 from sley.errors import counted
 from sley.errors.report import P813
+from sley.formats import write_file
 from sley.model.simulation.result import Simulation
 from sley.report.html.data import change_data, simulation_data
 from sley.report.simulation import require_simulations, simulation_names
 from sley.report.what_if import Change
 
 _SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "beside", "main")
+
+
+class Page(str):
+    """A page of HTML, which `save` writes and notebooks show in a frame."""
+
+    __slots__ = ()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page. Errors: F461."""
+        write_file(path, str(self))
+
+    def _repr_html_(self) -> str:
+        frame = 'style="width:100%;height:42em;border:0" sandbox="allow-scripts"'
+        return f'<iframe srcdoc="{escape(self)}" {frame}></iframe>'
 
 
 def html_report(

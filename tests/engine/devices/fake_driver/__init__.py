@@ -25,7 +25,7 @@ from sley.errors import SleyError
 from sley.errors.disk_cache import cached
 
 HERE = Path(__file__).parent
-TESTS = HERE.parent.parent
+TESTS = HERE.parents[2]
 TEXT = 'extern "C" __global__ void twice(unsigned long long address) {}'
 """A text with one kernel."""
 

@@ -1,0 +1,5 @@
+"""`python -m sley`: the command line."""
+
+from sley.cli import main
+
+main()
