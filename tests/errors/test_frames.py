@@ -36,7 +36,7 @@ def lines(error: BaseException) -> list[tuple[str, str]]:
         lambda: sley.lift(3),  # type: ignore[arg-type]
         lambda: sley.load_msccl("no.py"),
         lambda: sley.topologies.find("no"),
-        lambda: PLAN.simulate("64 apples", "ndv4"),
+        lambda: sley.draw(3),  # type: ignore[arg-type]
     ],
 )
 def test_a_traceback_ends_at_the_users_line_and_one_frame_of_sley(call: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -85,20 +86,38 @@ def test_workers_load_no_compiler() -> None:
     ).splitlines() == ["[]", "verify simulate sley.topologies", "False True"]
 
 
+def test_the_names_are_those_that_type_checkers_see() -> None:
+    """`__init__` imports each name for type checkers, and names its module for the first use."""
+    tree = ast.parse(Path(sley.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {a.asname: node.module for node in block.body for a in node.names}  # type: ignore[attr-defined]
+    assert seen == sley._HOME
+    assert set(sley.__all__) == {*seen, "__version__"}
+    for name, home in seen.items():
+        assert getattr(sley, name) is found(f"{home}.{name}")
+
+
+def test_every_function_works_after_every_module_is_imported() -> None:
+    """No module takes the place of a function in `sley`."""
+    lines = in_a_new_process(
+        "import importlib, pkgutil, sley\n"
+        "for module in pkgutil.walk_packages(sley.__path__, 'sley.'):\n"
+        "    if module.name != 'sley.__main__':\n"
+        "        try:\n"
+        "            importlib.import_module(module.name)\n"
+        "        except sley.SleyError as error:\n"  # torchcomms
+        "            assert error.code == 'B906', error\n"
+        "program = sley.algorithms.ring_allreduce(2)\n"
+        "plan = sley.compile(program, topology='1x2')\n"
+        "sley.verify(plan), sley.simulate(plan, '4K'), sley.show(plan), sley.lift(plan)\n"
+        "sley.choose(program, '4K', '1x2', channels=1, instances=1, protocol='LL')\n"
+        "print([m.wrong for m in sley.run(plan, '4K', iterations=1, warmup=0)])\n"
+        "print([name for name in sley.__all__ if type(getattr(sley, name)).__name__ == 'module'])"
+    )
+    assert lines.splitlines() == ["[0]", "['algorithms', 'rescclang', 'topologies']"]
+
+
 def test_no_function_has_the_name_of_a_package() -> None:
     """`import sley.NAME.MODULE` would find the function."""
     packages = {module.name for module in pkgutil.iter_modules(sley.__path__)}
     assert {name for name in packages & set(sley.__all__) if callable(getattr(sley, name))} == set()
-
-
-def test_a_value_has_its_methods_without_the_front_door() -> None:
-    assert (
-        in_a_new_process(
-            "import copy, sys\n"
-            "from sley.algorithms import build\n"
-            "program = copy.deepcopy(build('ring-allreduce', ranks=2))\n"
-            "before = 'sley.methods' in sys.modules\n"
-            "print(before, program.compile().ranks, 'draw' in dir(program), hasattr(program, 'no'))"
-        )
-        == "False 2 True False"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from sley.errors import without_inner_frames
 from sley.errors.report import P815
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -22,6 +23,7 @@ from sley.report.stages import stage_table
 from sley.report.tables import Text, pipeline_table, plan_table
 
 
+@without_inner_frames
 def show(
     value: Plan | Program | Simulation,
     rank: int | None = None,
@@ -52,6 +54,7 @@ def show(
     return Text("\n".join(lines))
 
 
+@without_inner_frames
 def draw(
     value: Plan | Program | Topology | Simulation,
     rank: int | None = None,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulation.test_hand_computed import CHUNK, ROUND, simulated, spans, star
+from model.simulation.test_hand_computed import CHUNK, ROUND, simulated, spans, star
 
 import sley
 from sley.ir.cost_model import ByProtocol, CostModel
