@@ -17,7 +17,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/engine/kernels/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow fuzz gpu peers lint types imports docs pages update-golden check clean
+.PHONY: help demo test slow fuzz gpu peers lint types imports size docs pages update-golden check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,8 +48,11 @@ lint: $(VENV)/.dev ## check style and formatting
 types: $(VENV)/.dev ## check the types
 	@$(BIN)/mypy --no-error-summary
 
-imports: $(VENV)/.dev ## check which package imports which
+imports: $(VENV)/.dev ## check which room imports which
 	@$(BIN)/lint-imports --no-logo
+
+size: $(VENV)/.runtime ## print lines, words, rules and options beside the recorded numbers
+	@$(BIN)/python .ci/size.py
 
 # Not --quiet, with which mkdocs --strict ignores warnings.
 docs: $(VENV)/.dev ## build the documentation into site/
@@ -61,7 +64,7 @@ pages: $(VENV)/.dev ## regenerate the generated pages of the documentation
 update-golden: $(VENV)/.dev ## regenerate the expected files of the tests; review them with git diff
 	@$(BIN)/python -m pytest --quiet --update-golden $(PYTEST_ARGS)
 
-check: test lint types imports docs ## run all checks of CI
+check: test lint types imports size docs ## run all checks of CI
 
 clean: ## remove the environment and everything built
 	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \

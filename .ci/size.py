@@ -124,7 +124,9 @@ def counts() -> dict[str, int]:
 def main() -> int:
     found = {"lines": lines(), "counts": counts()}
     if "--record" in sys.argv[1:]:
-        text = "# `python .ci/size.py --record` writes this. Who raises a number says why in the commit.\n"
+        text = (
+            "# `python .ci/size.py --record` writes this; a commit says why it raises a number.\n"
+        )
         for name, rows in found.items():
             text += f"\n[{name}]\n" + "".join(f'"{row}" = {rows[row]}\n' for row in rows)
         RECORD.write_text(text)

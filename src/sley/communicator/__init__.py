@@ -16,6 +16,13 @@ network.py        transports between hosts
 settings.py       settings of a communicator
 recording.py      records a program's calls as a workload
 stats.py          statistics of calls, and the log
+opening.py        the engine's objects of a communicator, after a rendezvous
+ready.py          equal calls again, which the engine runs without Python
+rendezvous/       how ranks find one another
+selection/        which plan runs for a call
+jobs/             plans on worker processes of this machine
+running.py        `sley.run` and `sley.execute`
+calibrating.py    a topology of this machine, measured
 """
 
 from sley.communicator.calls import Call, Parts, Work

@@ -1,8 +1,12 @@
 """Compiler: the proven Plan of a Program, with given options or the fastest ones.
 
-`entry` is `compile`, also for callers that follow its phases; `pipeline` runs the passes with
-`options`. `search` finds the fastest of the plans of a `space` of options by simulation; the result
-is a table of `choices`.
+entry.py         `compile`, also for callers that follow its phases
+pipeline.py      runs the passes with options.py
+passes/          the passes, and lift/, which goes back
+search.py        finds the fastest plans of a space of options (space.py) by simulation; the result
+                 is a table of choices (choices.py)
+scripts.py       the programs of scripts for msccl-tools, compiled
+deployment/      directories of files for runtimes: reads them as a runtime does, and writes them
 """
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp

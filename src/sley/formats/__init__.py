@@ -1,9 +1,11 @@
 """Formats: files with plans, of other tools and for other tools.
 
 A format is a folder with a `RuntimeFormat` (`format`), and an entry in `FORMATS` by the suffix of
-its files. `problems` collects the problems of a file or plan; `rewriting` replaces instructions
-that a target doesn't run. `program_source` writes programs as
-Python; `plan_bytes` stores plans for sley itself.
+its files. They are `msccl_xml`, `mscclpp`, and
+`chakra` (execution traces, written only); `kernel_files` writes kernels. `files` loads, saves and
+verifies files of all formats. `problems` collects the problems of a file or plan; `rewriting`
+replaces instructions that a target doesn't run. `program_source` writes programs as Python;
+`plan_bytes` stores plans for sley itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,17 @@
 """IR: the immutable values of sley's stages, as NumPy columns.
 
-`tables` and `words` are their ground. The stages: `collective` (the standard ones:
-`collectives`), `program` (its lines: `sources`), `dag` and `plan`; `faults` and `connections` of a
-plan, `conditions` of its proof. A cluster: `topology`, with `fabric`, `routes` and `cost_model`.
-`graph`, `sizes` and `choices` are helpers.
+tables.py, words.py                 their ground: values made of columns; the words of all stages
+collective.py, collectives.py       what a collective promises; the standard ones
+program.py, sources.py              transfers in the order of their meaning; their source lines
+dag.py                              the stages between a program and a plan
+plan.py, one_sided.py               thread blocks with instructions, of sley and of MSCCL++
+connections.py, faults.py           a plan's messages; what may be wrong in its tables
+cut.py, groups.py                   the elements of chunks; the same plan without switches
+happens_before.py                   the order of a plan's instructions, and its conflicts
+conditions.py                       what a proof demands of a call
+topology.py, fabric.py, routes.py   a cluster, its devices and links, and the ways along them
+cost_model.py                       the parameters of a cluster's times
+graph.py, paths.py                  algorithms on directed graphs; flows and shortest paths
+sizes.py, choices.py                texts of sizes; words among a few
+extension.py                        the compiled modules, loaded at their first use
 """

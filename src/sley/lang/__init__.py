@@ -1,6 +1,14 @@
-"""Languages: the ways to write an algorithm. `chunks` is MSCCLang's language and `transfers`
-ResCCL's, both in Python; `rescclang` is ResCCL's own text; `files` finds the program of a Python
-file. `recorder`, `arguments` and `memory` serve the languages in Python."""
+"""Languages: the ways to write an algorithm.
+
+chunks.py         MSCCLang's language in Python
+transfers.py      ResCCL's language in Python
+rescclang/        ResCCL's own text
+msccl/            scripts for msccl-tools
+schedules/        schedules of synthesisers
+files.py          the program of a Python file; modules.py and interpreter.py load and run it,
+                  deferred.py keeps the programs that could not be traced
+recorder.py, arguments.py, memory.py   what the languages in Python share
+"""
 
 from sley.lang import rescclang
 from sley.lang.chunks import ChunkProgram, Ref, program, trace

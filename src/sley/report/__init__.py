@@ -1,9 +1,11 @@
 """Reports: plans, runs and simulations as text, pages, pictures and traces for people.
 
-Files: tables (plans and runs), stages (the result of each pass), simulation (a simulation as text),
-critical (its critical path), limit (what limits it), what_if
-(its time with one thing changed), alike (groups of ranks), link_classes (groups
-of links), plots (a simulation as a picture), trace (Chrome's trace format), bins (sums over time),
-html/ (a page), pictures/ (drawings of programs, plans and topologies), notebook (values in
-Jupyter).
+views.py                  `sley.show` and `sley.draw`; notebook.py shows values in Jupyter
+tables.py, stages.py      plans and runs as text; the result of each pass
+simulation.py             a simulation as text: its critical path (critical), what limits it
+                          (limit), its time with one thing changed (what_if), groups of ranks
+                          (alike) and of links (link_classes), sums over time (bins)
+html/, plots.py           a simulation as a page; as a picture
+trace.py                  Chrome's trace format
+pictures/                 drawings of programs, plans and topologies
 """

@@ -7,6 +7,8 @@ collectives.py  its collectives
 coalesced.py    several collectives as one
 messages.py     its messages between two ranks
 monitored.py    a barrier that names the ranks that are late
+operators.py    collectives as operators, which torch.compile keeps
+ready.py        equal calls again, which the engine runs without Python
 calls.py        calls on the communicator, synchronous or not
 work.py         work objects, futures and errors
 gloo.py         groups of gloo that are sley's instead

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from model.simulation.test_hand_computed import CHUNK, ROUND, simulated, spans, star
 
 import sley
+from model.simulation.test_hand_computed import CHUNK, ROUND, simulated, spans, star
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan

@@ -6,12 +6,12 @@ settings.py, names.py     how a plan runs; devices by name
 device.py                 the interface of a device; threads.py and cuda/ implement it
 shared_files.py           files in memory that processes share
 windows.py                slots of groups' messages, in memory that a switch reads and writes
+attendance.py             how far each process has come, so that none waits for one that ended
 world.py                  the ranks on the devices of all processes, and the processes' exchanges
 tables.py, sites.py       a plan as kernels read it; the state on a device between calls
 memory.py, frees.py       scratch, and arrays that other processes read; when memory is freed
 arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
 failures.py, state.py     what the blocks of a failed call were waiting for; counters as numbers
-kernel_files.py           the kernels of a plan as .cu and .cpp files
 step_model.py             an estimate of the time of a step, and a cost model made of it
 """
 

@@ -4,6 +4,7 @@ collects their programs.
 scripts.py      runs a script, while stand-ins for msccl's modules are in place
 session.py      what a run has found so far, and the program that is being traced
 programs.py     MSCCLProgram, and references to chunks
+tracer.py       the chunk language with any number of scratch buffers, of any names
 functions.py    the functions of msccl.language: chunk, Check, XML and others
 collectives.py  the collectives, and the base class of a script's own
 chunks.py       the chunks that a script's checks see

@@ -1,1 +1,7 @@
-"""NCCL: its own choice for each call, the plans that it runs, and the tables of nccl-tests."""
+"""NCCL: what it would run for a call, and how long that takes.
+
+choice.py    its own choice of algorithm, protocol and channels
+graphs.py    the rings and trees that it makes of a machine
+runs.py      simulations of its choices
+tables.py    the tables that nccl-tests prints
+"""

@@ -1,6 +1,7 @@
 """Simulate: predicts a plan's time on a cluster, and shows what limits it.
 
-`simulator` runs the compiled event loop on `inputs`; `result` has the times. `equations` are
+`simulator` runs the compiled event loop on `inputs`, made of `routes` (links between the ends of
+connections) and `moves` (the data that crosses them); `result` has the times. `equations` are
 ResCCL's estimates, by the `turns` of a plan's instructions.
 """
 

@@ -1,7 +1,8 @@
 """Lift: from a Plan back to a Program that means the same.
 
 Plans of other tools (MSCCL XML) and of sley become transfers again, which can be compiled with
-another schedule or for another protocol, or be written as Python.
+another schedule or for another protocol, or be written as Python. In order: `events` (accesses and
+their order), `times` (when each transfer happens), `rows` (the transfers).
 """
 
 from __future__ import annotations
