@@ -43,7 +43,7 @@ from sley.verification import verify as verify_plan
 
 def show_plan(plan: Plan, rank: int | None = None) -> Text:
     """The thread blocks of a rank as a text, a line for each instruction; by default those of all
-    ranks. Errors: P814."""
+    ranks. Errors: L101."""
     ranks = range(plan.ranks) if rank is None else [rank]
     return Text("\n".join(line for one in ranks for line in plan_table(plan, one)))
 
@@ -57,7 +57,7 @@ def draw_plan(
     plan: Plan, of: Literal["blocks", "instructions"] = "blocks", rank: int | None = None
 ) -> Picture:
     """A picture of the thread blocks, or of the graph of instructions; of one rank, or of all.
-    Errors: P801 for plans that are too large, P804, P814, P815."""
+    Errors: P801 for plans that are too large, V201, L101, P815."""
     pictures = {"blocks": block_picture, "instructions": instruction_picture}
     if of not in pictures:
         raise P815.error(expected=" or ".join(pictures), found=repr(of)[:60])
@@ -71,7 +71,7 @@ def show_program(program: Program) -> Text:
 
 def draw_program(program: Program, rank: int | None = None) -> Picture:
     """A picture of the transfers between chunks; of one rank, or of all. Errors: P801 for programs
-    that are too large, P814."""
+    that are too large, L101."""
     return chunk_picture(program, None if rank is None else [rank])
 
 

@@ -70,7 +70,7 @@ def test_texts_are_shown_as_they_are() -> None:
 def test_pictures_and_texts_of_ranks_that_do_not_exist_are_refused() -> None:
     for rank in (4, -1, "0", 1.0):
         for call in (PLAN.show, RING.draw, lambda rank: PLAN.draw("instructions", rank)):
-            with pytest.raises(sley.SleyError, match=r"P814(?s:.*)from 0 to 3"):
+            with pytest.raises(sley.SleyError, match=r"L101(?s:.*)from 0 to 3"):
                 call(rank)  # type: ignore[operator]
 
 
