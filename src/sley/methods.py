@@ -2,8 +2,7 @@
 
 Each method is a function whose first argument is the value, most of them functions of sley. The
 values are defined in `sley.ir`, which knows none of the packages that the methods need, so `attach`
-adds them when a name of `sley`, or a method, is used for the first time
-(docs/decisions/0029-methods-of-values.md).
+adds them when a name of `sley`, or a method, is used for the first time.
 """
 
 from __future__ import annotations
