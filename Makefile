@@ -17,7 +17,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/engine/kernels/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow fuzz gpu peers lint types imports size docs pages update-golden check clean
+.PHONY: help demo test slow fuzz gpu peers lint types imports size docs picture update-golden check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -56,10 +56,11 @@ size: $(VENV)/.runtime ## print lines, words, rules and options beside the recor
 
 # Not --quiet, with which mkdocs --strict ignores warnings.
 docs: $(VENV)/.dev ## build the documentation into site/
+	@$(BIN)/python docs/generate.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-pages: $(VENV)/.dev ## regenerate the generated pages of the documentation
-	@$(BIN)/python docs/generate.py
+picture: $(VENV)/.dev ## make the picture of a report again, with Chromium
+	@PYTHONPATH=docs $(BIN)/python -c 'import report_picture; report_picture.write()'
 
 update-golden: $(VENV)/.dev ## regenerate the expected files of the tests; review them with git diff
 	@$(BIN)/python -m pytest --quiet --update-golden $(PYTEST_ARGS)

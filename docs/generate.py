@@ -1,8 +1,6 @@
-"""Write the pages that come from the code, data-model.md and those in errors/, the list of
-decisions, and the picture of a report, which takes a Chromium.
+"""Write the pages that come from the code: data-model.md and the pages in errors/.
 
-    python docs/generate.py            write them
-    python docs/generate.py --check    fail if what is there is not what would be written
+    python docs/generate.py [FOLDER]    write them into the folder, by default the one of this file
 
 The descriptions come from the docstrings: text, then one entry for each field, `name: ...` or
 `name, name: ...` at the margin, its further lines indented. A field that nobody describes is an
@@ -23,14 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import report_picture
-
 import sley.ir
 from sley.errors import Rule
-from sley.errors.catalog import all_rules
+from sley.errors.catalog import MERGED, all_rules
 from sley.ir.tables import Value, column_types
-
-DOCS = Path(__file__).resolve().parent
 
 # In the order of processing. None: a module of functions, with nothing for the page.
 MODULES: dict[str, str | None] = {
@@ -135,17 +129,6 @@ or a row ("source", "transfer") contains row numbers.
 
 `docs/generate.py` makes this page from the docstrings. [The machine](machine.md) defines the
 *meaning* of a plan.
-"""
-
-DECISIONS_HEAD = """\
-# Decisions
-
-Each page answers a question that would otherwise be asked again: what the situation was, what was
-decided, and what follows from it, drawbacks included. A decision that no longer holds stays here
-and names the one that replaced it.
-
-| number | decision |
-|---|---|
 """
 
 ERRORS_HEAD = """\
@@ -292,6 +275,9 @@ def rule_section(rule: Rule) -> Iterator[str]:
     yield ""
     yield f"**Instead.** {prose(rule.instead)}"
     yield ""
+    if rule.code in MERGED:
+        yield f"Formerly also {', '.join(MERGED[rule.code].split())}."
+        yield ""
 
 
 def error_pages() -> dict[str, str]:
@@ -325,46 +311,12 @@ def finished(lines: list[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
-def decisions() -> str:
-    """The page that lists the decisions, from their titles and first lines."""
-    rows = []
-    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
-        title, _, text = path.read_text("utf-8").partition("\n")
-        number, _, name = title.removeprefix("# ").partition(". ")
-        later = re.match(r"\s*Superseded by \[(\d+)\]", text)
-        rows.append(
-            f"| {number} | [{name}]({path.name}){f', superseded by {later[1]}' if later else ''} |"
-        )
-    return DECISIONS_HEAD + "\n".join(rows) + "\n"
-
-
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.exit("usage: python docs/generate.py [--check]")
-    stale = []
-    pages = {
-        "data-model.md": data_model(),
-        **error_pages(),
-        "decisions/index.md": decisions(),
-    }
-    for name, content in pages.items():
-        path = DOCS / name
-        if arguments and (not path.is_file() or path.read_text("utf-8") != content):
-            stale.append(name)
-        elif not arguments:
-            path.write_text(content, "utf-8")
-    if not report_picture.is_current():
-        if arguments:
-            stale.append("assets/report.png")
-        else:
-            try:
-                report_picture.write()
-            except report_picture.NoBrowserError as error:
-                sys.exit(f"assets/report.png is out of date and was not made: {error}")
-    if stale:
-        print(f"out of date: {', '.join(stale)}. Run: make pages", file=sys.stderr)
-    return bool(stale)
+def main(arguments: list[str]) -> None:
+    folder = Path(arguments[0]) if arguments else Path(__file__).resolve().parent
+    (folder / "errors").mkdir(parents=True, exist_ok=True)
+    for name, content in {"data-model.md": data_model(), **error_pages()}.items():
+        (folder / name).write_text(content, "utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

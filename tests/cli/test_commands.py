@@ -105,7 +105,7 @@ def test_a_file_without_a_program_or_with_two_is_refused(tmp_path: Path) -> None
     assert f"Select one, as in {two}:exchange" in refused
     assert sley("compile", f"{two}:again").exit_code == 0
     assert "L115" in sley("compile", f"{two}:other").stderr
-    assert "L117" in sley("compile", tmp_path / "missing.py").stderr
+    assert "F404" in sley("compile", tmp_path / "missing.py").stderr
     prints = written(tmp_path / "prints.py", "print('hello')\n" + GOOD)
     assert json.loads(sley("compile", prints, "--json").stdout)["ok"] is True
 
@@ -124,7 +124,7 @@ def test_a_custom_collective_goes_to_a_file_and_back(tmp_path: Path) -> None:
     text = GOOD.replace("sley.AllGather(2)", "sley.Custom('c', 2, 1, 2, lambda r, i: [(i, 0)])")
     program, path = written(tmp_path / "mine.py", text), tmp_path / "mine.xml"
     assert sley("compile", program, "-o", path, "--target", "msccl").exit_code == 0
-    assert "F410" in sley("verify", path).stderr
+    assert "F409" in sley("verify", path).stderr
     assert sley("verify", path, "--collective", program).exit_code == 0
     assert sley("verify", program, "--collective", program).exit_code == 2
 
@@ -251,6 +251,14 @@ def test_explain_knows_every_code() -> None:
     assert set(json.loads(sley("explain", "--json").stdout)) == set(all_rules())
     listed = [line.split()[0] for line in sley("explain").stdout.splitlines()]
     assert listed == sorted(all_rules())
+
+
+@pytest.mark.parametrize("code", ["F474", "f474"])
+def test_explain_names_the_rule_in_place_of_a_former_one(code: str) -> None:
+    assert sley("explain", code).stdout.startswith(
+        "F474 is now a case of F412.\n\nF412 wrong-ids\n"
+    )
+    assert json.loads(sley("explain", code, "--json").stdout)["code"] == "F412"
 
 
 def test_list_names_every_algorithm() -> None:

@@ -46,7 +46,7 @@ def test_programs_are_written_in_every_format(suffix: str, tmp_path: Path) -> No
 
 def test_traces_need_the_size_of_a_call(tmp_path: Path) -> None:
     file = tmp_path / "ring.et"
-    assert "F458" in sley("msccl", "-o", file, RING, 2, 1).stderr
+    assert "C310" in sley("msccl", "-o", file, RING, 2, 1).stderr
     assert sley("msccl", "-o", file, "--size", "1M", RING, 2, 1).exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ring.0.et", "ring.1.et"]
     for wrong in (["--size", "1M"], ["--size", "1M", "-o", tmp_path / "a.xml"]):
@@ -101,7 +101,7 @@ def test_the_scripts_own_usage_is_shown() -> None:
     assert result.exit_code == 1
     assert "usage: ring.py" in result.stderr
     assert "argument size: invalid int value: 'four'" in result.stderr
-    assert "L131 script-exited" in result.stderr
+    assert "L114 program-raised" in result.stderr
 
 
 def test_the_scripts_own_help_is_no_mistake(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_scripts_own_help_is_no_mistake(tmp_path: Path) -> None:
     for option in (("-o", tmp_path / "ring.xml"), ("--json",)):
         assert "L113" in sley("msccl", *option, RING, "--help").output
     begun = "with MSCCLProgram('p', fully_connected(2), AllReduce(2, 1, True), 1):\n    exit(0)\n"
-    for code, end in {"L113": begun, "L131": "raise SystemExit(0.0)\n"}.items():
+    for code, end in {"L113": begun, "L114": "raise SystemExit(0.0)\n"}.items():
         script = tmp_path / "script.py"
         script.write_text(
             "from msccl.language import *\nfrom msccl.language.collectives import AllReduce\n"
@@ -227,6 +227,6 @@ def test_json_without_a_key_of_a_plan_lacks_all_of_them(tmp_path: Path) -> None:
     file.write_text('{"a": 1, "b": [2]}')
     found = sley("verify", file).stderr
     assert "F550" in found
-    assert "F471" not in found
+    assert "F472" not in found
     file.write_text('{"gpus": []}')
-    assert "F471" in sley("verify", file).stderr
+    assert "F472" in sley("verify", file).stderr

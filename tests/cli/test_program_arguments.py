@@ -191,7 +191,7 @@ def test_arguments_that_the_file_refuses_are_told(file: Path) -> None:
     result = sley("verify own.py:good -- --nome x", file)
     assert result.exit_code == 1
     assert "unrecognized arguments" in result.stderr
-    assert f"own.py:{FILE.splitlines().index('name = parser.parse_args().name') + 1}: L131" in (
+    assert f"own.py:{FILE.splitlines().index('name = parser.parse_args().name') + 1}: L114" in (
         result.stderr
     )
 

@@ -159,7 +159,7 @@ def test_options_that_mean_nothing_are_wrong_usage(arguments: tuple[object, ...]
         (("hm-allreduce", *GRID, "--schedule", "hpds", "--fusion"), "C309"),
         (("hm-allreduce", *GRID, "--max-blocks", 0), "C304"),
         (("hm-allreduce", *GRID, "--nics", 3), "C308"),
-        (("hm-allreduce", *GRID, "--stage-channels", "0,1"), "L111"),
+        (("hm-allreduce", *GRID, "--stage-channels", "0,1"), "L102"),
         (("multi-ring-allreduce", *GRID, "--orders", "0,1,2;2,1,0"), "L136"),
         (("multi-ring-allreduce", "--topology", "dgx1", "--rings", 1), "C301"),
     ],

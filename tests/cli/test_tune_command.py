@@ -124,7 +124,7 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
         (("tune", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"), 2, "not for"),
         (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
         (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),
-        (("tune", *SMALL, "--compare", "--curves", "c.txt"), 1, "P802"),
+        (("tune", *SMALL, "--compare", "--curves", "c.txt"), 1, "F460"),
         (("tune", *SMALL, "--checkpoints", "/dev/null/c"), 1, "F461"),
         (("sweep", *SMALL, "-o", "/dev/null/s"), 1, "F461"),
         (("policy", "show", "p.png", "-o", "./p.png"), 2, "policy itself"),
@@ -148,4 +148,4 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "sley.tuning.training", raising=False)
     monkeypatch.delattr("sley.tuning.training", raising=False)
     monkeypatch.setitem(sys.modules, "sley.tuning.agents.contextual", None)
-    assert "D929" in call("tune", *SMALL, code=1)
+    assert "R512" in call("tune", *SMALL, code=1)

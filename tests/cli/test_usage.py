@@ -26,7 +26,7 @@ def sley(*arguments: object) -> Result:
         ("policy nothing", "sley policy --help lists them"),
         ("explain V999", "there is no code 'V999'. Did you mean V2"),
         ("explain wrong-resul", "Did you mean wrong-result"),
-        ("explain too-few-slots", "too-few-slots is the name of V207 and R505"),
+        ("explain ranks-disagree", "ranks-disagree is the name of F527 and N604"),
         ("verify ring-allreduce", "ring-allreduce needs --ranks, or --topology"),
         ("compile hm-allreduce", "hm-allreduce needs --nodes and --gpus, or --topology"),
         ("compile hm-allreduce --nodes 2", "hm-allreduce needs --gpus, or --topology"),

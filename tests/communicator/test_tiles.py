@@ -34,7 +34,7 @@ def test_slots_too_small_for_a_network_are_refused_between_hosts() -> None:
     check_slots(replace(small, slot_bytes=4096), hosts_of(2, 2))
     with pytest.raises(sley.SleyError) as caught:
         check_slots(small, hosts_of(2, 2))
-    assert caught.value.code == "N612"
+    assert caught.value.code == "R506"
 
 
 def test_tiles_shrink_with_the_connections_of_a_host() -> None:

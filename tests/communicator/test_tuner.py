@@ -549,6 +549,6 @@ def test_a_signal_in_the_decision_ends_the_call_on_all_ranks(
         return "nothing"
 
     with Ranks(2, settings_of(path)) as ranks:
-        assert sorted(ranks.each(calls)) == ["N626", "interrupted"]
+        assert sorted(ranks.each(calls)) == ["N608", "interrupted"]
         again = ranks.each(calls)  # would never return if it ran no call of the turn that has ended
         assert all(end.startswith("N6") for end in again), again

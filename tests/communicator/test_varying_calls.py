@@ -252,7 +252,7 @@ def test_a_rank_that_runs_another_plan_of_varying_counts_is_an_error_on_all() ->
 
 def test_a_part_of_another_count_is_an_error_that_names_both() -> None:
     ends = start(3, sends_too_much).ends()
-    coded(ends, "N634", "N630")
+    coded(ends, "N631", "N630")
     assert "2 elements from rank 1" in ends[2].error
     assert "3 elements" in ends[2].error
 

@@ -277,7 +277,7 @@ def test_progress_reaches_its_end() -> None:
     ("call", "expected"),
     [
         (lambda: sley.compile(RING, topology=NDV4, schedule="auto"), "C310"),
-        (lambda: sley.compile(RING, schedule="auto", size="1M"), "C311"),
+        (lambda: sley.compile(RING, schedule="auto", size="1M"), "S701"),
         (lambda: sley.compile(RING, topology=NDV4, size="1M"), "C309"),
         (lambda: sley.compile(RING, topology=NDV4, schedule="auto", size="x"), "S702"),
         (
@@ -288,7 +288,7 @@ def test_progress_reaches_its_end() -> None:
             lambda: sley.compile(RING, topology=NDV4, schedule="auto", size="1M", allocate="x"),
             "C304",
         ),
-        (lambda: sley.choose(RING, "1M"), "C311"),
+        (lambda: sley.choose(RING, "1M"), "S701"),
         (lambda: sley.choose([], "1M", NDV4), "C304"),
         (lambda: sley.choose("ring", "1M", NDV4), "C307"),
         (lambda: sley.choose([RING, "ring"], "1M", NDV4), "C307"),

@@ -128,7 +128,7 @@ def one_connection_twice(p: ChunkProgram) -> None:
             "C302",
             "sends to rank 1 on channel 0 and receives from rank 1 on channel 1",
         ),
-        (one_connection_twice, "C303", "blocks 1 and 0"),
+        (one_connection_twice, "C302", "blocks 1 and 0"),
     ],
 )
 def test_impossible_blocks_are_refused(body: object, code: str, words: str) -> None:

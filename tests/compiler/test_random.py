@@ -90,7 +90,7 @@ def test_blocks_by_hand_are_refused_with_reason_or_run_right(
     try:
         plan = sley.compile(program)
     except sley.SleyError as error:
-        assert error.code in ("C302", "C303")
+        assert error.code in ("C302", "C302")
         assert all(place.line for place in error.diagnostics[0].places)
         return
     run(random, plan, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sley.errors.catalog import _FAMILIES
+from sley.errors.catalog import _FAMILIES, MERGED, SUCCESSORS, all_rules
 from sley.errors.diagnostic import Rule
 
 
@@ -17,3 +17,10 @@ def test_every_code_is_given_once_and_is_the_name_of_its_rule():
     ]
     assert [name for name, code in rules if name != code] == []
     assert [code for code, times in Counter(code for _, code in rules).items() if times > 1] == []
+
+
+def test_each_former_code_has_one_successor_and_is_no_code_of_today():
+    rules = all_rules()
+    assert sorted(SUCCESSORS) == sorted(" ".join(MERGED.values()).split()), "a code is there twice"
+    assert [code for code in SUCCESSORS if code in rules] == []
+    assert [code for code in SUCCESSORS.values() if code not in rules] == []

@@ -180,11 +180,11 @@ def test_ranks_without_work_have_no_node():
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
-        ({}, "F458"),
+        ({}, "C310"),
         ({"size": 0}, "S702"),
         ({"size": "much"}, "S702"),
         ({"size": 1024, "tile_bytes": -1}, "S702"),
-        ({"size": "1G", "tile_bytes": 64}, "F459"),
+        ({"size": "1G", "tile_bytes": 64}, "S705"),
         ({"size": 1024, "name": "ring"}, "C309"),
         ({"size": 1024, "target": "executor"}, "C309"),
     ],
@@ -219,7 +219,7 @@ def test_the_command_line_writes_traces_for_a_size(tmp_path):
     assert f"{tmp_path / 'allreduce'}.RANK.et for ASTRA-sim" in done.output
     sizes = {n["comm_size"] for n in read_files(path, 4)[0] if n.type == SEND}
     assert sizes == {1 << 16}
-    assert "F458" in run(*words).output
+    assert "C310" in run(*words).output
     words[2] = "2"
     chosen = run(*words, "--size", "1M", "--schedule", "auto", "--topology", "1x2")
     assert chosen.exit_code == 0, chosen.output
@@ -231,5 +231,5 @@ def test_as_many_nodes_as_the_limit_are_refused(monkeypatch):
     monkeypatch.setattr(writing, "MAX_NODES", nodes)
     chakra.write(plan, size=64)
     monkeypatch.setattr(writing, "MAX_NODES", nodes - 1)
-    with pytest.raises(SleyError, match="F459"):
+    with pytest.raises(SleyError, match="S705"):
         chakra.write(plan, size=64)

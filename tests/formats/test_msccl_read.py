@@ -102,7 +102,7 @@ def codes(text: str, **options: object) -> list[tuple[str, int]]:
         (4, "<step", '<step tag="x"', [("F431", 4)]),
         (2, ">", '><copy i_off="0" o_off="0"/><copy i_off="1" o_off="1"/>', [("F431", 2)]),
         (5, 'hasdep="1"', 'hasdep="0"', [("F430", 9)]),
-        (9, 'depid="0" deps="1"', 'depid="1" deps="0"', [("F435", 9)]),
+        (9, 'depid="0" deps="1"', 'depid="1" deps="0"', [("F432", 9)]),
         (5, 'depid="-1" deps="-1"', 'depid="-1" deps="7"', [("F431", 5)]),
         (2, 'i_chunks="2"', 'i_chunks="3"', [("F433", 2)]),
         (2, 'o_chunks="2"', 'o_chunks="0"', [("F433", 2), ("F433", 8)]),
@@ -277,7 +277,7 @@ def test_nop_chains_become_waits_of_the_step_that_follows() -> None:
 def test_waits_within_a_block_are_left_out() -> None:
     text = blocks([step(0, "cpy"), step(1, "cpy", (0, 0)), step(2, "nop", (0, 1)), step(3, "re")])
     assert waits_of(text) == ([Op.COPY, Op.COPY, Op.REDUCE], set())
-    assert codes(text) == [("F435", 4)]
+    assert codes(text) == [("F432", 4)]
 
 
 @pytest.mark.parametrize("announced", [False, True])

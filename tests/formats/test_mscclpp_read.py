@@ -331,7 +331,7 @@ def test_halves_of_a_double_scratch_have_one_size_on_all_ranks() -> None:
     switched = right.allgather_by_packets_through_the_switch()
     switched.gpus[0].chunks = (1, 2, 3)
     for one in (made, switched):
-        with pytest.raises(SleyError, match="F457"):
+        with pytest.raises(SleyError, match="F493"):
             prove(one.text)
 
 
@@ -388,8 +388,8 @@ def test_keys_that_the_executor_does_not_read_are_remarks() -> None:
     edited(document, "gpus.0.threadblocks.0.ops.3.comment", "of a person")
     notes = mscclpp.read(text_of(document)).notes
     assert [(note.code, note.found) for note in notes] == [
-        ("F498", 'the key "comment"'),
-        ("F498", 'the key "num_chunk_groups"'),
+        ("F431", 'the key "comment"'),
+        ("F431", 'the key "num_chunk_groups"'),
     ]
     assert "operation 3 (rres)" in str(notes[0].places[0])
 
@@ -551,7 +551,7 @@ def test_operands_of_an_operation_without_any_are_refused() -> None:
     document["gpus"][0]["threadblocks"][0]["ops"][0]["src_buff"] = [
         {"buffer_id": 9, "index": 0, "size": 1}
     ]
-    with pytest.raises(SleyError, match="F480"):
+    with pytest.raises(SleyError, match="F479"):
         prove(text_of(document))
 
 

@@ -84,7 +84,7 @@ def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
     if plan.collective.name in HAS_ROOT:
         refused = "F443"
     elif options["protocol"] == "ll" and hosts > 1:
-        refused = "F456"
+        refused = "F441"
     if not refused:
         assert executed(written(plan, **settings)) == "right"
         return
@@ -261,7 +261,7 @@ def test_a_setting_that_the_executor_cannot_use_is_written(settings, found):
 
 @pytest.mark.parametrize("protocol", ["direct", "ll128"])
 def test_a_protocol_that_the_executor_does_not_have_is_written(protocol):
-    with pytest.raises(SleyError, match="F456"):
+    with pytest.raises(SleyError, match="F441"):
         written(ring(protocol=protocol))
 
 

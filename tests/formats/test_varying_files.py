@@ -114,27 +114,27 @@ def test_choose_searches_for_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
+    "command",
     [
-        ("compile -o a.xml", "F437"),
-        ("compile -o a.cu", "F437"),
-        ("compile -o a.et --size 1M", "F437"),
-        ("compile --target mscclpp", "F437"),
-        ("run --device threads", "K522"),
-        ("bench --device threads", "K522"),
+        "compile -o a.xml",
+        "compile -o a.cu",
+        "compile -o a.et --size 1M",
+        "compile --target mscclpp",
+        "run --device threads",
+        "bench --device threads",
     ],
 )
 def test_a_command_refuses_late(
-    command: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if code == "F437":
+    if command.startswith("compile"):
         monkeypatch.setattr("sley.cli.sources.compile_in_phases", fail)
     monkeypatch.setattr("sley.cli.measuring.open_devices", fail)
     monkeypatch.chdir(tmp_path)
     Path("a.py").write_text(PROGRAM)
     name, *options = command.split()
     result = CliRunner().invoke(main, [name, "a.py", *options])
-    assert f" {code} varying-counts" in result.stderr, result.output
+    assert " F437 varying-counts" in result.stderr, result.output
     assert result.exit_code == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.py"]
 
@@ -152,7 +152,7 @@ def test_a_command_refuses_late(
 def test_a_device_runs_a_plan(plan: sley.Plan, use: Callable[..., Any], monkeypatch: Any) -> None:
     monkeypatch.setattr(ThreadsDevice, "allocate", fail)
     monkeypatch.setattr("sley.communicator.running.verify", fail)
-    refused("K522", lambda: use(plan, sley.engine.devices.open_devices("threads", 2)))
+    refused("F437", lambda: use(plan, sley.engine.devices.open_devices("threads", 2)))
 
 
 def test_a_device_ignores_counts() -> None:

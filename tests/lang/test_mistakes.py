@@ -187,11 +187,11 @@ MISTAKES: list[tuple[Body, str]] = [
     (nothing_to_reduce, "L110"),
     (text_as_rank, "L112"),
     (lengths_that_do_not_fit, "L112"),
-    (negative_channel, "L111"),
-    (no_instances, "L111"),
-    (absurd_channel, "L111"),
-    (absurd_instances, "L111"),
-    (negative_lane, "L111"),
+    (negative_channel, "L102"),
+    (no_instances, "L102"),
+    (absurd_channel, "L102"),
+    (absurd_instances, "L102"),
+    (negative_lane, "L102"),
     (transfer_in_a_lane, "L123"),
 ]
 

@@ -80,7 +80,7 @@ MISTAKES = {
     ),
     "a reduction of nothing": ("L110", "with program():\n    chunk(0, I, 0).reduce(None)  # here"),
     "a channel below -1": (
-        "L111",
+        "L102",
         "with program():\n    chunk(0, I, 0).copy(1, I, 0, ch=-2)  # here",
     ),
     "an unknown protocol": ("L112", "program(protocol='LL64')  # here"),
@@ -95,11 +95,11 @@ MISTAKES = {
         "with program():\n    chunk(0, I, 0).reduce(chunk(1, I, 0)).get_dst_rank()  # here",
     ),
     "a copy without a link": (
-        "L128",
+        "C301",
         "with program(topo=line(4)):\n    chunk(0, I, 0).copy(2, I, 0)  # here",
     ),
     "a reduction without a link": (
-        "L128",
+        "C301",
         "with program(topo=line(4)):\n    chunk(0, I, 0).reduce(chunk(2, I, 0))  # here",
     ),
     "a chunk of no program": ("L129", "chunk(0, Buffer.input, 0)  # here"),
@@ -184,9 +184,9 @@ MISTAKES = {
         "    def get_buffer_index(self, rank, buffer, index): return I, 0.5\n"
         "program(collective=Nowhere(2, 1, False), topo=fully_connected(2))  # here",
     ),
-    "a script that gives up": ("L131", "exit(3)  # here"),
+    "a script that gives up": ("L114", "exit(3)  # here"),
     "wrong arguments": (
-        "L131",
+        "L114",
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('n')\n"
         "parser.parse_args()  # here",
     ),
@@ -288,5 +288,5 @@ def test_a_refusing_check_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(sley.SleyError, match="L117"):
+    with pytest.raises(sley.SleyError, match="F404"):
         sley.load_msccl(tmp_path / "none.py")

@@ -153,7 +153,7 @@ def test_a_file_may_end_by_an_exit_with_code_0(tmp_path: Path) -> None:
     path = write(tmp_path, "ring = gather(2)\nimport sys\nsys.exit(0)\n")
     assert files.program_of_file(path).ranks == 2
     path = write(tmp_path, "ring = gather(2)\nimport sys\nsys.exit(1)\n")
-    with pytest.raises(sley.SleyError, match=r"L131[^$]*sys.exit\(1\)"):
+    with pytest.raises(sley.SleyError, match=r"L114[^$]*sys.exit\(1\)"):
         files.program_of_file(path)
 
 

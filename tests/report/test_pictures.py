@@ -281,7 +281,7 @@ def test_the_instruction_picture_of_a_plan_that_hangs_is_refused() -> None:
     stuck = with_waits(plan, [(first, last), (last, first)])
     with pytest.raises(sley.SleyError) as caught:
         instruction_picture(stuck)
-    assert caught.value.code == "P803"
+    assert caught.value.code == "V203"
     assert len(ids(block_picture(stuck), "wait")) == 2
 
 
@@ -294,7 +294,7 @@ def test_a_plan_that_contradicts_itself_has_no_picture(values: dict[str, int]) -
     for draw in (block_picture, instruction_picture):
         with pytest.raises(sley.SleyError) as caught:
             draw(broken)
-        assert caught.value.code == "P804"
+        assert caught.value.code == "V201"
 
 
 @pytest.mark.parametrize("name", ["ring.jpg", "ring", "ring.svg.gz"])
@@ -302,7 +302,7 @@ def test_unknown_suffixes_are_refused(name: str, tmp_path: Path) -> None:
     picture = chunk_picture(program("ring-allreduce", {"ranks": 2}))
     with pytest.raises(sley.SleyError, match=r"\.svg, \.png or \.pdf") as caught:
         picture.save(tmp_path / name)
-    assert caught.value.code == "P802"
+    assert caught.value.code == "F460"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -426,4 +426,4 @@ def test_without_matplotlib_a_picture_names_the_extra(monkeypatch: pytest.Monkey
     picture = block_picture(sley.compile(sley.algorithms.ring_allreduce(2)))
     with pytest.raises(sley.SleyError, match=r'pip install "sley\[pictures\]"') as error:
         picture.save("ring.svg")
-    assert error.value.code == "P805"
+    assert error.value.code == "R512"

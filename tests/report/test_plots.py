@@ -67,7 +67,7 @@ def test_each_curve_has_its_name_in_the_legend(tmp_path):
 def test_wrong_calls_are_refused(tmp_path):
     for code, call in {
         "P810": lambda: plot([], tmp_path / "a.png"),
-        "P802": lambda: plot(SIZES, tmp_path / "a.jpg"),
+        "F460": lambda: plot(SIZES, tmp_path / "a.jpg"),
         "P813": lambda: plot(SIZES, tmp_path / "a.png", names=["one"]),
     }.items():
         with pytest.raises(SleyError) as error:

@@ -216,4 +216,4 @@ def test_different_collectives_are_not_compared():
     other = simulated(gather, sley.Topology.cluster(1, 4), 2**20, 1)
     with pytest.raises(SleyError, match="ring: allreduce, gather: allgather") as error:
         comparison_table([("ring", [ring_simulation()]), ("gather", [other])])
-    assert error.value.code == "P811"
+    assert error.value.code == "C313"

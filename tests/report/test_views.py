@@ -64,7 +64,7 @@ def test_pictures_and_texts_of_ranks_that_do_not_exist_are_refused() -> None:
             lambda r: sley.draw(RING, r),
             lambda r: sley.draw(PLAN, r, of="instructions"),
         ):
-            with pytest.raises(sley.SleyError, match=r"P814(?s:.*)from 0 to 3"):
+            with pytest.raises(sley.SleyError, match=r"L101(?s:.*)from 0 to 3"):
                 call(rank)
 
 

@@ -173,7 +173,7 @@ def check_hang(device: Device, engine: Engine) -> None:
     assert found.rule.code == "K508"
     assert "waits for a message from rank" in found.found
     assert re.search(r"rank \d, block 0, step 0 \(recv_reduce_send\), tile 0", str(caught.value))
-    with pytest.raises(SleyError, match="K511"):
+    with pytest.raises(SleyError, match="R508"):
         on(call)
     assert wrong(executor(ring(3), device, engine=engine), device, 1003) == 0
 

@@ -141,7 +141,7 @@ def check_gone(device: str, how: str, timeout_s: float = GONE_TIMEOUT_S) -> None
         assert "rank 0, block 0, step 1" in found["text"]
         assert "waits for a message from rank 1" in found["text"]
         processes.start(0)
-        assert processes.answer(0)["code"] == "K511"
+        assert processes.answer(0)["code"] == "R508"
 
 
 def _exchange(message: bytes) -> list[bytes]:

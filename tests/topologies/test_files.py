@@ -172,8 +172,8 @@ REFUSED = {
     "gpus": ("T607", "gpus", 'name = "x"\ngpus = "eight"\n'),
     "no gpus": ("T607", "gpus", 'name = "x"\ngpus = 0\n'),
     "flag": ("T607", "in_network", HEAD + 'in_network = "yes"\n' + SWITCH),
-    "unknown key": ("T606", "nvlink.GBs", HEAD + SWITCH + "GBs = 3\n"),
-    "unknown table": ("T606", "nvlinks", HEAD + SWITCH + "[nvlinks]\n"),
+    "unknown key": ("T607", "nvlink.GBs", HEAD + SWITCH + "GBs = 3\n"),
+    "unknown table": ("T607", "nvlinks", HEAD + SWITCH + "[nvlinks]\n"),
     "no rate": ("T607", "nvlink.GBps", HEAD + "[nvlink]\nnominal_GBps = 1\n"),
     "zero": ("T602", "nvlink.GBps", HEAD + "[nvlink]\nnominal_GBps = 1\nGBps = 0\n"),
     "negative": ("T602", "nvlink.nominal_GBps", HEAD + "[nvlink]\nnominal_GBps = -1\nGBps = 1\n"),
@@ -229,7 +229,7 @@ REFUSED = {
         "rails.oversubscription",
         HEAD + SWITCH + "[rails]\noversubscription = 0.5\n",
     ),
-    "model key": ("T606", "model.wait", HEAD + SWITCH + "[model]\nwait = 1\n"),
+    "model key": ("T607", "model.wait", HEAD + SWITCH + "[model]\nwait = 1\n"),
     "model value": ("T602", "model", HEAD + SWITCH + "[model]\nwait_us = -1\n"),
     "model kind": ("T607", "model.wait_us", HEAD + SWITCH + "[model]\nwait_us = []\n"),
     "protocols": ("T607", "model.launch_us.LL128", HEAD + SWITCH + "[model.launch_us]\nLL = 1\n"),
@@ -251,7 +251,7 @@ GRAPHS = {
     "latency": ("T602", "links[0]", GRAPH + 'links = [[0, 1, "nvlink", 1, 1, -2]]\n'),
     "link kind": ("T607", "links[0]", GRAPH + 'links = [[0, 1, "nv", 1, 1]]\n'),
     "short": ("T607", "links[0]", GRAPH + 'links = [[0, 1, "nvlink"]]\n'),
-    "key": ("T606", "gpus", GRAPH + "gpus = 3\nlinks = []\n"),
+    "key": ("T607", "gpus", GRAPH + "gpus = 3\nlinks = []\n"),
 }
 
 
@@ -260,9 +260,9 @@ def test_all_wrong_keys_are_reported_at_once_each_with_its_own_remedy(tmp_path: 
     with pytest.raises(sley.SleyError) as caught:
         loaded(tmp_path, text)
     assert [(d.code, d.places[0].detail, d.remedy) for d in caught.value.diagnostics] == [
-        ("T606", "card", "Did you mean cards?"),
+        ("T607", "card", "Did you mean cards?"),
         ("T607", "name", "Add the key name."),
-        ("T606", "nvlink.nominal_GBs", "Did you mean nominal_GBps?"),
+        ("T607", "nvlink.nominal_GBs", "Did you mean nominal_GBps?"),
         ("T607", "nvlink.GBps", "Add the key GBps."),
     ]
 
@@ -298,7 +298,7 @@ def test_nodes_are_refused_for_graphs_and_beyond_the_limits(tmp_path: Path) -> N
 def test_files_that_are_no_topology_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("nothing of the kind\n")
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
-    for path, code in (("a.txt", "T609"), ("b.toml", "T605"), ("none.xml", "T605"), (".", "T605")):
+    for path, code in (("a.txt", "F550"), ("b.toml", "T605"), ("none.xml", "T605"), (".", "T605")):
         with pytest.raises(sley.SleyError) as caught:
             topologies.load(tmp_path / path)
         assert caught.value.code == code

@@ -33,7 +33,7 @@ def test_without_pytorch_the_import_says_what_is_missing() -> None:
     code = "import sys; sys.modules['torch'] = None; import sley.torch"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 1
-    assert "B901" in ended.stderr
+    assert "R512" in ended.stderr
     assert 'pip install "sley[torch]"' in ended.stderr
 
 

@@ -255,7 +255,7 @@ def test_without_scipy_a_fit_names_the_extra(
     monkeypatch.setattr(nccl_tests, "read", None)  # before any work
     code, text = calibrated(tmp_path, output(TIMES))
     assert code == 1
-    assert "S714" in text
+    assert "R512" in text
     assert 'pip install "sley[fit]"' in text
 
 

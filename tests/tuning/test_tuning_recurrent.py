@@ -123,7 +123,7 @@ def test_a_checkpoint_of_another_training_is_not_resumed(started):
     for sites, settings_ in others:
         with pytest.raises(SleyError) as caught:
             train(sites, ROUND, settings_, resume=started)
-        assert caught.value.code == "D925"
+        assert caught.value.code == "D922"
 
 
 def test_a_policy_that_knows_no_arm_of_the_back_end_is_refused(started):
@@ -131,7 +131,7 @@ def test_a_policy_that_knows_no_arm_of_the_back_end_is_refused(started):
     backend.decisions = [type(d)("ring-allgather", d.options, d.tile) for d in backend.decisions]
     with pytest.raises(SleyError) as caught:
         Recurrent(backend.site(), started)
-    assert caught.value.code == "D925"
+    assert caught.value.code == "D922"
 
 
 def test_settings_of_a_training_out_of_range_are_refused(started):
@@ -233,7 +233,7 @@ def test_hostile_checkpoints_are_refused(tmp_path, started):
     def refuse(what, words=""):
         with pytest.raises(SleyError) as caught:
             Checkpoint.load(bad)
-        assert caught.value.code == "D924", what
+        assert caught.value.code == "D922", what
         assert words in str(caught.value), what
         assert str(bad) in str(caught.value)
 

@@ -314,7 +314,7 @@ def test_a_program_s_source_says_direct() -> None:
 
 def test_msccl_xml_has_no_direct_messages(tmp_path: Path) -> None:
     plan = sley.compile(build("ring-allreduce", ranks=4), protocol="direct", per_chunk=True)
-    with pytest.raises(sley.SleyError, match="F453"):
+    with pytest.raises(sley.SleyError, match="F441"):
         msccl_xml.write(plan, "msccl")
     text = msccl_xml.write(replace(plan, protocol=Protocol.SIMPLE), "msccl")
     (tmp_path / "plan.xml").write_text(text.replace('proto="Simple"', 'proto="Direct"'))

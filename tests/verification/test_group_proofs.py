@@ -163,7 +163,7 @@ def longer_message(plan: Plan) -> Plan:
         (descending, "V201"),
         (empty_group, "V201"),
         (beyond, "V201"),
-        (flagged, "V220"),
+        (flagged, "C314"),
         (longer_message, "V202"),
     ],
 )

@@ -155,7 +155,7 @@ def with_step(collective: Collective, step: Step, *, scratch: int = 1) -> Plan:
     [
         (Step(Op.COPY, (O, 0), (I, 0)), ""),
         (Step(Op.COPY, (S, 0), (S, 1)), "V205"),
-        (Step(Op.REDUCE, (I, 0), (S, 0)), "V218"),
+        (Step(Op.REDUCE, (I, 0), (S, 0)), "L135"),
     ],
     ids=["back", "nothing", "sum"],
 )
@@ -178,7 +178,7 @@ def test_a_reduction_of_a_message_is_accepted(op: Op) -> None:
     if op is not Op.RECV_REDUCE_COPY:
         peer.append(Step(Op.RECV, dst=(S, 0), recv=0, chan=0))
     plan = plan_of(VARYING, [[[mine]], [peer]], scratch=[1, 1])
-    assert finding(plan)[0] == "V218"
+    assert finding(plan)[0] == "L135"
 
 
 def test_a_collective_that_only_looks_like_a_varying_one_is_accepted() -> None:
@@ -186,9 +186,9 @@ def test_a_collective_that_only_looks_like_a_varying_one_is_accepted() -> None:
     for own, code in (
         (replace(plan.collective, name="mine"), "V217"),
         (replace(sley.AllReduce(1), name="mine", max_count=3), "V217"),
-        (replace(plan.collective, max_count=-1), "V209"),
-        (replace(plan.collective, max_count=0), "V209"),
-        (replace(sley.AllToAll(1), max_count=3), "V209"),
+        (replace(plan.collective, max_count=-1), "L118"),
+        (replace(plan.collective, max_count=0), "L118"),
+        (replace(sley.AllToAll(1), max_count=3), "L118"),
     ):
         assert finding(replace(plan, collective=own))[0] == code
 

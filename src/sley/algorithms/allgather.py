@@ -38,7 +38,7 @@ def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = 
     """AllGather along one ring: every chunk is passed on once around the ring.
 
     channels: number of channels for the chunks; with None the compiler chooses the channels.
-    Source: MSCCLang, figure 3b. Errors: L102, L111, L121.
+    Source: MSCCLang, figure 3b. Errors: L102, L121.
     """
     check_sizes("ring-allgather", ranks=ranks)
     numbers = channel_numbers("ring-allgather", channels)
@@ -48,7 +48,7 @@ def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = 
 def ring_allgatherv(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
     """AllGather of varying counts along one ring: every part is passed on once around the ring.
 
-    channels: as for `ring_allgather`. Source: MSCCLang, figure 3b. Errors: L102, L111, L119, L121.
+    channels: as for `ring_allgather`. Source: MSCCLang, figure 3b. Errors: L102, L119, L121.
     """
     check_sizes("ring-allgatherv", ranks=ranks)
     numbers = channel_numbers("ring-allgatherv", channels)

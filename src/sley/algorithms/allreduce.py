@@ -29,7 +29,7 @@ def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = 
     copied.
 
     channels: number of channels for the chunks; with None the compiler chooses the channels.
-    Source: MSCCLang 7.1.1. Errors: L102, L111, L121.
+    Source: MSCCLang 7.1.1. Errors: L102, L121.
     """
     check_sizes("ring-allreduce", ranks=ranks)
     numbers = channel_numbers("ring-allreduce", channels)
@@ -84,7 +84,7 @@ def all_pairs_allreduce(
     stage_channels: a channel for each of the two steps; with None the compiler chooses them. With
     different channels, the first step of a tile doesn't wait for the second step of the tile
     before.
-    Source: MSCCLang 7.1.2. Errors: L102, L111, L121.
+    Source: MSCCLang 7.1.2. Errors: L102, L121.
     """
     check_sizes("all-pairs-allreduce", ranks=ranks)
     summing, sharing = stage_numbers("all-pairs-allreduce", stage_channels, 2)
@@ -108,7 +108,7 @@ def hierarchical_allreduce(
 
     node_instances: number of parallel parts of the phases within the nodes (`nodes` in MSCCLang).
     The three phases use channels 0, 1 and 2.
-    Source: MSCCLang, figures 1 and 3, section 5.1. Errors: L102, L111, L121.
+    Source: MSCCLang, figures 1 and 3, section 5.1. Errors: L102, L121.
     """
     check_sizes("hierarchical-allreduce", nodes=nodes, gpus=gpus)
     buffer = "in" if in_place else "out"

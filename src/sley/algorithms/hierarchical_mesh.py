@@ -38,7 +38,7 @@ def hm_allgather(
 
     nics: number of network cards of a node, by default one for each GPU. stage_channels: a channel
     for each of the three stages (mesh, ring, mesh); with None the compiler chooses them.
-    Source: ResCCL, appendix A, figure 15(a). Errors: L102, L111, L121, C308.
+    Source: ResCCL, appendix A, figure 15(a). Errors: L102, L121, C308.
     """
     grid = _Grid("hm-allgather", nodes, gpus, nics, stage_channels, stages=3)
 
@@ -68,7 +68,7 @@ def hm_reducescatter(
     over the nodes.
 
     nics, stage_channels: as for `hm_allgather`; two stages (mesh, ring).
-    Source: ResCCL, appendix A, the first half of HM AllReduce. Errors: L102, L111, L121, C308.
+    Source: ResCCL, appendix A, the first half of HM AllReduce. Errors: L102, L121, C308.
     """
     grid = _Grid("hm-reducescatter", nodes, gpus, nics, stage_channels, stages=2)
 
@@ -92,7 +92,7 @@ def hm_allreduce(
     rings and then the meshes.
 
     nics, stage_channels: as for `hm_allgather`; four stages (mesh, ring, ring, mesh).
-    Source: ResCCL, appendix A, and figure 16. Errors: L102, L111, L121, C308.
+    Source: ResCCL, appendix A, and figure 16. Errors: L102, L121, C308.
     """
     grid = _Grid("hm-allreduce", nodes, gpus, nics, stage_channels, stages=4)
 
@@ -132,7 +132,7 @@ class _Grid:
     """The ranks of a cluster, and the steps that the algorithms share.
 
     rank: int64 (ranks,). next: each rank's counterpart on the next node.
-    Errors: L102, L111, L121, C308.
+    Errors: L102, L121, C308.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ def ring_reducescatter(
 
     Out of place, partial sums are in scratch and the final sum in the output.
     channels: number of channels for the chunks; with None the compiler chooses the channels.
-    Source: MSCCLang, figure 3b. Errors: L102, L111, L121.
+    Source: MSCCLang, figure 3b. Errors: L102, L121.
     """
     check_sizes("ring-reducescatter", ranks=ranks)
     numbers = channel_numbers("ring-reducescatter", channels)

@@ -211,7 +211,7 @@ def all_pairs_reduce(
     root's data change; the other ranks sum in scratch.
     stage_channels: as for `all_pairs_allreduce`.
     Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
-    (2005), section 4.4, all pairs. Errors: L101, L102, L111, L121.
+    (2005), section 4.4, all pairs. Errors: L101, L102, L121.
     """
     others = _places("all-pairs-reduce", ranks, root)[1:]
     summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)

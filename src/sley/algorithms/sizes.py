@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.language import L101, L102, L111, L121
+from sley.errors.language import L101, L102, L121
 from sley.ir.words import is_integer
 
 
@@ -50,12 +50,12 @@ def check_root(algorithm: str, root: int, ranks: int) -> None:
 def channel_numbers(algorithm: str, channels: int | None) -> tuple[int | None, ...]:
     """The channels for the chunks: 0 to channels - 1, or for None the compiler's choice.
 
-    Errors: L111.
+    Errors: L102.
     """
     if channels is None:
         return (None,)
     if not is_positive(channels):
-        raise L111.error(
+        raise L102.error(
             at=Place(detail=algorithm),
             expected="a positive number of channels, or None",
             found=f"channels={channels!r}",
@@ -66,11 +66,11 @@ def channel_numbers(algorithm: str, channels: int | None) -> tuple[int | None, .
 def stage_numbers(
     algorithm: str, channels: Sequence[int] | None, stages: int
 ) -> Sequence[int | None]:
-    """A channel for each stage, or for None the compiler's choice. Errors: L111."""
+    """A channel for each stage, or for None the compiler's choice. Errors: L102."""
     if channels is None:
         return (None,) * stages
     if len(channels) != stages or not all(is_integer(c) and c >= 0 for c in channels):
-        raise L111.error(
+        raise L102.error(
             at=Place(detail=algorithm),
             expected=f"stage_channels with {stages} channels, each at least 0",
             found=repr(channels),

@@ -40,7 +40,7 @@ def two_level_allreduce(
     across and within hosts.
 
     Details: `TwoLevel.allreduce`. Source: MSCCLang, figure 1, with all pairs (7.1.2) instead of
-    rings. Errors: L102, L111, L121.
+    rings. Errors: L102, L121.
     """
     hosts = TwoLevel.grid("two-level-allreduce", nodes, gpus)
     return hosts.allreduce(stage_channels=stage_channels, in_place=in_place)
@@ -63,7 +63,7 @@ def two_level_allgather(
     each other host, which forwards it there.
 
     Details: `TwoLevel.allgather`. Source: ResCCL, appendix A, with all pairs instead of rings.
-    Errors: L102, L111, L121.
+    Errors: L102, L121.
     """
     hosts = TwoLevel.grid("two-level-allgather", nodes, gpus)
     return hosts.allgather(stage_channels=stage_channels, in_place=in_place)
@@ -102,7 +102,7 @@ def two_level_reduce(
     sums.
 
     Details: `TwoLevel.reduce`. Source: Rabenseifner's algorithm within hosts. Errors: L101, L102,
-    L111, L121.
+    L121.
     """
     hosts = TwoLevel.grid("two-level-reduce", nodes, gpus)
     return hosts.reduce(root=root, stage_channels=stage_channels, in_place=in_place)

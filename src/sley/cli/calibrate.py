@@ -43,7 +43,7 @@ class Given:
             raise click.UsageError("--from and --topology belong together")
 
     def fit(self) -> Fit:
-        """The fit. Errors: S702, S710 to S714, those of topologies."""
+        """The fit. Errors: S702, S710 to S713, R512, those of topologies."""
         from sley.model import table_fit
         from sley.model.nccl import tables as nccl_tests
 

@@ -11,7 +11,7 @@ from sley.algorithms import CATALOG
 from sley.cli.options import flag, json_option
 from sley.cli.output import Command, echo, print_json
 from sley.errors import Rule, did_you_mean
-from sley.errors.catalog import all_rules
+from sley.errors.catalog import SUCCESSORS, all_rules
 
 
 @click.command("list", cls=Command)
@@ -65,8 +65,10 @@ class _Code(click.ParamType[str]):
 
 
 def _rule(code: str) -> Rule:
-    """The rule of a code, or the only one of a name. Errors: click's usage error."""
+    """The rule of a code, perhaps a former one, or the only one of a name. Errors: click's usage
+    error."""
     rules = all_rules()
+    code = SUCCESSORS.get(code.upper(), code)
     named = [rule for rule in rules.values() if code.lower() == rule.name]
     if code.upper() in rules or len(named) == 1:
         return rules.get(code.upper()) or named[0]
@@ -97,6 +99,8 @@ def explain_command(code: str | None, as_json: bool) -> None:
     if as_json:
         print_json(vars(rule))
         return
+    if code.upper() in SUCCESSORS:
+        echo(f"{code.upper()} is now a case of {rule.code}.\n")
     echo(f"{rule.code} {rule.name}\n")
     for title, text in (("What", rule.what), ("Why", rule.why)):
         echo(fill(f"{title}: {text}", 88, subsequent_indent="  ") + "\n")

@@ -12,7 +12,7 @@ from sley.cli.output import Command, Phases, echo, print_json, print_written
 from sley.cli.sources import program_facts, topology_of
 from sley.compiler import compile
 from sley.errors import Place
-from sley.errors.schedules import F561
+from sley.errors.schedules import F560
 from sley.formats import by_suffix, program_source, write_file
 from sley.ir.topology import Topology
 from sley.lang import schedules
@@ -117,12 +117,13 @@ def import_command(
 
 
 def _machine_of(schedule: schedules.Schedule) -> Topology:
-    """The topology of a schedule's machine. Errors: F561."""
+    """The topology of a schedule's machine. Errors: F560."""
     if schedule.topology is None:
-        raise F561.error(
+        raise F560.error(
             at=Place(schedule.file),
             expected="a schedule whose machine is known: TE-CCL's for NDv2 or DGX-2",
             found=f"a schedule of {schedule.name} for an unknown machine",
+            remedy="Omit the option, and describe the machine in TOML.",
         )
     return schedule.topology
 

@@ -36,7 +36,7 @@ class Where:
         return self.device == PROCESSES
 
     def devices(self, plan: Plan) -> list[Device]:
-        """The device of each rank of a plan. Errors: K501, K502, K510, K522."""
+        """The device of each rank of a plan. Errors: K501, K502, K510, F437."""
         refuse_varying_plan(plan)
         return open_devices(self.device, plan.collective.ranks, self.ranks_per_gpu)
 

@@ -164,7 +164,7 @@ def _model_text(model: CostModel) -> str:
         for name, value in model.items().items()
     ]
     head = ("cost model", "value", "from")
-    more = "The defaults are those of A100s; docs/data-model.md, CostModel, explains them."
+    more = "The defaults are those of A100s; the docstring of sley.CostModel explains them."
     return "\n".join([_indent([head, *rows], left=3), f"  {more}"])
 
 

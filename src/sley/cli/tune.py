@@ -21,7 +21,7 @@ from sley.cli.output import Command, Phases, print_json, print_note, print_writt
 from sley.cli.sweep import actions_option, cluster_of, collectives_argument
 from sley.cli.tune_agent import AGENT_OPTIONS, AgentOptions
 from sley.cli.tune_live import OPTIONS, LiveOptions, is_given
-from sley.errors.tuning import D929
+from sley.errors.runtime import R512
 from sley.formats import check_folder, make_folder
 from sley.report.pictures.canvas import check_suffix
 from sley.tuning.arms import COLLECTIVES, LIVE
@@ -176,12 +176,16 @@ def _check_outputs(
 
 
 def _check_installed() -> None:
-    """Refuses to go on without the extra `tune`. Errors: D929."""
+    """Refuses to go on without the extra `tune`. Errors: R512."""
     try:
         import sley.tuning.training  # noqa: F401
     except ImportError as error:
         expected = "the packages of sley[tune]"
-        raise D929.error(expected=expected, found=str(error)) from error
+        raise R512.error(
+            expected=expected,
+            found=str(error),
+            remedy='Install the extra: pip install "sley[tune]".',
+        ) from error
 
 
 def _write(

@@ -77,7 +77,7 @@ class AgentOptions:
 
     @cached_property
     def _trained(self) -> Any:
-        """The network's checkpoint. Errors: D924."""
+        """The network's checkpoint. Errors: D922."""
         from sley.tuning.agents.checkpoint import Checkpoint
 
         assert self.network is not None  # its callers ask
@@ -85,7 +85,7 @@ class AgentOptions:
 
     def maker(self, cluster: Topology) -> Callable[[Any, int], Any] | None:
         """What makes a recurrent agent, from a back end and a seed; None without a network. Errors:
-        D924, D925."""
+        D922."""
         if self.network is None:
             return None
         from sley.tuning.agents.recurrent import Recurrent
@@ -95,7 +95,7 @@ class AgentOptions:
         return lambda backend, seed: Recurrent(Site.of(backend, cluster), trained, seed)
 
     def knows(self, arms: Arms) -> bool:
-        """Whether the network was trained on this collective and cluster. Errors: D924."""
+        """Whether the network was trained on this collective and cluster. Errors: D922."""
         if self.network is None:
             return False
         from sley.tuning.agents.recurrent import site_name

@@ -17,7 +17,7 @@ from sley.communicator import jobs
 from sley.compiler import compile
 from sley.engine import SLOT_BYTES
 from sley.engine.measure import Sweep
-from sley.errors.simulation import S704
+from sley.errors.runtime import R514
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
 from sley.ir.cost_model import ByProtocol, CostModel
@@ -68,7 +68,7 @@ def calibrate(
     """Measures this machine with `ranks` processes; each figure is the median of `repeats` runs.
 
     progress: called with the name of each microbenchmark before it starts.
-    Errors: S704 for numbers out of range, R5xx of the runtime.
+    Errors: R514 for numbers out of range, R5xx of the runtime.
     """
     for word, value, least, most in (
         ("ranks", ranks, 2, MAX_PROCESSES),
@@ -76,7 +76,7 @@ def calibrate(
     ):
         if not is_integer(value) or not least <= value <= most:
             expected = f"{word} from {least} to {most}"
-            raise S704.error(expected=expected, found=f"{word}={value!r}")
+            raise R514.error(expected=expected, found=f"{word}={value!r}")
 
     def measure(name: str, benchmark: Benchmark, message_bytes: int) -> float:
         if progress is not None:

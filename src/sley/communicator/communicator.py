@@ -133,7 +133,7 @@ class Communicator(Closing):
         async_op: bool = False,
     ) -> Work:
         """Sends `data[r]` to rank r, and puts what rank r sends into `out[r]`: arrays of any sizes,
-        also empty ones. Errors: N634, too, if what rank r sends has another size."""
+        also empty ones. Errors: N631, too, if what rank r sends has another size."""
         data = check_parts("all_to_all_v", self.ranks, data, "data")
         out = check_parts("all_to_all_v", self.ranks, out, "out")
         return self._call_parts("all_to_all_v", data, out, dtype, async_op)
@@ -146,7 +146,7 @@ class Communicator(Closing):
         dtype: str | None = None,
         async_op: bool = False,
     ) -> Work:
-        """Puts the data of rank r, of any size, into `out[r]`. Errors: N634, too, if the two have
+        """Puts the data of rank r, of any size, into `out[r]`. Errors: N631, too, if the two have
         different sizes."""
         out = check_parts("all_gather_v", self.ranks, out, "out")
         return self._call_parts("all_gather_v", (data,), out, dtype, async_op)

@@ -13,7 +13,8 @@ from sley.communicator.loading import LoadedPlan
 from sley.engine import native
 from sley.engine.outcomes import MOST_PLACES, Outcome, Report, Status, describe
 from sley.errors import Place, Rule, SleyError, counted
-from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633, N634
+from sley.errors.calls import N620, N621, N622, N623, N624, N625, N630, N631, N633
+from sley.errors.communicator import N608
 
 
 class Failure(IntEnum):
@@ -53,12 +54,12 @@ _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
         "gave memory that is gone, or that other ranks may not read",
     ),
     Failure.MISFIT: (
-        N634,
+        N631,
         "parts of the counts that their receivers expect",
         "got a part of another count",
     ),
-    Failure.STALLED: (N626, "every rank to continue", "gave up: nothing had moved for its timeout"),
-    Failure.GAVE_UP: (N626, "every rank to continue", "gave up: it was aborted"),
+    Failure.STALLED: (N608, "every rank to continue", "gave up: nothing had moved for its timeout"),
+    Failure.GAVE_UP: (N608, "every rank to continue", "gave up: it was aborted"),
     Failure.MISMATCHED: (
         N622,
         "the same calls on every rank, and messages of their receives' size and type",
@@ -217,7 +218,7 @@ class _Ended:
         c = self.plan.loaded.plan.collective
         part, index = divmod(self.outcome.rank, c.chunks)
         each = f" in chunk {index} of {c.chunks} of it" if c.chunks > 1 else ""
-        return N634.error(
+        return N631.error(
             at=self.place,
             expected=f"{counted(self.counts[part], 'element')} from rank {part}, the count of its "
             "part of the output",

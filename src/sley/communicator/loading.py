@@ -129,7 +129,7 @@ class Loader:
         self._lock = threading.Lock()
 
     def load(self, kind: str, ready: ReadyPlan) -> LoadedPlan:
-        """A plan for calls of a kind, loaded once. Errors: R507, R510."""
+        """A plan for calls of a kind, loaded once. Errors: R507, V201."""
         loaded = self._loaded.get((kind, ready.digest))
         if loaded is None:
             loaded = self._load(ready)
@@ -151,7 +151,7 @@ class Loader:
         many calls are watched. A watch has its own engines: their times are those of these calls.
 
         key: equal for equal calls. request: these calls. record: of calls with a plan.
-        may_vary: other ranks may make the call as an AllToAllV. Errors: R507, R510.
+        may_vary: other ranks may make the call as an AllToAllV. Errors: R507, V201.
         """
         with self._lock:  # so that equal calls have one watch
             if key in self._watched:
@@ -255,7 +255,7 @@ def _significant_bits(size_bytes: int) -> int:
 
 
 def _bind(ready: ReadyPlan, hosts: Hosts, settings: Settings) -> Loaded:
-    """A plan on connections of the communicator. Errors: R510; D904 for a policy's plan whose
+    """A plan on connections of the communicator. Errors: V201; D904 for a policy's plan whose
     messages don't fit its slots."""
     plan = without_groups(ready.plan)
     loaded = load(plan, None, SLOT_BYTES, _pullable(plan))
@@ -266,7 +266,7 @@ def _bind(ready: ReadyPlan, hosts: Hosts, settings: Settings) -> Loaded:
 
 
 def _with_engine(ready: ReadyPlan, loaded: Loaded, fabric: native.Fabric, rank: int) -> LoadedPlan:
-    """The rank's part of a plan with an engine of its own. Errors: R507, R510."""
+    """The rank's part of a plan with an engine of its own. Errors: R507, V201."""
     plan, program = ready.plan, loaded.programs[rank]
     return LoadedPlan(
         ready,

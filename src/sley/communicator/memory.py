@@ -19,7 +19,7 @@ from sley.engine.memory import allocate
 from sley.engine.program import Loaded
 from sley.errors import Place
 from sley.errors.closing import Closing
-from sley.errors.communicator import N612
+from sley.errors.runtime import R506
 
 _ENVELOPES = 64
 """Messages in flight on a connection whose receiver reads them in the sender's memory."""
@@ -75,12 +75,14 @@ class Memory(Closing):
 
 
 def check_slots(settings: Settings, hosts: Hosts) -> None:
-    """Errors: N612 for slots that are too small for messages to other hosts."""
+    """Errors: R506 for slots that are too small for messages to other hosts."""
     if hosts.count > 1 and settings.slot_bytes and settings.slot_bytes < _LEAST_NETWORK_BYTES:
-        raise N612.error(
+        raise R506.error(
             at=Place(detail="slot_bytes"),
             expected=f"{_LEAST_NETWORK_BYTES} or more for {hosts.count} hosts",
             found=str(settings.slot_bytes),
+            remedy="Set `slot_bytes` to 4096 or more, or leave it out: the default is 128 KB "
+            "or more.",
         )
 
 

@@ -64,7 +64,7 @@ class ReadyCalls:
         plans.on_registration = self.clear
 
     def find(self, call: Call, in_place: bool) -> Ready:
-        """What runs a call. Errors: N65x, R507, R510, V2xx."""
+        """What runs a call. Errors: N65x, R507, V201, V2xx."""
         which = call.kind if call.plan is None else id(call.plan)
         root = call.root or call.division
         key = (which, call.count, call.dtype.number, int(call.op), in_place, root, call.element)

@@ -114,7 +114,7 @@ def execute(
 
 
 def _prove(plan: Plan, devices: object) -> None:
-    """Proves a plan, once it is known that the place where it runs can run it. Errors: C307, K522,
+    """Proves a plan, once it is known that the place where it runs can run it. Errors: C307, F437,
     V2xx."""
     check_kind(plan)
     if devices is not None:

@@ -16,7 +16,8 @@ from sley.compiler.passes.lift import lift
 from sley.compiler.pipeline import check_kind
 from sley.compiler.space import Candidate, Contender, Space, candidates
 from sley.errors import without_inner_frames
-from sley.errors.compiler import C304, C311, C313
+from sley.errors.compiler import C304, C313
+from sley.errors.simulation import S701
 from sley.formats import FORMATS, Target, refuse_varying_counts, target_named
 from sley.ir.collective import Collective
 from sley.ir.cost_model import CostModel
@@ -99,14 +100,14 @@ def choose(
     the one that is never far from the fastest, also if all rates are 3 % lower or higher.
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
     one with the fewest thread blocks, then the one with the simplest options. Only choices are
-    verified. Errors: C304, C307, C311, C313, F437 with a target, S702, T604, and
+    verified. Errors: C304, C307, S701, C313, F437 with a target, S702, T604, and
     those of `compile`.
     """
     contenders = _contenders(programs)
     first = contenders[0].program
     cluster = first.topology if topology is None else topology_of(topology)
     if cluster is None:
-        raise C311.error(expected="a topology to choose on", found="none")
+        raise S701.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
     all_sizes = _add_sizes(sorted(set(checked_sizes(sizes))))

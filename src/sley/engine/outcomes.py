@@ -8,7 +8,8 @@ from enum import IntEnum
 
 from sley.engine.program import Loaded
 from sley.errors import Place, SleyError, counted
-from sley.errors.runtime import R502, R510, R513
+from sley.errors.runtime import R502, R513
+from sley.errors.verifier import V201
 from sley.ir.tables import NONE
 
 MOST_PLACES = 8
@@ -89,7 +90,7 @@ def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -
                 found=f"rank {rank} waited for rank {outcome.rank}",
             )
         if outcome.status is Status.MISFIT:  # of a plan that isn't proven: the counts agree
-            return R510.error(
+            return V201.error(
                 at=Place(detail=f"rank {rank} out[{outcome.rank}]"),
                 expected="the chunk that the collective promises there",
                 found=f"a chunk of another length, {counted(outcome.size_bytes, 'element')}",

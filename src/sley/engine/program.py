@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from sley.engine import native
 from sley.engine.memory import allocate
 from sley.errors import Place, SleyError
-from sley.errors.runtime import R505, R510
+from sley.errors.selection import N652
+from sley.errors.verifier import V201
 from sley.ir.collective import Collective
 from sley.ir.connections import Connections, Messages, connection_faults
 from sley.ir.cut import Homes, longest_chunk
@@ -204,19 +205,22 @@ def scratch_bytes(plan: Plan, count: int, item_bytes: int) -> int:
 def load(
     plan: Plan, slots: int | None, slot_bytes: int, pullable: Pullable | None = None
 ) -> Loaded:
-    """The plan as programs, without its groups; R505 for too few slots, R510 for a plan that can't
+    """The plan as programs, without its groups; N652 for too few slots, V201 for a plan that can't
     be run.
 
     pullable: the messages of the plan without groups that may be read in the sender's memory, if
         other ranks can access it; none by default."""
     found = faults(plan)
     if found:
-        raise SleyError(diagnostics(R510, plan, found))
+        raise SleyError(diagnostics(V201, plan, found))
     plan = without_groups(plan)
     messages = _messages(plan)
     if slots is not None and slots < plan.slots:
-        raise R505.error(
-            at=Place(detail=plan.name), expected=f"at least {plan.slots} slots", found=f"{slots}"
+        raise N652.error(
+            at=Place(detail=plan.name),
+            expected=f"at least {plan.slots} slots",
+            found=f"{slots}",
+            remedy="Omit `slots`, or compile the plan for this number of slots.",
         )
     slots = plan.slots if slots is None else int(slots)
     wiring = Wiring.of(messages.connections, plan.collective.ranks, slots, int(slot_bytes))
@@ -235,16 +239,16 @@ def load(
 
 
 def _messages(plan: Plan) -> Messages:
-    """The messages of a plan without faults; R510 for connections whose ends disagree, and for
+    """The messages of a plan without faults; V201 for connections whose ends disagree, and for
     buffers in place that don't begin with a block."""
     # A later call would receive left-over messages, and a longer receive would read data of an
     # older message.
     messages = Messages.of(plan)
     if found := connection_faults(plan, messages):
-        raise SleyError(diagnostics(R510, plan, found))
+        raise SleyError(diagnostics(V201, plan, found))
     c = plan.collective
     if c.in_place and ((c.input_base % c.chunks).any() or (c.output_base % c.chunks).any()):
-        raise R510.error(
+        raise V201.error(
             at=plan.places([]),
             expected="buffers that begin with a block of the collective",
             found="others",
@@ -381,4 +385,4 @@ def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...
             row, found = fault.args
             at = [] if row < 0 else [program.first_row + int(row)]
             expected = "instructions that stay within their rank's buffers and connections"
-            raise R510.error(at=plan.places(at), expected=expected, found=str(found)) from None
+            raise V201.error(at=plan.places(at), expected=expected, found=str(found)) from None

@@ -5,7 +5,8 @@ from sley.errors.diagnostic import Rule
 N620 = Rule(
     "N620",
     "rank-ended",
-    what="A rank's process ended during a call, or before it made the call.",
+    what="A rank's process ended, or closed its connection, during a call, before it, or while "
+    "the communicator was made.",
     why="The other ranks need its messages. A waiting rank notices the end of a process on its "
     "host, or of a connection between hosts, within a few hundredths of a second; then all ranks "
     "give up the call. The usual causes are an exception on that rank, the kernel's out-of-memory "
@@ -67,15 +68,6 @@ N625 = Rule(
     instead="Free memory, use smaller calls, or call out of place; or raise the limit of addresses "
     "(ulimit -v) or of threads (ulimit -u).",
 )
-N626 = Rule(
-    "N626",
-    "other-rank-gave-up",
-    what="A rank gave up a call, after its timeout or because the call was aborted, so all other "
-    "ranks must give it up.",
-    why="If a communicator fails on one rank, it fails on all, because they would wait forever.",
-    example="# rank 0: timeout_s=1, rank 1: timeout_s=60, and rank 2 does nothing",
-    instead="Look at the error of the named rank: it describes what the rank waited for.",
-)
 N627 = Rule(
     "N627",
     "wrong-arrays",
@@ -120,14 +112,17 @@ N630 = Rule(
 )
 N631 = Rule(
     "N631",
-    "message-size",
-    what="A message from one rank to another does not have the size of the memory that receives "
-    "it, or the type of its elements.",
+    "sizes-differ",
+    what="A message, or a part of a call of varying counts, does not have the size of the memory "
+    "that receives it, or the type of its elements.",
     why="A receive takes the first message from its source with its tag, which must fill the "
-    "memory with elements of its type.",
+    "memory with elements of its type. In a call of varying counts (all_to_all_v, all_gather_v; "
+    "PyTorch's all_to_all_single with split sizes, all_gather of tensors of different sizes) "
+    "every rank passes the counts of its own input and output.",
     example="if comm.rank == 0:\n    comm.send(np.ones(10), 1)\nelse:\n"
     "    comm.recv(np.ones(5), 0)",
-    instead="Use the same size and type on both ranks, or different tags for different messages.",
+    instead="Use the same size and type on both ranks, or different tags for different messages; "
+    "where counts aren't known, exchange them first (comm.all_to_all of a count for each rank).",
 )
 N632 = Rule(
     "N632",
@@ -142,22 +137,12 @@ N632 = Rule(
 N633 = Rule(
     "N633",
     "memory-gone",
-    what="Memory of a call was freed, or became inaccessible, during the call.",
-    why="The kernel copies large messages directly between processes. It refuses if the memory at "
-    "either end has been freed or protected, or if the sender no longer permits it.",
+    what="Memory of a call was freed, resized or became inaccessible during the call.",
+    why="The kernel copies large messages directly between processes; it refuses if the memory at "
+    "either end has been freed or protected, or if the sender no longer permits it. PyTorch frees "
+    "the memory of a storage that is resized, which the call, and other ranks, still read or "
+    "write.",
     example="work = comm.all_gather(x, out, async_op=True)\nlibc.munmap(address, length)  # of x",
     instead="Don't free or protect the memory of a call until the call has ended. With SLEY_CMA=0 "
     "the kernel copies nothing.",
-)
-N634 = Rule(
-    "N634",
-    "counts-differ",
-    what="The count of a part that a rank sends differs from that of the part that receives it.",
-    why="In a call of varying counts (all_to_all_v, all_gather_v; PyTorch's all_to_all_single "
-    "with split sizes, all_gather of tensors of different sizes) every rank passes the counts of "
-    "its own input and output. The counts of received data must equal those of the places that "
-    "they fill.",
-    example="comm.all_to_all_v([np.ones(2), np.ones(3)], [np.empty(2), np.empty(4)])  # on both",
-    instead="Let rank a send to rank b the count that rank b expects from rank a; where the "
-    "counts aren't known, exchange them first (comm.all_to_all of a count for each rank).",
 )

@@ -1,4 +1,4 @@
-"""Rules of the communicator: errors while ranks make a communicator (N601 to N611)."""
+"""Rules of the communicator: errors while ranks make a communicator (N60x, N61x)."""
 
 from sley.errors.diagnostic import Rule
 
@@ -48,11 +48,12 @@ N604 = Rule(
 N605 = Rule(
     "N605",
     "store-failed",
-    what="The store through which the ranks find one another failed or didn't answer, or it "
-    "contains data that sley did not write.",
+    what="The store through which the ranks find one another could not be opened, failed or "
+    "didn't answer, or it contains data that sley did not write.",
     why="A torch store is part of the process that serves it (with torchrun, the agent; otherwise "
-    "rank 0): it ends with it, and doesn't answer while that process is stopped. Every rank must "
-    "be able to write to a folder, and its file system must have hard links.",
+    "rank 0, at MASTER_ADDR and MASTER_PORT): it ends with it, and doesn't answer while that "
+    "process is stopped. Another job may use the port; a firewall or a wrong address may block "
+    "it. Every rank must be able to write to a folder, and its file system must have hard links.",
     example='FolderStore("/read-only")',
     instead="Check that the process that serves the store still runs; give a folder to which all "
     "ranks can write; and give the job its own store.",
@@ -80,21 +81,13 @@ N607 = Rule(
 N608 = Rule(
     "N608",
     "rank-gave-up",
-    what="Another rank reported an error while the communicator was created.",
-    why="One rank's error ends the start of all ranks at once. The notes contain its message.",
+    what="Another rank reported an error while the communicator was created, or gave up a call, "
+    "after its timeout or because the call was aborted.",
+    why="The ranks would wait for one another forever, so one rank's error ends the start or the "
+    "call on all ranks. The notes contain its message.",
     example="a rank whose host has no memory left for its segment",
-    instead="Correct the cause that this rank names, and create the communicator again.",
-)
-N609 = Rule(
-    "N609",
-    "rank-ended",
-    what="A process of this host ended, or closed its connection, while the communicator was made.",
-    why="The ranks of a host pass one another their memory over local connections, which end with "
-    "the process. The usual causes are an exception in that rank, a kill from outside, and the "
-    "kernel's out-of-memory killer.",
-    example="kill -9 <pid of a rank>",
-    instead="Look for the cause in that rank's output (`dmesg` names processes killed for memory), "
-    "and start again.",
+    instead="Look at the error of the named rank and correct its cause; then create the "
+    "communicator again.",
 )
 N610 = Rule(
     "N610",
@@ -107,27 +100,6 @@ N610 = Rule(
     example="ulimit -n 16; torchrun --nproc-per-node 8 ...",
     instead="Raise the limit (ulimit -n 65536), close unused descriptors, or use fewer ranks on a "
     "host.",
-)
-N611 = Rule(
-    "N611",
-    "no-connection-to-master",
-    what="The store at MASTER_ADDR and MASTER_PORT could not be opened: the port is in use, or no "
-    "process answers there.",
-    why="Rank 0 serves the store there, unless torchrun does. Another job, or one that has not yet "
-    "ended, may use the port; a firewall or a wrong address may block it.",
-    example="MASTER_PORT=29500 for two jobs on one host",
-    instead="Choose a free MASTER_PORT (with torchrun: --master-port, or --standalone), and a "
-    "MASTER_ADDR at which every host can reach rank 0.",
-)
-N612 = Rule(
-    "N612",
-    "slots-too-small-for-network",
-    what="`slot_bytes` is too small for messages to other hosts.",
-    why="Each message to another host has a header of 72 bytes and takes a microsecond or two on "
-    "both hosts, however small it is. In slots of 64 bytes a call takes a hundred times as long as "
-    "in slots of 128 KB.",
-    example="Settings(slot_bytes=64) with ranks on two hosts",
-    instead="Set `slot_bytes` to 4096 or more, or leave it out: the default is 128 KB or more.",
 )
 N613 = Rule(
     "N613",

@@ -5,7 +5,8 @@ from sley.errors.diagnostic import Rule
 C301 = Rule(
     "C301",
     "unlinked-ranks",
-    what="A transfer is between two ranks that the topology does not link.",
+    what="A transfer is between two ranks that the topology does not link; in a script for "
+    "msccl-tools, the topology that it passes to MSCCLProgram.",
     why="No connection can carry it; a runtime would fail or silently use another path.",
     example='p.chunk(0, "in", 0).copy(5, "in", 0)  # on a DGX-1: no NVLink there',
     instead="Route it through a rank that is linked to both, or use the topology for which the "
@@ -13,22 +14,15 @@ C301 = Rule(
 )
 C302 = Rule(
     "C302",
-    "too-many-peers",
-    what="A program's directives give a thread block two send peers or two receive peers.",
-    why="A block sends to one peer and receives from one peer, on one channel (MSCCLang 5), so "
-    "that two blocks do not serialize over one connection.",
+    "unfit-directives",
+    what="A program's directives give a thread block two send peers or two receive peers, or a "
+    "connection two sending or two receiving blocks.",
+    why="A block sends to one peer and receives from one, on one channel, and a connection has "
+    "one block at each end (MSCCLang 5): so two blocks do not serialize over one connection, and "
+    "its messages have one order.",
     example="c.copy(1, ..., send_block=0); c.copy(2, ..., send_block=0)",
-    instead="Give each (send peer, receive peer, channel) its own block, or leave blocks to the "
-    "compiler.",
-)
-C303 = Rule(
-    "C303",
-    "connection-in-two-blocks",
-    what="A program's directives assign transfers of one connection to different thread blocks.",
-    why="A connection has exactly one sending and one receiving block (MSCCLang 5); with two, the "
-    "order of the messages would be undefined.",
-    example="c.copy(1, ..., channel=0, send_block=0); d.copy(1, ..., channel=0, send_block=1)",
-    instead="Use the same block for the connection, or another channel for the second block.",
+    instead="Give each (send peer, receive peer, channel) its own block, or a second block "
+    "another channel, or leave blocks to the compiler.",
 )
 C304 = Rule(
     "C304",
@@ -85,21 +79,15 @@ C305 = Rule(
 )
 C310 = Rule(
     "C310",
-    "no-size-to-choose-for",
-    what="Options are to be chosen by speed, but no size is given.",
+    "no-size",
+    what="Options are to be chosen by speed, or a plan is written as execution traces, but no "
+    "size is given.",
     why="The fastest options for kilobytes are slow for gigabytes: latency limits small calls, "
-    "links limit large ones.",
+    "links limit large ones. The messages of a trace have sizes in bytes; a plan is for calls of "
+    "any size.",
     example='sley.compile(program, topology=sley.topologies.ndv4(), schedule="auto")',
     instead='Give the size of a call: size="64M", --size 64M; or let sley.choose make a '
     "table for many sizes.",
-)
-C311 = Rule(
-    "C311",
-    "no-topology-to-choose-on",
-    what="Options are to be chosen by speed, but no topology is given.",
-    why="Times depend on the rates of links, which only a topology has.",
-    example='sley.compile(program, schedule="auto", size="64M")',
-    instead="Give a topology: topology=sley.topologies.ndv4(2), --topology ndv4:2.",
 )
 C312 = Rule(
     "C312",
@@ -112,9 +100,9 @@ C312 = Rule(
 C313 = Rule(
     "C313",
     "different-collectives",
-    what="The programs to choose from have different collectives.",
-    why="An AllGather and an AllReduce of the same size do different work, so the faster one can't "
-    "replace the other.",
+    what="The programs or plans to choose from, or to compare, have different collectives.",
+    why="An AllGather and an AllReduce of the same size do different work: the faster one can't "
+    "replace the other, and their ratio has no meaning.",
     example="sley choose ring-allgather ring-allreduce --topology ndv4",
     instead="Choose from programs for the same collective on the same ranks, all in place or all "
     "out of place.",
@@ -122,14 +110,15 @@ C313 = Rule(
 C314 = Rule(
     "C314",
     "no-groups-here",
-    what="A program in which switches reduce or multicast is compiled with options that don't "
-    "allow it.",
-    why="A switch combines messages as soon as they are sent. Only the schedule msccl supports "
-    "this, with a block for each connection, for Simple and Direct, whose messages have no flags. "
-    "A runtime that needs a slot for each chunk (MSCCL) doesn't use such switches.",
+    what="A program or plan in which switches reduce or multicast has options, a protocol or "
+    "counts that don't allow it.",
+    why="A switch combines messages as soon as they are sent, and adds and copies plain data: a "
+    "sum of the flags of LL and LL128 is meaningless, and chunks of varying counts don't "
+    "correspond. Only the schedule msccl supports this, with a block for each connection. A "
+    "runtime that needs a slot for each chunk (MSCCL) doesn't use such switches.",
     example='sley.compile(sley.algorithms.nvls_allreduce(8), schedule="hpds")',
-    instead="Leave the option out; or compile with switches=False, --no-switches: then each rank "
-    "sends and receives messages of its own.",
+    instead="Leave the option out, or use Simple or Direct; or compile with switches=False, "
+    "--no-switches: then each rank sends and receives messages of its own.",
 )
 C315 = Rule(
     "C315",

@@ -1,5 +1,5 @@
-"""Rules of deployment (F500 to F534): what runtimes make of directories of files, why a file
-doesn't run for a call (F519 to F526), and the tables of packages."""
+"""Rules of deployment (F500 to F533): what runtimes make of directories of files, why a file
+doesn't run for a call (F519 to F525), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
 
@@ -16,20 +16,13 @@ F501 = Rule(
     "F501",
     "reads-no-plans",
     what="The runtime reads no plans.",
-    why="NCCL's and NCCLX's tuners choose only among their own algorithms. RCCL's reader of MSCCL "
-    "XML was removed after 2.28.3.",
+    why="NCCL's and NCCLX's tuners choose only among their own algorithms. RCCL 2.28.3 has its "
+    "reader of MSCCL XML switched off, and silently ignores the variables that switched it on; "
+    "later versions have none.",
     example="sley doctor plans --runtime nccl",
-    instead="Use a runtime that reads plans: MSCCL++, msccl-executor-nccl, or RCCL up to 2.27.7. "
-    "For NCCL, RCCL and NCCLX, export a policy for their tuners (sley policy export).",
-)
-F502 = Rule(
-    "F502",
-    "plans-switched-off",
-    what="The runtime is built without its reader of plans, unless a builder asks for it.",
-    why="RCCL 2.28.3 has MSCCL switched off and marked as deprecated. It silently ignores the "
-    "variables that switched it on.",
-    example="sley doctor plans --runtime rccl --version 2.28.3",
-    instead="Use RCCL up to 2.27.7 (ROCm 7.2), or build RCCL with -DENABLE_MSCCL_KERNEL=ON.",
+    instead="Use a runtime that reads plans: MSCCL++, msccl-executor-nccl, or RCCL up to 2.27.7 "
+    "(ROCm 7.2), or 2.28.3 built with -DENABLE_MSCCL_KERNEL=ON. For NCCL, RCCL and NCCLX, export "
+    "a policy for their tuners (sley policy export).",
 )
 F503 = Rule(
     "F503",
@@ -43,10 +36,12 @@ F503 = Rule(
 F504 = Rule(
     "F504",
     "start-fails",
-    what="A file in the directory stops every communicator when it starts.",
+    what="A file in the directory stops every communicator when it starts, or the program that "
+    "registers it.",
     why="msccl-executor-nccl and RCCL read the first tag of every file in the directory, whatever "
     "its name is, and give up at the first file that they can't read. They skip only "
-    "subdirectories.",
+    "subdirectories. MSCCL++ reads the head of a plan when `register_plans.py` registers it, and "
+    "an error there ends the program.",
     example="a README, a backup or a file of another runtime beside the plans",
     instead="Move the file to another directory, or correct it.",
 )
@@ -121,7 +116,8 @@ F511 = Rule(
 F512 = Rule(
     "F512",
     "hidden-by-earlier-file",
-    what="A file doesn't run for some of its sizes, because an earlier file matches them.",
+    what="A file doesn't run for a call, or for some of its sizes, because an earlier file "
+    "matches them.",
     why="msccl-executor-nccl, RCCL and msccl take the first file that matches. The first two read "
     "a directory in the order of the names; old versions in the order of the file system.",
     example="01-ring.xml for all sizes before 02-tree.xml for up to 64K",
@@ -135,15 +131,6 @@ F513 = Rule(
     "in msccl-executor-nccl, RCCL and MSCCL++; in msccl the end is not.",
     example="files for up to 65535 bytes and from 131072 bytes on",
     instead="Move the ends of the ranges, if a plan should run there.",
-)
-F514 = Rule(
-    "F514",
-    "never-chosen",
-    what="No call can run a file that is read.",
-    why="Its range of sizes is empty, it allows calls neither in place nor out of place, or the "
-    "runtime has no call with its collective.",
-    example='minBytes="65536" maxBytes="1024"; inplace="0" outofplace="0"; an AllToAll for MSCCL++',
-    instead="Correct the attribute that the message names, or remove the file.",
 )
 F515 = Rule(
     "F515",
@@ -246,14 +233,6 @@ F525 = Rule(
     example="sley doctor plans --collective allgather --size 10 --ranks 4",
     instead="Correct the named value.",
 )
-F526 = Rule(
-    "F526",
-    "earlier-file-runs",
-    what="A file matches the call, but an earlier file runs.",
-    why="The first match runs.",
-    example="two files for all sizes",
-    instead="Give the file an earlier name, or other sizes.",
-)
 F527 = Rule(
     "F527",
     "ranks-disagree",
@@ -325,13 +304,4 @@ F533 = Rule(
     example="sley doctor plans --runtime mscclpp-python, for plans without register_plans.py",
     instead="Write the directory with `sley package`, or compare the answer with the program that "
     "registers the plans.",
-)
-F534 = Rule(
-    "F534",
-    "registration-fails",
-    what="The folder's program registers a file that MSCCL++ can't read.",
-    why="MSCCL++ reads the head of a plan when `register_plans.py` registers it. An error there "
-    "ends the program, before its first communicator.",
-    example="register_plans.py without one of its plans beside it",
-    instead="Write the package again with `sley package`.",
 )

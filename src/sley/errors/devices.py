@@ -45,26 +45,16 @@ K504 = Rule(
     example="executor([torch.zeros(8)])  # on the host; rank 0 is on cuda:0",
     instead='Make the array on its rank\'s device: `torch.zeros(8, device="cuda:0")`.',
 )
-K505 = Rule(
-    "K505",
-    "not-contiguous",
-    what="The elements of an array are not adjacent in the order of their indices, or the address "
-    "of the first is not a multiple of its size.",
-    why="Kernels treat an array as one row of elements. A slice with a step, a transposed matrix "
-    "or an expanded tensor has gaps, another order, or elements that share memory. GPUs can't read "
-    "elements at unaligned addresses, such as those of a view of a file's bytes.",
-    example="executor([matrix.T])",
-    instead="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an output, pass a "
-    "contiguous array and copy from it afterwards.",
-)
 K506 = Rule(
     "K506",
     "too-many-blocks",
-    what="The device can't hold all thread blocks of a launch at the same time.",
-    why="Blocks wait for one another, so all of them must run at the same time: a block that can "
-    "start only after blocks that wait for it would wait forever. Their number depends on the "
-    "device's multiprocessors and on the threads, registers and shared memory of a block. All "
-    "ranks on a device share its multiprocessors.",
+    what="The device can't hold all thread blocks of a launch at the same time, or has fewer "
+    "queues than ranks that are launched one by one.",
+    why="Blocks and ranks wait for one another, so all of them must run at the same time. The "
+    "number of blocks depends on the device's multiprocessors and on the threads, registers and "
+    "shared memory of a block; all ranks on a device share its multiprocessors. CUDA maps the "
+    "streams of Launching.BY_RANK onto 8 queues, or onto as many as CUDA_DEVICE_MAX_CONNECTIONS "
+    "says when CUDA starts (1 to 32); two kernels in one queue run one after the other.",
     example="sley run plan.xml --device cuda --ranks-per-gpu 8  # with 64 blocks a rank",
     instead="Compile the plan for fewer blocks (max_blocks, fewer channels or instances), use "
     "fewer threads in a block, or fewer ranks on a device.",
@@ -107,29 +97,14 @@ K509 = Rule(
 K510 = Rule(
     "K510",
     "no-such-device",
-    what="No device has this name or number.",
+    what="No device that this process sees has this name, this number, or the rank of another "
+    "process.",
     why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
-    "among those in CUDA_VISIBLE_DEVICES.",
+    "among those in CUDA_VISIBLE_DEVICES. Processes share memory by CUDA IPC, which needs both "
+    "devices visible in both processes; launchers that give each process one GPU by "
+    "CUDA_VISIBLE_DEVICES hide the others.",
     example="CUDA_VISIBLE_DEVICES=1 sley run plan.xml --device cuda:1",
     instead="`nvidia-smi -L` lists the GPUs; check CUDA_VISIBLE_DEVICES.",
-)
-K511 = Rule(
-    "K511",
-    "executor-failed",
-    what="An executor is used again after one of its calls failed, or after it was closed.",
-    why="A call that was given up leaves messages in the connections, and counters that differ "
-    "among the ranks; a later call would receive old messages as its own.",
-    example="executor.close(); executor(inputs)",
-    instead="Make a new executor, on all ranks.",
-)
-K512 = Rule(
-    "K512",
-    "read-only-output",
-    what="An array that a call writes is read-only.",
-    why="Its library declares it as read-only: it is a view of constant data, or was exported "
-    "read-only. In place, input and output are the same array.",
-    example="executor([array])  # a read-only array, in place",
-    instead="Pass a writable output, or a copy of the array.",
 )
 K513 = Rule(
     "K513",
@@ -153,16 +128,6 @@ K514 = Rule(
     instead="Find out why the process ended, and check that `exchange` gives every process the "
     "bytes of all; start the ranks with the same settings, and arrays from plain allocations; then "
     "make a new executor.",
-)
-K515 = Rule(
-    "K515",
-    "too-many-ranks",
-    what="The plan has more ranks than a kernel supports.",
-    why="A kernel's only argument has a record for each rank, and must fit into the 4 KB that "
-    "every GPU supports: 128 ranks.",
-    example="sley compile ring.py --ranks 256 -o kernels.cu",
-    instead="Use a plan with at most 128 ranks, or write the plan for another executor "
-    "(`sley compile -o plan.xml`).",
 )
 K516 = Rule(
     "K516",
@@ -195,46 +160,30 @@ K518 = Rule(
 )
 K519 = Rule(
     "K519",
-    "not-an-array",
-    what="An argument is not an array that a kernel can use.",
-    why="An array has `__dlpack__` (PyTorch, CuPy, JAX, Numba) or `__cuda_array_interface__`, and "
-    "its library must agree to export it.",
-    example="executor([[1.0, 2.0]])",
+    "unfit-array",
+    what="An argument is not an array that a kernel can use: its library doesn't export it, its "
+    "elements are not adjacent in the order of their indices or not aligned, or it is read-only "
+    "and the call writes it.",
+    why="An array has `__dlpack__` (PyTorch, CuPy, JAX, Numba) or `__cuda_array_interface__`. "
+    "Kernels treat it as one row of elements; a slice with a step, a transposed matrix or an "
+    "expanded tensor has gaps, another order, or elements that share memory. GPUs can't read "
+    "unaligned elements, such as those of a view of a file's bytes. In place, input and output "
+    "are the same array.",
+    example="executor([[1.0, 2.0]]); executor([matrix.T])",
     instead="Pass a tensor or array of such a library; if it requires a gradient, "
     "`tensor.detach()`.",
-)
-K520 = Rule(
-    "K520",
-    "overlapping-chunks",
-    what="The source and the destination of a local copy or reduction overlap, but are not the "
-    "same chunks.",
-    why="An execution must act as if it reads all its chunks before it writes any "
-    "(docs/machine.md). But the threads of a block work on all chunks at the same time, in no "
-    "fixed order. The languages refuse such an operation (L108), but a file may contain one.",
-    example='<step type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2" ...>',
-    instead="Copy through scratch, or one chunk at a time in an order that preserves chunks that "
-    "are read later.",
 )
 K521 = Rule(
     "K521",
     "kernel-too-large",
-    what="A plan exceeds the size of a kernel's records.",
+    what="A plan exceeds the size of a kernel's records, or has more ranks than a kernel supports.",
     why="A step's number has 20 bits, and a chunk's number 30 bits. The waits of an instruction "
     "and the connections of a block are in shared memory, of which a block has 48 KiB: 40 bytes "
-    "for each wait, 80 for each connection.",
+    "for each wait, 80 for each connection. A kernel's only argument has a record for each rank, "
+    "and must fit into the 4 KB that every GPU supports: 128 ranks.",
     example="a thread block with 2,000,000 instructions",
     instead="Compile the plan with fewer instances or coarser chunks, or distribute it over more "
     "thread blocks.",
-)
-K522 = Rule(
-    "K522",
-    "varying-counts",
-    what="A plan whose counts vary is run on devices.",
-    why="Counts of AllToAllV and AllGatherV are known only at run time. Kernels cut a call into "
-    "tiles of sizes that all ranks know before it.",
-    example='sley.run(plan, "1M", devices="cuda")  # for sley.AllToAllV(8)',
-    instead="Run it on processes or with a communicator, or use AllToAll or AllGather, and pad all "
-    "parts to the largest.",
 )
 K523 = Rule(
     "K523",
@@ -260,27 +209,4 @@ K524 = Rule(
     example="executor(tensors)  # with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     instead="Use arrays of `Executor.empty`, or the array library's plain allocator (PyTorch: "
     "without expandable_segments and without backend:cudaMallocAsync), or another protocol.",
-)
-K525 = Rule(
-    "K525",
-    "hidden-device",
-    what="The device of another process's rank isn't among those that this process sees.",
-    why="Processes share memory by CUDA IPC, which needs both devices visible in both processes: "
-    "peer access is switched on for a device of one's own process. Launchers that give each "
-    "process one GPU by CUDA_VISIBLE_DEVICES hide the others.",
-    example="CUDA_VISIBLE_DEVICES=$LOCAL_RANK python train.py",
-    instead="Let each process see all GPUs of the host, and open its own by its number: "
-    "`CudaDevice.open(local_rank)`.",
-)
-K526 = Rule(
-    "K526",
-    "too-few-queues",
-    what="More ranks of a device are launched one by one than the device has queues.",
-    why="With Launching.BY_RANK each rank's kernel is on a stream of its own, and all must run at "
-    "the same time. CUDA maps the streams of a device onto 8 queues, or onto as many as "
-    "CUDA_DEVICE_MAX_CONNECTIONS says when CUDA starts (1 to 32). Two kernels in one queue run one "
-    "after the other: the first would wait for the second until its time-out.",
-    example="Settings(launching=Launching.BY_RANK)  # for 16 ranks on one GPU",
-    instead="Use Launching.TOGETHER, fewer ranks on a device, or set "
-    "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
 )

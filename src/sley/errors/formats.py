@@ -1,8 +1,8 @@
 """Rules of the formats: requirements on files that are read, and on plans that are written (F4xx).
 
-F401 to F424 refuse to read a file; F430 to F435 are remarks about it. F436 and F462 to F469 refuse
-a file that a target does not load, or that it executes otherwise than its steps say. F437 and F440
-to F459 refuse to write a plan; F460 and F461 concern files in general. F470 to F499 are in
+F401 to F424 refuse to read a file; F430 to F434 are remarks about it. F436 and F462 to F468 refuse
+a file that a target does not load, or that it executes otherwise than its steps say. F437 to F454
+refuse to write a plan; F460 and F461 concern files in general. F470 to F499 are in
 `mscclpp`, F500 and above in `deployment`.
 """
 
@@ -13,18 +13,12 @@ from sley.errors.diagnostic import Rule
 F401 = Rule(
     "F401",
     "not-xml",
-    what="The file is not well-formed XML.",
-    why="A file that is cut off or has a stray character could mean anything after that place.",
+    what="The file is not well-formed XML, or has a document type or entities.",
+    why="A file that is cut off or has a stray character could mean anything after that place. "
+    "MSCCL XML has no document type, no runtime reads one, and nested entities can grow without "
+    "limit.",
     example='<algo name="ring" proto="LL"> ... and the file ends before </algo>',
     instead="Write the file again with its tool, or close the named tag.",
-)
-F402 = Rule(
-    "F402",
-    "document-type",
-    what="The file has a document type or declares entities.",
-    why="MSCCL XML has neither, no runtime reads them, and nested entities can grow without limit.",
-    example='<!DOCTYPE algo [<!ENTITY a "...">]>',
-    instead="Remove the <!DOCTYPE ...> declaration, and replace the entities by their text.",
 )
 F403 = Rule(
     "F403",
@@ -37,8 +31,8 @@ F403 = Rule(
 F404 = Rule(
     "F404",
     "unreadable-file",
-    what="The file does not exist or cannot be read.",
-    why="Without it there is no plan to read.",
+    what="A file does not exist, cannot be read, or is not text in UTF-8.",
+    why="Without it there is no plan or program to read.",
     example='load("no-such-file.xml")',
     instead="Check the path and the permissions.",
 )
@@ -81,47 +75,39 @@ F408 = Rule(
 F409 = Rule(
     "F409",
     "unknown-collective",
-    what="`coll` is not the name of a collective with a fixed meaning.",
+    what="The file does not name a collective with a fixed meaning: `coll` is unknown, or "
+    '"custom".',
     why="Nothing can be proven about the algorithm without the values that the ranks must have at "
-    "the end.",
-    example='coll="allredcue"; coll="alltoallv", whose sizes are known only at the call',
-    instead="Correct the name, or pass the collective: sley.load(file, collective=...).",
-)
-F410 = Rule(
-    "F410",
-    "collective-needed",
-    what='The file has coll="custom", and the caller does not pass the collective.',
-    why="The file contains only the steps of each GPU, not the intended result.",
-    example='sley.load("alltonext.xml"), where the file has coll="custom"',
-    instead="Pass it: sley.load(file, collective=sley.AllToNext(ranks=16, chunks=2)), or with "
-    "--collective FILE.py a program for this collective.",
+    "the end. A file contains only the steps of each GPU.",
+    example='coll="allredcue"; coll="custom"; coll="alltoallv", whose sizes are known only at the '
+    "call",
+    instead="Correct the name, or pass the collective: sley.load(file, "
+    "collective=sley.AllToNext(ranks=16, chunks=2)), or with --collective FILE.py a program for "
+    "it.",
 )
 F411 = Rule(
     "F411",
-    "chunks-per-loop",
-    what="nchunksperloop is not the number of chunks of the call's whole buffer: it is below 1, or "
-    "for AllGather, ReduceScatter and AllToAll not a multiple of ngpus.",
-    why="A chunk's size is the call's size divided by it; otherwise ranks' parts don't start at "
-    "chunks.",
+    "chunk-numbers",
+    what="The file's numbers of chunks are not those of the collective's buffers: nchunksperloop "
+    "is below 1, or for AllGather, ReduceScatter and AllToAll not a multiple of ngpus; or "
+    "input_chunks and output_chunks of an execution plan differ from the collective's.",
+    why="A chunk's size is the call's size divided by the number; otherwise ranks' parts don't "
+    "start at chunks.",
     example='coll="allgather" ngpus="8" nchunksperloop="12"',
-    instead="Set nchunksperloop to the number of chunks of the larger buffer.",
+    instead="Set nchunksperloop to the number of chunks of the larger buffer, and the others to "
+    "those of their buffers; or correct the name of the collective.",
 )
 F412 = Rule(
     "F412",
-    "gpu-ids",
-    what="The ids of the <gpu>s are not 0 to ngpus - 1, each once.",
-    why="A GPU's id is its rank. If a rank has no program, its peers wait forever.",
+    "wrong-ids",
+    what="The ids of the GPUs, or of a GPU's thread blocks, are not 0, 1, 2 ..., each once; in an "
+    "execution plan, in the order of the file.",
+    why="A GPU's id is its rank: if a rank has no program, its peers wait forever. Waits name "
+    "blocks by id, and MSCCL++ finds a block's channels by its id, but its operations by its "
+    "position.",
     example='ngpus="8" with seven <gpu> elements, or two of them with id="3"',
-    instead="Add the missing <gpu>s, remove duplicates, or correct ngpus.",
-)
-F413 = Rule(
-    "F413",
-    "block-ids",
-    what="The ids of a GPU's <tb>s are not 0, 1, 2 ..., each once.",
-    why="Waits name blocks by id, and the runtimes start as many blocks as the highest id "
-    "requires.",
-    example="blocks 0, 1, 3",
-    instead="Renumber the blocks, and the depid of the steps that wait for them.",
+    instead="Number GPUs and blocks from 0, each once; correct ngpus, and the depid of steps that "
+    "wait for a renumbered block.",
 )
 F414 = Rule(
     "F414",
@@ -134,35 +120,24 @@ F414 = Rule(
 )
 F415 = Rule(
     "F415",
-    "dangling-wait",
-    what="depid and deps name a block or a step that the GPU does not have.",
-    why="The step would wait forever, or not at all.",
+    "wrong-wait",
+    what="depid and deps name a block or a step that the GPU does not have, or the step itself or "
+    "a later one of its block.",
+    why="The step would wait forever, or not at all: a block runs its steps one after another.",
     example='depid="4" deps="7", where block 4 has 5 steps',
     instead="Correct depid and deps; both are -1 for a step that waits for nothing.",
-)
-F416 = Rule(
-    "F416",
-    "wait-for-itself",
-    what="A step waits for itself or for a later step of its own block.",
-    why="A block runs its steps one after another, so the block would never continue.",
-    example='in block 2: s="1" depid="2" deps="3"',
-    instead="Name a step of another block, or an order without a cycle.",
 )
 F417 = Rule(
     "F417",
     "bad-peer",
-    what="send or recv names the GPU itself, or a GPU that the algorithm does not have.",
-    why="There is no connection to a missing GPU, nor from a GPU to itself.",
+    what="A block has no peer for its steps, or one that is the GPU itself, does not exist, or "
+    "has no block that names this GPU on the channel.",
+    why="There is no connection to a missing GPU, nor from a GPU to itself. The ranks connect all "
+    "peers that their blocks name; if only one end names the other, the connection is never "
+    "established, or fails.",
     example='<gpu id="2"> ... <tb id="0" send="2" ...>; send="8" with ngpus="8"',
-    instead="Correct the peer; local moves are cpy and re steps.",
-)
-F418 = Rule(
-    "F418",
-    "no-peer",
-    what="A block has sending steps but no send peer, or receiving steps but no recv peer.",
-    why="The runtimes refuse the file, or run past the end of a table.",
-    example='<tb id="0" send="-1" recv="1" chan="0"> with a step of type="s"',
-    instead="Give the block the intended peer of the step.",
+    instead="Name the peer at both ends, or write -1 for a peer that the block doesn't need; "
+    "local moves are cpy and re steps.",
 )
 F419 = Rule(
     "F419",
@@ -175,10 +150,12 @@ F419 = Rule(
 F420 = Rule(
     "F420",
     "outside-buffer",
-    what="A step's chunks are not all inside the buffer.",
+    what="The chunks of a step or a range are not all inside the buffer. In MSCCL++ a packet "
+    "takes two chunks of scratch, and only the protocol LL makes the scratch twice as large.",
     why="The runtimes check at most the first chunk; the rest reads or overwrites other memory.",
     example='srcbuf="i" srcoff="7" cnt="2", where the input has 8 chunks',
-    instead="Correct the offset or cnt, or the buffer's size (s_chunks, nchunksperloop).",
+    instead="Correct the offset or the count, or the buffer's number of chunks (in MSCCL XML "
+    "s_chunks or nchunksperloop).",
 )
 F421 = Rule(
     "F421",
@@ -217,18 +194,24 @@ F430 = Rule(
 F431 = Rule(
     "F431",
     "ignored",
-    what="Remark: an attribute or <copy> element was ignored, or deps of a step without depid.",
-    why="It is an extension of one tool, or has no meaning, and does not affect the steps.",
+    what="Remark: something that the steps don't need was ignored: an attribute, a <copy> "
+    "element, a key of an execution plan, or deps of a step without depid.",
+    why="It is an extension of one tool, has no meaning, or belongs to another version, in which "
+    "the plan may have another meaning.",
     example='redop="nop" on <algo>; <copy i_off="0" o_off="0"/>',
     instead="No action is necessary; when sley saves the file again, it is removed.",
 )
 F432 = Rule(
     "F432",
-    "idle-nop",
-    what="Remark: a nop without a wait, or at the end of a block, was removed.",
-    why="It has no effect, but the runtimes count steps wrongly after a nop without a wait.",
+    "without-effect",
+    what="Remark: a nop without a wait, a nop at the end of a block, or a wait for an earlier "
+    "step of the same block was removed.",
+    why="They have no effect on the plan. But the runtimes count steps wrongly after a nop "
+    "without a wait; and they wait forever for a step of the same block if none of the steps from "
+    'it up to the waiting one has hasdep="1".',
     example='type="nop" depid="-1"; a nop as the last step of a block',
-    instead="Read the file and save it again.",
+    instead="Read the file and save it again without them; --target proves whether a runtime can "
+    "execute the file as it is.",
 )
 F433 = Rule(
     "F433",
@@ -246,16 +229,6 @@ F434 = Rule(
     example='coll="broadcast", without a root in the file',
     instead="Pass the value: sley.load(file, root=..., in_place=...).",
 )
-F435 = Rule(
-    "F435",
-    "needless-wait",
-    what="Remark: a wait for an earlier step of the same block was removed.",
-    why="Steps of a block run in order, so the wait is redundant. A runtime evaluates it, though, "
-    'and waits forever if none of the steps from the named one up to this one has hasdep="1".',
-    example='in block 2: s="3" depid="2" deps="1"',
-    instead="When sley saves the file again, it is removed; --target proves whether a runtime can "
-    "execute the file as it is.",
-)
 F436 = Rule(
     "F436",
     "idle-gpu",
@@ -267,7 +240,8 @@ F436 = Rule(
 F437 = Rule(
     "F437",
     "varying-counts",
-    what="A plan whose counts vary is written to a file, or proven as a runtime executes it.",
+    what="A plan whose counts vary is written to a file, proven as a runtime executes it, or run "
+    "on devices.",
     why="Counts of AllToAllV and AllGatherV are known only at run time. Runtimes that read files, "
     "kernels and traces fix the size of every message before a call.",
     example='sley.save(plan, "exchange.xml")  # for sley.AllToAllV(8)',
@@ -299,24 +273,15 @@ F440 = Rule(
 )
 F441 = Rule(
     "F441",
-    "no-such-order",
-    what="A plan in instruction-major order is to be written as MSCCL XML, which has only "
-    "tile-major plans.",
-    why="Its interpreter runs all steps for a tile, then the next tile. A plan that was ordered "
-    "for instruction-major order may hang there.",
-    example="saving a plan of the task-level schedule as XML",
-    instead="Write the tile-major plan of the same program: --loop-order tile, or "
-    'sley.compile(..., loop_order="tile").',
-)
-F442 = Rule(
-    "F442",
-    "several-connections",
-    what="A block has two send peers, two receive peers or two channels, which MSCCL XML cannot "
-    "represent.",
-    why="They are attributes of <tb>, not of a step.",
-    example="a block that sends to rank 1 and later to rank 2",
-    instead="Give each pair of peers and channel its own block, as sley.compile does with "
-    "--allocate connection and without --max-blocks.",
+    "not-in-format",
+    what="A plan has an order, a protocol or thread blocks that the format can't represent. MSCCL "
+    "XML has tile-major plans in Simple, LL and LL128, and blocks with one send peer, one receive "
+    "peer and one channel; MSCCL++ has Simple, and LL within a host.",
+    why="Interpreters of MSCCL XML run all steps for a tile, then the next tile, and copy "
+    "messages through a FIFO; peers and channel are attributes of <tb>. MSCCL++ writes packets "
+    "through memory channels, which stay within a host.",
+    example='sley.save(sley.compile(ring, protocol="direct"), "plan.xml")',
+    instead="Compile the program with the expected order, protocol or allocation.",
 )
 F443 = Rule(
     "F443",
@@ -328,66 +293,16 @@ F443 = Rule(
 )
 F444 = Rule(
     "F444",
-    "too-many-steps",
-    what="A block has more steps than the target's table; each wait after the first takes a nop "
-    "step.",
-    why="The runtimes' tables have a fixed size, and they refuse the file at start.",
+    "target-limit",
+    what="A plan exceeds a limit of the target: steps in a block (each wait after the first takes "
+    "a nop step), blocks on a GPU or a channel, channels, chunks in a step, offsets, waited "
+    "blocks, or XML elements.",
+    why="The runtimes' tables have a fixed size: they refuse a larger file, write past the end of "
+    "a table, or take one number for another. The writer does not divide messages: more of them "
+    "could make a plan hang that is proven not to.",
     example="a ring over 64 ranks with one block a rank, 126 steps, for the executor's 64",
-    instead="Distribute the work over more channels, use fewer instances, or write for msccl "
-    "(256).",
-)
-F445 = Rule(
-    "F445",
-    "too-many-blocks",
-    what="A GPU or a channel has more blocks than the target's tables, or a wait names a block "
-    "beyond the target's limit.",
-    why="Beyond the limits the runtimes refuse the file, or wait for a block with another number.",
-    example="an AllToAll over 64 ranks with a block for each peer and direction, for rccl",
-    instead="Use fewer instances, blocks that serve both directions, or more channels.",
-)
-F446 = Rule(
-    "F446",
-    "too-many-channels",
-    what="A plan has a channel beyond the target's last.",
-    why="Channels beyond the limit don't exist in the runtime.",
-    example="40 parallel instances, each on its own channel, for the executor's 32",
-    instead="Use fewer instances, or use a channel for several connections.",
-)
-F447 = Rule(
-    "F447",
-    "count-limit",
-    what="A step moves more chunks than a step of the target can.",
-    why="The runtimes refuse the file. Several smaller messages would take more slots of the "
-    "connection, so a plan that is proven not to hang could hang; so the writer does not divide "
-    "messages.",
-    example="a send of 128 chunks at once",
-    instead="Use fewer, larger chunks, or transfers of fewer chunks in the program.",
-)
-F448 = Rule(
-    "F448",
-    "offset-limit",
-    what="A step's offset does not fit the target's field.",
-    why="The runtimes store offsets in 16 bits and check at most the first chunk.",
-    example="chunk 40,000 of an AllToAll over 1,024 ranks",
-    instead="Use fewer chunks.",
-)
-F449 = Rule(
-    "F449",
-    "shared-connection",
-    what="Two blocks of a GPU send, or two receive, on the same (peer, channel).",
-    why="Two blocks on one connection receive each other's messages; the runtimes don't check "
-    "this.",
-    example="blocks 0 and 3 of rank 0 both send to rank 1 on channel 0",
-    instead="Give one of the blocks another channel, at both ends.",
-)
-F450 = Rule(
-    "F450",
-    "too-many-nodes",
-    what="A GPU's part of the file has more XML elements than the target's parser has room for, or "
-    "an element has more children.",
-    why="The runtimes' parsers have fixed tables and write past their end.",
-    example="60 blocks of 64 steps and 256 GPUs",
-    instead="Use fewer instances or chunks.",
+    instead="Use fewer instances or chunks, distribute the work over more channels, or write for "
+    "another target.",
 )
 F451 = Rule(
     "F451",
@@ -398,88 +313,22 @@ F451 = Rule(
     example='sley.save(plan, "plan.xml", min_bytes=2048, max_bytes=1024)',
     instead="Correct the value.",
 )
-F452 = Rule(
-    "F452",
-    "malformed-plan",
-    what="The plan's tables contradict one another, an instruction names an operation, chunk, peer "
-    "or channel that does not exist, or instructions wait in a cycle.",
-    why="No file can represent such a plan.",
-    example="a send without a peer; blocks out of the ranks' order; two nops that wait for each "
-    "other",
-    instead="Run sley verify on the plan; it names the mistake.",
-)
-F453 = Rule(
-    "F453",
-    "no-such-protocol",
-    what="A plan with the protocol Direct is to be written as MSCCL XML, which has only Simple, LL "
-    "and LL128.",
-    why="Its runtimes copy every message through a FIFO; they can't read a peer's buffer.",
-    example='sley.save(sley.compile(ring, protocol="direct"), "plan.xml")',
-    instead="Compile the program with another protocol: --protocol simple, or "
-    'sley.compile(..., protocol="simple").',
-)
 F454 = Rule(
     "F454",
     "input-overwritten",
     what="An out-of-place plan writes to the input.",
-    why="The send buffer of a call is const in NCCL's interface: a caller relies on its contents "
-    "after the call.",
+    why="A call out of place leaves its input as it was: NCCL's send buffers are const, "
+    "`comm.all_reduce(data, out=out)` doesn't change `data`, and a caller relies on that.",
     example='<step type="rrc" srcbuf="i" dstbuf="i" .../> in a file with outofplace="1"',
     instead="Use scratch or the output for partial results, or write the plan in place.",
-)
-F455 = Rule(
-    "F455",
-    "overlapping-operands",
-    what="An instruction's source and destination share some of their chunks, but aren't the same.",
-    why="The threads of a block read and write elements in no order, so one may read what another "
-    "has already written.",
-    example='type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2"',
-    instead="Copy the source to scratch first, or move the chunks one by one.",
-)
-F456 = Rule(
-    "F456",
-    "not-in-mscclpp",
-    what="A plan to be written for MSCCL++ has a protocol other than Simple and LL, or sends LL "
-    "messages to another host.",
-    why="The executor of MSCCL++ copies data, or writes packets through memory channels, "
-    "which stay within a host.",
-    example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
-    instead="Compile the program with the protocol Simple, or with LL for one host: --protocol on "
-    "the command line, options = { protocol = ... } in the table of a package.",
-)
-F457 = Rule(
-    "F457",
-    "unequal-scratch",
-    what="The scratch of an execution plan has a different size on a rank that accesses other "
-    "ranks' scratch, or a remote buffer is a scratch that its rank does not have.",
-    why="With use_double_scratch_buffer MSCCL++ adds half the size of a rank's own scratch "
-    "to the address of the other rank's scratch; with reuse_resources it divides by the rank's "
-    "own scratch_chunks; and it registers memory of no bytes.",
-    example='"scratch_chunks": 1 on rank 0, and 2 on rank 1',
-    instead="Give all ranks the largest number of scratch_chunks.",
-)
-F458 = Rule(
-    "F458",
-    "no-size",
-    what="A plan is written as execution traces, without the size of the call.",
-    why="A plan is for calls of any size; the messages of a trace have their sizes in bytes.",
-    example='sley.save(plan, "allreduce.et")',
-    instead='Give the size: sley.save(plan, "allreduce.et", size="16M"), or --size 16M.',
-)
-F459 = Rule(
-    "F459",
-    "too-many-nodes",
-    what="The execution traces of a plan would have more nodes than sley writes.",
-    why="A node is a message of one tile; a simulator would take hours for them.",
-    example="a chunk of 1 GiB in tiles of 1 KiB",
-    instead="Use larger tiles, or none.",
 )
 F460 = Rule(
     "F460",
     "unknown-format",
     what="The suffix of a file's name is not a known format: .xml is MSCCL XML, .json is an "
-    "MSCCL++ execution plan, .cu and .cpp are kernels, which can only be written.",
-    why="sley does not guess a format from the text.",
+    "MSCCL++ execution plan, .cu and .cpp are kernels, which can only be written; pictures are "
+    ".svg, .png and .pdf.",
+    why="The suffix selects the format; sley does not guess it from the text.",
     example='sley.save(plan, "plan.txt")',
     instead="Give the file a name that ends in .xml, or .cu for kernels.",
 )
@@ -508,7 +357,8 @@ F463 = Rule(
     "F463",
     "never-chosen",
     what="No call runs the file: its range of sizes is empty, or has no size that its chunks "
-    "divide; or neither place is allowed, or not the requested place.",
+    "divide; or neither place is allowed, or not the requested place; or the runtime has no call "
+    "with its collective.",
     why="Runtimes of MSCCL XML then silently run their own algorithm. MSCCL++ ends the process at "
     "a call of such a size.",
     example='inplace="0" outofplace="0"; minBytes="2048" maxBytes="1024"; 1000 to 1000 bytes for 3 '
@@ -563,13 +413,4 @@ F468 = Rule(
     example='type="rrc", for rccl',
     instead="Write it again for the target, which splits the steps: sley compile FILE.xml "
     "--target rccl -o NEW.xml.",
-)
-F469 = Rule(
-    "F469",
-    "half-connection",
-    what="A block names a peer, and no block of the peer names this GPU on the channel.",
-    why="The ranks connect all peers that their blocks name, even those of blocks without such "
-    "steps. If only one end names the other, the connection is never established, or fails.",
-    example='<tb send="1" chan="0" ...> on GPU 0, and no <tb recv="0" chan="0" ...> on GPU 1',
-    instead="Name the peer at both ends, or write -1 for a peer that the block doesn't need.",
 )

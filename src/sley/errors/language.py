@@ -5,7 +5,7 @@ from sley.errors.diagnostic import Rule
 L101 = Rule(
     "L101",
     "rank-out-of-range",
-    what="A rank does not exist in the collective.",
+    what="A rank does not exist in the collective, program or plan.",
     why="Ranks count from 0 to ranks - 1. In Python a negative number would silently mean another "
     "rank, so it is refused as well.",
     example='p.chunk(8, "in", 0)  # with 8 ranks',
@@ -13,11 +13,14 @@ L101 = Rule(
 )
 L102 = Rule(
     "L102",
-    "size-out-of-range",
-    what="A number of ranks, chunks, instances or a count is not a positive integer.",
-    why="Such a number leaves no data to move, and later stages divide by it.",
+    "bad-number",
+    what="A number of ranks, chunks, instances or a count is not a positive integer; or a "
+    "channel, a lane or a thread block is negative or too large.",
+    why="Such a number leaves no data to move, or identifies no resource (MSCCLang 5.1), and "
+    "later stages divide by it.",
     example='p.chunk(0, "in", 0, count=0)',
-    instead="Give a positive integer.",
+    instead="Give positive integers; give channels and blocks of at least 0, or leave them to the "
+    "compiler.",
 )
 L103 = Rule(
     "L103",
@@ -93,15 +96,6 @@ L110 = Rule(
     example="c.reduce(None)",
     instead="Pass a reference that p.chunk, copy or reduce of this program returned.",
 )
-L111 = Rule(
-    "L111",
-    "bad-directive",
-    what="A channel, thread block or number of instances is not a non-negative integer.",
-    why="Directives (MSCCLang 5.1) identify hardware resources by number.",
-    example='c.copy(1, "in", 0, channel=-2)',
-    instead="Give channels and blocks of at least 0 and instances of at least 1, or leave them to "
-    "the compiler.",
-)
 L112 = Rule(
     "L112",
     "bad-argument",
@@ -132,7 +126,8 @@ L116 = Rule(
 L118 = Rule(
     "L118",
     "standard-name",
-    what="A custom collective has the name of a standard collective, but another postcondition.",
+    what="A custom collective, or that of a plan, has the name of a standard collective, but "
+    "another postcondition.",
     why="Proofs, files, bus bandwidths and the plans of a communicator identify a collective by "
     "its name.",
     example='sley.Custom("allreduce", 4, 4, 4, lambda rank, index: None)',
@@ -151,7 +146,7 @@ L119 = Rule(
 L135 = Rule(
     "L135",
     "varying-reduction",
-    what="A program for a collective of varying counts reduces.",
+    what="A program or plan of varying counts reduces.",
     why="The counts of two chunks may differ, and then their elements don't correspond.",
     example="p.chunk(...).reduce(...)  # for sley.AllGatherV(8)",
     instead="Only copy; a collective of equal counts may reduce.",
@@ -159,7 +154,8 @@ L135 = Rule(
 L114 = Rule(
     "L114",
     "program-raised",
-    what="The Python file with the program cannot be read, or raises an error.",
+    what="The Python file with the program cannot be read, raises an error, or ends by sys.exit; "
+    "only a script for msccl-tools may exit, with code 0.",
     why="The file's code defines the program while it runs; here it stopped before the end.",
     example="a misspelt name, or an index outside a list, in my_algo.py",
     instead="Correct the named line; python my_algo.py shows the whole traceback.",
@@ -172,14 +168,6 @@ L115 = Rule(
     why="sley compiles one program at a time.",
     example="sley compile algorithms.py  # with two programs inside",
     instead="Select one: sley compile algorithms.py:ring",
-)
-L117 = Rule(
-    "L117",
-    "no-such-file",
-    what="The Python file with the program does not exist, or is not a file.",
-    why="There is nothing to read.",
-    example="sley compile my_algo.py  # in another folder",
-    instead="Give the path of a Python file, or the name of an algorithm that `sley list` prints.",
 )
 L122 = Rule(
     "L122",
@@ -262,15 +250,6 @@ L127 = Rule(
     example="c.reduce(d).get_dst_rank()",
     instead="Ask before the reduction, or compute the place from the loop's numbers.",
 )
-L128 = Rule(
-    "L128",
-    "no-link",
-    what="A script for msccl-tools moves data between ranks that its topology does not link.",
-    why="The topology that the script passes to MSCCLProgram defines which ranks may exchange "
-    "data.",
-    example="chunk(0, Buffer.input, 0).copy(2, Buffer.output, 0)  # with topology line(3)",
-    instead="Forward the data through linked ranks, or pass another topology.",
-)
 L129 = Rule(
     "L129",
     "no-current-program",
@@ -291,16 +270,6 @@ L130 = Rule(
     example="def check(self, prog): print('chunk 3 is wrong'); return False",
     instead="Correct the program or the check, which must return True for a right result. Let "
     "init_buffers return None for outputs without data.",
-)
-L131 = Rule(
-    "L131",
-    "script-exited",
-    what="A Python file ends by sys.exit; only a script for msccl-tools may, with code 0.",
-    why="Its programs may be incomplete. argparse ends a script in this way if an argument is "
-    "wrong or missing.",
-    example="sley verify ring.py -- --gpus eight  # where the file takes a number",
-    instead="Pass the arguments that the file expects: after -- for a file with a program, after "
-    "the script's name for `sley msccl`, whose own options come before it.",
 )
 L132 = Rule(
     "L132",

@@ -1,6 +1,6 @@
 """Rules of MSCCL++ execution plans (F470 to F499).
 
-F470 to F496 refuse an execution plan, F497 and F498 are remarks about one, F499 refuses one where a
+F470 to F496 refuse an execution plan, F497 is a remark about one, F499 refuses one where a
 plan with messages is expected. What the executor does is from reading its code, in the versions of
 `formats.mscclpp.targets`; without a version, all of them do it.
 """
@@ -20,23 +20,15 @@ F470 = Rule(
     example='{"name": "ring", "gpus": [ ... and the file ends before the bracket',
     instead="Write the file again with its tool, or correct the named place.",
 )
-F471 = Rule(
-    "F471",
-    "missing-key",
-    what="An object of an execution plan lacks a key that MSCCL++ needs.",
-    why="By its source, the loader then throws, or reads past the object.",
-    example='{"name": "signal", "channel_type": "memory"}, without channel_ids',
-    instead="Add the key.",
-)
 F472 = Rule(
     "F472",
-    "wrong-type",
-    what="A value of an execution plan has a type other than the one that MSCCL++ reads, or "
-    "is not one of its words.",
-    why="By its source, the loader throws; or it converts the value, and continues with a "
-    "different one.",
+    "wrong-key",
+    what="An object of an execution plan lacks a key that MSCCL++ needs, or a key has a value of "
+    "another type, or one that is not among its words.",
+    why="By its source, the loader then throws, reads past the object, or converts the value and "
+    "continues with a different one.",
     example='"index": 1.5, "gpus": {}, "channel_type": "proxy", "protocol": "LL128"',
-    instead="Write a value of the expected type.",
+    instead="Add the key, or write a value of the expected type.",
 )
 F473 = Rule(
     "F473",
@@ -47,15 +39,6 @@ F473 = Rule(
     example='"num_threads_per_block": 2048, "unit_size": 0, "min_message_size": 4294967296, which '
     "is read as 0",
     instead="Give a value in the range.",
-)
-F474 = Rule(
-    "F474",
-    "id-order",
-    what="The id of a GPU or of a thread block is not its position in its list, from 0.",
-    why="MSCCL++ refuses another id of a GPU. By its source, it finds the channels of a "
-    "block by its id, and its operations by its position.",
-    example='"threadblocks": [{"id": 1, ...}, {"id": 0, ...}]',
-    instead="Number GPUs and blocks in the order of the file.",
 )
 F475 = Rule(
     "F475",
@@ -75,14 +58,6 @@ F476 = Rule(
     example='"buffer_alignment": 4',
     instead="Set buffer_alignment to 16 or a multiple.",
 )
-F477 = Rule(
-    "F477",
-    "collective-chunks",
-    what="input_chunks and output_chunks are not the buffers of the collective.",
-    why="The ranks must have equal chunks, and an AllGather's output one part for each rank.",
-    example='"collective": "allgather" on 2 GPUs with "input_chunks": 2, "output_chunks": 2',
-    instead="Correct the numbers of chunks, or the name of the collective.",
-)
 F478 = Rule(
     "F478",
     "unknown-operation",
@@ -97,22 +72,16 @@ F478 = Rule(
 F479 = Rule(
     "F479",
     "wrong-operands",
-    what="The sources, destinations or channels of an operation are not those that MSCCL++ "
-    "uses: in number, or in whether they are local, remote or on a switch.",
+    what="The sources, destinations, channels or keys of an operation are not those that MSCCL++ "
+    "uses: in number, in whether they are local, remote or on a switch, or because they are keys "
+    "of operations of another kind.",
     why="By its source, the executor mistakes a reference of another kind for the number of a "
-    "buffer, and does not execute surplus operands.",
+    "buffer, and does not execute surplus operands. The keys of barriers, semaphores, pipelines "
+    "and moves are in the same memory: the last key read overwrites the others.",
     example="a copy with two sources; a put to a local buffer; a put on two port channels with "
     "one source",
-    instead="Give the operation exactly its operands, in its order.",
-)
-F480 = Rule(
-    "F480",
-    "overlapping-keys",
-    what="An operation has keys of operations of another kind.",
-    why="By its source, MSCCL++ stores the keys of barriers, semaphores, pipelines and "
-    "moves in the same memory: the last key read overwrites the others.",
-    example='{"name": "signal", "channel_ids": [0], "barrier_id": 1, ...}',
-    instead="Remove the key, or split the operation into two.",
+    instead="Give the operation exactly its operands, in its order, and no other keys; or split "
+    "it into two.",
 )
 F481 = Rule(
     "F481",
@@ -137,127 +106,61 @@ F482 = Rule(
 )
 F483 = Rule(
     "F483",
-    "bad-rank",
+    "no-such-part",
     what="A channel, remote buffer or switch group names the GPU itself or a GPU that the plan "
-    "does not have; or a channel on which an operation signals or waits has no other end; or the "
-    "GPUs of a switch group don't all have it.",
-    why="There is no connection to such a GPU. The channels of two GPUs to one another are, in "
-    "order, the ends of one: nobody signals or waits at an end that the other GPU does not have. "
-    "The members of a group make it together: they would wait for one another.",
-    example='"connected_to": [2] with two GPUs',
-    instead="Correct the rank, or declare the channel or the group on all its GPUs.",
-)
-F484 = Rule(
-    "F484",
-    "no-such-entry",
-    what="An operation or block refers to a channel, remote buffer or semaphore that does not "
-    "exist, or that is not declared for its type of channel.",
-    why="By its source, MSCCL++ checks no index: it uses whatever is in memory there, or "
-    "the first buffer.",
-    example='"channel_ids": [3] in a block with two memory channels',
-    instead="Declare the entry, or correct the index. The indices of an operation refer to the "
-    "lists of its block.",
-)
-F485 = Rule(
-    "F485",
-    "outside-buffer",
-    what="The chunks of a range are not all inside the buffer. A packet takes two chunks of "
-    "scratch, and only the protocol LL makes the scratch twice as large.",
-    why="By its source, MSCCL++ checks no bounds: it reads or overwrites other memory.",
-    example='{"type": "i", "index": 7, "size": 2}, where the input has 8 chunks',
-    instead="Correct the range, or the buffer's number of chunks.",
+    "does not have; a channel has no other end; a switch group is not on all its GPUs; or an "
+    "operation or block refers to a channel, remote buffer or semaphore that does not exist, or "
+    "is not declared for its type of channel.",
+    why="The channels of two GPUs to one another are, in order, the ends of one: nobody signals "
+    "or waits at an end that the other GPU does not have. The members of a group make it "
+    "together: they would wait for one another. By its source, MSCCL++ checks no index: it uses "
+    "whatever is in memory there, or the first buffer.",
+    example='"connected_to": [2] with two GPUs; "channel_ids": [3] in a block with two memory '
+    "channels",
+    instead="Correct the rank or the index (those of an operation refer to the lists of its "
+    "block), or declare the entry: a channel at both ends, a group on all its GPUs.",
 )
 F486 = Rule(
     "F486",
     "unequal-ranges",
-    what="The ranges of one move do not have the same number of chunks.",
-    why="By its source, MSCCL++ uses the size of one range for all: that of the first "
-    "source, or for put that of each destination.",
+    what="The ranges of one move do not have the same number of chunks; or an operation inside a "
+    "pipeline has not num_chunks chunks, moves packets, or is a pipeline.",
+    why="By its source, MSCCL++ uses the size of one range for all: that of the first source, or "
+    "for put that of each destination. In a pipeline it moves memory past the end of shorter "
+    "ranges, repeats a whole packet operation in every iteration, and crashes at inner pipelines.",
     example='a re of a source with "size": 2 and one with "size": 1',
     instead="Give all ranges of a reduction, or of a pair, the same size.",
 )
-F487 = Rule(
-    "F487",
-    "reduce-op",
-    what="An operation reduces with an operation other than sum.",
-    why="By its source, the parser of MSCCL++ ignores reduce_op: every plan sums.",
-    example='"reduce_op": "max"',
-    instead="Use sum, or a runtime with this reduction.",
-)
 F488 = Rule(
     "F488",
-    "silent-signal",
-    what="A put with signal (pws, pwsf) is on a memory channel.",
-    why="By its source, MSCCL++ performs the put there, but never signals: the receiver "
-    "waits forever.",
-    example='{"name": "pws", "channel_type": "memory", ...}',
-    instead="Write a put, a nop and a signal.",
-)
-F489 = Rule(
-    "F489",
-    "wrong-port-source",
-    what="A ppkt is on a port channel, where the executor takes its source from another plan.",
-    why="By its source, MSCCL++ numbers the buffers of all plans of an executor, but takes the "
-    "source of a ppkt for a buffer of the first one.",
-    example='{"name": "ppkt", "channel_type": "port", ...}',
-    instead="Write packets with cpkt and push them with rppkt.",
-)
-F490 = Rule(
-    "F490",
-    "swapped-offsets",
-    what="The source and the destination of a get have different offsets.",
-    why="By its source, MSCCL++ reads the source at the offset of the destination, and "
-    "writes the destination at the offset of the source.",
-    example='a get from {"buffer_id": 0, "index": 1} to {"type": "s", "index": 0}',
-    instead="Use the same index on both sides, or let the other rank put.",
-)
-F491 = Rule(
-    "F491",
-    "mixed-sources",
-    what="The sources of a put or ppkt on a memory channel are in different buffers.",
-    why="By its source, MSCCL++ reads all of them from the buffer of the first source.",
-    example='a put with the sources {"type": "i", ...} and {"type": "s", ...}',
-    instead="Write one operation for each buffer.",
-)
-F492 = Rule(
-    "F492",
-    "packets-outside-scratch",
-    what="An operation reads or writes packets outside of the scratch.",
-    why="By its source, MSCCL++ takes packets from the scratch whatever the type is, and "
-    "adds the offset of the scratch to remote ones.",
-    example='a ppkt to a remote buffer with "type": "o"',
-    instead="Send packets to the scratch, and unpack them there.",
+    "executed-otherwise",
+    what="MSCCL++ executes an operation otherwise than it is written: one that reduces, but not "
+    "by sum; a put with signal (pws, pwsf) on a memory channel; a ppkt on a port channel; a get "
+    "with two offsets; a put or ppkt on a memory channel from several buffers; packets outside of "
+    "the scratch.",
+    why="By its source, it ignores reduce_op and sums; never signals after a put on a memory "
+    "channel; takes the source of a ppkt on a port channel for a buffer of the executor's first "
+    "plan; exchanges the offsets of a get; reads all sources from the buffer of the first; and "
+    "takes packets from the scratch whatever their type is, with the scratch's offset for remote "
+    "ones.",
+    example='{"name": "pws", "channel_type": "memory", ...}; "reduce_op": "max"',
+    instead="Write the operation as the message says.",
 )
 F493 = Rule(
     "F493",
-    "wrong-half-of-scratch",
-    what="A plan with use_double_scratch_buffer accesses scratch without packets: by an operation "
-    "on another rank, through a port or a switch.",
-    why="By its source, MSCCL++ uses the second half of the scratch in every other call, "
-    "but these operations always access the first half.",
-    example='"use_double_scratch_buffer": true and a put to a remote buffer with "type": "s"',
-    instead="Set use_double_scratch_buffer to false, or use packets.",
-)
-F494 = Rule(
-    "F494",
-    "shifted-remote-buffer",
-    what="A plan in place accesses another rank's buffer that begins at the rank's own part: the "
-    "input of an AllGather, the output of a ReduceScatter.",
-    why="By its source, MSCCL++ computes addresses in other ranks' memory from the place of "
-    "the rank's own buffer, which differs.",
-    example='an AllGather with "inplace": true and a remote buffer with "type": "i"',
-    instead="Access the larger buffer, with the index of the rank's part.",
-)
-F495 = Rule(
-    "F495",
-    "pipeline-range",
-    what="An operation inside a pipeline can't be executed in units: its ranges differ from the "
-    "pipeline's num_chunks, or it moves packets, or it is itself a pipeline.",
-    why="By its source, MSCCL++ moves memory past the end of shorter ranges, repeats a "
-    "whole packet operation in every iteration, and crashes at inner pipelines.",
-    example='"num_chunks": 2 and an inner operation with "size": 1',
-    instead="Give all inner ranges num_chunks chunks, and move other operations out of the "
-    "pipeline.",
+    "wrong-remote-memory",
+    what="MSCCL++ accesses the wrong memory of another rank: with use_double_scratch_buffer, "
+    "scratch without packets or of another size than the rank's own; in place, a buffer that "
+    "begins at the rank's own part (the input of an AllGather, the output of a ReduceScatter); or "
+    "a scratch that a rank does not have.",
+    why="By its source, it uses the second half of the scratch in every other call, at half the "
+    "size of a rank's own scratch, but without packets always the first half; it computes "
+    "addresses in other ranks' memory from the place of the rank's own buffer, which differs in "
+    "place; with reuse_resources it divides by the rank's own scratch_chunks; and it registers "
+    "memory of no bytes.",
+    example='"use_double_scratch_buffer": true and a put to a remote buffer with "type": "s"; '
+    '"scratch_chunks": 1 on rank 0, and 2 on rank 1',
+    instead="Change the plan as the message says.",
 )
 F496 = Rule(
     "F496",
@@ -277,14 +180,6 @@ F497 = Rule(
     "receiver.",
     example='{"name": "flush", "channel_type": "port", "channel_ids": [0]}',
     instead="No action is necessary: sley proves the plan without the flush.",
-)
-F498 = Rule(
-    "F498",
-    "ignored-key",
-    what="Remark: MSCCL++ does not read a key of the file.",
-    why="It may belong to another version, in which the plan has another meaning.",
-    example='"chunk_groups": 2',
-    instead="Remove the key, or check the version of the executor.",
 )
 F499 = Rule(
     "F499",

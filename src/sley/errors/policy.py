@@ -5,21 +5,14 @@ from sley.errors.diagnostic import Rule
 D901 = Rule(
     "D901",
     "bad-policy",
-    what="A file is not a policy, or its contents are invalid.",
+    what="A file is not a policy, its contents are invalid, or it has a format that this version "
+    "of sley doesn't know.",
     why="A policy is a ZIP file with the member policy.json, as `sley tune` writes it: JSON text "
     "only, so that a file from elsewhere can't run code. Its ranges of sizes are ascending and "
-    "don't overlap, and its decisions name algorithms and options.",
+    "don't overlap, and its decisions name algorithms and options. The format's number changes "
+    "with the meaning: a half-understood file would choose plans that were never measured.",
     example="SLEY_TUNER=agent.pkl",
     instead="Check the path. Write the file again with `sley tune`, or correct the named entry.",
-)
-D902 = Rule(
-    "D902",
-    "policy-of-another-format",
-    what="A policy has a format that this version of sley doesn't know.",
-    why="The format's number changes when the meaning of the file changes. A half-understood file "
-    "would choose plans that were never measured.",
-    example='{"format": 99, ...}',
-    instead="Train again with this version, or use the version that wrote the file.",
 )
 D903 = Rule(
     "D903",

@@ -44,21 +44,15 @@ R504 = Rule(
     instead="Use an operation of sley.ReduceOp, and elements of a type of sley.engine.DATA_TYPES; "
     'bfloat16 arrays are uint16 bits with dtype="bfloat16".',
 )
-R505 = Rule(
-    "R505",
-    "too-few-slots",
-    what="The job's connections would have fewer slots than the plan requires.",
-    why="A plan that never hangs with s slots may hang with fewer: a sender without a free slot "
-    "waits for a receive that comes later.",
-    example="sley.run(plan, [1024], slots=1)  # plan.slots is 2",
-    instead="Omit `slots`, or compile the plan for this number of slots.",
-)
 R506 = Rule(
     "R506",
     "slot-too-small",
-    what="A slot cannot hold one element of every chunk of the plan's longest message.",
-    why="A message is one tile of `count` neighbouring chunks and occupies one slot; a tile has at "
-    "least one element.",
+    what="`slot_bytes` is too small: a slot cannot hold one element of every chunk of the plan's "
+    "longest message, or messages to other hosts would be tiny.",
+    why="A message is one tile of `count` neighbouring chunks and occupies one slot; a tile has "
+    "at least one element. A message to another host has a header of 72 bytes and takes a "
+    "microsecond or two on both hosts, however small it is: in slots of 64 bytes a call takes a "
+    "hundred times as long as in slots of 128 KB.",
     example="sley.run(plan, [1024], slot_bytes=4)  # with a message of 8 chunks",
     instead="Give slot_bytes of at least the longest count times the element's size.",
 )
@@ -75,10 +69,11 @@ R507 = Rule(
 )
 R508 = Rule(
     "R508",
-    "job-unusable",
-    what="A job is used again after it failed or was closed.",
+    "unusable",
+    what="A job or an executor is used again after one of its calls failed, or after it was "
+    "closed.",
     why="A failure leaves messages in the connections, which a later call would receive as its "
-    "own.",
+    "own, and counters that differ among the ranks.",
     example="job.close(); job.execute(inputs)",
     instead="Start a new Job.",
 )
@@ -89,18 +84,6 @@ R509 = Rule(
     why="A job's ranks run one call after another; two calls at once would mix their messages.",
     example="threading.Thread(target=job.execute, args=(a,)).start(); job.execute(b)",
     instead="Wait for the first call, or use two jobs.",
-)
-R510 = Rule(
-    "R510",
-    "unrunnable-plan",
-    what="The plan's tables contradict one another, an operand is outside its memory, or the ends "
-    "of a connection do not match.",
-    why="Before a run the runtime checks the plan's tables, the limits of every operand, that each "
-    "connection has one sending and one receiving block, and that it receives as much as it sends. "
-    "A plan that fails here would write to other memory or leave messages for a later call.",
-    example="Instructions(..., src_index=8, count=1)  # of an input of 8 chunks",
-    instead="Run `sley.verify(plan)`, which gives more details, and correct the program or the "
-    "plan's file.",
 )
 R511 = Rule(
     "R511",
@@ -114,13 +97,15 @@ R511 = Rule(
 )
 R512 = Rule(
     "R512",
-    "no-engine",
-    what="The compiled engine of the CPU runtime cannot be loaded.",
-    why="It is a C++ extension that is built when the package is installed. A source tree on the "
-    "path without an installed build, or a build for another Python, does not have it.",
-    example="PYTHONPATH=src python -c 'import sley.engine; ...'",
-    instead="Install the package (`pip install .`; it needs a C++17 compiler), and use the Python "
-    "for which it was installed.",
+    "not-installed",
+    what="The compiled engine, or a package that the rest of sley doesn't need, is not installed "
+    "or cannot be loaded.",
+    why="The engine is a C++ extension that is built when the package is installed: a source tree "
+    "without an installed build, or a build for another Python, does not have it. Large packages "
+    "are extras: matplotlib draws pictures, SciPy fits topologies, the tuner's agents use "
+    "scikit-learn, Gymnasium and stable-baselines3, and sley.torch PyTorch.",
+    example="pip install sley; sley draw ring-allreduce --ranks 4 -o ring.svg",
+    instead="Install what the message names.",
 )
 R513 = Rule(
     "R513",
@@ -134,10 +119,12 @@ R513 = Rule(
 R514 = Rule(
     "R514",
     "bad-setting",
-    what="A setting of a run does not exist, or is outside its range.",
-    why="Sizes and numbers of elements, iterations, slots and bytes are integers and not negative, "
-    "a timeout is positive, and none exceeds the engine's limits.",
+    what="A setting of a run, a simulation or a proof does not exist, or is outside its range.",
+    why="Sizes and numbers of elements, iterations, slots and bytes are integers and not "
+    "negative, a timeout is positive, flags are True or False, and nothing exceeds the engine's "
+    "limits. A plan runs with the number of slots for which it was compiled, or more.",
     example="sley.run(plan, [-1], iterations=0)",
-    instead="Use sizes >= 0, iterations >= 1, warmup >= 0, slots >= 1, slot_bytes >= 1, all of "
-    "them integers up to 2**62, and timeout_s above 0, up to a year.",
+    instead="Give the expected value, or leave the setting out. Sizes and warmup are at least 0, "
+    "iterations, slots and slot_bytes at least 1, all of them integers up to 2**62; timeout_s is "
+    "above 0, up to a year.",
 )

@@ -8,7 +8,7 @@ from sley.errors.diagnostic import Rule
 F550 = Rule(
     "F550",
     "other-kind-of-file",
-    what="The file is of a kind that the command does not accept.",
+    what="The file is of a kind that the command does not accept, or of none that sley knows.",
     why="sley recognises a file by its content. Reading it as another kind would only produce "
     "messages about its first line.",
     example="sley verify topo.xml  # a topology",
@@ -17,11 +17,13 @@ F550 = Rule(
 F551 = Rule(
     "F551",
     "damaged-schedule",
-    what="The file is not well-formed JSON or XML, or a part of the schedule is missing, "
-    "misplaced, or of another type.",
-    why="The missing part could be any part of the algorithm.",
+    what="The file is not well-formed JSON or XML; a part of the schedule is missing, misplaced, "
+    "or of another type; or a send doesn't have the form that its synthesiser writes, or names a "
+    "node or a chunk that doesn't exist.",
+    why="The missing part could be any part of the algorithm, and a guess about a send would "
+    "change it.",
     example='{"1-Epoch_Duration": 2.5e-07}  # without the flows',
-    instead="Write the file again with its synthesiser.",
+    instead="Write the file again with its synthesiser, or correct the named entry.",
 )
 F552 = Rule(
     "F552",
@@ -31,22 +33,15 @@ F552 = Rule(
     example="a flow in epoch 1,000,000,000,000",
     instead="Use fewer chunks or ranks.",
 )
-F553 = Rule(
-    "F553",
-    "unreadable-send",
-    what="A send of the schedule doesn't have the form that its synthesiser writes, or names a "
-    "node or a chunk that doesn't exist.",
-    why="A guess about its source, destination or chunk would change the algorithm.",
-    example='"Chunk 0 from 3 traveled over 3->"',
-    instead="Write the file again with its synthesiser, or correct the named entry.",
-)
 F554 = Rule(
     "F554",
     "incomplete-schedule",
-    what="The schedule leaves out a GPU, or does not bring a chunk to a GPU that must get it, "
-    "or leaves a rank's data out of a sum.",
-    why="A collective includes all ranks. TE-CCL treats node 0 of an NDv2 cluster as a switch. "
-    "With two chassis it is a GPU, which then neither sends nor receives.",
+    what="The schedule leaves out a GPU, does not bring a chunk to a GPU that must get it, leaves "
+    "a rank's data out of a sum, or has a tree whose sends don't lead from its root to every GPU "
+    "exactly once.",
+    why="A collective includes all ranks, and a tree brings its part of the root's data to all "
+    "other GPUs. TE-CCL treats node 0 of an NDv2 cluster as a switch. With two chassis it is a "
+    "GPU, which then neither sends nor receives.",
     example="a TE-CCL schedule for 2 NDv2 with the chunks of 15 GPUs, node 0 without one",
     instead="Solve again with all GPUs.",
 )
@@ -78,15 +73,6 @@ F557 = Rule(
     example="3-Epochs_Required: 40, but the last chunk arrives after 43 epochs",
     instead="Write the file again with its synthesiser.",
 )
-F558 = Rule(
-    "F558",
-    "not-a-spanning-tree",
-    what="The sends of a tree don't lead from its root to every GPU exactly once.",
-    why="A tree brings its part of the root's data to all other GPUs; a GPU that it misses never "
-    "gets it, and one that it reaches twice has two parents.",
-    example="<tree root=\"(0, 'GPU', 0)\" ...> without a <send> to (0, 'GPU', 3)",
-    instead="Write the file again with ForestColl, or correct the named tree.",
-)
 F559 = Rule(
     "F559",
     "other-collective",
@@ -98,20 +84,13 @@ F559 = Rule(
 )
 F560 = Rule(
     "F560",
-    "nothing-to-allow",
-    what="An import names a fault to allow that schedules of this synthesiser can't have.",
-    why="Only TE-CCL's schedules can have these faults: switches that copy, and GPUs that are "
-    "left out. For ForestColl's trees and TACCL's schedules the option would have no effect.",
+    "not-in-schedule",
+    what="An import asks for something that this schedule doesn't have: a fault to allow that "
+    "schedules of this synthesiser can't have, or a machine, although the file does not contain "
+    "its links or their rates.",
+    why="Only TE-CCL's schedules can have such faults: switches that copy, and GPUs that are left "
+    "out. Files of ForestColl and TACCL have no rates; for files of TE-CCL, sley recognises NDv2 "
+    "and DGX-2 by the links that the flows use.",
     example="sley import trees.xml --allow multicast  # trees of ForestColl",
     instead="Omit the option.",
-)
-F561 = Rule(
-    "F561",
-    "machine-not-known",
-    what="The machine of a schedule is to be written, but the file does not contain its links or "
-    "their rates.",
-    why="Files of ForestColl and TACCL have no rates. For files of TE-CCL, sley recognises NDv2 "
-    "and DGX-2 by the links that the flows use.",
-    example="sley import trees.xml --machine machine.toml  # trees of ForestColl",
-    instead="Omit the option, and describe the machine in TOML.",
 )

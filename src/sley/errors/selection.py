@@ -25,9 +25,11 @@ N651 = Rule(
 N652 = Rule(
     "N652",
     "plan-needs-more",
-    what="A plan needs more slots or channels than the communicator's connections have.",
-    why="A communicator sets up its connections once, when it starts. A plan that was compiled for "
-    "more slots may hang with fewer; a plan with more channels has connections that don't exist.",
+    what="A plan needs more slots or channels than the connections of the communicator or job "
+    "have.",
+    why="Connections are set up once, at the start. A plan that never hangs with s slots may hang "
+    "with fewer: a sender without a free slot waits for a receive that comes later. A plan with "
+    "more channels has connections that don't exist.",
     example="plans.register(sley.compile(program, slots=64))",
     instead="Compile the plan for this number of slots and channels, or start the communicator "
     "with more.",
@@ -72,15 +74,4 @@ N656 = Rule(
     "calls.",
     example='plans.register("ring.py", min_bytes="1M", max_bytes="64K")',
     instead='Give sizes of at least 0, such as 65536 or "64K", the smaller one first.',
-)
-N657 = Rule(
-    "N657",
-    "plan-overwrites-input",
-    what="A registered plan for calls out of place writes to its input.",
-    why="A call out of place leaves its input as it was: `comm.all_reduce(data, out=out)` doesn't "
-    "change `data`, which may be read-only.",
-    example='total = p.chunk(0, "in", 0).reduce(p.chunk(1, "in", 0))  # of an AllReduce with '
-    "in_place=False",
-    instead="Copy the chunk to the output or to scratch first, and reduce there; or give the "
-    "collective in_place=True, for calls in place. `comm.run` accepts the plan as it is.",
 )

@@ -5,10 +5,11 @@ from sley.errors.diagnostic import Rule
 S701 = Rule(
     "S701",
     "no-topology",
-    what="A simulation has no topology.",
-    why="Times depend on the rates of links; a plan that was compiled without a topology has none.",
+    what="A simulation, or a choice of options by speed, has no topology.",
+    why="Times depend on the rates of links, which only a topology has.",
     example='sley.simulate(sley.compile(ring), "64M")',
-    instead="Pass a topology to compile or to simulate: sley.topologies.ndv4(), --topology ndv4:2.",
+    instead="Pass a topology to compile, choose or simulate: topology=sley.topologies.ndv4(2), "
+    "--topology ndv4:2.",
 )
 S702 = Rule(
     "S702",
@@ -19,41 +20,16 @@ S702 = Rule(
     example='sley.simulate(plan, "64 apples")',
     instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB".',
 )
-S703 = Rule(
-    "S703",
-    "simulation-stuck",
-    what="The simulated blocks wait for one another, and none can continue.",
-    why="A plan that hangs has no time. It would hang on GPUs as well.",
-    example="sley.simulate(sley.load('hangs.xml'), '1M', topology=sley.topologies.ndv4())",
-    instead="Verify the plan first: sley.verify(plan) shows where it hangs.",
-)
-S704 = Rule(
-    "S704",
-    "bad-setting",
-    what="A setting of the simulator has an invalid value.",
-    why="A plan runs with the number of slots for which it was compiled, or more; flags are True "
-    "or False.",
-    example="sley.simulate(plan, '1M', slots=0)",
-    instead="Give one of the expected values, or omit the setting.",
-)
 S705 = Rule(
     "S705",
     "too-many-executions",
-    what="A call would have too many executions to simulate.",
-    why="Every instruction runs once for each tile, and the simulator simulates every one of these "
-    "executions.",
+    what="A call would have too many executions to simulate, or its execution traces too many "
+    "nodes.",
+    why="Every instruction runs once for each tile: each of these executions is simulated, or "
+    "written as a node that a simulator would execute.",
     example='sley.simulate(plan, "999G")  # with tiles of 32 KiB',
     instead="Use a smaller size, or larger tiles (tile_bytes of the cost model): beyond a few "
     "hundred tiles the bandwidth no longer changes.",
-)
-S706 = Rule(
-    "S706",
-    "plan-without-meaning",
-    what="A plan to be simulated contradicts itself, or names parts that do not exist.",
-    why="A plan without a meaning has no time. Plans that sley compiles or loads are never like "
-    "this; those that are put together by hand may be.",
-    example="Instructions(..., send_peer=9)  # of a plan for 4 ranks",
-    instead="Correct the tables of the plan; sley.verify(plan) names the same places.",
 )
 S710 = Rule(
     "S710",
@@ -93,12 +69,4 @@ S713 = Rule(
     example="a table of 16 ranks for a topology of 8; broadcast_perf; a table with one size",
     instead="Name the topology that was measured with --topology, and the collective with "
     "--collective if the table does not name it; a table of another collective can't be used.",
-)
-S714 = Rule(
-    "S714",
-    "fit-not-installed",
-    what="The package that fits a topology to measured times is not installed.",
-    why="The fit uses SciPy, which is large; so it comes with the extra `fit`.",
-    example="pip install sley; sley calibrate --from nccl-tests.txt --topology ndv4 -o here.toml",
-    instead='Install the extra: pip install "sley[fit]".',
 )

@@ -47,22 +47,15 @@ T605 = Rule(
     example="[nvlink\nGBps = 230",
     instead="Correct the file at the named place.",
 )
-T606 = Rule(
-    "T606",
-    "unknown-key",
-    what="A description of a topology has an unknown key.",
-    why="An ignored key would look like one that has an effect: GBs = 230 would not change the "
-    "rate.",
-    example="[nvlink]\nnominal_GB = 300",
-    instead="Use the intended key, or remove it; docs/topologies.md lists all keys.",
-)
 T607 = Rule(
     "T607",
-    "bad-value",
-    what="A description of a topology lacks a key, or a key has a value of the wrong type.",
-    why="Bounds and simulations use every number of the description; none is guessed.",
+    "bad-key",
+    what="A description of a topology has an unknown key, lacks a key, or has a value of the "
+    "wrong type for one.",
+    why="Bounds and simulations use every number of the description; none is guessed. An ignored "
+    "key would look like one that has an effect: GBs = 230 would not change the rate.",
     example='gpus = "eight"',
-    instead="Correct the named value; docs/topologies.md lists the keys and their values.",
+    instead="Correct the named key or value; docs/topologies.md lists the keys and their values.",
 )
 T608 = Rule(
     "T608",
@@ -72,17 +65,6 @@ T608 = Rule(
     why="GPUs and cards are numbered from 0 within the node; PCIe vertices are those listed.",
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
     instead="Correct the number or the name, or add the part.",
-)
-T609 = Rule(
-    "T609",
-    "unknown-topology-format",
-    what="A file has none of the formats of topologies that sley reads.",
-    why="sley reads TOML (a machine or a graph), NCCL's topology XML and its log, hwloc's XML "
-    "(lstopo), the output of `nvidia-smi topo -m`, `rocm-smi --showtopo` and `amd-smi topology`, "
-    "and TACCL's JSON.",
-    example="sley topology show notes.txt",
-    instead="Export one of these, or write a machine in TOML; docs/topologies.md describes the "
-    "format.",
 )
 T610 = Rule(
     "T610",

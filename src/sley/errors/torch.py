@@ -2,14 +2,6 @@
 
 from sley.errors.diagnostic import Rule
 
-B901 = Rule(
-    "B901",
-    "no-torch",
-    what="PyTorch, which sley.torch requires, is not installed or cannot be loaded.",
-    why="PyTorch is large, and the rest of sley does not need it; the extra `torch` installs it.",
-    example="pip install sley; python -c 'import sley.torch'",
-    instead='Install the extra: pip install "sley[torch]", or any PyTorch from 2.9 on.',
-)
 B902 = Rule(
     "B902",
     "unfit-tensors",
@@ -70,13 +62,4 @@ B907 = Rule(
     "when it arrives.",
     example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
     instead="Check what the named ranks do: their logs, or their stacks (`py-spy dump`).",
-)
-B908 = Rule(
-    "B908",
-    "storage-in-use",
-    what="A program resized the storage of a tensor while an asynchronous call used it.",
-    why="PyTorch frees the storage's memory, which the call, and other ranks, still read or write. "
-    "They would change whatever comes there next.",
-    example="work = dist.all_reduce(tensor, async_op=True); tensor.untyped_storage().resize_(0)",
-    instead="Resize it after `work.wait()`.",
 )

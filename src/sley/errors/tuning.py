@@ -16,8 +16,9 @@ D922 = Rule(
     "bad-measurements",
     what="A file is neither a sweep nor a checkpoint, or it is of another cluster or training.",
     why="A sweep has the times of all choices for a collective on a cluster, as `sley sweep` "
-    "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, "
-    "noise and choices. Each is valid only for its own cluster or training.",
+    "writes them. A checkpoint has the measurements of one training, or the network of a "
+    "recurrent agent with its optimizer and settings. Each is valid only for its own cluster or "
+    "training. Pickled objects are never loaded, since they can run code.",
     example="sley tune allreduce --topology ndv4 --noise 0.1 --checkpoints folder  # had 0.03",
     instead="Name another folder, or delete the file: the sweep or the training begins anew.",
 )
@@ -28,24 +29,6 @@ D923 = Rule(
     why="Noise, samples, margins and seeds have limits beyond which a training means nothing.",
     example="sley tune allreduce --topology ndv4 --samples 0",
     instead="Give a value in the range of the message.",
-)
-D924 = Rule(
-    "D924",
-    "bad-checkpoint",
-    what="A file is not a checkpoint of the recurrent agent.",
-    why="A checkpoint has the arrays of a network and of its optimizer, and its settings as JSON. "
-    "Pickled objects and files of Stable-Baselines3 are never loaded, since they can run code.",
-    example="Checkpoint.load('model.zip')",
-    instead="Train again, or give the file that the training wrote.",
-)
-D925 = Rule(
-    "D925",
-    "other-checkpoint",
-    what="A checkpoint belongs to another training.",
-    why="A training continues only with the settings, actions and back ends that it began with, "
-    "and a trained policy can choose only among arms that its training had.",
-    example="train(sites_of_alltoall, steps, resume=checkpoint_of_allgather)",
-    instead="Resume with the same settings and back ends, or train from the beginning.",
 )
 D931 = Rule(
     "D931",
@@ -76,15 +59,6 @@ D926 = Rule(
     example="sley tune allreduce --live --ranks 4",
     instead="Run the command again, and test the machine's memory. If it happens again, report it "
     "with the plan and the size of the message.",
-)
-D929 = Rule(
-    "D929",
-    "tuner-not-installed",
-    what="The packages that a tuner needs are not installed.",
-    why="Agents use scikit-learn, Gymnasium and stable-baselines3, which the rest of sley doesn't "
-    "need. They are the extra `tune`.",
-    example="pip install sley; sley tune allreduce --topology ndv4",
-    instead='Install the extra: pip install "sley[tune]".',
 )
 D945 = Rule(
     "D945",

@@ -5,11 +5,13 @@ from sley.errors.diagnostic import Rule
 V201 = Rule(
     "V201",
     "malformed-plan",
-    what="A plan's tables contradict one another: a rank, buffer, index, count, peer or wait that "
-    "does not exist.",
-    why="An engine would read or write other memory.",
+    what="A plan's tables contradict one another: a rank, buffer, index, count, peer or wait does "
+    "not exist, or the ends of a connection don't match.",
+    why="An engine would read or write other memory, or leave messages for a later call; and such "
+    "a plan has no time, no picture and no file.",
     example='<step type="s" srcbuf="i" srcoff="8" .../> with i_chunks="8"',
-    instead="Correct the row; a compiled plan never has such rows.",
+    instead="Correct the row, or the program or file that the plan comes from; a compiled plan "
+    "never has such rows. `sley.verify(plan)` names them.",
 )
 V202 = Rule(
     "V202",
@@ -27,9 +29,10 @@ V203 = Rule(
     "hang",
     what="With the given number of slots, some instructions wait for one another in a cycle: a "
     "deadlock.",
-    why="A send waits for a free slot, a receive for a message, an instruction for those before it "
-    "in its block and for its waits. Nothing else decides whether a plan hangs: the network is "
-    "determinate, so the plan hangs always or never.",
+    why="A send waits for a free slot, a receive for a message, an instruction for those before "
+    "it in its block and for its waits. Nothing else decides whether a plan hangs: the network is "
+    "determinate, so the plan hangs always or never. It has no time to simulate and no order to "
+    "draw.",
     example="rank 0 sends three chunks before it receives one, and so does rank 1, with 2 slots",
     instead="Let receives come earlier in their blocks, use more blocks or channels, compile for "
     "the available slots (slots=, --slots), or use a protocol with more slots.",
@@ -75,15 +78,6 @@ V208 = Rule(
     example='<step type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2" .../>',
     instead="Move the chunks through scratch, or one at a time.",
 )
-V209 = Rule(
-    "V209",
-    "standard-name",
-    what="A plan's collective has the name of a standard collective, but another postcondition.",
-    why="Proofs, files, bus bandwidths and the plans of a communicator identify a collective by "
-    "its name: a plan that is not an allreduce would be proven to be a correct one.",
-    example='dataclasses.replace(collective, name="allreduce")',
-    instead="Give the collective another name.",
-)
 V210 = Rule(
     "V210",
     "dead-instruction",
@@ -93,14 +87,6 @@ V210 = Rule(
     example='an AllGather in place with <step type="cpy" srcbuf="i" srcoff="0" dstbuf="o" '
     'dstoff="0" .../> on rank 0',
     instead="Remove the instruction, or correct its operands.",
-)
-V207 = Rule(
-    "V207",
-    "too-few-slots",
-    what="A plan is to be verified with an invalid number of slots.",
-    why="A connection has room for at least one message.",
-    example="sley verify plan.xml --slots 0",
-    instead="Give a number of slots of at least 1.",
 )
 V217 = Rule(
     "V217",
@@ -113,14 +99,6 @@ V217 = Rule(
     example='dataclasses.replace(sley.AllToAllV(4), name="mine")',
     instead="Use sley.AllToAllV or sley.AllGatherV with a plan of messages, or equal counts.",
 )
-V218 = Rule(
-    "V218",
-    "varying-reduction",
-    what="A plan of varying counts reduces.",
-    why="The counts of two chunks may differ, and then their elements don't correspond.",
-    example="rank 1 receives in[0] of rank 0 and adds it to its own in[0], for an AllToAllV",
-    instead="Only copy and send; a collective of equal counts may reduce.",
-)
 V219 = Rule(
     "V219",
     "varying-place",
@@ -131,18 +109,6 @@ V219 = Rule(
     example="rank 1 of an AllToAllV receives a chunk for rank 2 into its own output, and sends it "
     "from there",
     instead="Use scratch, whose chunks have room for every count.",
-)
-V220 = Rule(
-    "V220",
-    "group-without-switch",
-    what="A plan has instructions that receive from a group of ranks or send to a group, with a "
-    "protocol or counts for which no switch combines or copies messages.",
-    why="A switch adds and copies plain data (NVLink SHARP). With LL and LL128 flags travel in "
-    "the data, and a sum of flags is meaningless. If the counts vary, the members' chunks don't "
-    "correspond.",
-    example='sley.compile(sley.algorithms.nvls_allreduce(8), protocol="LL")',
-    instead="Use Simple or Direct; or compile the program with switches=False, which gives each "
-    "member a message of its own.",
 )
 V221 = Rule(
     "V221",

@@ -72,7 +72,7 @@ def save(
         ranks_per_node (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
         (`sley.formats.kernel_files.write`), traces have size and tile_bytes
         (`sley.formats.chakra.write`).
-    Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K515,
+    Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K521,
     R504, R514, and for traces S702.
     """
     write_files(render(plan, path, target=target, **settings))

@@ -12,7 +12,7 @@ from sley.engine.devices.tables import RANKS
 from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
 from sley.engine.kernels.text import one_line
 from sley.engine.types import data_type, reduction
-from sley.errors.devices import K515
+from sley.errors.devices import K521
 from sley.formats import Format
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
@@ -58,13 +58,18 @@ def write(
     """The source of a verified plan's kernels: a head, the primitives and the generated code.
 
     name: the algorithm's name, by default the plan's. threads: per block. dtype: the elements'
-    type. Errors: K515, R504, R514.
+    type. Errors: K521, R504, R514.
     """
     kind, op = data_type(dtype), reduction(reduce_op)
     threads = Settings(threads=threads).threads
     c = plan.collective
     if c.ranks > RANKS:
-        raise K515.error(expected=f"at most {RANKS} ranks", found=f"{c.ranks} ranks")
+        raise K521.error(
+            expected=f"at most {RANKS} ranks",
+            found=f"{c.ranks} ranks",
+            remedy="Use a plan with at most 128 ranks, or write the plan for another "
+            "executor (`sley compile -o plan.xml`).",
+        )
     kernels = Kernels.of(plan)
     blocks = int(np.count_nonzero(kernels.kinds.kind != NONE))
     head = _HEAD.format(

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors.formats import F452
+from sley.errors.verifier import V201
 from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import NONE, Edges, frozen_array, offsets_of
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer, Op
@@ -33,7 +33,7 @@ _Longs = NDArray[np.int64]
 
 def remove_nops(plan: Plan) -> Plan:
     """The plan without nops and without waits for earlier instructions of the same block, which are
-    redundant. Errors: F452 for a cycle of waits between nops."""
+    redundant. Errors: V201 for a cycle of waits between nops."""
     nop = plan.instructions.op == Op.NOP
     own = plan.block[plan.waits.source] == plan.block[plan.waits.target]
     if not nop.any() and not own.any():
@@ -94,7 +94,7 @@ class _Finished:
             if not self._nop[row]:
                 rows.add(row)
             elif row == nop:
-                raise F452.error(
+                raise V201.error(
                     at=self._plan.place(nop),
                     expected="nops whose waits form no cycle",
                     found="a nop that waits, by way of others, for itself",

@@ -13,4 +13,9 @@ def load(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise R512.error(expected=f"the module {module}", found=str(error)) from error
+        remedy = (
+            "Install the package (`pip install .`; it needs a C++17 compiler), and use the Python "
+            "for which it was installed."
+        )
+        expected, found = f"the module {module}", str(error)
+        raise R512.error(expected=expected, found=found, remedy=remedy) from error

@@ -33,7 +33,6 @@ from sley.errors.language import (
     L108,
     L109,
     L110,
-    L111,
     L112,
     L123,
     L135,
@@ -266,7 +265,7 @@ class ChunkProgram:
 
         src, dst, step, chunk, channel: integers, or arrays of one length, with a transfer for each
         element. type: "recv" overwrites the chunk at dst, "rrc" reduces into it. channel: requests
-        a channel. Errors: L101, L103, L111, L112, L123, L124.
+        a channel. Errors: L101, L103, L102, L112, L123, L124.
         """
         if self._recorder.rows or self._lane:
             refuse(L123, "only p.chunk and p.lane", "p.transfer in a program of chunks")
@@ -276,7 +275,7 @@ class ChunkProgram:
         """Cuts the transfers in the ``with`` block into `instances` parts that run in parallel,
         each on its own channels (MSCCLang 5.1). Nested numbers multiply."""
         if not (is_integer(instances) and 1 <= instances <= MAX_NUMBER // self._instances):
-            refuse(L111, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
+            refuse(L102, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
         return self._parallel(int(instances))
 
     @contextmanager
@@ -290,9 +289,9 @@ class ChunkProgram:
 
     def lane(self, number: int) -> AbstractContextManager[None]:
         """Makes the copies and reduces in the ``with`` block a part of the program that runs in
-        parallel with the parts of other numbers, on its own channels. Errors: L111."""
+        parallel with the parts of other numbers, on its own channels. Errors: L102."""
         if not (is_integer(number) and 0 <= number < MAX_NUMBER):
-            refuse(L111, f"a lane from 0 to {MAX_NUMBER - 1}", repr(number))
+            refuse(L102, f"a lane from 0 to {MAX_NUMBER - 1}", repr(number))
         return self._in_lane(int(number))
 
     @contextmanager
@@ -430,7 +429,7 @@ class ChunkProgram:
             ("recv_block", recv_block),
         ):
             if value is not None and not (is_integer(value) and 0 <= value < MAX_NUMBER):
-                refuse(L111, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
+                refuse(L102, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
         self._check_overlap(source, target)
         recorder, size = self._recorder, max(source.size, target.size)
         group = self._groups if grouped else NONE

@@ -32,7 +32,7 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> PythonF
     A program with an error is no error of the file, unless the file uses it: whoever asks for this
     program gets the error.
 
-    arguments: those after the file's name in `sys.argv`. Errors: L114, L117, L131.
+    arguments: those after the file's name in `sys.argv`. Errors: L114, F404.
     """
     file = UserFile(path, arguments, run_name=_RUN_NAME)
     with deferred_errors(file.path):
@@ -164,7 +164,7 @@ class ProgramFunction:
         return self.takes_any or name in self.parameters
 
     def program(self, arguments: Mapping[str, Any]) -> Program:
-        """The program that it returns. Errors: L113, L114, L131, and L1xx of the program."""
+        """The program that it returns. Errors: L113, L114, and L1xx of the program."""
         named = dict(arguments)
         first = [
             named.pop(word, p.default)

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 from sley.errors import Place, SleyError
-from sley.errors.language import L114, L117, L131
+from sley.errors.formats import F404
+from sley.errors.language import L114
 from sley.lang.modules import own_modules
 
 
@@ -50,12 +51,18 @@ class UserFile:
     def run(self, *, may_exit: bool = False) -> bool:
         """Runs the file; whether to its end.
 
-        may_exit: whether it may end by `sys.exit` with code 0. Errors: L114, L117; L131 if it ends
+        may_exit: whether it may end by `sys.exit` with code 0. Errors: L114, F404; L114 if it ends
         by `sys.exit` otherwise.
         """
         if not self.path.is_file():
             found = "a folder" if self.path.is_dir() else "nothing there"
-            raise L117.error(at=Place(str(self.path)), expected="a Python file", found=found)
+            raise F404.error(
+                at=Place(str(self.path)),
+                expected="a Python file",
+                found=found,
+                remedy="Give the path of a Python file, or the name of an algorithm that `sley "
+                "list` prints.",
+            )
         with self.running(may_exit=may_exit):
             try:
                 # Python's own way of reading, which knows encodings.
@@ -92,10 +99,13 @@ class UserFile:
                 [replace(d, places=(place, *d.places)) for d in error.diagnostics]
             ) from error
         except SystemExit as error:
-            raise L131.error(
+            raise L114.error(
                 at=_own_line(self.path, error),
                 expected="exit code 0" if may_exit else "code that runs to its end",
                 found=f"sys.exit({error.code!r})",
+                remedy="Pass the arguments that the file expects: after -- for a file with a "
+                "program, after the script's name for `sley msccl`, whose own options come before "
+                "it.",
             ) from error
         except BaseException as error:  # also exceptions that the file defines
             raise self.problem(error, remedy) from error

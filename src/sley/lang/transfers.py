@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sley.errors import Place
-from sley.errors.language import L101, L103, L111, L122, L124, L125
+from sley.errors.language import L101, L102, L103, L122, L124, L125
 from sley.ir.collective import Collective
 from sley.ir.collectives import standard
 from sley.ir.program import Program, Transfers
@@ -113,7 +113,7 @@ class StepRecorder:
             chunk, limit = (np.ravel(v)[int(np.argmax(outside))] for v in (index, limit))
             refuse(L103, f"a chunk from 0 to {limit - 1}", str(chunk))
         if optional:
-            check_span(L111, "a channel", requested, MAX_NUMBER)
+            check_span(L102, "a channel", requested, MAX_NUMBER)
         self._recorder.add(
             size,
             src=sender,

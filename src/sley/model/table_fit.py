@@ -19,7 +19,8 @@ from types import MappingProxyType
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.simulation import S712, S713, S714
+from sley.errors.runtime import R512
+from sley.errors.simulation import S712, S713
 from sley.ir.cost_model import ByProtocol
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
@@ -299,11 +300,15 @@ def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
 
 
 def require_scipy() -> None:
-    """Raises S714 without SciPy."""
+    """Raises R512 without SciPy."""
     try:
         import scipy.optimize  # noqa: F401
     except ImportError as error:
-        raise S714.error(expected="SciPy", found=str(error)) from error
+        raise R512.error(
+            expected="SciPy",
+            found=str(error),
+            remedy='Install the extra: pip install "sley[fit]".',
+        ) from error
 
 
 def fit(
@@ -318,7 +323,7 @@ def fit(
 
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
-        follow. Errors: S713, S714, D932.
+        follow. Errors: S713, R512, D932.
     """
     require_scipy()
     from scipy.optimize import least_squares

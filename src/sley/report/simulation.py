@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sley.errors import counted
-from sley.errors.report import P810, P811, P813
+from sley.errors.compiler import C313
+from sley.errors.report import P810, P813
 from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
@@ -295,7 +296,7 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
     ratio: the first plan's time over this plan's; above 1, this plan is faster. idle: the average
     thread block's idle time, to its own exit and to the end. used, most: the average and the
     largest share of the capacity of the links that carry data.
-    Errors: P810 without simulations, P811 for different collectives.
+    Errors: P810 without simulations, C313 for different collectives.
     """
     for _, simulations in columns:
         require_simulations(simulations)
@@ -303,7 +304,11 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
     collectives = {s.plan.collective.name: name for name, row in columns for s in row}
     if len(collectives) > 1:
         found = ", ".join(f"{name}: {collective}" for collective, name in collectives.items())
-        raise P811.error(expected="plans of one collective", found=found)
+        raise C313.error(
+            expected="plans of one collective",
+            found=found,
+            remedy="Compare plans of the same collective.",
+        )
     width = max(len(name) for name, _ in columns)
     lines = [
         f"{'size':>8}  {'plan':<{width}}  {'time us':>11}  {'algbw':>8}  {'ratio':>6}  "

@@ -10,7 +10,7 @@ import numpy as np
 from sley.engine.kernels import Engine
 from sley.engine.measure import Comparison, Measurement
 from sley.errors import counted
-from sley.errors.report import P814
+from sley.errors.language import L101
 from sley.ir.plan import Estimate, Plan, check_kind
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, Op, is_integer
@@ -224,7 +224,7 @@ def pipeline_table(plan: Plan) -> list[str]:
 
 
 def plan_table(plan: Plan, rank: int) -> list[str]:
-    """The thread blocks of one rank, a line for each instruction. Errors: C307, P814."""
+    """The thread blocks of one rank, a line for each instruction. Errors: C307, L101."""
     check_kind(plan)
     check_rank(rank, plan.ranks)
     lines = []
@@ -236,9 +236,13 @@ def plan_table(plan: Plan, rank: int) -> list[str]:
 
 
 def check_rank(rank: object, ranks: int) -> None:
-    """Refuses what is no rank to show. Errors: P814."""
+    """Refuses what is no rank to show. Errors: L101."""
     if not is_integer(rank) or not 0 <= rank < ranks:  # type: ignore[operator]
-        raise P814.error(expected=f"a rank from 0 to {ranks - 1}", found=repr(rank))
+        raise L101.error(
+            expected=f"a rank from 0 to {ranks - 1}",
+            found=repr(rank),
+            remedy="Give a rank from 0 to ranks - 1, or none for all.",
+        )
 
 
 def _instruction(plan: Plan, row: int) -> str:

@@ -36,7 +36,7 @@ def show(
         of="pipelines" its sub-pipelines (ResCCL 4.3), a line for each transfer, if it has any.
     Program: its transfers, a line for each. Simulation: as `sley simulate` prints it: time,
         bandwidth and bound, what limits it, links, thread blocks, the critical path, parameters.
-    Errors: P814 for a rank that the plan lacks; P815.
+    Errors: L101 for a rank that the plan lacks; P815.
     """
     if isinstance(value, Program):
         lines = stage_table(value)
@@ -67,7 +67,7 @@ def draw(
         of all. Program: its transfers between chunks, of one rank or of all. Topology: its GPUs,
         switches, cards and links. Simulation: the page of `sley simulate --html`, which loads
         nothing from a network.
-    Errors: P801 for values that are too large to draw, P804 without matplotlib, P814, P815.
+    Errors: P801 for values that are too large to draw, V201, L101, P815.
     """
     ranks = None if rank is None else [rank]
     if isinstance(value, Program):

@@ -20,8 +20,9 @@ from sley.errors.recognition import (
     kind_of,
     refuse_kind,
 )
+from sley.errors.schedules import F550
 from sley.errors.text_files import text_of, toml_tables
-from sley.errors.topology import T601, T605, T609
+from sley.errors.topology import T601, T605
 from sley.ir.topology import Topology
 from sley.topologies.amd_smi import machine_from_amd
 from sley.topologies.graph import graph_from, graph_text
@@ -71,7 +72,7 @@ def read(
     like: the name of a machine, which supplies what another tool's file leaves open: the cost
         model, the network, NVLink if the file can't show it, and the speed of cards without one.
         Not allowed for TOML, which has a key for it, and for TACCL's JSON, which has all rates.
-    Errors: C307, C308, F550 for a file of another kind, T601 to T609.
+    Errors: C307, C308, F550 for a file of another kind, T601 to T608.
     """
     if not isinstance(path, str | os.PathLike):
         raise C307.error(expected="the path of a file", found=repr(path)[:60])
@@ -122,7 +123,7 @@ def _imported(
     path: Path, kind: Kind, text: str, notes: list[Diagnostic], base: Machine | None
 ) -> Machine:
     """The machine of another tool's text. notes: gets the importer's. base: the machine that it is
-    like. Errors: T604 to T609."""
+    like. Errors: T604 to T608, F550."""
     file, suffix, start = str(path), path.suffix.lower(), text.lstrip()[:1]
     if kind is HWLOC:
         return machine_from_hwloc(file, text, notes, base)
@@ -136,11 +137,13 @@ def _imported(
         return machine_from_taccl(file, _json_tables(file, text), notes)
     if is_matrix(text):
         return machine_from_matrix(file, text, notes, base)
-    raise T609.error(
+    raise F550.error(
         at=Place(file),
         expected="TOML (.toml), NCCL's XML or its log, hwloc's XML, the output of nvidia-smi "
         "topo -m, rocm-smi --showtopo or amd-smi topology, or TACCL's JSON",
         found=f"text that starts with {text.strip()[:30]!r}",
+        remedy="Export one of these, or write a machine in TOML; docs/topologies.md "
+        "describes the format.",
     )
 
 

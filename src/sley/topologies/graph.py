@@ -68,7 +68,7 @@ def _string(text: str) -> str:
 
 
 def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
-    """The topology that the tables of a graph file describe. Errors: T601, T602, T603, T606, T607,
+    """The topology that the tables of a graph file describe. Errors: T601, T602, T603, T607,
     T608."""
     top = Section(file, values)
     rows = [_vertex(top, i, row) for i, row in enumerate(top.items("vertices"))]

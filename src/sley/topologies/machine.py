@@ -110,7 +110,7 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
     """The machine that a file's tables describe.
 
     lookup: finds the machine under "like".
-    Errors: T602, T603, T604, T606, T607, T608.
+    Errors: T602, T603, T604, T607, T608.
     """
     tables = complete(file, values, lookup)
     top = Section(file, tables)
@@ -297,7 +297,7 @@ def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
 
 def read_model(section: Section) -> CostModel:
     """Reads [model]: parameters of CostModel; parameters that it leaves out keep their default
-    values. Errors: T602, T606, T607."""
+    values. Errors: T602, T607."""
     values: dict[str, Any] = {}
     for f in fields(CostModel):
         if f.name not in section:

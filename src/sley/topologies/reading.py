@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sley.errors import Diagnostic, Place, Rule, SleyError, did_you_mean
-from sley.errors.topology import T602, T605, T606, T607
+from sley.errors.topology import T602, T605, T607
 from sley.ir.words import is_integer, is_real
 from sley.topologies.node import Rate
 
@@ -79,7 +79,7 @@ class Section:
         return T607.diagnostic(at=at, expected=expected, found="no such key", remedy=remedy)
 
     def _unknown(self, key: str, known: Collection[str], wanted: Collection[str]) -> Diagnostic:
-        return T606.diagnostic(
+        return T607.diagnostic(
             at=self.place(key),
             expected=", ".join(sorted(known)),
             found=excerpt(key),
@@ -87,7 +87,7 @@ class Section:
         )
 
     def key_faults(self, required: Collection[str], optional: Collection[str]) -> list[Diagnostic]:
-        """T606 for each unknown key, T607 for each required one that is missing and for which no
+        """T607 for each unknown key, and for each required one that is missing and for which no
         unknown one seems to stand."""
         known = {*required, *optional, *(("source",) if self.path else ())}
         missing = [key for key in required if key not in self._values]
@@ -177,7 +177,7 @@ class Section:
 
     def finish(self) -> None:
         """Refuses the keys that were not taken. Every table below the file's top level may have
-        the key "source". Errors: T606, T607."""
+        the key "source". Errors: T607."""
         if self.path:
             self.text("source", "")
         left = [key for key in self._values if key not in self._taken]

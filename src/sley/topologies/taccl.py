@@ -35,7 +35,7 @@ def machine_from_taccl(file: str, values: Mapping[str, Any], notes: list[Diagnos
     matrices.
 
     Nominal and reached rates are the chunk's size over beta; alpha is the latency of links.
-    Errors: T602, T606, T607.
+    Errors: T602, T607.
     """
     return _Profile(Section(file, values), notes).machine()
 

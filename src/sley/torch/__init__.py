@@ -24,9 +24,13 @@ from __future__ import annotations
 try:
     import torch as torch
 except ImportError as error:
-    from sley.errors.torch import B901
+    from sley.errors.runtime import R512
 
-    raise B901.error(expected="the package torch", found=str(error)) from None
+    raise R512.error(
+        expected="the package torch",
+        found=str(error),
+        remedy='Install the extra: pip install "sley[torch]", or any PyTorch from 2.9 on.',
+    ) from None
 
 from sley.torch.gloo import GlooReplacement, replace_gloo, replace_gloo_if_asked
 from sley.torch.group import ProcessGroupSley, register

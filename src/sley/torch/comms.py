@@ -68,7 +68,7 @@ class TorchCommSley(TorchCommBackend):
 
         options: torchcomms' CommOptions. Their timeout is that of every call; SLEY_TIMEOUT_S
             replaces torchcomms' default. Without a store, the environment's is used.
-        Errors: B903, N603, N605, N606, N611 and those of a new communicator.
+        Errors: B903, N603, N605, N606 and those of a new communicator.
         """
         if device.type != "cpu":
             raise B903.error(expected="a communicator for the CPU", found=f"one for {device}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
 from sley.communicator.heap import empty as empty_array
-from sley.errors.torch import B908
+from sley.errors.calls import N633
 from sley.torch.arguments import unfit
 from sley.torch.work import CollectiveError
 
@@ -54,7 +54,7 @@ _HELD: dict[int, list[torch.UntypedStorage]] = {}
 class Held:
     """Keeps the memory of tensors as long as it lives, which is until a call has ended. A tensor
     alone would not: `tensor.data = other` gives it other memory. Nor would a storage, which
-    PyTorch can be told to resize: that raises B908 meanwhile."""
+    PyTorch can be told to resize: that raises N633 meanwhile."""
 
     __slots__ = ()
 
@@ -86,7 +86,13 @@ def _refusing(resize: Callable[..., Any]) -> Callable[..., Any]:
         if is_held(storage):
             found = f"resize_ of a storage of {storage.nbytes()} bytes, in a call that hasn't ended"
             raise CollectiveError(
-                [B908.diagnostic(expected="a storage that no call uses", found=found)]
+                [
+                    N633.diagnostic(
+                        expected="a storage that no call uses",
+                        found=found,
+                        remedy="Resize it after `work.wait()`.",
+                    )
+                ]
             )
         return resize(storage, *args, **kwargs)
 

@@ -35,7 +35,7 @@ def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
     """Writes the decision map: size against ranks, coloured by algorithm and protocol, with the
     number of parallel parts; grey where the default runs. A part for each collective.
 
-    policies: a row for each that has the collective. Errors: D923 without any, P802 for another
+    policies: a row for each that has the collective. Errors: D923 without any, F460 for another
     suffix than .svg, .png and .pdf.
     """
     collectives = list(dict.fromkeys(name for policy in policies for name in policy.ranges))
@@ -53,7 +53,7 @@ def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
 
 def draw_curves(curves: Sequence[Curve], path: str | Path, *, title: str = "") -> None:
     """Writes learning curves: the mean and the worst regret of each agent against the samples of
-    each size. Errors: D923 without any, P802."""
+    each size. Errors: D923 without any, F460."""
     if not curves:
         raise D923.error(expected="learning curves", found="none")
     figure = _figure(9.0, 4.0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.verifier import V201, V202, V208, V209, V217, V218, V220
+from sley.errors.compiler import C314
+from sley.errors.language import L118, L135
+from sley.errors.verifier import V201, V202, V208, V217
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, standard
 from sley.ir.connections import Messages, connection_faults
@@ -16,7 +18,7 @@ from sley.ir.words import GROUP_PROTOCOLS, REDUCES, Op
 
 
 def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
-    """V209 for a collective that differs from the standard one of its name, V217 for varying counts
+    """L118 for a collective that differs from the standard one of its name, V217 for varying counts
     of a collective without a standard name."""
     if standard(collective) is not None:
         return []
@@ -24,12 +26,12 @@ def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
         return _refuse_varying(collective, at) if collective.varies else []
     build = STANDARD[collective.name].build.__name__
     expected = f"the buffers and results of sley.{build}"
-    return [V209.diagnostic(at=at, expected=expected, found=f"{collective} with others")]
+    return [L118.diagnostic(at=at, expected=expected, found=f"{collective} with others")]
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
-    """V209 and V217 for the collective, V201 for tables that contradict one another, V208 for
-    operands that overlap, V220 for groups that no switch serves, V218 for reductions of chunks
+    """L118 and V217 for the collective, V201 for tables that contradict one another, V208 for
+    operands that overlap, C314 for groups that no switch serves, L135 for reductions of chunks
     whose counts vary."""
     if found := check_name(plan.collective, plan.places([])):
         return found
@@ -39,12 +41,12 @@ def check_rows(plan: Plan) -> list[Diagnostic]:
 
 
 def _check_groups(plan: Plan) -> list[Diagnostic]:
-    """V220 for groups where no switch serves them."""
+    """C314 for groups where no switch serves them."""
     if plan.protocol in GROUP_PROTOCOLS and not plan.collective.varies:
         return []
     varies = "varying counts" if plan.collective.varies else f"protocol {plan.protocol.value}"
     return [
-        V220.diagnostic(
+        C314.diagnostic(
             at=plan.place(row),
             expected="one rank at the other end of a message",
             found=f"a group, with {varies}",
@@ -67,10 +69,10 @@ def _refuse_varying(collective: Collective, at: list[Place]) -> list[Diagnostic]
 
 
 def _check_reductions(plan: Plan) -> list[Diagnostic]:
-    """V218 for every reduction."""
+    """L135 for every reduction."""
     op = plan.instructions.op
     return [
-        V218.diagnostic(
+        L135.diagnostic(
             at=plan.place(row),
             expected="copies and messages only: the counts of the chunks vary",
             found=f"{Op(op[row]).name.lower()}",

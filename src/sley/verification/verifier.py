@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 
 from sley.errors import Diagnostic, Place, SleyError, counted, without_inner_frames
-from sley.errors.verifier import V207, V210, V221
+from sley.errors.runtime import R514
+from sley.errors.verifier import V210, V221
 from sley.ir.collective import Collective
 from sley.ir.collectives import MAX_COUNT
 from sley.ir.conditions import INPUT_KEPT, Choice, Condition, contradiction, place_condition
@@ -93,7 +94,7 @@ def verify(
     one_slot_bytes: the largest call in which the runtime takes one slot for every message, if in
         larger ones it takes one for every chunk: a hang names it if smaller calls have none.
 
-    Checks, each relying on those before: rows and connections (V209, V217, V201, V208, V220, V218,
+    Checks, each relying on those before: rows and connections (L118, V217, V201, V208, C314, L135,
     V202), hangs with `slots` slots (V203), races (V204), the result (V205, V206, V219); of
     one-sided plans those of `check_one_sided`.
 
@@ -105,7 +106,7 @@ def verify(
     slots = plan.slots if slots is None else slots
     per_chunk = plan.per_chunk if per_chunk is None else per_chunk
     if not isinstance(slots, Integral) or slots < 1:
-        raise V207.error(at=Place(detail=plan.name), expected="1 slot or more", found=repr(slots))
+        raise R514.error(at=Place(detail=plan.name), expected="1 slot or more", found=repr(slots))
     found = check_rows(plan)
     if not found:
         messages, found = match_messages(plan)
@@ -136,7 +137,7 @@ def _verify_one_sided(plan: OneSidedPlan, slots: int | None) -> Proof:
     """`verify` of a one-sided plan."""
     if slots is not None:
         at, expected = Place(detail=plan.name), "no slots: a one-sided plan has no connections"
-        raise V207.error(at=at, expected=expected, found=str(slots))
+        raise R514.error(at=at, expected=expected, found=str(slots))
     found, steps = check_one_sided_name(plan), 0
     if not found:
         found, steps = check_one_sided(plan)

@@ -75,4 +75,4 @@ def test_a_topology_of_this_machine_simulates_a_plan(
 def test_numbers_out_of_range_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(sley.SleyError) as caught:
         calibrate(**arguments)
-    assert caught.value.code == "S704"
+    assert caught.value.code == "R514"

@@ -74,7 +74,7 @@ MUTATIONS = [
 
 @pytest.mark.parametrize(("row", "column", "value"), MUTATIONS)
 def test_a_wrong_value_in_an_instruction_is_refused(row: int, column: str, value: int) -> None:
-    message = refusal("R510", mutated(row, column, value))
+    message = refusal("V201", mutated(row, column, value))
     if column in ("src_index", "dst_index", "src_buffer", "dst_buffer"):
         assert f"{small_plans.FILE}:" in message
 
@@ -90,7 +90,7 @@ def test_random_mutations_never_leave_memory() -> None:
         try:
             rank_threads.execute(plan, INPUTS, Settings(timeout_s=0.05))
         except SleyError as error:
-            assert error.code in ("R510", "R502")
+            assert error.code in ("V201", "R502")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_random_mutations_never_leave_memory() -> None:
     ],
 )
 def test_wrong_blocks_are_refused(change: dict[str, Any]) -> None:
-    refusal("R510", replace(PLAN, **change))
+    refusal("V201", replace(PLAN, **change))
 
 
 @pytest.mark.parametrize("target", [-5, 10**6, len(PLAN.instructions) - 1])
@@ -117,7 +117,7 @@ def test_a_wait_outside_the_rank_is_refused(target: int) -> None:
     rows = len(PLAN.instructions)
     offset = np.ones(rows + 1, np.int64)
     offset[0] = 0
-    refusal("R510", replace(PLAN, waits=Edges(offset, np.array([target]))))
+    refusal("V201", replace(PLAN, waits=Edges(offset, np.array([target]))))
 
 
 def test_two_blocks_on_one_connection_are_refused() -> None:
@@ -125,7 +125,7 @@ def test_two_blocks_on_one_connection_are_refused() -> None:
     for block in (0, 1):
         hand.add(0, block, Op.SEND, (small_plans.IN, 0), to=1)
         hand.add(1, 0, Op.RECV, dst=(small_plans.OUT, 0), of=0)
-    said = refusal("R510", hand.plan(AllReduce(2)), INPUTS[:2])
+    said = refusal("V201", hand.plan(AllReduce(2)), INPUTS[:2])
     assert "one sending block for the connection from rank 0 to rank 1, channel 0" in said
     assert "blocks 0 and 1 of rank 0" in said
 
@@ -133,14 +133,14 @@ def test_two_blocks_on_one_connection_are_refused() -> None:
 def test_a_message_that_nobody_receives() -> None:
     hand = small_plans.Hand()
     hand.add(0, 0, Op.SEND, (small_plans.IN, 0), to=1)
-    assert "1 send, 0 receives" in refusal("R510", hand.plan(AllReduce(2)), INPUTS[:2])
+    assert "1 send, 0 receives" in refusal("V201", hand.plan(AllReduce(2)), INPUTS[:2])
 
 
 def test_messages_of_different_lengths_are_refused() -> None:
     hand = small_plans.Hand()
     hand.add(0, 0, Op.SEND, (small_plans.IN, 0), count=2, to=1)
     hand.add(1, 0, Op.RECV, dst=(small_plans.OUT, 0), of=0)
-    said = refusal("R510", hand.plan(AllReduce(2, chunks=2)), INPUTS[:2])
+    said = refusal("V201", hand.plan(AllReduce(2, chunks=2)), INPUTS[:2])
     assert "2 chunks sent, 1 received" in said
 
 
@@ -171,7 +171,7 @@ def test_unknown_types_and_operations_are_refused() -> None:
 
 
 def test_fewer_slots_than_the_plan_was_made_for_are_refused() -> None:
-    refusal("R505", slots=1)
+    refusal("N652", slots=1)
 
 
 def test_a_slot_too_small_for_an_element_of_each_chunk_is_refused() -> None:

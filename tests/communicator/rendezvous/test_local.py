@@ -134,7 +134,7 @@ def test_a_leader_that_cannot_prove_itself_gets_nothing_done(
 
     monkeypatch.setattr(local.Host, "proof", forged)
     outcomes = meet(LocalStore(), 2)
-    assert codes(outcomes)[1] == "N609"
+    assert codes(outcomes)[1] == "N620"
 
 
 @pytest.mark.parametrize("accepted", [True, False])

@@ -135,7 +135,7 @@ def test_a_bad_file_does_not_disable_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        ("SystemExit(3)", "L131", "sys.exit(3)"),
+        ("SystemExit(3)", "L114", "sys.exit(3)"),
         ("type('Own', (BaseException,), {})('why')", "L114", "Own: why"),
         ("type('Mute', (Exception,), {'__str__': lambda error: 1 / 0})()", "L114", "Mute"),
     ],

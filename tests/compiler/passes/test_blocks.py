@@ -140,13 +140,13 @@ def test_a_local_operation_is_where_it_is_asked_for() -> None:
         (
             "0 in[0] -> 1 out[0] send_block 1\n 0 in[1] -> 1 out[1]\n"
             " 0 in[2] -> 1 out[2] send_block 2",
-            "C303",
+            "C302",
             [3, 1],
             "rank 0 is to use blocks 2 and 1 for one connection",
         ),
         (
             "0 in[0] -> 1 out[0] recv_block 3 lane 1\n 0 in[1] -> 1 out[1] recv_block 4 lane 1",
-            "C303",
+            "C302",
             [2, 1],
             "rank 1 is to use blocks 4 and 3 for one connection",
         ),

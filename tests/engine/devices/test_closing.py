@@ -34,7 +34,7 @@ def zeros() -> list[Any]:
 def closed(call: Callable[[], Any]) -> None:
     with pytest.raises(sley.SleyError) as caught:
         call()
-    assert caught.value.code == "K511"
+    assert caught.value.code == "R508"
     assert "a closed one" in str(caught.value)
 
 

@@ -75,8 +75,8 @@ def alone(plan: sley.Plan, count: int, **options: Any) -> str:
     start = time.monotonic()
     found = refused("K508", call)
     assert SHORT_S <= time.monotonic() - start < SHORT_S + 60
-    refused("K511", call)
-    refused("K511", on.synchronize)
+    refused("R508", call)
+    refused("R508", on.synchronize)
     on.close()  # without waiting for rank 1, which does not come
     return found
 
@@ -147,7 +147,7 @@ def test_every_rank_of_a_circle_of_waiting_is_named(protocol: sley.Protocol) -> 
     for rank in range(3):
         said = f"rank {rank}, block 0, step 0 (recv_reduce_send) waits for a message from rank "
         assert f"{said}{(rank - 1) % 3} on channel 0" in found
-    refused("K511", lambda: on(data))
+    refused("R508", lambda: on(data))
     assert (np.array(data) == 0).all()
 
 
@@ -162,7 +162,7 @@ def test_a_stuck_call_on_a_stream_shows_at_the_next_look(launching: Launching, l
         threads().synchronize(stream)
     found = refused("K508", on.synchronize if late == "synchronize" else lambda: on(data))
     assert "rings.py:" in found
-    refused("K511", lambda: on(data))
+    refused("R508", lambda: on(data))
 
 
 def test_calls_behind_a_stuck_one_end_at_once() -> None:
@@ -223,7 +223,7 @@ def test_a_call_that_one_process_gives_up_ends_in_all() -> None:
     assert "rank 0, block 0" in found[0]
     assert "rank 1, block 0" in found[1]
     assert "that another process has given up" in call(2)
-    refused("K511", lambda: ons[2]({2: np.zeros(9, np.int32)}))
+    refused("R508", lambda: ons[2]({2: np.zeros(9, np.int32)}))
     for on in ons.values():
         on.close()
 
@@ -241,7 +241,7 @@ def test_the_state_in_memory_tells_how_far_calls_came() -> None:
     assert set(messages.values()) == {(4 * tiles, 4 * tiles)}, "a ring of 3 sends 4 times a tile"
     assert state["reports"] == []
     on.close()
-    refused("K511", on.read_state)
+    refused("R508", on.read_state)
 
 
 def test_the_state_after_a_hang_has_its_reports() -> None:
@@ -265,4 +265,4 @@ def test_blocks_whose_threads_cannot_start_end_the_call() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     refused("K508", call)
-    refused("K511", call)
+    refused("R508", call)

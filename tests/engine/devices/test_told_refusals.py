@@ -80,7 +80,7 @@ def check_sum(ons: Sequence[Executor], data: Sequence[Any]) -> None:
     [
         ("R503", lambda array: array[:7]),
         ("R504", lambda array: array.view(np.uint32)),
-        ("K505", lambda array: array[::2]),
+        ("K519", lambda array: array[::2]),
     ],
     ids=["elements", "type", "strides"],
 )
@@ -135,7 +135,7 @@ def test_memory_that_one_process_does_not_get_is_refused_on_all(
     ("code", "options"),
     [
         ("R503", {"devices": {9: ThreadsDevice()}}),
-        ("R505", {"slots": 1}),
+        ("N652", {"slots": 1}),
         ("K507", {"slots": 2**30, "slot_bytes": 2**30}),
     ],
     ids=["ranks", "slots", "room"],

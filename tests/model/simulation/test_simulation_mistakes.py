@@ -75,7 +75,7 @@ def test_sizes_may_be_texts_with_units(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("slots", [0, 1, -3, 2.0, "2", True])
 def test_fewer_slots_than_the_plan_was_ordered_for_are_refused(slots: Any) -> None:
-    said = refused("S704", message(), 1000, PAIR, slots=slots)
+    said = refused("R514", message(), 1000, PAIR, slots=slots)
     assert "slots from 2" in said
     assert f"slots={slots!r}" in said
 
@@ -92,14 +92,14 @@ def test_a_message_between_ranks_that_are_not_linked_is_refused_with_its_line() 
     "values", [{"op": 77}, {"send_peer": -5}, {"send_peer": 0}, {"channel": -3}, {"count": 0}]
 )
 def test_a_plan_that_contradicts_itself_is_refused(values: dict[str, int]) -> None:
-    said = refused("S706", with_columns(message(), 0, **values), 1000, PAIR)
+    said = refused("V201", with_columns(message(), 0, **values), 1000, PAIR)
     assert "by_hand.py:1, rank 0, block 0, step 0" in said
 
 
 def test_a_wait_for_an_instruction_that_does_not_exist_is_refused() -> None:
     waits = Edges(np.array([0, 0, 1]), np.array([10**6]))
     assert "a wait for instruction 1000000" in refused(
-        "S706", replace(message(), waits=waits), 1000, PAIR
+        "V201", replace(message(), waits=waits), 1000, PAIR
     )
 
 
@@ -118,7 +118,7 @@ def test_fewer_ranks_than_gpus_are_fine() -> None:
 
 
 def test_a_plan_that_hangs_is_refused_with_where_it_is_stuck() -> None:
-    said = refused("S703", stalling(3), 1000, Topology.cluster(1, 3))
+    said = refused("V203", stalling(3), 1000, Topology.cluster(1, 3))
     assert "3 blocks stuck" in said
     for rank in range(3):
         assert f"stuck at rank {rank} block 0 step 0 (recv, by_hand.py:{2 * rank + 1})" in said
@@ -126,7 +126,7 @@ def test_a_plan_that_hangs_is_refused_with_where_it_is_stuck() -> None:
 
 def test_a_plan_that_hangs_with_its_slots_runs_with_more() -> None:
     plan = stalling_for_a_slot()
-    said = refused("S703", plan, 1000, PAIR)
+    said = refused("V203", plan, 1000, PAIR)
     assert "stuck at rank 0 block 0 step 1 (send, by_hand.py:2)" in said
     assert "stuck at rank 1 block 0 step 0 (recv, by_hand.py:5)" in said
     assert sley.simulate(plan, 1000, PAIR, slots=3).plan.slots == 3
@@ -140,12 +140,12 @@ def test_what_hangs_only_with_many_tiles_runs_with_few() -> None:
         hand.add(1, 0, Op.RECV, dst=(OUT, 0), of=0, channel=1 - channel)
     plan = hand.plan(sley.AllReduce(2), loop_order=LoopOrder.INSTRUCTION, slots=2)
     assert sley.simulate(plan, "4M", PAIR).tiles == 2
-    assert "2 blocks stuck" in refused("S703", plan, "6M", PAIR)
+    assert "2 blocks stuck" in refused("V203", plan, "6M", PAIR)
     assert sley.simulate(plan, "6M", PAIR, slots=3).tiles == 3
 
 
 def test_only_the_first_of_many_stuck_blocks_are_named() -> None:
-    said = refused("S703", stalling(12), 1000, Topology.cluster(1, 12))
+    said = refused("V203", stalling(12), 1000, Topology.cluster(1, 12))
     assert "12 blocks stuck" in said
     assert said.count("stuck at") == 8
 
@@ -157,9 +157,9 @@ def test_only_the_first_of_many_stuck_blocks_are_named() -> None:
         ("T604", {"topology": "ndv44"}),
         ("C307", {"model": 3}),
         ("C307", {"plan": message}),
-        ("S704", {"interpreter": "yes"}),
-        ("S704", {"executions": 1}),
-        ("S704", {"slots": 10**9}),
+        ("R514", {"interpreter": "yes"}),
+        ("R514", {"executions": 1}),
+        ("R514", {"slots": 10**9}),
     ],
 )
 def test_arguments_of_another_kind_are_refused(code: str, settings: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ def change(plain, keys, value):
 @pytest.mark.parametrize(
     ("keys", "value", "code", "says"),
     [
-        (("format",), 2, "D902", "format 2"),
+        (("format",), 2, "D901", "format 2"),
         (("format",), "1", "D901", "integer"),
         (("surprise",), 1, "D901", "surprise"),
         (("machine", "nodes"), 0, "D901", "machine.nodes"),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sley.communicator.rendezvous.gather import GRACE_S, Deadline
 from sley.communicator.rendezvous.stores import MpiStore, Store, TorchStore
 from sley.errors.aside import LateError, within
-from sley.errors.communicator import N603, N606, N611
+from sley.errors.communicator import N603, N605, N606
 
 _ADDRESS, _PORT = "MASTER_ADDR", "MASTER_PORT"
 _PORTS = 65535
@@ -46,7 +46,7 @@ def from_environment(
 
     environ: replaces this process' environment. timeout_s: how long to wait for the process that
         serves the store.
-    Errors: N603, N605, N606, N611.
+    Errors: N603, N605, N606.
     """
     environ = os.environ if environ is None else environ
     Deadline.after(timeout_s)  # or R514
@@ -108,9 +108,11 @@ def _torch_store(
         store = within(timeout_s + GRACE_S, connect)  # or for ever, if the server is stopped
     except (LateError, RuntimeError, ValueError) as error:  # torch's DistNetworkError, too
         words = str(error).strip().splitlines() or [f"no answer within {timeout_s:g} s"]
-        raise N611.error(
+        raise N605.error(
             expected=f"to {'serve' if is_server else 'reach'} a store at {address}:{port}",
             found=words[0],
+            remedy="Choose a free MASTER_PORT (with torchrun: --master-port, or "
+            "--standalone), and a MASTER_ADDR at which every host can reach rank 0.",
         ) from error
     return TorchStore(distributed.PrefixStore("sley", store))
 

@@ -26,8 +26,9 @@ from uuid import uuid4
 from sley.communicator.rendezvous.gather import GRACE_S, Deadline, missing_error
 from sley.communicator.rendezvous.hosts import Description
 from sley.errors import SleyError
+from sley.errors.calls import N620
 from sley.errors.closing import Closing
-from sley.errors.communicator import N609, N610
+from sley.errors.communicator import N610
 from sley.errors.remote import diagnostic_from_json, telling
 
 _MOST_DESCRIPTORS = 64
@@ -130,7 +131,7 @@ def exchange_descriptors(
 ) -> Peers:
     """Exchanges descriptors among the ranks of the host, which all call it.
 
-    fds: this rank's, at most 64; the caller keeps owning them. Errors: N601, N609, N610.
+    fds: this rank's, at most 64; the caller keeps owning them. Errors: N601, N620, N610.
     """
     peers = Peers()
     try:
@@ -369,9 +370,11 @@ def _uid(sock: socket.socket) -> int:
 
 
 def _ended_error(host: Host, rank: int) -> SleyError:
-    return N609.error(
+    return N620.error(
         expected=f"{host.describe(rank)} to join {host.what}",
         found="its process has ended or given up",
+        remedy="Look for the cause in that rank's output (`dmesg` names processes killed "
+        "for memory), and start again.",
     )
 
 

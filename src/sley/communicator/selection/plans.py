@@ -245,7 +245,7 @@ class Plans:
         in_place, root: for files that don't define them; by default such a file is used in place
         and out of place if it can be.
 
-        Returns a line for each plan. Errors: F550, N651, N652, N654, N656, N657, R514, and those of
+        Returns a line for each plan. Errors: F550, N651, N652, N654, N656, F454, R514, and those of
         the file, the compiler and the proof; then nothing changes.
         """
         if in_place not in (None, True, False):

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from sley.communicator.selection.kinds import kinds_of
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
+from sley.errors.formats import F454
 from sley.errors.language import L113, L115
 from sley.errors.recognition import (
     MISSING,
@@ -34,7 +35,7 @@ from sley.errors.recognition import (
     presumed_kind,
     refuse_kind,
 )
-from sley.errors.selection import N651, N652, N653, N654, N656, N657
+from sley.errors.selection import N651, N652, N653, N654, N656
 from sley.errors.text_files import checked_words, text_of, toml_tables
 from sley.formats import read
 from sley.ir.plan import Plan
@@ -114,7 +115,7 @@ def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list
     """Proven plans of a source: one; or, if a file doesn't define whether it runs in place, one in
     place and one out of place, as far as these are possible.
 
-    Errors: F550, N651, N652, N654, N656, N657, and those of the file, the compiler and the proof.
+    Errors: F550, N651, N652, N654, N656, F454, and those of the file, the compiler and the proof.
     """
     if isinstance(source, (Plan, Program)):
         return [_user_plan(source, source.name, request, capacity)]
@@ -200,7 +201,7 @@ _LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
 def _user_plan(
     loaded: Plan | Program, origin: str, request: PlanRequest, capacity: Capacity
 ) -> UserPlan:
-    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, N657, C3xx,
+    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, F454, C3xx,
     V2xx."""
     least, most = request.min_bytes or 0, request.max_bytes
     if least < 0 or (most is not None and most < least):
@@ -250,12 +251,15 @@ def prove(plan: Plan, capacity: Capacity, origin: str) -> None:
 
 
 def check_input(plan: Plan, origin: str) -> None:
-    """Refuses a plan out of place that writes to its input. Errors: N657."""
+    """Refuses a plan out of place that writes to its input. Errors: F454."""
     if plan.input_writes.size and not plan.collective.in_place:
-        raise N657.error(
+        raise F454.error(
             at=[Place(origin), plan.place(plan.input_writes[0]).labelled("the first write")],
             expected="a plan that leaves its input as it is",
             found=f"{counted(len(plan.input_writes), 'write')} to it",
+            remedy="Copy the chunk to the output or to scratch first, and reduce there; or "
+            "give the collective in_place=True, for calls in place. `comm.run` accepts the "
+            "plan as it is.",
         )
 
 

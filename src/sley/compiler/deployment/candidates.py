@@ -10,7 +10,8 @@ from typing import NamedTuple
 from sley.compiler.deployment.consequences import worst
 from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.errors import Diagnostic, Place, Rule, SleyError
-from sley.errors.deployment import F505, F514
+from sley.errors.deployment import F505
+from sley.errors.formats import F463
 from sley.formats import files, target_named
 from sley.formats.format import root_conditions
 from sley.ir.conditions import INPUT_KEPT, Condition
@@ -115,7 +116,12 @@ def why_unused(found: Candidate) -> Diagnostic | None:
 
 def unused(of: Candidate, expected: str, found: str) -> Diagnostic:
     """The diagnostic of a file that no call chooses."""
-    return F514.diagnostic(at=Place(str(of.path)), expected=expected, found=found)
+    return F463.diagnostic(
+        at=Place(str(of.path)),
+        expected=expected,
+        found=found,
+        remedy="Correct the attribute that the message names, or remove the file.",
+    )
 
 
 def prove(found: Candidate, runtime: Runtime, consequences: Mapping[str, Rule]) -> Candidate:

@@ -23,16 +23,15 @@ def _table(rows: Mapping[Rule, str]) -> Mapping[str, Rule]:
 _WRONG_PLAN = " V202 V203 V204 V205 V206 V208 V211 V212 V213 V214 V215 V216 V221"
 """Problems of plans that run, and give wrong results or hang."""
 
-_OF_NO_RUNTIME = " C307 F438 L101 V201 V207 V209 V217 V218 V219 V220"
+_OF_NO_RUNTIME = " C307 F438 L101 V201 R514 L118 V217 L135 V219 C314"
 """Problems of calls of sley and of its own plans, which no runtime has with a file."""
 
 XML_CONSEQUENCES = _table(
     {
-        F505: "F401 F402 F405 F406 F408 F412 F413 F417 F418 F422 F436 F442 F443 F444 F445 F446 F447"
-        " F448 F450 F462 F464 F465 F469",
+        F505: "F401 F405 F406 F408 F412 F417 F422 F436 F441 F443 F444 F462 F464 F465",
         F516: "F468",
-        F517: "F414 F415 F416 F419 F420 F421 F449 F454 F455 F466 F467" + _WRONG_PLAN,
-        F529: "F403 F404 F407 F409 F410 F411 F424 F451 F452 F463" + _OF_NO_RUNTIME,
+        F517: "F414 F415 F419 F420 F421 F454 F466 F467" + _WRONG_PLAN,
+        F529: "F403 F404 F407 F409 F411 F424 F451 F463" + _OF_NO_RUNTIME,
     }
 )
 """What the problem of a file of MSCCL XML means, by code. Most limits stop the start (F505)."""
@@ -40,10 +39,9 @@ XML_CONSEQUENCES = _table(
 PLAN_CONSEQUENCES = _table(
     {
         F515: "F475",
-        F516: "F463 F470 F471 F472 F474 F478 F481",
-        F517: "F457 F476 F479 F480 F482 F483 F484 F485 F486 F487 F488 F489 F490 F491 F492 F493 F494"
-        " F495 F496" + _WRONG_PLAN,
-        F529: "F403 F404 F409 F410 F424 F473 F477" + _OF_NO_RUNTIME,
+        F516: "F412 F463 F470 F472 F478 F481",
+        F517: "F420 F476 F479 F482 F483 F486 F488 F493 F496" + _WRONG_PLAN,
+        F529: "F403 F404 F409 F411 F424 F473" + _OF_NO_RUNTIME,
     }
 )
 """What the problem of an execution plan means, by code. MSCCL++ reads a plan when a call has chosen

@@ -23,6 +23,7 @@ from sley.errors.deployment import (
     F508,
     F509,
     F511,
+    F512,
     F515,
     F516,
     F519,
@@ -31,7 +32,6 @@ from sley.errors.deployment import (
     F522,
     F523,
     F524,
-    F526,
     F529,
     F533,
 )
@@ -124,8 +124,11 @@ def decide(examined: Examination, call: Call) -> Decision:
             or _why_not(one, call, runtime, undecided=unknown is not None)
         )
         if reason is None and chosen and runtime.in_order:
-            reason = F526.diagnostic(
-                at=Place(str(one.path)), expected="no earlier match", found=chosen[0].name
+            reason = F512.diagnostic(
+                at=Place(str(one.path)),
+                expected="no earlier match",
+                found=chosen[0].name,
+                remedy="Give the file an earlier name, or other sizes.",
             )
         if reason is None:
             chosen.append(one)

@@ -14,7 +14,7 @@ from sley.compiler.deployment.registration import SCRIPT, registered
 from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.compiler.deployment.xml_candidates import read_xml
 from sley.errors import Diagnostic, Place, SleyError, reason_of, recognition, shortened
-from sley.errors.deployment import F503, F506, F507, F532, F533, F534
+from sley.errors.deployment import F503, F504, F506, F507, F532, F533
 from sley.errors.text_files import text_of
 from sley.formats.msccl_xml.targets import SUFFIX as XML
 from sley.formats.mscclpp.targets import SUFFIX as JSON
@@ -96,6 +96,9 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     return Reading(runtime, folder, candidates, in_order, tuple(stops), tuple(findings))
 
 
+_AGAIN = "Write the package again with `sley package`."
+
+
 def _read(
     paths: Sequence[Path], runtime: Runtime
 ) -> tuple[tuple[Candidate, ...], dict[str, Diagnostic]]:
@@ -111,7 +114,7 @@ def _read(
                 # The program ends at a file that it registers; the remedy stays if it is this
                 # file's own, as without permissions.
                 own = found.remedy != found.rule.instead
-                found = replace(found, rule=F534, remedy=found.remedy if own else F534.instead)
+                found = replace(found, rule=F504, remedy=found.remedy if own else _AGAIN)
             unreadable[one.name] = found
     return tuple(candidates), unreadable
 
@@ -152,7 +155,12 @@ def _absent(runtime: Runtime, folder: Path, paths: Sequence[Path]) -> list[Diagn
     there = {one.name for one in paths}
     expected, found = f"a file, because {SCRIPT} registers it", "no file"
     return [
-        F534.diagnostic(at=Place(str(folder / name)), expected=expected, found=found)
+        F504.diagnostic(
+            at=Place(str(folder / name)),
+            expected=expected,
+            found=found,
+            remedy=_AGAIN,
+        )
         for name in runtime.names or ()
         if name not in there
     ]

@@ -134,7 +134,7 @@ def write_package(
     nothing is written.
 
     folder: a new or an empty one. lenient: whether a part that can't be written is left out with a
-    remark, and a problem of the directory is a remark. Errors: F501 and F502 for a runtime that
+    remark, and a problem of the directory is a remark. Errors: F501 for a runtime that
     reads no plans, F461, those of parts, and those of `examine`.
     """
     refusal = runtime.why_none()

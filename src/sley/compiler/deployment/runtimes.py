@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, Rule
-from sley.errors.deployment import F500, F501, F502, F531
+from sley.errors.deployment import F500, F501, F531
 from sley.formats import Target
 from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL
 from sley.formats.msccl_xml.targets import SUFFIX as XML
@@ -208,7 +208,7 @@ _RCCL = replace(
 _RCCL_OFF = replace(
     _RCCL,
     version="2.28.3",
-    refusal=(F502, "built without MSCCL by default, and deprecated; files are not read"),
+    refusal=(F501, "built without MSCCL by default, and deprecated; files are not read"),
 )
 _RCCL_GONE = Runtime(
     "rccl", "2.29", "RCCL", refusal=(F501, "its reader of MSCCL XML was removed in March 2026")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors.compiler import C302, C303
+from sley.errors.compiler import C302
 from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.program import Transfers
 from sley.ir.tables import NONE, LongArray, inverse, numbering
@@ -25,7 +25,7 @@ def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
     gets the block of its rank whose latest instruction is the earliest.
 
     Requested blocks come first, by number; the others are numbered by their first instruction.
-    Errors: C302, C303.
+    Errors: C302.
     """
     ends = _Ends.of(dag, order)
     group = _tied_groups(ends)
@@ -131,7 +131,7 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
             number = int(requested[row]) * lanes + int(t.lane[row])
             if hand[g] not in (_NO_HAND, number):
                 sources = dag.chunks.program.sources
-                raise C303.error(
+                raise C302.error(
                     at=[
                         sources.place(int(t.source[row])),
                         sources.place(int(t.source[row_of[g]])).labelled("the other block"),

@@ -11,7 +11,7 @@ from sley.engine.arguments import Part, count_of, parts_of, type_of
 from sley.engine.devices.device import Device, View
 from sley.engine.types import DataType
 from sley.errors import Place
-from sley.errors.devices import K505, K512, K524
+from sley.errors.devices import K519, K524
 from sley.errors.runtime import R503
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol
@@ -50,7 +50,7 @@ def check_arguments(
     dtype: str | None,
 ) -> Arguments:
     """The arguments of a call. R503 if they don't fit the plan, or if an array that the call writes
-    shares memory with another; K504, K505 and R504 for arrays that kernels can't use, K512 for a
+    shares memory with another; K504, K519 and R504 for arrays that kernels can't use, K519 for a
     read-only output, K524 for an array that other devices would read and can't, R514 for an
     invalid count."""
     in_place = plan.collective.in_place
@@ -110,10 +110,10 @@ def _of_type(view: View | None, kind: DataType) -> View | None:
 
 
 def _check_view(array: _Given, kind: DataType) -> None:
-    """K505 for a misaligned array, K512 for a read-only array that the call writes."""
+    """K519 for a misaligned array, and for a read-only array that the call writes."""
     at = Place(detail=array.what)
     if array.view.address % kind.size_bytes:
-        raise K505.error(
+        raise K519.error(
             at=at,
             expected=f"an address that is a multiple of {kind.size_bytes}, the size of a "
             f"{kind.name}",
@@ -122,7 +122,12 @@ def _check_view(array: _Given, kind: DataType) -> None:
             "of it.",
         )
     if array.is_written and not array.view.writable:
-        raise K512.error(at=at, expected="an array that may be written", found="a read-only one")
+        raise K519.error(
+            at=at,
+            expected="an array that may be written",
+            found="a read-only one",
+            remedy="Pass a writable output, or a copy of the array.",
+        )
 
 
 def _check_reach(arrays: Sequence[_Given]) -> None:

@@ -169,7 +169,7 @@ class Device(ABC):
     @abstractmethod
     def view(self, array: Any, *, what: str) -> View:
         """A view of the caller's array on this device, without a copy. what: its name in messages,
-        "input of rank 3". K504 for an array on another device, K505 for one that isn't contiguous,
+        "input of rank 3". K504 for an array on another device, K519 for one that isn't contiguous,
         R504 for an element type that kernels don't support."""
 
     @abstractmethod

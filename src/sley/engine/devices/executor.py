@@ -32,8 +32,8 @@ from sley.engine.native import LARGEST
 from sley.engine.program import load
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError
-from sley.errors.devices import K506, K507, K511, K526
-from sley.errors.runtime import R503, R514
+from sley.errors.devices import K506, K507
+from sley.errors.runtime import R503, R508, R514
 from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
@@ -214,7 +214,7 @@ class Executor:
 
     def read_state(self) -> State:
         """The counters and reports in the devices' memory as numbers, for whoever looks for the
-        cause of a hang; also while a call runs, and after it failed. K511 if the executor is
+        cause of a hang; also while a call runs, and after it failed. R508 if the executor is
         closed."""
         self._check_open()
         connections, memories = self._kernels.operands.connections, self._mailboxes.memories
@@ -242,11 +242,15 @@ class Executor:
         self._close(meet=problem is None)
 
     def check(self) -> None:
-        """Raises K508 if a block timed out, K511 if one did earlier or if the executor is closed;
+        """Raises K508 if a block timed out, R508 if one did earlier or if the executor is closed;
         otherwise returns without waiting."""
         self._check_open()
         if self._failed:
-            raise K511.error(expected="an executor without a failed call", found=self._failed)
+            raise R508.error(
+                expected="an executor without a failed call",
+                found=self._failed,
+                remedy="Make a new executor, on all ranks.",
+            )
         if self._attendance.is_given_up:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
@@ -260,7 +264,11 @@ class Executor:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise K511.error(expected="an executor that is open", found="a closed one")
+            raise R508.error(
+                expected="an executor that is open",
+                found="a closed one",
+                remedy="Make a new executor, on all ranks.",
+            )
 
     def _make_windows(self) -> None:
         """The slots of groups whose messages a switch moves."""
@@ -312,15 +320,17 @@ class Executor:
             raise K507.error(expected=f"{slots_bytes:,} bytes of slots", found=BEYOND)
 
     def _check_queues(self) -> None:
-        """K526 if launches of the ranks on a device could wait for one another in a queue."""
+        """K506 if launches of the ranks on a device could wait for one another in a queue."""
         if self.settings.launching is Launching.TOGETHER:
             return
         for device in self._world.places:
             launches, queues = len(self._world.on(device)), device.queues
             if queues is not None and launches > queues:
-                raise K526.error(
+                raise K506.error(
                     expected=f"at most {queues} ranks with launches of their own on {device.name}",
                     found=f"{launches} ranks",
+                    remedy="Use Launching.TOGETHER, fewer ranks on a device, or set "
+                    "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
                 )
 
     def _cut(self, arguments: Arguments) -> Cut:

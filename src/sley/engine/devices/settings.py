@@ -40,7 +40,7 @@ class Launching(Enum):
     """TOGETHER starts all ranks of a device with one launch, BY_RANK starts each rank with its own
     launch on its own stream. CUDA maps its streams onto 8 queues, or as many as
     CUDA_DEVICE_MAX_CONNECTIONS says before CUDA starts, at most 32. More ranks on a device are
-    refused (K526), since a rank could wait in a queue behind another. A caller that gives streams
+    refused (K506), since a rank could wait in a queue behind another. A caller that gives streams
     must see to it that no two of them share a queue."""
 
     TOGETHER = "together"

@@ -33,7 +33,7 @@ from sley.engine.devices.device import (
 from sley.engine.devices.shared_files import map_bytes
 from sley.engine.types import BITS, DATA_TYPES, name_of
 from sley.errors import Place
-from sley.errors.devices import K503, K504, K505, K506, K507, K510, K513, K514, K517
+from sley.errors.devices import K503, K504, K506, K507, K510, K513, K514, K517, K519
 from sley.errors.disk_cache import cached
 from sley.errors.runtime import R504
 
@@ -166,10 +166,12 @@ class ThreadsDevice(Device):
                     found=f"{type(array).__name__} ({problem})",
                 ) from None
         if not array.flags.c_contiguous:
-            raise K505.error(
+            raise K519.error(
                 at=Place(detail=what),
                 expected="elements side by side",
                 found=f"shape {array.shape}, strides {array.strides}",
+                remedy="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an "
+                "output, pass a contiguous array and copy from it afterwards.",
             )
         name = name_of(array.dtype)
         if name not in (*DATA_TYPES, BITS):

@@ -15,7 +15,7 @@ from sley.engine.devices.tables import RANKS
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.errors import Diagnostic, SleyError
-from sley.errors.devices import K507, K514, K515, K523
+from sley.errors.devices import K507, K514, K521, K523
 from sley.errors.remote import diagnostic_from_json, telling
 from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
@@ -268,7 +268,12 @@ def read_refusals(messages: Sequence[bytes]) -> SleyError | None:
 def _check_devices(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
     """The devices of this process by rank, ascending; every rank must have one if `is_alone`."""
     if ranks > RANKS:
-        raise K515.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
+        raise K521.error(
+            expected=f"at most {RANKS} ranks",
+            found=f"{ranks} ranks",
+            remedy="Use a plan with at most 128 ranks, or write the plan for another "
+            "executor (`sley compile -o plan.xml`).",
+        )
     given = _by_rank(devices, ranks)
     everyone = set(range(ranks))
     fits = bool(given) and (set(given) == everyone if is_alone else set(given) <= everyone)

@@ -15,7 +15,9 @@ from sley.engine.kernels.operands import Operands, operands
 from sley.engine.kernels.switches import reduction
 from sley.engine.kernels.text import text_of
 from sley.errors import Diagnostic, Place, SleyError, counted
-from sley.errors.devices import K520, K521, K522
+from sley.errors.devices import K521
+from sley.errors.formats import F437
+from sley.errors.verifier import V208
 from sley.ir.faults import diagnostics, overlap_faults
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
@@ -90,8 +92,8 @@ class Kernels:
 
     @classmethod
     def of(cls, plan: Plan, *, switches: bool = False) -> Kernels:
-        """The kernels of a verified plan. K520 for local operations with overlapping operands, K521
-        for numbers beyond the bits of the kernels' records, K522 for counts that vary.
+        """The kernels of a verified plan. V208 for local operations with overlapping operands, K521
+        for numbers beyond the bits of the kernels' records, F437 for counts that vary.
 
         switches: whether switches move the messages of groups, of a plan that `single_messages` has
             nothing against; else there is one message for each member.
@@ -101,7 +103,7 @@ class Kernels:
         t = plan.instructions
         chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
         _check(
-            diagnostics(K520, plan, overlap_faults(plan))
+            diagnostics(V208, plan, overlap_faults(plan))
             + _too_large(_longest(plan.block_offset), _STEPS, "steps in a thread block")
             + _too_large(chunks, _CHUNKS, "chunks")
         )
@@ -123,9 +125,9 @@ class Kernels:
 
 
 def refuse_varying_plan(plan: Plan) -> None:
-    """Refuses a plan whose counts vary, for which there are no kernels. Errors: K522."""
+    """Refuses a plan whose counts vary, for which there are no kernels. Errors: F437."""
     if plan.collective.varies:
-        raise K522.error(
+        raise F437.error(
             at=Place(detail=plan.name),
             expected="counts that are the same for all parts, and known before the call",
             found=str(plan.collective),

@@ -19,7 +19,8 @@ from itertools import pairwise
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.formats import F458, F459
+from sley.errors.compiler import C310
+from sley.errors.simulation import S705
 from sley.formats.chakra.wire import delimited, message, number, numbers
 from sley.formats.format import Format, refuse_varying_counts
 from sley.ir.connections import Connections
@@ -62,20 +63,28 @@ def write(
         share, rounded up to whole bytes.
     tile_bytes: cuts chunks into tiles of at most this size, which follow one another in the plan's
         loop order; None for one tile.
-    Errors: F437 for varying counts, F458 without a size, F459 for more than MAX_NODES nodes, S702
+    Errors: F437 for varying counts, C310 without a size, S705 for more than MAX_NODES nodes, S702
     for other sizes.
     """
     refuse_varying_counts(plan.collective)
     plan = without_groups(plan)
     if size is None:
-        raise F458.error(at=Place(detail=plan.name), expected="the size of the call", found="none")
+        raise C310.error(
+            at=Place(detail=plan.name),
+            expected="the size of the call",
+            found="none",
+            remedy='Give the size: sley.save(plan, "allreduce.et", size="16M"), or --size 16M.',
+        )
     chunk = -(-checked_size(size) // (plan.collective.blocks * plan.collective.chunks))
     tile = chunk if tile_bytes is None else min(checked_size(tile_bytes), chunk)
     traces = _Traces(plan, -(-chunk // tile), tile, chunk)
     total = int(traces.nodes.sum()) * traces.tiles
     if total > MAX_NODES:
-        raise F459.error(
-            at=Place(detail=plan.name), expected=f"at most {MAX_NODES} nodes", found=str(total)
+        raise S705.error(
+            at=Place(detail=plan.name),
+            expected=f"at most {MAX_NODES} nodes",
+            found=str(total),
+            remedy="Use larger tiles, or none.",
         )
     head = _metadata(plan, checked_size(size))
     return [

@@ -12,12 +12,9 @@ from sley.errors import Place, Rule
 from sley.errors.formats import (
     F403,
     F412,
-    F413,
     F414,
     F415,
-    F416,
     F417,
-    F418,
     F419,
     F421,
     F422,
@@ -153,7 +150,7 @@ def _check_blocks(raw: RawFile, problems: Problems) -> None:
     report(
         problems,
         outside | again,
-        F413,
+        F412,
         raw.block_place,
         lambda row: f"each id from 0 to {size[row] - 1} once: the GPU has {size[row]} blocks",
         lambda row: f"id={ids[row]}" + (" again" if again[row] else ""),
@@ -200,10 +197,11 @@ def _check_peers(raw: RawFile, problems: Problems) -> None:
         report(
             problems,
             alone,
-            F418,
+            F417,
             raw.step_place,
             f"a block with a {name} peer",
             lambda row, name=name: f"{name}=-1",  # type: ignore[misc]
+            remedy="Give the block the intended peer of the step.",
         )
 
 
@@ -271,10 +269,11 @@ def wait_targets(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
     report(
         problems,
         own & (target >= np.arange(len(target))),
-        F416,
+        F415,
         raw.step_place,
         "a step of another block",
         lambda row: f"depid={depid[row]}, deps={deps[row]}: this block, not earlier than this step",
+        remedy="Name a step of another block, or an order without a cycle.",
     )
     return target
 

@@ -13,22 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Place, counted
-from sley.errors.formats import (
-    F438,
-    F441,
-    F442,
-    F444,
-    F445,
-    F446,
-    F447,
-    F448,
-    F449,
-    F450,
-    F452,
-    F453,
-    F454,
-    F455,
-)
+from sley.errors.formats import F438, F441, F444, F454
+from sley.errors.verifier import V201, V202, V208
 from sley.formats.msccl_xml.checks import report
 from sley.formats.msccl_xml.raw import RawFile
 from sley.formats.msccl_xml.steps import Peers, Steps
@@ -47,6 +33,7 @@ from sley.ir.words import (
     Op,
 )
 
+_FEWER_BLOCKS = "Use fewer instances, blocks that serve both directions, or more channels."
 _Longs = NDArray[np.int64]
 
 _FIXED_NODES = 1
@@ -57,10 +44,12 @@ def check_order(plan: Plan, problems: Problems) -> None:
     """Refuses a plan that is not tile-major, or whose messages are not sent through slots."""
     if plan.protocol not in FIFO_PROTOCOLS:
         problems.add(
-            F453,
+            F441,
             Place(detail=plan.name),
             expected="Simple, LL or LL128",
             found=plan.protocol.value,
+            remedy="Compile the program with another protocol: --protocol simple, or "
+            'sley.compile(..., protocol="simple").',
         )
     if plan.loop_order is not LoopOrder.TILE:
         problems.add(
@@ -68,6 +57,8 @@ def check_order(plan: Plan, problems: Problems) -> None:
             Place(detail=plan.name),
             expected="a plan in tile-major order",
             found=f"one in {plan.loop_order.value}-major order",
+            remedy="Write the tile-major plan of the same program: --loop-order tile, or "
+            'sley.compile(..., loop_order="tile").',
         )
 
 
@@ -86,7 +77,7 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     later ones of their block."""
     found = faults(plan)
     for fault in found[: problems.room]:
-        problems.add(F452, plan.places(fault.rows)[0], expected=fault.expected, found=fault.found)
+        problems.add(V201, plan.places(fault.rows)[0], expected=fault.expected, found=fault.found)
     if found:
         return
     source, target = plan.waits.source, plan.waits.target
@@ -95,7 +86,7 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     report(
         problems,
         late,
-        F452,
+        V201,
         plan.place,
         "waits for other blocks' instructions",
         lambda row: f"waits for instructions {', '.join(map(str, plan.waits[row].tolist()))}",
@@ -195,12 +186,14 @@ def check_peers(plan: Plan, peers: Peers, problems: Problems) -> None:
         report(
             problems,
             mask & (mine != own[plan.block]),
-            F442,
+            F441,
             plan.place,
             f"one {word} in a block",
             lambda row, mine=mine, own=own, word=word: (  # type: ignore[misc]
                 f"{word} {mine[row]} here and {own[plan.block[row]]} elsewhere in the block"
             ),
+            remedy="Give each pair of peers and channel its own block, as sley.compile does "
+            "with --allocate connection and without --max-blocks.",
         )
 
 
@@ -210,7 +203,7 @@ def check_memory(
     """Refuses an out-of-place plan that overwrites its input, and operands that overlap.
     declares_both: whether the plan's file is for calls in place too."""
     for fault in overlap_faults(plan)[: problems.room]:
-        problems.add(F455, plan.places(fault.rows), expected=fault.expected, found=fault.found)
+        problems.add(V208, plan.places(fault.rows), expected=fault.expected, found=fault.found)
     if plan.collective.in_place or not target.keeps_input:
         return
     rows = plan.input_writes[: problems.room]
@@ -232,10 +225,11 @@ def check_limits(rows: Rows, target: XmlTarget, problems: Problems) -> None:
     report(
         problems,
         blocks > target.blocks,
-        F445,
+        F444,
         lambda rank: Place(detail=f"rank {rank}"),
         f"at most {target.blocks} blocks on a GPU, for {target.name}",
         lambda rank: f"{blocks[rank]} blocks",
+        remedy=_FEWER_BLOCKS,
     )
     _check_nodes(rows, blocks, target, problems)
 
@@ -246,12 +240,13 @@ def _check_ends(rows: Rows, target: XmlTarget, problems: Problems) -> None:
     if rows.channels > target.channels:
         highest = int(rows.chan.max(initial=NONE))
         problems.add(
-            F446,
+            F444,
             rows.block_place(int(np.argmax(rows.chan))) if len(rows.chan) else Place(),
             expected=f"channels below {target.channels}, for {target.name}",
             found=f"channel {highest}"
             if highest >= target.channels
             else f"{rows.channels} channels",
+            remedy="Use fewer instances, or use a channel for several connections.",
         )
     for word, peer in (("sending", rows.send), ("receiving", rows.recv)):
         used = np.flatnonzero(peer != NONE)
@@ -264,47 +259,49 @@ def _check_ends(rows: Rows, target: XmlTarget, problems: Problems) -> None:
             block = int(used[k])
             places = [rows.block_place(block), rows.block_place(int(used[first[again[k]]]))]
             problems.add(
-                F449,
+                V202,
                 places,
                 expected=f"one {word} block for a connection",
                 found=f"another one with peer {peer[block]} and channel {rows.chan[block]}",
+                remedy="Give one of the blocks another channel, at both ends.",
             )
         busy, count = np.unique(on_channel, return_counts=True)
         report(
             problems,
             count > target.peers_per_channel,
-            F445,
+            F444,
             lambda row, busy=busy: Place(detail=f"rank {busy[row] // rows.channels}"),  # type: ignore[misc]
             f"at most {target.peers_per_channel} blocks on a channel, for {target.name}",
             lambda row, busy=busy, count=count: (  # type: ignore[misc]
                 f"{count[row]} on channel {busy[row] % rows.channels}"
             ),
+            remedy=_FEWER_BLOCKS,
         )
 
 
 def _check_steps(rows: Rows, target: XmlTarget, problems: Problems) -> None:
     """Refuses steps whose numbers don't fit their fields, and blocks with too many steps."""
-    for rule, mask, expected, found in (
+    for mask, expected, found, remedy in (
         (
-            F447,
             rows.count > target.count,
             f"at most {target.count} chunks in a step, for {target.name}",
             lambda row: f"{rows.count[row]} chunks",
+            "Use fewer, larger chunks, or transfers of fewer chunks in the program.",
         ),
         (
-            F448,
             rows.offset > target.offset,
             f"offsets up to {target.offset}, for {target.name}",
             lambda row: f"offset {rows.offset[row]}",
+            "Use fewer chunks.",
         ),
         (
-            F445,
             rows.depid > target.waited_block,
             f"waits for blocks up to {target.waited_block}, for {target.name}",
             lambda row: f"a wait for block {rows.depid[row]}",
+            _FEWER_BLOCKS,
         ),
     ):
-        report(problems, mask, rule, rows.step_place, expected, found)
+        report(problems, mask, F444, rows.step_place, expected, found, remedy)
     lines = np.bincount(rows.block, minlength=len(rows.block_rank))
     nops = np.bincount(rows.block[rows.is_nop], minlength=len(lines))
     report(
@@ -314,6 +311,7 @@ def _check_steps(rows: Rows, target: XmlTarget, problems: Problems) -> None:
         rows.block_place,
         f"at most {target.steps_per_block} steps in a block, for {target.name}",
         lambda block: f"{lines[block]} steps, {nops[block]} of them nops for further waits",
+        "Distribute the work over more channels, use fewer instances, or write for msccl (256).",
     )
 
 
@@ -326,19 +324,21 @@ def _check_nodes(rows: Rows, blocks: _Longs, target: XmlTarget, problems: Proble
         report(
             problems,
             nodes > target.nodes,
-            F450,
+            F444,
             lambda rank: Place(detail=f"rank {rank}"),
             f"at most {target.nodes} elements for a GPU, for {target.name}",
             lambda rank: (
                 f"{nodes[rank]}: <algo>, {ranks} GPUs, {blocks[rank]} blocks, {steps[rank]} steps"
             ),
+            remedy="Use fewer instances or chunks.",
         )
     if target.children is not None and max(ranks, int(blocks.max(initial=0))) > target.children:
         problems.add(
-            F450,
+            F444,
             Place(detail="<algo>"),
             expected=f"at most {target.children} children of an element, for {target.name}",
             found=f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one",
+            remedy="Use fewer instances or chunks.",
         )
 
 

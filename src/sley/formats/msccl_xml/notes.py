@@ -1,4 +1,4 @@
-"""Notes: remarks on a file that was read in spite of its oddities (F430 to F435)."""
+"""Notes: remarks on a file that was read in spite of its oddities (F430 to F434)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Diagnostic, Place, Rule
-from sley.errors.formats import (
-    F430,
-    F431,
-    F432,
-    F433,
-    F435,
-)
+from sley.errors.formats import F430, F431, F432, F433
 from sley.formats.msccl_xml.raw import RawFile
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE
@@ -74,7 +68,7 @@ def about_own_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]
     return [
         note
         for rows, text in ((own & ends, found), (own & ~ends, silent))
-        for note in about_rows(rows, F435, raw.step_place, "waits for other blocks", text)
+        for note in about_rows(rows, F432, raw.step_place, "waits for other blocks", text)
     ]
 
 

@@ -22,16 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Place, Rule, reason_of
-from sley.errors.formats import (
-    F401,
-    F402,
-    F403,
-    F404,
-    F405,
-    F406,
-    F407,
-    F408,
-)
+from sley.errors.formats import F401, F403, F404, F405, F406, F407, F408
 from sley.errors.text_files import open_file
 from sley.formats.msccl_xml.raw import (
     BLOCK_FIELDS,
@@ -227,7 +218,9 @@ class _Parser:
             )
 
     def _doctype(self, *declaration: object) -> None:
-        self._refuse(F402, expected="no document type", found=f"one named {declaration[0]}")
+        remedy = "Remove the <!DOCTYPE ...> declaration, and replace the entities by their text."
+        found = f"one named {declaration[0]}"
+        self._refuse(F401, expected="no document type", found=found, remedy=remedy)
 
     # One method an element
 
@@ -371,8 +364,8 @@ class _Parser:
         if self.problems.full:
             raise _ParsingEndsError
 
-    def _refuse(self, rule: Rule, *, expected: str, found: str) -> NoReturn:
-        self.problems.add(rule, self._place(), expected=expected, found=found)
+    def _refuse(self, rule: Rule, *, expected: str, found: str, remedy: str = "") -> NoReturn:
+        self.problems.add(rule, self._place(), expected=expected, found=found, remedy=remedy)
         raise _ParsingEndsError
 
     def _misplaced(self, name: str, parent: str) -> None:

@@ -10,14 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Diagnostic, SleyError
-from sley.errors.formats import (
-    F409,
-    F410,
-    F411,
-    F420,
-    F424,
-    F434,
-)
+from sley.errors.formats import F409, F411, F420, F424, F434
 from sley.formats.format import Imported
 from sley.formats.msccl_xml import notes
 from sley.formats.msccl_xml.checks import (
@@ -123,7 +116,7 @@ def collective_of(
     """The collective that the header names, or None and a problem."""
     header, at = raw.header, raw.algo_place()
     if header.coll == CUSTOM:
-        problems.add(F410, at, expected="a collective passed by the caller", found='coll="custom"')
+        problems.add(F409, at, expected="a collective passed by the caller", found='coll="custom"')
         return None
     name = COLLECTIVE_NAMES.get(header.coll)
     if name is None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.formats import (
     F406,
+    F417,
     F422,
     F424,
     F436,
@@ -27,7 +28,6 @@ from sley.errors.formats import (
     F466,
     F467,
     F468,
-    F469,
 )
 from sley.formats.format import Execution, Executions, Target, root_conditions, target_among
 from sley.formats.msccl_xml import notes
@@ -105,8 +105,8 @@ def executions(
     in_place: only this place.
     max_bytes: only calls up to this size, in bytes.
     slot_bytes: the bytes of data that a slot holds; the target's default, by protocol.
-    Errors: F401 to F424, F436, F443 to F450, F454, F455, F462 to F469, with up to 20 problems at
-    once; F451 for sizes below 1.
+    Errors: F401 to F424, F436, F441 to F444, F454, F462 to F468, V201, V202, V208, with up to
+    20 problems at once; F451 for sizes below 1.
     """
     target = target_among(TARGETS, target, XmlTarget)
     for word, value in (("max_bytes", max_bytes), ("slot_bytes", slot_bytes)):
@@ -285,7 +285,7 @@ def _check_halves(raw: RawFile, problems: Problems) -> None:
         report(
             problems,
             (mine != NONE) & ~np.isin(mine, other),
-            F469,
+            F417,
             raw.block_place,
             f"a block of the peer with this GPU as {other_word}, on the channel",
             lambda row, word=word: (  # type: ignore[misc]

@@ -74,7 +74,7 @@ def write(
     min_bytes, max_bytes: the least and the greatest size for the algorithm, both included, as a
         number or a text such as "64K"; None is no limit.
     threads: threads of a block, for targets that read it.
-    Errors: F437, F440 to F455, with up to 20 problems at once.
+    Errors: F437, F440 to F454, V201, V202, V208, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, XmlTarget)
     problems = Problems()

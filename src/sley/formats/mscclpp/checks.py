@@ -7,27 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sley.errors import Place, Rule, counted
-from sley.errors.formats import F457
 from sley.errors.mscclpp import (
     F473,
     F475,
     F476,
     F478,
     F479,
-    F480,
     F481,
     F482,
     F483,
-    F484,
     F486,
-    F487,
     F488,
-    F489,
-    F490,
-    F491,
-    F492,
     F493,
-    F495,
     F496,
 )
 from sley.formats.mscclpp.accesses import accesses_of, operations_of
@@ -46,6 +37,7 @@ from sley.formats.mscclpp.words import (
     BARRIER,
     CHANNEL_TYPES,
     GET,
+    INNER_RANGES,
     MEMORY,
     MOVES,
     PIPELINE,
@@ -163,13 +155,25 @@ def _check_scratch(raw: RawPlan, problems: Problems) -> None:
         else:
             continue
         at = place_of(raw.file, rank)
-        problems.add(F457, at, expected=expected, found=f"scratch_chunks: {own}")
+        problems.add(
+            F493,
+            at,
+            expected=expected,
+            found=f"scratch_chunks: {own}",
+            remedy="Give all ranks the largest number of scratch_chunks.",
+        )
     for rank, gpu in enumerate(raw.gpus):
         for entry in gpu.remote:
             empty = entry.buffer == Buffer.SCRATCH and 0 <= entry.rank < len(raw.gpus)
             if empty and not raw.gpus[entry.rank].scratch_chunks and not raw.reuses:
                 at, expected = place_of(raw.file, rank), "scratch on the rank of a remote buffer"
-                problems.add(F457, at, expected=expected, found=f"none on rank {entry.rank}")
+                problems.add(
+                    F493,
+                    at,
+                    expected=expected,
+                    found=f"none on rank {entry.rank}",
+                    remedy="Give all ranks the largest number of scratch_chunks.",
+                )
     problems.raise_full()
 
 
@@ -231,7 +235,7 @@ def _check_block(
         for channel in channels:
             if channel >= has:
                 expected = f"one of the GPU's {has} {word} channels"
-                problems.add(F484, at, expected=expected, found=f"channel {channel}")
+                problems.add(F483, at, expected=expected, found=f"channel {channel}")
                 break
         what = f"references to remote buffers for {word} channels"
         _check_length(problems, at, what, buffers, target.references)
@@ -239,7 +243,7 @@ def _check_block(
             known = buffer < len(gpu.remote) and word in gpu.remote[buffer].types
             if not known:
                 expected = f"a remote buffer of the GPU with access by {word} channels"
-                problems.add(F484, at, expected=expected, found=f"buffer {buffer}")
+                problems.add(F483, at, expected=expected, found=f"buffer {buffer}")
                 break
 
 
@@ -296,10 +300,11 @@ class _Operation:
         if len(self.problems) > before:
             return
         if op.reduce_op not in ("", "sum"):
-            self._problem(F487, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}")
+            remedy = "Use sum, or a runtime with this reduction."
+            self._problem(F488, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}", remedy)
         if op.name not in MOVES and (op.sources or op.destinations):
             self._problem(
-                F480, "no src_buff and no dst_buff", "operands that the executor looks up"
+                F479, "no src_buff and no dst_buff", "operands that the executor looks up"
             )
         most = self.target.channels_per_operation
         if op.name not in (*MOVES, *SIGNALS, *WAITS) and len(op.channel_ids) > most:
@@ -320,8 +325,8 @@ class _Operation:
             expected = f"a barrier_id below {self.target.barriers}"
             self._problem(F482, expected, str(op.barrier))
 
-    def _problem(self, rule: Rule, expected: str, found: str) -> None:
-        self.problems.add(rule, self.at, expected=expected, found=found)
+    def _problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
+        self.problems.add(rule, self.at, expected=expected, found=found, remedy=remedy)
 
     def _check_channel_type(self, allowed: tuple[str, ...]) -> bool:
         if self.op.channel_type in allowed:
@@ -339,7 +344,7 @@ class _Operation:
         for channel in op.channel_ids:
             if channel >= has:
                 expected = f"one of the block's {has} {word} channels"
-                self._problem(F484, expected, f"channel {channel}")
+                self._problem(F483, expected, f"channel {channel}")
                 break
         self._check_threads(len(op.channel_ids))
 
@@ -368,7 +373,7 @@ class _Operation:
         limit = self.target.semaphores_per_operation
         _check_length(self.problems, self.at, "semaphores in an operation", ids, limit)
         if any(one >= has for one in ids):
-            self._problem(F484, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
+            self._problem(F483, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
         self._check_threads(len(ids))
 
     def _check_unit(self) -> None:
@@ -380,10 +385,12 @@ class _Operation:
     def _check_move(self, move: Move) -> None:
         op = self.op
         if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH) and op.channel_type == MEMORY:
-            self._problem(F488, "a port channel", f"{op.name} on a memory channel")
+            remedy = "Write a put, a nop and a signal."
+            self._problem(F488, "a port channel", f"{op.name} on a memory channel", remedy)
             return
         if op.channel_type == PORT and op.name == PUT_PACKETS:
-            self._problem(F489, f"a {op.name} on a memory channel", "a port channel")
+            remedy = "Write packets with cpkt and push them with rppkt."
+            self._problem(F488, f"a {op.name} on a memory channel", "a port channel", remedy)
             return
         if move.channels and not self._check_channel_type(move.channels):
             return
@@ -413,7 +420,7 @@ class _Operation:
                 self._problem(F479, f"{key} of {op.name} to be {expected}", found)
             elif any(not self._exists(one) for one in ranges):
                 what = f"a {op.channel_type} channel"
-                self._problem(F484, f"entries of the block's lists for {what} in {key}", "others")
+                self._problem(F483, f"entries of the block's lists for {what} in {key}", "others")
         if move.paired and len(op.sources) != len(op.destinations):
             found = f"{len(op.sources)} and {len(op.destinations)}"
             self._problem(F479, "as many sources as destinations", found)
@@ -454,12 +461,14 @@ class _Operation:
             sizes = {one.size for one in group}
             if len(sizes) > 1:
                 expected = "ranges with one size in a move"
-                self._problem(F486, expected, f"sizes {', '.join(map(str, sorted(sizes)))}")
+                found = f"sizes {', '.join(map(str, sorted(sizes)))}"
+                self._problem(F486, expected, found)
         if op.name == GET:
             for source, destination in zip(op.sources, op.destinations, strict=True):
                 if source.index != destination.index:
                     found = f"{source.index} and {destination.index}"
-                    self._problem(F490, "the same index on both sides of a get", found)
+                    remedy = "Use the same index on both sides, or let the other rank put."
+                    self._problem(F488, "the same index on both sides of a get", found, remedy)
 
     def _check_buffers(self, move: Move) -> None:
         """The types of buffers that the operation can use."""
@@ -467,26 +476,29 @@ class _Operation:
         on_memory = op.channel_type == MEMORY
         one_buffer = move.sources.further is Operand.LOCAL and move.paired and on_memory
         if one_buffer and len({one.number for one in op.sources}) > 1:
-            self._problem(F491, "sources in one buffer", "several")
+            remedy = "Write one operation for each buffer."
+            self._problem(F488, "sources in one buffer", "several", remedy)
         for access in accesses_of(self.gpu, self.rank, self.block, op):
             kind, buffer = access.kind, access.buffer
             if kind.packet and buffer != Buffer.SCRATCH:
-                self._problem(
-                    F492, "packets in the scratch", f"packets in the {buffer.name.lower()}"
-                )
+                found = f"packets in the {buffer.name.lower()}"
+                remedy = "Send packets to the scratch, and unpack them there."
+                self._problem(F488, "packets in the scratch", found, remedy)
             pushed = kind is Operand.LOCAL and op.channel_type == PORT and bool(move.channels)
             first_half = pushed or kind in (Operand.REMOTE, Operand.SWITCH)
             if self.raw.doubles and buffer == Buffer.SCRATCH and first_half:
                 expected = "packets, or use_double_scratch_buffer to be false"
-                self._problem(F493, expected, f"{kind.value} in the scratch")
+                found = f"{kind.value} in the scratch"
+                remedy = "Set use_double_scratch_buffer to false, or use packets."
+                self._problem(F493, expected, found, remedy)
 
     def _check_in_pipeline(self, move: Move, pipeline: RawOperation) -> None:
         op = self.op
         if any(operand.packet for operand in (*move.sources, *move.destinations)):
-            self._problem(F495, "no packets in a pipeline", op.name)
+            self._problem(F486, "no packets in a pipeline", op.name, INNER_RANGES)
         chunks = pipeline.chunks * op.shares
         for one in op.sources + op.destinations:
             if one.size != chunks:
                 expected = f"size {chunks}, num_chunks of the pipeline for each of its blocks"
-                self._problem(F495, expected, f"size {one.size}")
+                self._problem(F486, expected, f"size {one.size}", INNER_RANGES)
                 break

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.formats import F443, F451, F456
+from sley.errors.formats import F441, F443, F451
 from sley.errors.mscclpp import F475, F481, F482
 from sley.formats.format import refuse_varying_counts
 from sley.formats.mscclpp.analysis import Analysis
@@ -92,10 +92,13 @@ def fit(
     if plan.protocol is Protocol.LL and analysis.ports.any():
         row = int(np.argmax(analysis.ports))
         problems.add(
-            F456,
+            F441,
             plan.place(row),
             expected="Simple between hosts: packets go by memory channels alone",
             found="a message of LL to another host",
+            remedy="Compile the program with the protocol Simple, or with LL for one host: "
+            "--protocol on the command line, options = { protocol = ... } in the table of a "
+            "package.",
         )
         problems.raise_any()
     placing = place(analysis, zero_copy=zero_copy)
@@ -110,7 +113,15 @@ def _check_plan(plan: Plan, problems: Problems) -> None:
     """Refuses a plan that no file can represent."""
     c, at = plan.collective, Place(detail=plan.name)
     if plan.protocol not in PROTOCOLS.values():
-        problems.add(F456, at, expected="Simple or LL", found=plan.protocol.value)
+        problems.add(
+            F441,
+            at,
+            expected="Simple or LL",
+            found=plan.protocol.value,
+            remedy="Compile the program with the protocol Simple, or with LL for one host: "
+            "--protocol on the command line, options = { protocol = ... } in the table of a "
+            "package.",
+        )
     as_xml = "Write it as MSCCL XML, whose runtimes have"
     if standard(c) is None:
         expected = "a standard collective: an execution plan has only a name of its collective"

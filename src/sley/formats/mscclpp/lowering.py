@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors.formats import F403
-from sley.errors.mscclpp import F485, F494
+from sley.errors.formats import F403, F420
+from sley.errors.mscclpp import F493
 from sley.formats.mscclpp.accesses import Access, accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
@@ -49,8 +49,8 @@ MAX_ROWS = 1_000_000
 def lower(
     raw: RawPlan, collective: Collective, cutting: Cutting, target: PlanTarget
 ) -> OneSidedPlan:
-    """The plan of a checked file. collective: with the chunks of the file. Errors: F403, F485,
-    F494."""
+    """The plan of a checked file. collective: with the chunks of the file. Errors: F403, F420,
+    F493."""
     _check_ranges(raw, collective)
     _check_rows(raw, cutting)
     rows = _Rows(raw, cutting, target)
@@ -68,7 +68,7 @@ def scratch_room(raw: RawPlan, gpu: RawGpu) -> int:
 
 def _check_ranges(raw: RawPlan, collective: Collective) -> None:
     """Refuses ranges outside of buffers, or in a buffer that begins elsewhere on the other rank.
-    Errors: F485, F494."""
+    Errors: F420, F493."""
     problems = Problems()
     room = np.array([scratch_room(raw, gpu) for gpu in raw.gpus], np.int64)
     size = collective.layout(room).size.astype(np.int64).tolist()
@@ -85,13 +85,19 @@ def _check_ranges(raw: RawPlan, collective: Collective) -> None:
                 begins = [] if access.buffer == Buffer.SCRATCH else base[access.buffer]
                 if last >= has:
                     expected = f"chunks of rank {target}'s {name}, which has {has}"
-                    problems.add(F485, at, expected=expected, found=f"chunks {first} to {last}")
+                    problems.add(F420, at, expected=expected, found=f"chunks {first} to {last}")
                 elif begins and begins[rank] != begins[target]:
                     expected = (
                         f"a buffer that begins at the same chunk on ranks {rank} and {target}"
                     )
                     found = f"the {name} in place: {begins[rank]} and {begins[target]}"
-                    problems.add(F494, at, expected=expected, found=found)
+                    problems.add(
+                        F493,
+                        at,
+                        expected=expected,
+                        found=found,
+                        remedy="Access the larger buffer, with the index of the rank's part.",
+                    )
                 problems.raise_full()
     problems.raise_any()
 

@@ -16,16 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule, did_you_mean
-from sley.errors.mscclpp import (
-    F471,
-    F472,
-    F473,
-    F474,
-    F478,
-    F480,
-    F495,
-    F498,
-)
+from sley.errors.formats import F412, F431
+from sley.errors.mscclpp import F472, F473, F478, F479, F486
 from sley.formats.mscclpp.document import Object, read_json, show
 from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import (
@@ -44,6 +36,7 @@ from sley.formats.mscclpp.words import (
     BUFFERS,
     CHANNEL_TYPES,
     COMMON_KEYS,
+    INNER_RANGES,
     KEY_GROUPS,
     MOVES,
     NAMES,
@@ -71,8 +64,8 @@ _T = TypeVar("_T")
 def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
     """The raw plan of a path, or of text (a string with a "{" or a line end).
 
-    file: the file's name in messages; the path by default. Errors: F403, F404, F470 to F474, F478,
-    F480 and F495, with up to 20 problems at once.
+    file: the file's name in messages; the path by default. Errors: F403, F404, F412, F470, F472,
+    F473, F478, F479 and F486, with up to 20 problems at once.
     """
     file, text, document = read_json(source, file)
     reader = _Reader(file, _lines(text, document))
@@ -142,7 +135,7 @@ class _Fields:
         if key in self._values:
             return self._values[key]
         if default is _MISSING:
-            self.problem(F471, f"the key {key}", "no such key")
+            self.problem(F472, f"the key {key}", "no such key")
             return fallback
         return default
 
@@ -276,7 +269,7 @@ class _Reader:
             detail = f"{owner.place.detail} {word} {number}".strip()
             one.place = Place(self.file, detail=detail)
             if one.integer("id") != number:
-                one.problem(F474, f"id {number}, the position in the list", "another id")
+                one.problem(F412, f"id {number}, the position in the list", "another id")
         return found
 
     def _gpu(self, gpu: _Fields, rank: int) -> RawGpu:
@@ -359,7 +352,12 @@ class _Reader:
         for fields in owner.objects("ops"):
             one = self._operation(fields, rank, block, first)
             if inner and one.name == PIPELINE:
-                fields.problem(F495, "no pipeline inside of a pipeline", "one")
+                fields.problem(
+                    F486,
+                    "no pipeline inside of a pipeline",
+                    "one",
+                    INNER_RANGES,
+                )
             elif one.name == PIPELINE:
                 own = self._operations(fields, rank, block, first + 1, inner=True)
                 one = replace(one, inner=own)
@@ -411,7 +409,7 @@ class _Reader:
         for group in KEY_GROUPS:
             for key in group:
                 if key in fields and group is not own:
-                    fields.problem(F480, f"only keys of a {name}", f"the key {key}")
+                    fields.problem(F479, f"only keys of a {name}", f"the key {key}")
         fields.finish((*COMMON_KEYS, *(key for group in KEY_GROUPS for key in group)))
 
     def _share(self, fields: _Fields) -> tuple[int, int]:
@@ -440,10 +438,13 @@ class _Reader:
 
 
 def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
-    """A remark for each key that the executor does not read (F498)."""
+    """A remark for each key that the executor does not read (F431)."""
     return [
-        F498.diagnostic(
-            at=place, expected="only keys that MSCCL++ reads", found=f"the key {show(key)}"
+        F431.diagnostic(
+            at=place,
+            expected="only keys that MSCCL++ reads",
+            found=f"the key {show(key)}",
+            remedy="Remove the key, or check the version of the executor.",
         )
         for key, place in raw.ignored.items()
     ]

@@ -5,15 +5,8 @@ from __future__ import annotations
 import os
 
 from sley.errors import Diagnostic, counted
-from sley.errors.formats import (
-    F403,
-    F409,
-    F410,
-    F424,
-    F434,
-    F463,
-)
-from sley.errors.mscclpp import F477, F497
+from sley.errors.formats import F403, F409, F411, F424, F434, F463
+from sley.errors.mscclpp import F497
 from sley.formats.format import (
     Execution,
     Executions,
@@ -65,7 +58,7 @@ def read(
     root: the root of a rooted collective, by default 0.
     file: the file's name in messages.
     units: the size of a chunk in units of the plan's pipelines.
-    Errors: F403, F404, F409, F410, F424, F463, F470 to F496.
+    Errors: F403, F404, F409, F424, F463, F470 to F496.
     """
     target = MSCCLPP
     raw, notes, collective = _read(source, target, collective, in_place, root, file)
@@ -150,7 +143,7 @@ def _check_calls(raw: RawPlan, collective: Collective, cutting: Cutting) -> None
 def _plan_of(
     raw: RawPlan, collective: Collective, cutting: Cutting, target: PlanTarget
 ) -> OneSidedPlan:
-    """The plan of a cutting. Errors: F403, F485, F494."""
+    """The plan of a cutting. Errors: F403, F420, F493."""
     _check_size(raw, cutting.parts)
     return lower(raw, collective, cutting, target)
 
@@ -175,11 +168,11 @@ def _check_size(raw: RawPlan, parts: int, copies: int = 1) -> None:
 def _collective(
     raw: RawPlan, in_place: bool | None, root: int | None, notes: list[Diagnostic]
 ) -> Collective:
-    """The collective of the file's name and sizes. Errors: F403, F409, F410, F477, L101."""
+    """The collective of the file's name and sizes. Errors: F403, F409, F411, L101."""
     at, ranks, name = raw.whole, len(raw.gpus), raw.collective
     if name == CUSTOM or (name in SIZED and name not in COLLECTIVES):
         expected = "a collective passed by the caller"
-        raise F410.error(at=at, expected=expected, found=f"collective: {name}")
+        raise F409.error(at=at, expected=expected, found=f"collective: {name}")
     if name not in COLLECTIVES:
         known = ", ".join(COLLECTIVES)
         raise F409.error(at=at, expected=f"collective to be one of {known}", found=ascii(name[:40]))
@@ -192,21 +185,21 @@ def _collective(
     chunks, rest = divmod(own, ranks if row.input_parts else 1)
     if rest:
         expected = f"input_chunks to be a multiple of {ranks}"
-        raise F477.error(at=place_of(raw.file, lead), expected=expected, found=str(own))
+        raise F411.error(at=place_of(raw.file, lead), expected=expected, found=str(own))
     _check_size(raw, 1, copies=ranks)
     return row.of(ranks, chunks, in_place=raw.in_place if in_place is None else in_place, root=lead)
 
 
 def _check_chunks(raw: RawPlan, collective: Collective) -> None:
     """Refuses other buffers than the collective's. A rank without the buffer has any number, since
-    the executor needs one. Errors: F477."""
+    the executor needs one. Errors: F411."""
     for rank, gpu in enumerate(raw.gpus):
         for word, found, expected in (
             ("input_chunks", gpu.input_chunks, int(collective.input_chunks[rank])),
             ("output_chunks", gpu.output_chunks, int(collective.output_chunks[rank])),
         ):
             if found != expected and expected:
-                raise F477.error(
+                raise F411.error(
                     at=place_of(raw.file, rank),
                     expected=f"{word} to be {expected}, as in {collective}",
                     found=str(found),

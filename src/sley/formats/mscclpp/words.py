@@ -33,6 +33,10 @@ class Where(Enum):
     SWITCH = "switch_channel_id"
 
 
+INNER_RANGES = "Give all inner ranges num_chunks chunks; move other operations out of the pipeline."
+"""The remedy for operations that a pipeline can't execute in units."""
+
+
 @dataclass(frozen=True)
 class Operands:
     """The operands of an operation on one side.

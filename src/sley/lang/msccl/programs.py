@@ -13,20 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from sley.errors import Place, did_you_mean, shortened
-from sley.errors.language import (
-    L101,
-    L102,
-    L104,
-    L110,
-    L112,
-    L126,
-    L127,
-    L128,
-    L129,
-    L130,
-    L132,
-    L134,
-)
+from sley.errors.compiler import C301
+from sley.errors.language import L101, L102, L104, L110, L112, L126, L127, L129, L130, L132, L134
 from sley.ir.collective import Collective as Promise
 from sley.ir.tables import NONE
 from sley.ir.words import MAX_NUMBER, TransferKind, chunk_range, is_integer
@@ -222,10 +210,15 @@ class MSCCLProgram:
         return int(rank)
 
     def check_link(self, src: int, dst: int) -> None:
-        """Refuses a transfer between ranks without a link. Errors: L128."""
+        """Refuses a transfer between ranks without a link. Errors: C301."""
         if src != dst and not self.topo.link(src, dst):
             found = f"none in {getattr(self.topo, 'name', self.topo)}"
-            refuse(L128, f"a link from rank {src} to rank {dst}", found)
+            refuse(
+                C301,
+                f"a link from rank {src} to rank {dst}",
+                found,
+                remedy="Forward the data through linked ranks, or pass another topology.",
+            )
 
     def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: Blocks) -> None:
         """Copies `source` to `target`, or reduces it into `target`. Errors: L129 outside of the

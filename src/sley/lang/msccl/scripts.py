@@ -99,7 +99,7 @@ def run(
     texts that XML() and Json() print. may_be_empty: whether there may be no program if the script
     exits with code 0 before it begins one, as it does after `--help`; else there is at least one.
 
-    Errors: L113, L114, L117, L131, L1xx of its programs, and those of `write`.
+    Errors: L113, L114, F404, L1xx of its programs, and those of `write`.
     """
     file = UserFile(path, arguments, run_name="__main__", remedy="Correct the named line.")
     session = Session(write)

@@ -14,7 +14,7 @@ import numpy as np
 
 from sley.errors import Rule
 from sley.errors.language import L101, L103, L124
-from sley.errors.rescclang import L146, L153, L154, L155
+from sley.errors.rescclang import L146, L153
 from sley.ir.tables import BoolArray, LongArray
 from sley.lang.rescclang.parser import nearest
 from sley.lang.rescclang.syntax import (
@@ -69,7 +69,7 @@ def pick(value: Value, lane: int) -> int:
 def evaluate(expression: Expression, names: Names) -> Value:
     """The value of an expression; division rounds down, as Python's // does.
 
-    Errors: LaneError of L146, L153 or L154.
+    Errors: LaneError of L146 or L153.
     """
     stack: list[Value] = []
     for node in expression.nodes:
@@ -104,7 +104,7 @@ def _combine(node: Node, left: Value, right: Value) -> Value:
 
 def _combine_numbers(node: Node, left: int, right: int) -> int:
     if right == 0 and node.act in (Act.DIVIDE, Act.REMAINDER):
-        raise LaneError(L154, node, "a divisor other than 0", f"{left} {node.word} 0")
+        raise LaneError(L153, node, "a divisor other than 0", f"{left} {node.word} 0")
     value: int = _OPERATORS[node.act](left, right)
     if not MIN_VALUE <= value <= MAX_VALUE:
         text = f"-({right})" if node.act is Act.NEGATE else f"{left} {node.word} {right}"
@@ -122,10 +122,10 @@ def _refuse_lane(node: Node, left: Value, right: Value, lane: int) -> None:
 
 
 def check_step(loop: For, step: Value) -> None:
-    """Refuses a range whose step is zero. Errors: LaneError of L155."""
+    """Refuses a range whose step is zero. Errors: LaneError of L153."""
     zero = np.equal(step, 0)
     if zero.any():
-        fault = LaneError(L155, loop.step, "a step other than 0", _equation(loop.step, 0))
+        fault = LaneError(L153, loop.step, "a step other than 0", _equation(loop.step, 0))
         raise fault.at(0 if isinstance(step, int) else int(np.argmax(zero)))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn, cast
 
 from sley.errors import Place, Rule
-from sley.errors.rescclang import L147, L148, L149, L150, L151
+from sley.errors.rescclang import L150
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD
 from sley.ir.topology import Topology
@@ -69,7 +69,7 @@ class _Parameters:
         for p in algorithm.parameters:
             self._check_name(p.name, Place(file, p.line, p.column))
             if p.name in self.values:
-                raise L148.error(
+                raise L150.error(
                     at=Place(file, p.line, p.column),
                     expected=f"{p.name} once",
                     found=f"{p.name}={_escape(p.word)}, after "
@@ -93,7 +93,7 @@ class _Parameters:
     def _check_name(self, name: str, at: Place) -> None:
         known = (*NUMBERS, *WORDS)
         if name not in known:
-            raise L147.error(
+            raise L150.error(
                 at=at,
                 expected=", ".join(known),
                 found=f"{_escape(name)}{nearest(name, known)}",
@@ -127,7 +127,12 @@ class _Parameters:
         )
 
     def missing(self, name: str, expected: str) -> NoReturn:
-        raise L149.error(at=self.whole, expected=expected, found=f"no {name}")
+        raise L150.error(
+            at=self.whole,
+            expected=expected,
+            found=f"no {name}",
+            remedy="Add the parameter to the header, or pass it when you read the text.",
+        )
 
 
 def _escape(text: str) -> str:
@@ -141,7 +146,7 @@ def read_header(
 ) -> Header:
     """The header of a text, in which `overrides` replace or add parameters.
 
-    Errors: L147 to L151.
+    Errors: L150.
     """
     given = _Parameters(algorithm, overrides, file)
     variables = {name: v for name in NUMBERS if (v := given.number(name)) is not None}
@@ -177,10 +182,10 @@ def _topology(given: _Parameters, variables: dict[str, int]) -> Topology | None:
     nics = variables.get("NICPerNode")
     if gpus is None:
         if nics is not None:
-            given.refuse(L151, "NICPerNode", "GPUPerNode as well")
+            given.refuse(L150, "NICPerNode", "GPUPerNode as well")
         return None
     if ranks % gpus:
-        given.refuse(L151, "GPUPerNode", f"a number that divides nRanks={ranks}", "nRanks")
+        given.refuse(L150, "GPUPerNode", f"a number that divides nRanks={ranks}", "nRanks")
     if nics is not None and gpus % nics:
-        given.refuse(L151, "NICPerNode", f"a number that divides GPUPerNode={gpus}", "GPUPerNode")
+        given.refuse(L150, "NICPerNode", f"a number that divides GPUPerNode={gpus}", "GPUPerNode")
     return Topology.cluster(ranks // gpus, gpus, nics)

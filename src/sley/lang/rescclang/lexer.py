@@ -8,10 +8,13 @@ from enum import Enum
 from typing import NamedTuple, NoReturn
 
 from sley.errors import Place
-from sley.errors.rescclang import L141, L142, L143, L144
+from sley.errors.rescclang import L143
 
 MAX_BLOCKS = 32
 """Bound on nested blocks."""
+
+INDENTATION = "Indent all statements of a block equally, with only spaces or only tabs."
+"""The remedy for an indentation that fits no block."""
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _INDENTATION = re.compile(r"[ \t]*")
@@ -61,7 +64,7 @@ def split_lines(text: str) -> list[str]:
 
 
 class Lexer:
-    """Makes tokens of lines. Errors: L141, L142, L143 (an unclosed parenthesis), L144."""
+    """Makes tokens of lines. Errors: L143."""
 
     def __init__(self, lines: list[str], file: str) -> None:
         self._lines = lines
@@ -99,20 +102,22 @@ class Lexer:
         if indent != self._indents[-1] and indent.startswith(self._indents[-1]):
             self._indents.append(indent)
             if len(self._indents) > MAX_BLOCKS + 1:
-                raise L144.error(
+                raise L143.error(
                     at=Place(self._file, number, column),
                     expected=f"at most {MAX_BLOCKS} nested blocks",
                     found="one more",
+                    remedy="Nest fewer loops.",
                 )
             yield Token(Kind.INDENT, "", number, column)
             return
         while indent != self._indents[-1]:
             if not self._indents[-1].startswith(indent):
-                raise L142.error(
+                raise L143.error(
                     at=Place(self._file, number, column),
                     expected="the indentation of a block around this line, or deeper: "
                     + " or ".join(map(_spell, self._indents[:4])),
                     found=_spell(indent),
+                    remedy=INDENTATION,
                 )
             self._indents.pop()
             yield Token(Kind.DEDENT, "", number, column)
@@ -141,7 +146,13 @@ class Lexer:
         else:
             expected = "a name, a number, a string, or one of + - * / // % ( ) , : ="
             found = f"{character!r} (U+{ord(character):04X})"
-        raise L141.error(at=Place(self._file, line, column), expected=expected, found=found)
+        raise L143.error(
+            at=Place(self._file, line, column),
+            expected=expected,
+            found=found,
+            remedy="Remove the character; a string ends on its line, with the quote with "
+            "which it starts.",
+        )
 
 
 def _end(pattern: re.Pattern[str], line: str, start: int) -> int:

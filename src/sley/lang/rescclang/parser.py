@@ -19,8 +19,8 @@ from typing import NoReturn
 
 from sley.errors import Place, Rule
 from sley.errors.language import L113, L124
-from sley.errors.rescclang import L142, L143, L144, L145, L152, L153
-from sley.lang.rescclang.lexer import Kind, Lexer, Token, shorten
+from sley.errors.rescclang import L143, L152, L153
+from sley.lang.rescclang.lexer import INDENTATION, Kind, Lexer, Token, shorten
 from sley.lang.rescclang.syntax import (
     MAX_VALUE,
     Act,
@@ -58,7 +58,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 class Parser:
-    """Makes an `Algorithm` of lines. Errors: L113, L124, L141 to L145, L152, L153, with line and
+    """Makes an `Algorithm` of lines. Errors: L113, L124, L143, L152, L153, with line and
     column.
 
     parameters: names that the body may read but not assign.
@@ -87,8 +87,7 @@ class Parser:
         self._accept("def")
         first = self._next
         if first.text != HEAD:
-            rule = L145 if first.kind is Kind.WORD else L143
-            self._refuse(rule, f"{HEAD}(...):", hint=nearest(first.text, [HEAD]))
+            self._refuse(L143, f"{HEAD}(...):", hint=nearest(first.text, [HEAD]))
         self._advance()
         parameters = self._header()
         body = self._block()
@@ -121,8 +120,9 @@ class Parser:
     def _place(self) -> Place:
         return Place(self._file, self._next.line, self._next.column)
 
-    def _refuse(self, rule: Rule, expected: str, hint: str = "") -> NoReturn:
-        raise rule.error(at=self._place(), expected=expected, found=f"{self._next}{hint}")
+    def _refuse(self, rule: Rule, expected: str, hint: str = "", remedy: str = "") -> NoReturn:
+        found = f"{self._next}{hint}"
+        raise rule.error(at=self._place(), expected=expected, found=found, remedy=remedy)
 
     def _header(self) -> tuple[Parameter, ...]:
         self._expect("(")
@@ -166,7 +166,7 @@ class Parser:
         else:
             self._advance()
             if not self._at(Kind.INDENT):
-                self._refuse(L142, "an indented statement")
+                self._refuse(L143, "an indented statement", remedy=INDENTATION)
             self._advance()
             while not self._at(Kind.DEDENT):
                 statements.append(self._statement())
@@ -175,7 +175,8 @@ class Parser:
 
     def _statement(self) -> Statement:
         if self._at(Kind.INDENT):
-            self._refuse(L142, "a statement with the same indentation as the one before")
+            expected = "a statement with the same indentation as the one before"
+            self._refuse(L143, expected, remedy=INDENTATION)
         return self._for() if self._next.text == "for" else self._simple("a statement")
 
     def _simple(self, expected: str) -> Statement:
@@ -188,10 +189,11 @@ class Parser:
         else:
             self._advance()
             if self._next.text != "=":
-                raise L145.error(
+                raise L143.error(
                     at=Place(self._file, word.line, word.column),
                     expected="name = ..., for ... in range(...): or transfer(...)",
                     found=f"{word}{nearest(word.text, ['for', 'transfer'])}",
+                    remedy="Use one of these words in this spelling.",
                 )
             self._check_variable(word)
             self._advance()
@@ -204,7 +206,9 @@ class Parser:
     def _check_variable(self, word: Token) -> None:
         at = Place(self._file, word.line, word.column)
         if word.text in RESERVED:
-            raise L145.error(at=at, expected="the name of a variable", found=str(word))
+            remedy = "The name of a variable can't be a word of the language."
+            expected = "the name of a variable"
+            raise L143.error(at=at, expected=expected, found=str(word), remedy=remedy)
         if word.text in self._parameters:
             raise L152.error(at=at, expected="another name", found=str(word))
 
@@ -305,7 +309,8 @@ class Parser:
     def _parenthesis(self, nodes: list[Node]) -> None:
         self._depth += 1
         if self._depth > MAX_PARENTHESES:
-            self._refuse(L144, f"at most {MAX_PARENTHESES} nested parentheses")
+            remedy = "Assign parts of the expression to variables."
+            self._refuse(L143, f"at most {MAX_PARENTHESES} nested parentheses", remedy=remedy)
         self._advance()
         self._sum(nodes, "a number, a name or '('")
         self._expect(")", "an operator or ')'")

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from sley.errors import Place, reason_of
+from sley.errors.formats import F404
 from sley.errors.language import L112
-from sley.errors.rescclang import L140
 from sley.ir.program import Program
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
@@ -48,14 +48,17 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
     NICPerNode its topology, nChannels the number of instances of each transfer. nWarps is checked
     but has no effect, because a plan doesn't define the number of warps of a thread block.
 
-    Errors: L101, L103, L112, L113, L122, L124, L140 to L156, with line and column.
+    Errors: L101, L103, L112, L113, L122, L124, L143 to L156, F404, with line and column.
     """
     name = file or _NO_FILE
     if not isinstance(text, str):
         raise L112.error(at=Place(name), expected="a text", found=type(text).__name__)
     if len(text) > MAX_BYTES or len(text.encode(errors="replace")) > MAX_BYTES:
-        raise L140.error(
-            at=Place(name), expected=f"at most {MAX_BYTES} bytes", found=f"{len(text)} characters"
+        raise F404.error(
+            at=Place(name),
+            expected=f"at most {MAX_BYTES} bytes",
+            found=f"{len(text)} characters",
+            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
         )
     algorithm = Parser(split_lines(text), name, NUMBERS).algorithm()
     read = read_header(algorithm, header, in_place=in_place, file=name)
@@ -77,7 +80,7 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
 
 
 def load(path: str | Path, *, in_place: bool = False, **header: int | str) -> Program:
-    """The program of a file of UTF-8 text; see `parse`. Errors: L140, and those of `parse`."""
+    """The program of a file of UTF-8 text; see `parse`. Errors: F404, and those of `parse`."""
     return parse(_read(Path(path)), file=str(path), in_place=in_place, **header)
 
 
@@ -87,17 +90,28 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise L140.error(at=at, expected="a file of text", found=reason_of(error)) from None
+        raise F404.error(
+            at=at,
+            expected="a file of text",
+            found=reason_of(error),
+            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
+        ) from None
     if len(data) > MAX_BYTES:
-        raise L140.error(at=at, expected=f"at most {MAX_BYTES} bytes", found="more")
+        raise F404.error(
+            at=at,
+            expected=f"at most {MAX_BYTES} bytes",
+            found="more",
+            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         before = split_lines(data[: error.start].decode())
-        raise L140.error(
+        raise F404.error(
             at=Place(str(path), len(before), len(before[-1]) + 1),
             expected="UTF-8",
             found=f"the byte 0x{data[error.start]:02X}: {error.reason}",
+            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
         ) from None
 
 

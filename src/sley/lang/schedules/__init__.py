@@ -71,7 +71,7 @@ class Schedule(Protocol):
         """What the file is and claims, for people: pairs of a word and a text."""
 
     def check(self) -> list[tuple[str, str]]:
-        """What following the schedule shows, for people. Errors: F554, F556 to F558."""
+        """What following the schedule shows, for people. Errors: F554, F556, F557."""
 
     def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
         """The program of the schedule.
@@ -90,7 +90,7 @@ _READERS: dict[Kind, Callable[[str | os.PathLike[str]], Schedule]] = {
 
 def read(path: str | os.PathLike[str]) -> Schedule:
     """The schedule in a file, which is recognised by its content. Errors: F404, F550 for a file of
-    another kind, F551 to F553, F559."""
+    another kind, F551, F552, F559."""
     kind = kind_of(path)
     if kind is recognition.MISSING:
         file_text(path)

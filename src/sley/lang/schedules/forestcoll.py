@@ -18,7 +18,7 @@ from xml.parsers import expat
 
 from sley.errors import Place, counted
 from sley.errors.recognition import FORESTCOLL
-from sley.errors.schedules import F551, F552, F553, F557, F558, F559
+from sley.errors.schedules import F551, F552, F554, F557, F559
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.words import Buffer
@@ -77,7 +77,7 @@ class Tree:
     sends: tuple[Send, ...]
 
     def depths(self, file: str, gpus: frozenset[Node]) -> dict[Node, int]:
-        """The edges from the root to each GPU. Errors: F558 for sends that aren't a spanning
+        """The edges from the root to each GPU. Errors: F554 for sends that aren't a spanning
         out-tree."""
         below: dict[Node, list[Send]] = {}
         for send in self.sends:
@@ -101,7 +101,12 @@ class Tree:
 
     def _refuse(self, file: str, found: str, line: int) -> NoReturn:
         expected = f"one path from {self.root!r} to every other GPU"
-        raise F558.error(at=Place(file, line), expected=expected, found=found)
+        raise F554.error(
+            at=Place(file, line),
+            expected=expected,
+            found=found,
+            remedy="Write the file again with ForestColl, or correct the named tree.",
+        )
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ class Forest:
 
     def replay(self) -> list[dict[Node, int]]:
         """The depth of each GPU in each tree. Errors: F557 for heights or numbers of chunks that
-        differ from the file's, F558."""
+        differ from the file's, F554."""
         gpus = frozenset(self.gpus)
         chunks: Counter[Node] = Counter()
         depths = []
@@ -191,7 +196,7 @@ class Forest:
         """The program: an AllGather down the trees, a ReduceScatter up the trees, or an AllReduce,
         up and then down. Trees advance together, level by level.
 
-        collective: one of COLLECTIVES. Errors: F552, F557, F558, F559.
+        collective: one of COLLECTIVES. Errors: F552, F557, F554, F559.
         """
         collective = collective or self.collective
         ranks = len(self.gpus)
@@ -290,7 +295,7 @@ class Forest:
 def read(source: str | os.PathLike[str], file: str | None = None) -> Forest:
     """The trees in a file (a path), or of a text that begins with <.
 
-    file: the file's name in messages. Errors: F404, F551 to F553.
+    file: the file's name in messages. Errors: F404, F551, F552.
     """
     text, file = source_text(source, "<", file)
     return _Reader(file).forest(text)
@@ -332,13 +337,13 @@ class _Reader:
         return forest
 
     def _check_ends(self, forest: Forest) -> None:
-        """Refuses sends between nodes that aren't roots. Errors: F553."""
+        """Refuses sends between nodes that aren't roots. Errors: F551."""
         gpus = {*forest.gpus}
         for tree in forest.trees:
             for send in tree.sends:
                 if not {send.src, send.dst} <= gpus:
                     node = send.dst if send.src in gpus else send.src
-                    raise F553.error(
+                    raise F551.error(
                         at=Place(self._file, send.line),
                         expected="sends between GPUs, each the root of a tree",
                         found=f"{node!r}, which has no tree",
@@ -400,7 +405,7 @@ class _Reader:
         self._edges[-1].append(send)
 
     def _refuse_send(self, expected: str, text: str) -> NoReturn:
-        raise F553.error(at=self._line(), expected=expected, found=repr(text[:100]))
+        raise F551.error(at=self._line(), expected=expected, found=repr(text[:100]))
 
     def _attribute(self, attributes: dict[str, str], word: str) -> str:
         if word not in attributes:

@@ -19,7 +19,7 @@ import numpy as np
 
 from sley.errors import Place, counted
 from sley.errors.recognition import TACCL_SCHEDULE
-from sley.errors.schedules import F551, F552, F553, F554, F556, F559
+from sley.errors.schedules import F551, F552, F554, F556, F559
 from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
@@ -267,7 +267,7 @@ def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
 def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
-    file: the file's name in messages. Errors: F404, F551 to F553, F559.
+    file: the file's name in messages. Errors: F404, F551, F552, F559.
     """
     text, file = source_text(source, "{", file)
     top = Section(file, json_object(file, text))
@@ -323,15 +323,15 @@ def _send(file: str, where: str, send: object, schedule: Schedule) -> tuple[int,
     numbers = send[:5] if isinstance(send, list) else []
     if len(numbers) < 3 or not all(is_integer(n) and 0 <= n < 2**53 for n in numbers):
         expected = "[address, source, destination] with optional time, link and operation"
-        raise F553.error(at=at, expected=expected, found=repr(send)[:100])
+        raise F551.error(at=at, expected=expected, found=repr(send)[:100])
     address, src, dst = numbers[:3]
     most = schedule.ranks - 1
     if address >= schedule.addresses or max(src, dst) > most or src == dst:
         expected = f"an address up to {schedule.addresses - 1} and two ranks up to {most}"
-        raise F553.error(at=at, expected=expected, found=repr(send)[:100])
+        raise F551.error(at=at, expected=expected, found=repr(send)[:100])
     word = send[5] if isinstance(send, list) and len(send) > 5 else None
     if word not in (None, "rrc"):
-        raise F553.error(at=at, expected="the operation rrc, or none", found=repr(word)[:60])
+        raise F551.error(at=at, expected="the operation rrc, or none", found=repr(word)[:60])
     if word == "rrc" and schedule.collective != "allreduce":
-        raise F553.error(at=at, expected=f"no reduction in {schedule.collective}", found="rrc")
+        raise F551.error(at=at, expected=f"no reduction in {schedule.collective}", found="rrc")
     return (numbers[3] if len(numbers) > 3 else 0, address, src, dst, int(word == "rrc"))

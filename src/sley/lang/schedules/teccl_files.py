@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sley.errors import Place, Rule, SleyError
-from sley.errors.schedules import F551, F552, F553
+from sley.errors.schedules import F551, F552
 from sley.lang.schedules.documents import Lines, Section, json_object, source_text
 from sley.lang.schedules.teccl import (
     BANDWIDTH,
@@ -94,7 +94,7 @@ class _PathRow(NamedTuple):
 def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
-    file: the file's name in messages. Errors: F404, F551 to F553.
+    file: the file's name in messages. Errors: F404, F551, F552.
     """
     text, file = source_text(source, "{", file)
     return _Reader(file, text).schedule()
@@ -148,7 +148,7 @@ class _Reader:
         found = _FLOW.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             expected = "Chunk C from S traveled over A->B [with volume V] in epoch K"
-            raise self._refuse(F553, text, expected)
+            raise self._refuse(F551, text, expected)
         chunk, source = int(found[1]), self._node(found[2], text)
         if chunk > MAX_NODE:
             raise self._refuse(F552, text, f"chunks up to {MAX_NODE}")
@@ -163,7 +163,7 @@ class _Reader:
         switches = re.split(r"->|, ?", via) if via else []
         route = tuple(self._node(switch, text) for switch in switches)
         if src == dst:
-            raise self._refuse(F553, text, "two different nodes")
+            raise self._refuse(F551, text, "two different nodes")
         volume = None if share is None else self._share(share, text)
         return _Hop(src, dst, volume, int(epoch or 0), route)
 
@@ -179,7 +179,7 @@ class _Reader:
         except ValueError:
             value = math.nan
         if not 0 < value <= 1:
-            raise self._refuse(F553, text, "a volume above 0 and up to 1")
+            raise self._refuse(F551, text, "a volume above 0 and up to 1")
         share = Fraction(value).limit_denominator(MAX_PARTS)
         if share == 0 or abs(float(share) - value) > 1e-5:
             expected = f"a volume that is a fraction with a denominator up to {MAX_PARTS}"
@@ -190,7 +190,7 @@ class _Reader:
         for text, paths in demands.items():
             found = _DEMAND.fullmatch(text)
             if found is None or not isinstance(paths, list):
-                raise self._refuse(F553, text, "Demand at D for chunk C from S met by epoch K")
+                raise self._refuse(F551, text, "Demand at D for chunk C from S met by epoch K")
             target, chunk, source = int(found[1]), int(found[2]), int(found[3])
             for node in (target, source):
                 self._node(str(node), text)
@@ -204,21 +204,21 @@ class _Reader:
         source, target, chunk = key
         line, at, shares = self._lines[demand], source, set()
         if not isinstance(path, list) or not path:
-            raise self._refuse(F553, demand, "paths, each a list of hops")
+            raise self._refuse(F551, demand, "paths, each a list of hops")
         for entry in path:
             text = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
             found = _STEP.fullmatch(text) if isinstance(text, str) else None
             if found is None:
-                raise self._refuse(F553, demand, "hops A->B with volume V in epoch K")
+                raise self._refuse(F551, demand, "hops A->B with volume V in epoch K")
             hop = self._hop(found.groups(), text)
             if hop.src != at or hop.volume is None:
-                raise self._refuse(F553, demand, f"hops with volumes that lead on from GPU {at}")
+                raise self._refuse(F551, demand, f"hops with volumes that lead on from GPU {at}")
             at = hop.dst
             shares.add(hop.volume)
             self._rows.append(self._row(chunk, source, hop, len(self._paths), line))
         if at != target or len(shares) != 1:
             expected = f"paths of one volume that lead from GPU {source} to GPU {target}"
-            raise self._refuse(F553, demand, expected)
+            raise self._refuse(F551, demand, expected)
         share = shares.pop()
         row = _PathRow(source, target, chunk, share.numerator, share.denominator, line)
         self._paths.append(row)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors.simulation import S704
+from sley.errors.runtime import R514
 from sley.ir.connections import Connections
 from sley.ir.fabric import LinkKind
 from sley.ir.groups import without_groups
@@ -113,7 +113,7 @@ def estimate(
 
     size, topology: as for `Simulator`. stages: the stage of each channel,
     from 0; by default each channel is a stage.
-    Errors: S701, S702, S703, S704, S706, C301, C305, C307, T604.
+    Errors: S701, S702, V203, R514, V201, C301, C305, C307, T604.
     """
     chosen, size_bytes = choose_topology(plan, topology), checked_size(size)
     plan = without_groups(plan)
@@ -144,10 +144,10 @@ def estimate(
 
 def _stages(plan: Plan, stages: Sequence[int] | None) -> IntArray:
     """int32 (instructions,): the stage of each instruction that sends or receives, NONE for others.
-    Errors: S704."""
+    Errors: R514."""
     number = list(range(plan.channels)) if stages is None else list(stages)
     if len(number) != plan.channels or not all(is_integer(s) and s >= 0 for s in number):
-        raise S704.error(
+        raise R514.error(
             expected=f"stages: a number from 0 for each of {plan.channels} channels",
             found=f"stages={stages!r}",
         )
@@ -181,7 +181,7 @@ class _Tasks:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, size_bytes: int) -> _Tasks:
-        """Errors: S706, C301, C305."""
+        """Errors: V201, C301, C305."""
         t, model, rows = plan.instructions, topology.model, plan.sends
         routes = Routes.of(plan, topology)
         number = routes.connections.uses.send[rows]

@@ -134,7 +134,7 @@ class Inputs:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> Inputs:
-        """interpreter: whether an interpreter runs the plan. Errors: S706, C301, C305."""
+        """interpreter: whether an interpreter runs the plan. Errors: V201, C301, C305."""
         t, model = plan.instructions, topology.model
         routes = Routes.of(plan, topology)
         speed = 1 - model.interpreter_loss if interpreter else 1.0

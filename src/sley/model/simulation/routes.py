@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sley.errors import SleyError
 from sley.errors.compiler import C301, C305, C315
-from sley.errors.simulation import S706
+from sley.errors.verifier import V201
 from sley.ir.connections import Connections
 from sley.ir.fabric import LinkKind
 from sley.ir.faults import diagnostics, faults
@@ -41,10 +41,10 @@ class Routes:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology) -> Routes:
-        """Errors: S706, C301, C305."""
+        """Errors: V201, C301, C305."""
         found = faults(plan)
         if found:
-            raise SleyError(diagnostics(S706, plan, found))
+            raise SleyError(diagnostics(V201, plan, found))
         t, ranks = plan.instructions, plan.collective.ranks
         if topology.ranks < ranks:
             raise C305.error(

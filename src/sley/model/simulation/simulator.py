@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from sley.errors import Place, counted, without_inner_frames
 from sley.errors.compiler import C307
-from sley.errors.simulation import S703, S704, S705
+from sley.errors.runtime import R514
+from sley.errors.simulation import S705
+from sley.errors.verifier import V203
 from sley.ir.cost_model import CostModel
 from sley.ir.extension import load
 from sley.ir.faults import LIMIT
@@ -42,7 +44,7 @@ class Simulator:
     executions: whether the results contain every execution.
     bounds: the collective's lower bounds on the topology, if they have been computed already.
 
-    Errors: S701, S704, S706, C301, C305, C307, T604.
+    Errors: S701, R514, V201, C301, C305, C307, T604.
     """
 
     def __init__(
@@ -59,11 +61,11 @@ class Simulator:
         _check_kinds(plan, model, bounds)
         for word, flag in (("interpreter", interpreter), ("executions", executions)):
             if not isinstance(flag, (bool, np.bool_)):
-                raise S704.error(expected=f"{word} as True or False", found=f"{word}={flag!r}")
+                raise R514.error(expected=f"{word} as True or False", found=f"{word}={flag!r}")
         chosen = choose_topology(plan, topology)
         if slots is not None and not (is_integer(slots) and plan.slots <= slots <= MAX_NUMBER):
             expected = f"slots from {plan.slots}, for which the plan was ordered, to {MAX_NUMBER}"
-            raise S704.error(expected=expected, found=f"slots={slots!r}")
+            raise R514.error(expected=expected, found=f"slots={slots!r}")
         self.plan = plan = replace(plan, slots=slots or plan.slots)
         self.topology = replace(chosen, model=model) if model else chosen
         self.interpreter = bool(interpreter)
@@ -73,7 +75,7 @@ class Simulator:
 
     def __call__(self, size: int | str) -> Simulation:
         """One call of this size, as nccl-tests counts it: a number of bytes, or a text such as
-        "64M". Errors: S702, S703, S705."""
+        "64M". Errors: S702, V203, S705."""
         size_bytes = checked_size(size)
         plan, model = self.plan, self.topology.model
         cut = Tiling.of(plan, model, size_bytes)
@@ -128,11 +130,12 @@ class Simulator:
 
     def _check_finished(self, stuck: np.ndarray) -> None:
         if len(stuck):
-            raise S703.error(
+            raise V203.error(
                 at=Place(detail=self.plan.name),
                 expected="blocks that run to their end",
                 found=f"{counted(len(stuck), 'block')} stuck",
                 notes=[f"stuck at {self.plan.label(int(row))}" for row in stuck[:LIMIT]],
+                remedy="Verify the plan first: sley.verify(plan) shows where it hangs.",
             )
 
 
@@ -194,7 +197,7 @@ def simulate(
     sizes: a size as nccl-tests counts it, a number of bytes or a text such as "64M"; or several,
         for a list of simulations.
     topology, model, interpreter, slots, executions: as for `Simulator`.
-    Errors: S701 to S706, C301, C305, C307, T604.
+    Errors: S701, S702, R514, V201, V202, V203, C301, C305, C307, T604.
     """
     simulator = Simulator(
         plan,

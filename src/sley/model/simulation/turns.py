@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from sley.errors import Place, SleyError
-from sley.errors.simulation import S703
+from sley.errors.verifier import V202, V203
 from sley.ir.connections import Messages, connection_faults
 from sley.ir.faults import diagnostics
 from sley.ir.plan import Plan
@@ -33,11 +33,11 @@ class Turns:
 
     @classmethod
     def of(cls, plan: Plan, links: IntArray) -> Turns:
-        """Errors: S703."""
+        """Errors: V202."""
         messages = Messages.of(plan)
         found = connection_faults(plan, messages)
         if found:
-            raise SleyError(diagnostics(S703, plan, found))
+            raise SleyError(diagnostics(V202, plan, found))
         source = np.concatenate([plan.waits.source, messages.receive])
         target = np.concatenate([plan.waits.target, messages.send])
         number = len(plan.instructions)
@@ -50,7 +50,7 @@ class Turns:
 
         task_us: float64 (instructions, 2), how long each occupies each of its links; it lasts as
         long as the longer of both. mine: the instructions that count; others take no time. Errors:
-        S703.
+        V203.
         """
         number = len(task_us)
         follows, counts = self.follows.tolist(), mine.tolist()
@@ -85,10 +85,11 @@ class Turns:
                 if not waiting[other]:
                     heappush(queue, (ready[other], other))
         if len(order) < number:
-            raise S703.error(
+            raise V203.error(
                 at=Place(detail=self.plan.name),
                 expected="instructions without a cycle of waits",
                 found=f"{number - len(order)} instructions that wait forever",
+                remedy="Verify the plan first: sley.verify(plan) shows where it hangs.",
             )
         return np.array(order, np.int64), np.array(end)
 

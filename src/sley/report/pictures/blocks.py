@@ -95,7 +95,7 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     execution, and for each wait an arrow from the instruction that must finish first.
 
     ranks: the ranks to draw, by default all.
-    Ids in an SVG: rank-R, block-R-B, instruction-I, wait-I-J. Errors: P801, P804.
+    Ids in an SVG: rank-R, block-R-B, instruction-I, wait-I-J. Errors: P801, V201.
     """
     check_plan(plan)
     chosen = rank_mask(ranks, plan.collective.ranks)

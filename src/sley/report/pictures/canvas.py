@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sley.errors import Place, reason_of
-from sley.errors.formats import F461
-from sley.errors.report import P801, P802, P805
+from sley.errors.formats import F460, F461
+from sley.errors.report import P801
+from sley.errors.runtime import R512
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -174,7 +175,7 @@ class Picture:
     grounds: tuple[Box, ...] = ()
 
     def save(self, path: str | Path) -> None:
-        """Writes the picture in the format of the file name's suffix. Errors: P802, F461."""
+        """Writes the picture in the format of the file name's suffix. Errors: F460, F461."""
         suffix = check_suffix(path)
         content = {".svg": self.svg, ".png": self.png, ".pdf": self.pdf}[suffix]()
         try:
@@ -234,22 +235,27 @@ class Picture:
 
 def require_matplotlib() -> ModuleType:
     """The module matplotlib, which takes a second to import; most commands draw nothing. Errors:
-    P805."""
+    R512."""
     try:
         import matplotlib
     except ImportError as error:
-        raise P805.error(expected="matplotlib", found=str(error)) from error
+        raise R512.error(
+            expected="matplotlib",
+            found=str(error),
+            remedy='Install the extra: pip install "sley[pictures]".',
+        ) from error
     return matplotlib
 
 
 def check_suffix(path: str | Path) -> str:
-    """The suffix of a picture's file name, in lower case. Errors: P802."""
+    """The suffix of a picture's file name, in lower case. Errors: F460."""
     suffix = Path(path).suffix.lower()
     if suffix not in METADATA:
-        raise P802.error(
+        raise F460.error(
             at=Place(str(path)),
             expected="a name that ends in .svg, .png or .pdf",
             found=repr(suffix) if suffix else "none",
+            remedy="Give a name that ends in .svg, .png or .pdf.",
         )
     return suffix
 

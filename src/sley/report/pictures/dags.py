@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from sley.compiler.passes.dependencies import dependencies
-from sley.errors.report import P803
+from sley.errors.verifier import V203
 from sley.ir.connections import Messages
 from sley.ir.dag import Dependencies
 from sley.ir.graph import levels
@@ -100,7 +100,7 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     instruction of the block, from send to receive, and for waits.
 
     ranks: the ranks to draw, by default all.
-    Ids in an SVG: instruction-I, order-I-J, message-I-J, wait-I-J. Errors: P801, P803, P804.
+    Ids in an SVG: instruction-I, order-I-J, message-I-J, wait-I-J. Errors: P801, V203, V201.
     """
     check_plan(plan)
     chosen = rank_mask(ranks, plan.collective.ranks)[plan.rank]
@@ -116,7 +116,12 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     if (column == NONE).any():
         row = int(np.argmax(column == NONE))
         found = f"{int((column == NONE).sum())} without order, {plan.label(row)} among them"
-        raise P803.error(expected="instructions that can be ordered", found=found)
+        raise V203.error(
+            expected="instructions that can be ordered",
+            found=found,
+            remedy="Call sley.verify(plan) to see which instructions wait for one another, "
+            "and draw the thread blocks, which need no order.",
+        )
     visible = {
         word: (style, pairs[chosen[pairs].all(axis=1)]) for word, (style, pairs) in kinds.items()
     }

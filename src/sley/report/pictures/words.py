@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from sley.errors import SleyError
-from sley.errors.report import P804
+from sley.errors.verifier import V201
 from sley.ir.faults import diagnostics, faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, ByteArray
@@ -95,14 +95,14 @@ def _join(numbers: list[int]) -> str:
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuses a plan whose tables contradict one another. Errors: P804."""
+    """Refuses a plan whose tables contradict one another. Errors: V201."""
     found = faults(plan)
     if found:
-        raise SleyError(diagnostics(P804, plan, found))
+        raise SleyError(diagnostics(V201, plan, found))
 
 
 def rank_mask(ranks: Collection[int] | None, total: int) -> BoolArray:
-    """bool (total,): whether each rank is drawn; all if `ranks` is None. Errors: P814."""
+    """bool (total,): whether each rank is drawn; all if `ranks` is None. Errors: L101."""
     if ranks is None:
         return np.ones(total, bool)
     for rank in ranks:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sley.errors import Place, SleyError
-from sley.errors.tuning import D923, D924
+from sley.errors.tuning import D922, D923
 from sley.ir.tables import FloatArray
 from sley.ir.words import is_integer, is_real
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
@@ -98,7 +98,7 @@ class Checkpoint:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Checkpoint:
         """Reads a file of `save`. Nothing in it is executed; the arrays' shapes are those of the
-        network that the settings describe. Errors: D924."""
+        network that the settings describe. Errors: D922."""
         place = Place(os.fspath(path))
         try:
             facts, arrays = read_arrays(path)
@@ -113,11 +113,21 @@ class Checkpoint:
             checkpoint._check(facts["format"], arrays)
         except SleyError as error:
             found = error.diagnostics[0].found
-            raise D924.error(at=place, expected="settings in range", found=found) from error
+            raise D922.error(
+                at=place,
+                expected="settings in range",
+                found=found,
+                remedy="Train again, or give the file that the training wrote.",
+            ) from error
         except (KeyError, TypeError, ValueError) as error:
             expected = "a checkpoint of the recurrent agent"
             found = str(error)[:_MOST_LENGTH]
-            raise D924.error(at=place, expected=expected, found=found) from error
+            raise D922.error(
+                at=place,
+                expected=expected,
+                found=found,
+                remedy="Train again, or give the file that the training wrote.",
+            ) from error
         return checkpoint
 
     def _check(self, format_: Any, arrays: Mapping[str, Any]) -> None:

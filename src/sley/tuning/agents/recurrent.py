@@ -14,7 +14,7 @@ from sb3_contrib import RecurrentPPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sley.errors.tuning import D923, D925
+from sley.errors.tuning import D922, D923
 from sley.ir.tables import NONE, BoolArray, FloatArray
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
@@ -47,7 +47,7 @@ class Recurrent(Agent):
     measured reaches the policy by the observation, and the LSTM's state begins anew after as many
     decisions as an episode of the training had.
 
-    Errors: D925 for a policy that knows no arm of the back end.
+    Errors: D922 for a policy that knows no arm of the back end.
     """
 
     name = "recurrent"
@@ -58,9 +58,10 @@ class Recurrent(Agent):
         super().__init__(site.backend, seed)
         levels = Levels(trained.vocabulary, site.backend)
         if not any(levels.plan >= 0):
-            raise D925.error(
+            raise D922.error(
                 expected=f"a policy trained with arms of {site.backend.collective}",
                 found=f"one for {', '.join(trained.sites)}",
+                remedy="Resume with the same settings and back ends, or train from the beginning.",
             )
         self._stream = Stream(site, levels, Window())
         self.tally = self._stream.tally
@@ -151,7 +152,7 @@ def train(
     training has the result of an uninterrupted one, bit for bit with the same version of PyTorch on
     the same kind of processor, if all back ends are `Seeded`. This thread's torch uses one thread.
 
-    Errors: D923; D925 if `resume` is a checkpoint of other settings or sites; F461.
+    Errors: D923; D922 if `resume` is a checkpoint of other settings or sites; F461.
     """
     settings = settings or (resume.settings if resume else Settings())
     if not is_integer(steps) or not 1 <= steps <= 1 << 40:
@@ -253,12 +254,16 @@ def _restore(model: RecurrentPPO, resume: Checkpoint) -> None:
 
 
 def _check_resumed(resume: Checkpoint, wanted: tuple[Any, ...]) -> None:
-    """Refuses a checkpoint of another training. Errors: D925."""
+    """Refuses a checkpoint of another training. Errors: D922."""
     words = ("settings", "actions", "back ends")
     have = (resume.settings, resume.vocabulary, resume.sites)
     for word, one, other in zip(words, have, wanted, strict=True):
         if one != other:
-            raise D925.error(expected="a checkpoint of this training", found=f"other {word}")
+            raise D922.error(
+                expected="a checkpoint of this training",
+                found=f"other {word}",
+                remedy="Resume with the same settings and back ends, or train from the beginning.",
+            )
 
 
 def _seed_of(seed: int, number: int) -> int:

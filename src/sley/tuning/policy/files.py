@@ -17,7 +17,7 @@ from typing import Any
 
 from sley.compiler import Options
 from sley.errors import Place, SleyError, reason_of, shortened
-from sley.errors.policy import D901, D902
+from sley.errors.policy import D901
 from sley.formats import write_file
 from sley.ir.sizes import MAX_BYTES
 from sley.ir.topology import MAX_RANKS
@@ -44,7 +44,7 @@ def write(policy: Policy, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Policy:
-    """The policy of a file. Errors: D901, D902, D904."""
+    """The policy of a file. Errors: D901, D904."""
     place = Place(os.fspath(path))
     plain = _json(Path(path), place)
     try:
@@ -179,7 +179,12 @@ class _Entry:
 def _policy(top: _Entry) -> Policy:
     format_ = top.value.get("format") if isinstance(top.value, dict) else None
     if is_integer(format_) and format_ != FORMAT:
-        raise D902.error(at=top.place, expected=f"format {FORMAT}", found=f"format {format_}")
+        raise D901.error(
+            at=top.place,
+            expected=f"format {FORMAT}",
+            found=f"format {format_}",
+            remedy="Train again with this version, or use the version that wrote the file.",
+        )
     m = top.members(("format", "machine", "ranges"), ("agent", "notes", "changes"))
     m["format"].integer(FORMAT, FORMAT)
     place = m["machine"].members(("engine", "topology", "fingerprint", "nodes", "gpus"))

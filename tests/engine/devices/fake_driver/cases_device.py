@@ -338,10 +338,10 @@ def test_memory_of_a_hidden_device_is_refused(
     """Its process saw other devices: CUDA_VISIBLE_DEVICES with one for each."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     hidden = device.export(device.allocate(64))[:-16] + bytes(range(16))
-    error = str(refused("K525", device.attach, hidden))
+    error = str(refused("K510", device.attach, hidden))
     assert "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" in error
     assert "2 devices that this process sees, with CUDA_VISIBLE_DEVICES=0,1" in error
-    refused("K525", device.carries_lines, hidden)
+    refused("K510", device.carries_lines, hidden)
 
 
 def test_lines_are_whole_where_the_link_has_native_atomics(

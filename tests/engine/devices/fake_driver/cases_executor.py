@@ -143,7 +143,7 @@ def test_a_stuck_call_names_its_instructions(fake: FakeDriver, device: CudaDevic
     error = refused("K508", executor.synchronize)
     assert "rings.py" in str(error)
     assert "waits for a message from rank 3 on channel 0" in str(error)
-    refused("K511", executor, data)
+    refused("R508", executor, data)
 
 
 def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: CudaDevice) -> None:
@@ -197,7 +197,7 @@ def test_closing_gives_all_memory_back(fake: FakeDriver, device: CudaDevice) -> 
     call()
     on.close()
     assert fake.used(0) - before == arrays_bytes
-    refused("K511", call)
+    refused("R508", call)
 
 
 def test_arrays_that_no_kernel_reads_are_refused(device: CudaDevice) -> None:
@@ -205,7 +205,7 @@ def test_arrays_that_no_kernel_reads_are_refused(device: CudaDevice) -> None:
     data = arrays([device] * RANKS, [np.zeros(8)] * RANKS)
     memory = device.allocate(64)
     odd = array_on(memory, (8,), data=(memory.address + 2, False))
-    refused("K505", on, [*data[:3], odd])
+    refused("K519", on, [*data[:3], odd])
     refused("R504", on, [*data[:3], array_on(memory, (8,), typestr=">f4")])
 
 
@@ -245,7 +245,7 @@ def test_more_launches_than_queues_are_refused(
         return Executor(plan, [device] * ranks, Settings(launching=launching))
 
     made(8)
-    assert "at most 8 ranks" in str(refused("K526", made, 9))
+    assert "at most 8 ranks" in str(refused("K506", made, 9))
     made(9, Launching.TOGETHER)
     for text, queues in (("32", 32), ("99", 32), ("1", 1), ("0", 8), ("all", 8)):
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", text)

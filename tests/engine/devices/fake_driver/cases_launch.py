@@ -245,7 +245,7 @@ def test_elements_that_are_not_side_by_side_are_refused(
 ) -> None:
     array = array_on(device.allocate(64), (2, 3), strides=strides)
     assert "the input of rank 3" in str(
-        refused("K505", device.view, array, what="the input of rank 3")
+        refused("K519", device.view, array, what="the input of rank 3")
     )
 
 
@@ -304,7 +304,7 @@ def test_arrays_lent_by_dlpack_are_taken(
 
 def test_arrays_lent_by_dlpack_that_will_not_do_are_refused(device: CudaDevice) -> None:
     array = np.zeros((3, 4), np.float32)
-    refused("K505", device.view, Lent(array.T, (2, 0)), what="it")
+    refused("K519", device.view, Lent(array.T, (2, 0)), what="it")
     refused("K504", device.view, Lent(array, (2, 1)), what="it")
     assert "pinned" in str(refused("K504", device.view, Lent(array, (3, 0)), what="it"))
     assert "another kind" in str(refused("K504", device.view, Lent(array, (10, 0)), what="it"))

@@ -9,7 +9,7 @@ from sley.engine.devices.cuda.driver import module
 from sley.engine.devices.device import Memory, View
 from sley.engine.types import BITS, DATA_TYPES
 from sley.errors import Place
-from sley.errors.devices import K504, K505, K519
+from sley.errors.devices import K504, K519
 from sley.errors.runtime import R504
 
 _CUDA, _CUDA_MANAGED = 2, 13  # DLPack's kinds of devices: dlpack.h, DLDeviceType
@@ -63,10 +63,12 @@ def view(array: Any, ordinal: int, *, what: str) -> View:
         )
     shape, strides = tuple(found.shape), found.strides
     if strides is not None and not _side_by_side(shape, tuple(strides)):
-        raise K505.error(
+        raise K519.error(
             at=Place(detail=what),
             expected="elements side by side, in the order of the indices",
             found=f"shape {list(shape)} with strides of {list(strides)} elements",
+            remedy="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an "
+            "output, pass a contiguous array and copy from it afterwards.",
         )
     return View(int(found.ptr), int(found.size), dtype, not found.readonly)
 

@@ -23,7 +23,7 @@ from sley.engine.devices.cuda.streams import STREAM_ERRORS, CudaEvent, CudaStrea
 from sley.engine.devices.device import Bytes, Device, HostMemory, Launch, Memory, View, Window
 from sley.engine.devices.shared_files import map_bytes
 from sley.engine.memory import HostBytes
-from sley.errors.devices import K503, K509, K510, K514, K525
+from sley.errors.devices import K503, K509, K510, K514
 from sley.errors.diagnostic import counted
 from sley.errors.disk_cache import cached_bytes
 
@@ -220,7 +220,7 @@ class CudaDevice(Device):
             raise driver.failure(cu, result, "cuCtxEnablePeerAccess", doing, {})
 
     def carries_lines(self, other: Device | bytes) -> bool:
-        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. K525
+        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. K510
         for memory of a device that this process doesn't see."""
         if isinstance(other, bytes):
             peer = self._exporter(other)
@@ -301,7 +301,7 @@ class CudaDevice(Device):
 
     def attach(self, handle: bytes) -> Memory:
         """See `Device.attach`. K514 if the exporting process has ended or is this one, K509 if this
-        device can't reach the memory's device, K525 if this process doesn't see that device."""
+        device can't reach the memory's device, K510 if this process doesn't see that device."""
         self._exporter(handle)
         of_driver, offset, size_bytes, _ = _HANDLE.unpack(handle)
         cu = self._cu
@@ -424,9 +424,11 @@ class CudaDevice(Device):
                 return device
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         variable = f", with CUDA_VISIBLE_DEVICES={visible}" if visible is not None else ""
-        raise K525.error(
+        raise K510.error(
             expected=f"the device of another process's rank, GPU-{uuid.UUID(bytes=wanted)}",
             found=f"{counted(number, 'device')} that this process sees{variable}",
+            remedy="Let each process see all GPUs of the host, and open its own by its "
+            "number: `CudaDevice.open(local_rank)`.",
         )
 
     def _attribute(self, attribute: Any) -> int:
