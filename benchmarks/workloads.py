@@ -5,8 +5,8 @@
 Inference of a language model on 8 A100 (ndv4:1) at several batch sizes, and training of mixtures of
 experts on 256 A100 (ndv4:32) at several dimensions (`sley.tuning.workloads.models`). A row has
 the time of a step with NCCL's default, the share of it in which calls are waited for, and the
-speed-ups with the static table of `sley.choose`, with the default agent after N measurements of each size (with 3
-% noise), and with the oracle. On 256 GPUs NCCL's AllToAll is simulated twice: with a thread block
+speed-ups with the static table of `sley.choose`, with the default agent after N measurements of
+each size (with 3 % noise), and with the oracle. On 256 GPUs NCCL's AllToAll is simulated twice: with a thread block
 for every pair of GPUs, of which a GPU can't run as many at once, and in at most 32 blocks.
 AllReduces of gradients have NCCL's own choice alone, its trees: no plan of the library that was
 tried there and fits on a GPU was faster.

@@ -47,7 +47,6 @@ MODULES: dict[str, str | None] = {
     "paths": None,
     "collectives": None,
     "graph": None,
-    "methods": None,
     "happens_before": None,
     "faults": None,
     "groups": None,
