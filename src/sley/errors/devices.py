@@ -97,8 +97,8 @@ K509 = Rule(
 K510 = Rule(
     "K510",
     "no-such-device",
-    what="No device that this process sees has this name, this number, or the rank of another "
-    "process.",
+    what="This process sees no device of this name or number, or not the device of another "
+    "process's rank.",
     why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
     "among those in CUDA_VISIBLE_DEVICES. Processes share memory by CUDA IPC, which needs both "
     "devices visible in both processes; launchers that give each process one GPU by "
@@ -170,8 +170,9 @@ K519 = Rule(
     "unaligned elements, such as those of a view of a file's bytes. In place, input and output "
     "are the same array.",
     example="executor([[1.0, 2.0]]); executor([matrix.T])",
-    instead="Pass a tensor or array of such a library; if it requires a gradient, "
-    "`tensor.detach()`.",
+    instead="Pass a tensor or array of such a library, `tensor.detach()` if it needs a gradient, "
+    "and `tensor.contiguous()` or `cupy.ascontiguousarray(array)` if it is not contiguous; for an "
+    "output, pass a contiguous array and copy from it afterwards.",
 )
 K521 = Rule(
     "K521",
@@ -183,7 +184,8 @@ K521 = Rule(
     "and must fit into the 4 KB that every GPU supports: 128 ranks.",
     example="a thread block with 2,000,000 instructions",
     instead="Compile the plan with fewer instances or coarser chunks, or distribute it over more "
-    "thread blocks.",
+    "thread blocks; for more than 128 ranks, write it for another executor (`sley compile -o "
+    "plan.xml`).",
 )
 K523 = Rule(
     "K523",

@@ -75,7 +75,7 @@ R508 = Rule(
     why="A failure leaves messages in the connections, which a later call would receive as its "
     "own, and counters that differ among the ranks.",
     example="job.close(); job.execute(inputs)",
-    instead="Start a new Job.",
+    instead="Start a new job, or make a new executor on all ranks.",
 )
 R509 = Rule(
     "R509",

@@ -64,12 +64,7 @@ def write(
     threads = Settings(threads=threads).threads
     c = plan.collective
     if c.ranks > RANKS:
-        raise K521.error(
-            expected=f"at most {RANKS} ranks",
-            found=f"{c.ranks} ranks",
-            remedy="Use a plan with at most 128 ranks, or write the plan for another "
-            "executor (`sley compile -o plan.xml`).",
-        )
+        raise K521.error(expected=f"at most {RANKS} ranks", found=f"{c.ranks} ranks")
     kernels = Kernels.of(plan)
     blocks = int(np.count_nonzero(kernels.kinds.kind != NONE))
     head = _HEAD.format(

@@ -305,9 +305,7 @@ def require_scipy() -> None:
         import scipy.optimize  # noqa: F401
     except ImportError as error:
         raise R512.error(
-            expected="SciPy",
-            found=str(error),
-            remedy='Install the extra: pip install "sley[fit]".',
+            expected="SciPy", found=str(error), remedy='Install the extra: pip install "sley[fit]".'
         ) from error
 
 

@@ -155,12 +155,7 @@ def _absent(runtime: Runtime, folder: Path, paths: Sequence[Path]) -> list[Diagn
     there = {one.name for one in paths}
     expected, found = f"a file, because {SCRIPT} registers it", "no file"
     return [
-        F504.diagnostic(
-            at=Place(str(folder / name)),
-            expected=expected,
-            found=found,
-            remedy=_AGAIN,
-        )
+        F504.diagnostic(at=Place(str(folder / name)), expected=expected, found=found, remedy=_AGAIN)
         for name in runtime.names or ()
         if name not in there
     ]

@@ -246,11 +246,7 @@ class Executor:
         otherwise returns without waiting."""
         self._check_open()
         if self._failed:
-            raise R508.error(
-                expected="an executor without a failed call",
-                found=self._failed,
-                remedy="Make a new executor, on all ranks.",
-            )
+            raise R508.error(expected="an executor without a failed call", found=self._failed)
         if self._attendance.is_given_up:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
@@ -264,11 +260,7 @@ class Executor:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise R508.error(
-                expected="an executor that is open",
-                found="a closed one",
-                remedy="Make a new executor, on all ranks.",
-            )
+            raise R508.error(expected="an executor that is open", found="a closed one")
 
     def _make_windows(self) -> None:
         """The slots of groups whose messages a switch moves."""

@@ -170,8 +170,6 @@ class ThreadsDevice(Device):
                 at=Place(detail=what),
                 expected="elements side by side",
                 found=f"shape {array.shape}, strides {array.strides}",
-                remedy="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an "
-                "output, pass a contiguous array and copy from it afterwards.",
             )
         name = name_of(array.dtype)
         if name not in (*DATA_TYPES, BITS):

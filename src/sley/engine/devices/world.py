@@ -268,12 +268,7 @@ def read_refusals(messages: Sequence[bytes]) -> SleyError | None:
 def _check_devices(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
     """The devices of this process by rank, ascending; every rank must have one if `is_alone`."""
     if ranks > RANKS:
-        raise K521.error(
-            expected=f"at most {RANKS} ranks",
-            found=f"{ranks} ranks",
-            remedy="Use a plan with at most 128 ranks, or write the plan for another "
-            "executor (`sley compile -o plan.xml`).",
-        )
+        raise K521.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
     given = _by_rank(devices, ranks)
     everyone = set(range(ranks))
     fits = bool(given) and (set(given) == everyone if is_alone else set(given) <= everyone)

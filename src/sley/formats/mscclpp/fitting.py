@@ -71,6 +71,12 @@ class Parts:
     steps: list[Steps]
 
 
+_PROTOCOL = (
+    "Compile the program with the protocol Simple, or with LL for one host: --protocol on the "
+    "command line, options = { protocol = ... } in the table of a package."
+)
+
+
 def fit(
     plan: Plan,
     target: PlanTarget,
@@ -96,9 +102,7 @@ def fit(
             plan.place(row),
             expected="Simple between hosts: packets go by memory channels alone",
             found="a message of LL to another host",
-            remedy="Compile the program with the protocol Simple, or with LL for one host: "
-            "--protocol on the command line, options = { protocol = ... } in the table of a "
-            "package.",
+            remedy=_PROTOCOL,
         )
         problems.raise_any()
     placing = place(analysis, zero_copy=zero_copy)
@@ -113,15 +117,7 @@ def _check_plan(plan: Plan, problems: Problems) -> None:
     """Refuses a plan that no file can represent."""
     c, at = plan.collective, Place(detail=plan.name)
     if plan.protocol not in PROTOCOLS.values():
-        problems.add(
-            F441,
-            at,
-            expected="Simple or LL",
-            found=plan.protocol.value,
-            remedy="Compile the program with the protocol Simple, or with LL for one host: "
-            "--protocol on the command line, options = { protocol = ... } in the table of a "
-            "package.",
-        )
+        problems.add(F441, at, expected="Simple or LL", found=plan.protocol.value, remedy=_PROTOCOL)
     as_xml = "Write it as MSCCL XML, whose runtimes have"
     if standard(c) is None:
         expected = "a standard collective: an execution plan has only a name of its collective"

@@ -33,6 +33,7 @@ MAX_BYTES = 4 * 2**20
 """Bound on the size of a text."""
 
 _NO_FILE = "<rescclang>"
+_SHORT = "Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short."
 
 
 def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | str) -> Program:
@@ -58,7 +59,7 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
             at=Place(name),
             expected=f"at most {MAX_BYTES} bytes",
             found=f"{len(text)} characters",
-            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
+            remedy=_SHORT,
         )
     algorithm = Parser(split_lines(text), name, NUMBERS).algorithm()
     read = read_header(algorithm, header, in_place=in_place, file=name)
@@ -91,18 +92,10 @@ def _read(path: Path) -> str:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise F404.error(
-            at=at,
-            expected="a file of text",
-            found=reason_of(error),
-            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
+            at=at, expected="a file of text", found=reason_of(error), remedy=_SHORT
         ) from None
     if len(data) > MAX_BYTES:
-        raise F404.error(
-            at=at,
-            expected=f"at most {MAX_BYTES} bytes",
-            found="more",
-            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
-        )
+        raise F404.error(at=at, expected=f"at most {MAX_BYTES} bytes", found="more", remedy=_SHORT)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -111,7 +104,7 @@ def _read(path: Path) -> str:
             at=Place(str(path), len(before), len(before[-1]) + 1),
             expected="UTF-8",
             found=f"the byte 0x{data[error.start]:02X}: {error.reason}",
-            remedy="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
+            remedy=_SHORT,
         ) from None
 
 

@@ -67,8 +67,6 @@ def view(array: Any, ordinal: int, *, what: str) -> View:
             at=Place(detail=what),
             expected="elements side by side, in the order of the indices",
             found=f"shape {list(shape)} with strides of {list(strides)} elements",
-            remedy="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an "
-            "output, pass a contiguous array and copy from it afterwards.",
         )
     return View(int(found.ptr), int(found.size), dtype, not found.readonly)
 
