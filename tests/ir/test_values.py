@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import sley
-from sley.compiler.passes.dependencies import dependencies
 from sley.formats.msccl_xml.targets import EXECUTOR
+from sley.ir.dependencies import dependencies
 from sley.ir.tables import Edges, Table, Value, column_types, difference
 from sley.model.bounds import Bounds
 from sley.verification.direct import pulls

@@ -14,9 +14,9 @@ import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
 from sley.model.nccl import choice as nccl
-from sley.model.nccl.choice import Algorithm
+from sley.model.nccl.choice import Algorithm, as_run, tiled
 from sley.model.nccl.graphs import Graph, View
-from sley.tuning.arms import as_run, decision_of, tiled
+from sley.tuning.arms import decision_of
 
 PROTOCOLS = nccl.PROTOCOLS
 LL, LL128, SIMPLE = PROTOCOLS

@@ -25,10 +25,10 @@ from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
 from sley.model.nccl import choice as nccl
-from sley.model.nccl.runs import NcclRuns
+from sley.model.nccl.choice import BLOCK_RATES
+from sley.model.nccl.runs import NcclRuns, PlanOf
 from sley.model.nccl.tables import Row, Table
 from sley.model.simulation import Simulation
-from sley.tuning.arms import BLOCK_RATES
 
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
@@ -270,12 +270,14 @@ def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
 
 
 class Predictor:
-    """Simulates points on topologies that differ from `base` only in numbers. searched: as in
-    `fit`."""
+    """Simulates points on topologies that differ from `base` only in numbers. plan_of, searched: as
+    in `fit`."""
 
-    def __init__(self, base: Topology, searched: Topology | None = None) -> None:
+    def __init__(self, base: Topology, plan_of: PlanOf, searched: Topology | None = None) -> None:
         self.base = base
-        self._runs = {name: NcclRuns(name, base, searched) for name in NcclRuns.COLLECTIVES}
+        self._runs = {
+            name: NcclRuns(name, base, plan_of, searched) for name in NcclRuns.COLLECTIVES
+        }
 
     def choice(self, point: Measured) -> nccl.Choice:
         """What NCCL runs by its tuner's rows."""
@@ -310,12 +312,14 @@ def fit(
     base: Topology,
     points: Sequence[Measured],
     used: Sequence[Measured],
+    plan_of: PlanOf,
     searched: Topology | None = None,
     *,
     report_round: Callable[[float], None] = lambda seconds: None,
 ) -> Fit:
     """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
 
+    plan_of: makes the plans of NCCL's choices, on `base`.
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, S714, D932.
@@ -336,7 +340,7 @@ def fit(
     if not told:
         expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
-    predictor = Predictor(base, searched)
+    predictor = Predictor(base, plan_of, searched)
     first = [predictor(point).time_us for point in used]  # compiles the plans, too
     start = monotonic()
     for point in used:

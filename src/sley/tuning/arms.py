@@ -27,6 +27,7 @@ from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.model.nccl import choice as nccl
+from sley.model.nccl.choice import as_run, tiled
 from sley.model.simulation import Simulator
 from sley.model.simulation.inputs import Tiling
 from sley.topologies import link_rings
@@ -45,9 +46,6 @@ ACTIONS = ("all", "nccl")
 
 _OF_NCCL = frozenset({*NCCL_ALGORITHMS, "all-pairs-alltoall", "direct-alltonext"})
 """The library's algorithms that NCCL has, or runs as grouped sends and receives."""
-
-BLOCK_RATES = ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps")
-"""The cost model's rates of one thread block."""
 
 SIZES = tuple(1 << exponent for exponent in range(10, 31))
 """1 KB to 1 GB."""
@@ -307,24 +305,6 @@ def fingerprint(topology: Topology) -> str:
     """16 hexadecimal digits, equal for clusters with the same graph and cost model."""
     text = graph_text(replace(topology, name=""))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def tiled(topology: Topology, tile: float) -> Topology:
-    """The cluster with tiles of another size. tile: as a share of its own."""
-    if tile == 1:
-        return topology
-    model, own = topology.model, topology.model.tile_bytes
-    scaled = replace(own, ll=own.ll * tile, ll128=own.ll128 * tile, simple=own.simple * tile)
-    return replace(topology, model=replace(model, tile_bytes=scaled))
-
-
-def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:
-    """The cluster as NCCL runs a choice on it: with `Choice.tile` and `Choice.block_shares`."""
-    cut, (reducing, copying) = tiled(topology, tile), block_shares
-    model = cut.model
-    rates = {name: getattr(model, name) * reducing for name in BLOCK_RATES}
-    share = model.copy_share * copying / reducing
-    return replace(cut, model=replace(model, copy_share=share, **rates))
 
 
 def decision_of(choice: nccl.Choice) -> Decision:

@@ -19,8 +19,9 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.model.nccl.choice import tiled
 from sley.model.simulation.inputs import Tiling
-from sley.tuning.arms import SIZES, Arms, fingerprint, tiled
+from sley.tuning.arms import SIZES, Arms, fingerprint
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 
 HOPELESS = 2.0

@@ -18,7 +18,7 @@ cards are as near to their GPUs as LL128 requires.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 from types import MappingProxyType
@@ -33,6 +33,10 @@ from sley.model.nccl.graphs import Generation, Graph, View
 
 PROTOCOLS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
 """NCCL's protocols in its order: the first of equally fast ones is chosen."""
+
+
+BLOCK_RATES = ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps")
+"""The cost model's rates of one thread block."""
 
 
 class Algorithm(StrEnum):
@@ -112,6 +116,24 @@ def forced(
     if _estimate_us(collective, view, size, algorithm, protocol) == inf:
         return None
     return _choice(collective, view, size, algorithm, protocol)
+
+
+def tiled(topology: Topology, tile: float) -> Topology:
+    """The cluster with tiles of another size. tile: as a share of its own."""
+    if tile == 1:
+        return topology
+    model, own = topology.model, topology.model.tile_bytes
+    scaled = replace(own, ll=own.ll * tile, ll128=own.ll128 * tile, simple=own.simple * tile)
+    return replace(topology, model=replace(model, tile_bytes=scaled))
+
+
+def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:
+    """The cluster as NCCL runs a choice on it: with `Choice.tile` and `Choice.block_shares`."""
+    cut, (reducing, copying) = tiled(topology, tile), block_shares
+    model = cut.model
+    rates = {name: getattr(model, name) * reducing for name in BLOCK_RATES}
+    share = model.copy_share * copying / reducing
+    return replace(cut, model=replace(model, copy_share=share, **rates))
 
 
 @dataclass(frozen=True)
