@@ -14,10 +14,9 @@ from sley.tuning.backends import Recorded, Simulated
 from sley.tuning.exploration import AGGRESSIVE, CONSERVATIVE, NORMAL, SAMPLES, exploration
 from sley.tuning.levels import KEEP, TUNE, Level, Levels, Step, Vocabulary, words_of
 from sley.tuning.policy import Machine
-from sley.tuning.reward import AMPLIFIED, SMOOTHED, Call, Reward, step_reward
+from sley.tuning.reward import AMPLIFIED, SMOOTHED, Call, Reward
 from sley.tuning.state import NUMBERS, Cluster, Fabric, Site, Stream, Variance, Window, state_size
-from sley.tuning.sweep import sweep
-from sley.tuning.workloads import Group, Steps
+from sley.tuning.sweeps import sweep
 from support.made_backends import DECISIONS, Made
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
@@ -175,42 +174,6 @@ def test_an_observation_shows_the_level_and_the_plan_chosen_so_far():
     assert np.flatnonzero(observation["chosen"]).tolist() == [Level.KNOBS, len(Level) + plan]
 
 
-def test_a_trace_gives_the_calls_and_its_workload_the_last_reward():
-    sites = [Made(TIMES).site(), Made(TIMES, nodes=2).site()]
-    trace = [(0, 4000), (1, 1 << 23), (0, 1 << 22)]
-    environment = Tuning(sites, trace=trace, step=lambda times: 100 + sum(times))
-    environment.reset(seed=0)
-    first = call(environment, action_of(environment, 3))
-    second = call(environment, (KEEP, 0, 0))
-    third = call(environment, (KEEP, 0, 0))
-    assert [(r[4]["site"], r[4]["size_bytes"]) for r in (first, second, third)] == [
-        (0, 1 << 12),
-        (1, 1 << 22),
-        (0, 1 << 22),
-    ]
-    assert third[1] == pytest.approx(log((100 + 40 + 800) / (100 + 5 + 800)))
-    assert third[3]
-    for wrong in ([(2, 4000)], [(0, 0)]):
-        with pytest.raises(SleyError) as caught:
-            Tuning(sites, trace=wrong)
-        assert caught.value.code == "D923"
-
-
-def test_the_last_reward_of_a_step_of_a_workload_is_for_its_time():
-    steps = Steps()
-    steps.compute(100)
-    steps.call("allreduce", 1 << 12)
-    steps.call("allreduce", 1 << 22)
-    sites = {("allreduce", Group.CLUSTER): Made(TIMES).site()}
-    environment = Tuning.of_workload(steps.workload("two layers", 4), sites)
-    environment.reset(seed=0)
-    call(environment, action_of(environment, 3))
-    last = call(environment, (KEEP, 0, 0))
-    assert last[1] == pytest.approx(log((100 + 40 + 400) / (100 + 5 + 400)))
-    with pytest.raises(SleyError, match="D946"):
-        Tuning.of_workload(steps.workload("two layers", 4), {})
-
-
 def test_settings_of_an_environment_out_of_range_are_refused():
     site = Made(TIMES).site()
     for sites, setting in (([], {}), ([site], {"calls": 0}), ([site], {"cells": 1.5})):
@@ -320,7 +283,6 @@ def test_rewards_follow_the_rules_of_the_paper():
     assert reward(made_call(**low, is_default=True)) == pytest.approx(log(2))
     slower = {"time_us": 200.0, "utilisation": 0.1, "default_utilisation": 0.2}
     assert reward(made_call(**slower)) == pytest.approx(-log(2))
-    assert step_reward(sum, [1, 2], [2, 4]) == pytest.approx(log(2))
 
 
 def test_rewards_on_a_shared_network_are_means_of_equal_calls():

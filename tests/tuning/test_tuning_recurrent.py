@@ -14,7 +14,7 @@ pytest.importorskip("sb3_contrib", reason="the recurrent agent needs sb3-contrib
 
 import torch
 
-from sley.tuning.agents.checkpoint import Checkpoint, Settings
+from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent import Recurrent, network_of, train
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.gate import Gate
@@ -22,8 +22,10 @@ from sley.tuning.levels import Step
 
 TIMES = [[100, 45, 50, 10, 60], [400, 100, 300, 500, 600]]
 SIZES = (1 << 21, 1 << 25)
-LARGE = Settings(seed=1, hidden=8, environments=32, calls=4, cells=2, rate=0.01, entropy=0.02)
-SMALL = Settings(hidden=4, environments=2, calls=3, cells=2, epochs=1)
+LARGE = Hyperparameters(
+    seed=1, hidden=8, environments=32, calls=4, cells=2, rate=0.01, entropy=0.02
+)
+SMALL = Hyperparameters(hidden=4, environments=2, calls=3, cells=2, epochs=1)
 ROUND = 2 * 3 * 3
 
 
@@ -109,7 +111,7 @@ def test_a_resumed_training_has_the_result_of_an_uninterrupted_one(tmp_path):
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_rounds_of_a_single_call_give_finite_weights(calls):
-    smallest = Settings(hidden=2, environments=1, calls=calls, cells=1)
+    smallest = Hyperparameters(hidden=2, environments=1, calls=calls, cells=1)
     trained = train([made().site()], 2 * 3 * calls, smallest)
     assert trained.rounds == 2
     assert all(np.isfinite(array).all() for array in trained.weights.values())
@@ -117,7 +119,7 @@ def test_rounds_of_a_single_call_give_finite_weights(calls):
 
 def test_a_checkpoint_of_another_training_is_not_resumed(started):
     others = (
-        ([made().site()], Settings(seed=1)),
+        ([made().site()], Hyperparameters(seed=1)),
         ([made(nodes=2).site()], None),
     )
     for sites, settings_ in others:
@@ -137,7 +139,7 @@ def test_a_policy_that_knows_no_arm_of_the_back_end_is_refused(started):
 def test_settings_of_a_training_out_of_range_are_refused(started):
     for wrong in ({"hidden": 0}, {"rate": float("nan")}, {"seed": True}, {"calls": 2.0}):
         with pytest.raises(SleyError) as caught:
-            Settings(**wrong)
+            Hyperparameters(**wrong)
         assert caught.value.code == "D923"
     for sites, steps in (([made().site()], 0), ([], 1)):
         with pytest.raises(SleyError) as caught:

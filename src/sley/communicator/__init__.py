@@ -14,14 +14,12 @@ heap.py           memory that the other ranks of the host can read in place
 sharing.py        what processes of a host share once: heaps, and signs of life
 network.py        transports between hosts
 settings.py       settings of a communicator
-recording.py      records a program's calls as a workload
 stats.py          statistics of calls, and the log
 """
 
 from sley.communicator.calls import Call, Parts, Work
 from sley.communicator.communicator import Communicator
 from sley.communicator.network import Network
-from sley.communicator.recording import Recorder, record
 from sley.communicator.rendezvous.environment import Started, from_environment
 from sley.communicator.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
 from sley.communicator.selection.plans import Change
@@ -37,12 +35,10 @@ __all__ = [
     "MpiStore",
     "Network",
     "Parts",
-    "Recorder",
     "Settings",
     "Started",
     "Store",
     "TorchStore",
     "Work",
     "from_environment",
-    "record",
 ]

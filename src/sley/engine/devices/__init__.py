@@ -12,7 +12,6 @@ memory.py, frees.py       scratch, and arrays that other processes read; when me
 arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
 failures.py, state.py     what the blocks of a failed call were waiting for; counters as numbers
 kernel_files.py           the kernels of a plan as .cu and .cpp files
-step_model.py             an estimate of the time of a step, and a cost model made of it
 """
 
 from sley.engine.devices.device import Device

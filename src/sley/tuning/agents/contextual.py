@@ -1,4 +1,4 @@
-"""Contextual bandits: a Gaussian process over sizes and knobs, with Thompson sampling or UCB.
+"""Contextual bandit: Thompson sampling of a Gaussian process over sizes and knobs.
 
 What is measured with one arm at one size also tells something about similar arms and about the
 sizes nearby, so some tens of samples of each size suffice for hundreds of arms.
@@ -6,7 +6,6 @@ sizes nearby, so some tens of samples of each size suffice for hundreds of arms.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import cache
 from typing import Any, ClassVar
 
@@ -15,7 +14,6 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from threadpoolctl import ThreadpoolController
 
-from sley.ir.tables import FloatArray
 from sley.tuning.agents.agent import Agent, Prediction
 from sley.tuning.backends import Backend
 
@@ -48,14 +46,16 @@ def _threads() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-class Contextual(Agent):
-    """A Gaussian process of the logarithm of time over the default's time.
+class Thompson(Agent):
+    """Thompson sampling: the arm that is fastest in a sample of what the times may be, by a
+    Gaussian process of the logarithm of time over the default's time.
 
     Its prior mean is the back end's rough estimate (`Backend.expected`); its kernel is a Matern 5/2
     over the logarithm of the size and the arms' features, each scaled to its own deviation. Each
     size is first measured with the default.
     """
 
+    name = "thompson"
     DEFAULTS: ClassVar[int] = 2
     """Measurements of the default at a size before any other arm."""
 
@@ -75,16 +75,14 @@ class Contextual(Agent):
         self._fitted = 0  # measurements that the process knows
         self._predicted: dict[int, Prediction] = {}
 
-    @abstractmethod
-    def _score(self, prediction: Prediction) -> FloatArray:
-        """float64 (arms,): the arm with the least score is measured next."""
-
     def choose(self, cell: int) -> int:
         default = int(self.backend.default[cell])
         if self.tally.count[cell, default] < self.DEFAULTS:
             return default
-        score = self._score(self.predict(cell))
-        return int(np.where(self.mask(cell), score, np.inf).argmin())
+        expected = self.predict(cell)
+        noise = self.rng.standard_normal(len(expected.log_time))
+        sample = expected.log_time + expected.deviation * noise
+        return int(np.where(self.mask(cell), sample, np.inf).argmin())
 
     def best(self, cell: int) -> int:
         expected = self.predict(cell)
@@ -136,24 +134,3 @@ class Contextual(Agent):
         with _threads().limit(limits=1):
             points = np.column_stack((self._size[cell], self._features[arm]))
             self._process = process.fit(points, target - self._offset)
-
-
-class Thompson(Contextual):
-    """Thompson sampling: the arm that is fastest in a sample of what the times may be."""
-
-    name = "thompson"
-
-    def _score(self, prediction: Prediction) -> FloatArray:
-        noise = self.rng.standard_normal(len(prediction.log_time))
-        return prediction.log_time + prediction.deviation * noise
-
-
-class GaussianUcb(Contextual):
-    """The arm with the least lower confidence bound."""
-
-    name = "gaussian-ucb"
-    WIDTH: ClassVar[float] = 2.0
-    """The radius of the bounds in standard deviations."""
-
-    def _score(self, prediction: Prediction) -> FloatArray:
-        return prediction.log_time - self.WIDTH * prediction.deviation

@@ -18,7 +18,7 @@ from sley.errors.tuning import D923, D925
 from sley.ir.tables import NONE, BoolArray, FloatArray
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
-from sley.tuning.agents.checkpoint import Checkpoint, Settings
+from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent_policy import MaskedPolicy, build_policy, policy_arguments
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.exploration import exploration
@@ -134,7 +134,7 @@ class Recurrent(Agent):
 def train(
     sites: Sequence[Site],
     steps: int,
-    settings: Settings | None = None,
+    settings: Hyperparameters | None = None,
     *,
     resume: Checkpoint | None = None,
     path: str | os.PathLike[str] | None = None,
@@ -153,7 +153,7 @@ def train(
 
     Errors: D923; D925 if `resume` is a checkpoint of other settings or sites; F461.
     """
-    settings = settings or (resume.settings if resume else Settings())
+    settings = settings or (resume.settings if resume else Hyperparameters())
     if not is_integer(steps) or not 1 <= steps <= 1 << 40:
         raise D923.error(expected="steps from 1 to 2**40", found=f"steps={steps!r}")
     vocabulary = Vocabulary.of(site.backend for site in sites)
@@ -193,7 +193,9 @@ def network_of(trained: Checkpoint) -> MaskedPolicy:
     return policy
 
 
-def _model(sites: Sequence[Site], vocabulary: Vocabulary, settings: Settings) -> RecurrentPPO:
+def _model(
+    sites: Sequence[Site], vocabulary: Vocabulary, settings: Hyperparameters
+) -> RecurrentPPO:
     def make() -> Tuning:
         return Tuning(
             sites,
@@ -225,7 +227,7 @@ def _model(sites: Sequence[Site], vocabulary: Vocabulary, settings: Settings) ->
 
 def _checkpoint(
     model: RecurrentPPO,
-    settings: Settings,
+    settings: Hyperparameters,
     vocabulary: Vocabulary,
     names: tuple[str, ...],
     rounds: int,
