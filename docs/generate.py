@@ -52,6 +52,7 @@ MODULES: dict[str, str | None] = {
     "extension": None,
     "paths": None,
     "collectives": None,
+    "dependencies": None,
     "graph": None,
     "methods": None,
     "happens_before": None,

@@ -251,8 +251,12 @@ class Links:
 
 @dataclass(frozen=True)
 class Allocated:
-    """Thread blocks as allocated: the order in which they list their instructions, the blocks,
-    and the estimate of their times."""
+    """Thread blocks as allocated.
+
+    order: how the blocks list their instructions.
+    blocks: the blocks.
+    estimate: of their times.
+    """
 
     order: Order
     blocks: Blocks
