@@ -123,7 +123,7 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Point(table_fit.Measured):
+class Point(table_fit.MeasuredTime):
     """A measured time of a table.
 
     table: its name in `KNOWN`.

@@ -118,13 +118,13 @@ def curves(found: Sweep, agent: str, network: Path | None = None) -> list[Curve]
         return Thompson(backend, seed)
 
     make = {**AGENTS, Recurrent.name: recurrent, BLIND: blind}[agent]
-    return [curve(found, agent, make, LOOKS, aside=ASIDE, seed=seed) for seed in SEEDS]
+    return [curve(found, make, LOOKS, aside=ASIDE, seed=seed) for seed in SEEDS]
 
 
 def static(found: Sweep, table: Sequence[int]) -> Curve:
     """The curve of an arm for each size, fixed before any measurement."""
     trained = np.setdiff1d(np.arange(len(SIZES)), ASIDE)
-    return curve_of("table", found, LOOKS, [list(table)] * len(LOOKS), trained)
+    return curve_of(found, [table] * len(LOOKS), trained)
 
 
 def summary(name: str, rows: list[Curve]) -> list[dict[str, Any]]:

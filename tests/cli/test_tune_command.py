@@ -1,12 +1,13 @@
 """sley sweep, sley tune and sley policy show: what they print, write and refuse."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from sley.cli import main
-from sley.tuning.backends import Simulated
+from sley.tuning import Simulated
 from sley.tuning.policy import read
 
 SMALL = ("alltonext", "--topology", "1x2", "-b", "16K", "-e", "1M", "-f", "64", "--actions", "nccl")
@@ -89,7 +90,13 @@ def test_an_interrupted_training_goes_on_where_it_was(tmp_path, monkeypatch):
     assert count == 8 + 6
 
 
-def test_a_recurrent_agent_trains_its_network_once(tmp_path):
+def test_a_recurrent_agent_trains_its_network_once(tmp_path, monkeypatch):
+    from sley.tuning import train
+
+    def train_less(sites, steps, settings, **others):
+        return train(sites, steps, replace(settings, environments=2, calls=4), **others)
+
+    monkeypatch.setattr("sley.tuning.train", train_less, raising=False)
     network = tmp_path / "network.npz"
     arguments = ("tune", *SMALL, "--agent", "recurrent", "--network", network, "--samples", 10)
     sweeps = ("--sweeps", tmp_path / "sweeps")

@@ -1,4 +1,4 @@
-"""A small back end with known times, simple agents, and few arms, for tests of tuning."""
+"""A small back end with known times, and few arms, for tests of tuning."""
 
 import numpy as np
 
@@ -6,7 +6,6 @@ from sley.compiler import Options, compile
 from sley.compiler.space import LeastTime
 from sley.model.nccl import choice as nccl
 from sley.tuning import Arms, Noise
-from sley.tuning.agents import Agent
 from sley.tuning.arms import IN_PLACE, Arm, decision_of, grid_of
 from sley.tuning.policy import Decision, Machine
 
@@ -72,27 +71,6 @@ class Known:
     @property
     def best_us(self):
         return self.true_us.min(axis=1)
-
-
-class Table(Agent):
-    """Chooses the arm with the least estimate, whatever is measured."""
-
-    name = "table"
-
-    def choose(self, cell):
-        return self.best(cell)
-
-    def best(self, cell):
-        return int(np.where(self.mask(cell), self.backend.expected[cell], np.inf).argmin())
-
-
-class Random(Agent):
-    """Measures any arm; the fastest measured one is the best."""
-
-    name = "random"
-
-    def choose(self, cell):
-        return int(self.rng.choice(np.flatnonzero(self.mask(cell))))
 
 
 def arms_among(collective, topology, decisions, sizes):

@@ -20,7 +20,7 @@ from sley.compiler import nccl_plan
 from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import tables as nccl_tests
-from sley.model.table_fit import Changes, Measured, Predictor, measured_of
+from sley.model.table_fit import Changes, MeasuredTime, Predictor, measured_of
 from support.examples import examples
 from support.nccl_tests_mutants import mutated, output
 
@@ -184,10 +184,10 @@ SIZES = (4096, 65536, 1 << 20, 1 << 22, 1 << 24)
 BASE = sley.Topology.cluster(1, 3, nvlink_GBps=(75.0, 60.0), name="three")
 
 
-def measured(changes: Changes, base: sley.Topology = BASE) -> list[Measured]:
+def measured(changes: Changes, base: sley.Topology = BASE) -> list[MeasuredTime]:
     predictor = Predictor(base, nccl_plan)
-    points = [Measured("allreduce", size, 1.0) for size in SIZES]
-    return [Measured(p.collective, p.size_bytes, predictor(p, changes).time_us) for p in points]
+    points = [MeasuredTime("allreduce", size, 1.0) for size in SIZES]
+    return [MeasuredTime(p.collective, p.size_bytes, predictor(p, changes).time_us) for p in points]
 
 
 def test_a_fit_finds_the_changes_that_made_the_times() -> None:

@@ -134,7 +134,7 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
 def test_only_nccls_own_trees_share_blocks() -> None:
     size = 64 << 10
     choice = nccl.default("allreduce", topologies.ndv4(2), size)
-    assert choice.algorithm is nccl.Algorithm.TREE
+    assert choice.algorithm is nccl.NcclAlgorithm.TREE
     own = Decision(choice.program, Options(protocol=choice.protocol, channels=1, instances=3))
     arms = arms_among("allreduce", topologies.ndv4(2), [own], [size])
     theirs = arms.rows[arms.default(size)]

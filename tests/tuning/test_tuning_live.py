@@ -30,7 +30,6 @@ from sley.tuning.arms import IN_PLACE, LIVE
 from sley.tuning.live import Live
 from sley.tuning.ranks import CountWrong, Load, Ranks, Setup, Turn, Worker
 from sley.tuning.training import Training
-from support.tuning import Random
 
 SIZES = (1 << 10, 1 << 17)
 HOSTS = Hosts.of(["here"] * 2)
@@ -226,7 +225,7 @@ def test_training_chooses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> Non
             return 50.0 if arm == 3 and cell == 1 else 100.0
 
         monkeypatch.setattr(Live, "measure", measure)
-        training = Training(made, Random, seed=1)
+        training = Training(made, seed=1)
         training.run(60)
         (one,) = training.ranges()
         assert one.decision == made.decisions[3]

@@ -18,12 +18,12 @@ from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent import Recurrent, network_of, train
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.gate import Gate
-from sley.tuning.levels import Step
+from sley.tuning.levels import DecisionStep
 
 TIMES = [[100, 45, 50, 10, 60], [400, 100, 300, 500, 600]]
 SIZES = (1 << 21, 1 << 25)
 LARGE = Hyperparameters(
-    seed=1, hidden=8, environments=32, calls=4, cells=2, rate=0.01, entropy=0.02
+    seed=1, hidden=8, environments=32, calls=4, cells=2, rate=0.03, entropy=0.05
 )
 SMALL = Hyperparameters(hidden=4, environments=2, calls=3, cells=2, epochs=1)
 ROUND = 2 * 3 * 3
@@ -38,7 +38,7 @@ def made(**settings):
 
 @pytest.fixture(scope="module")
 def trained():
-    return train([made().site()], 20 * 32 * 4 * 3, LARGE)
+    return train([made().site()], 10 * 32 * 4 * 3, LARGE)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_settings_of_a_training_out_of_range_are_refused(started):
         assert caught.value.code == "D923"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(mask=st.lists(st.booleans(), min_size=5, max_size=5), cell=st.integers(0, 1))
 def test_no_action_outside_the_mask_has_any_probability(started, mask, cell):
     backend = made()
@@ -156,7 +156,7 @@ def test_no_action_outside_the_mask_has_any_probability(started, mask, cell):
     rng = np.random.default_rng(0)
     arms = {agent._decide(cell, allowed, None, rng)[0] for _ in range(8)}
     assert arms <= {0, *np.flatnonzero(allowed).tolist()}
-    observation = observe(agent._stream, cell, Step(), allowed)
+    observation = observe(agent._stream, cell, DecisionStep(), allowed)
     probability, _ = agent._probability(observation, None)
     assert probability.sum() == pytest.approx(1)
     assert not probability[observation["mask"] == 0].any()

@@ -15,9 +15,9 @@ from sley.ir.tables import NONE, BoolArray
 from sley.ir.words import is_integer
 from sley.tuning.backends import Repeatable
 from sley.tuning.exploration import exploration
-from sley.tuning.levels import HINTS, KEEP, TUNE, Level, Levels, Step, Vocabulary
-from sley.tuning.reward import Call, Reward
-from sley.tuning.state import BOUND, CALL, WINDOW, Site, Stream, Window, state_size
+from sley.tuning.levels import HINTS, KEEP, TUNE, DecisionLevel, DecisionStep, Levels, Vocabulary
+from sley.tuning.reward import Reward, TunedCall
+from sley.tuning.state import BOUND, CALL, WINDOW, CallWindow, Site, Stream, state_size
 
 ID = "sley/Tuning-v0"
 """The environment's name in Gymnasium's registry; `gymnasium.make` takes `Tuning`'s arguments."""
@@ -32,8 +32,8 @@ Observation = dict[str, NDArray[Any]]
 
 
 class Tuning(gymnasium.Env[Observation, int]):
-    """An episode is a number of calls; a decision for a call takes three steps (`Level`): keep the
-    default or tune, plan and protocol, other knobs.
+    """An episode is a number of calls; a decision for a call takes three steps (`DecisionLevel`):
+    keep the default or tune, plan and protocol, other knobs.
 
     The second and third step have a single action if the default is kept. They are not left out:
     a call that takes fewer steps is discounted less, and agents would keep the default in order to
@@ -41,7 +41,7 @@ class Tuning(gymnasium.Env[Observation, int]):
     truncated after its last call.
 
     Observation: "state": float32 (`state_size`,), see `Stream.state`; "window": float32 (WINDOW *
-    CALL,), see `Window.rows`; "chosen": int8 (3 + actions,), the level and the chosen plan,
+    CALL,), see `CallWindow.rows`; "chosen": int8 (3 + actions,), the level and the chosen plan,
     one-hot; "hints": float32 (actions, HINTS), see `Levels.hints`; "mask": int8 (actions,), 1 for
     actions that may be chosen. An action outside the mask runs the default, for the reward MASKED.
 
@@ -99,10 +99,10 @@ class Tuning(gymnasium.Env[Observation, int]):
                 if isinstance(site.backend, Repeatable):
                     site.backend.reseed(int(self.np_random.integers(1 << 31)))
         self._streams: dict[int, Stream] = {}
-        self._window = Window()
+        self._window = CallWindow()
         self._rewards = Reward()
         self._done = 0
-        self._pool, self._step = self._draw(), Step()
+        self._pool, self._step = self._draw(), DecisionStep()
         self._next_call()
         return self._observe(), {}
 
@@ -111,10 +111,12 @@ class Tuning(gymnasium.Env[Observation, int]):
         chosen, step = int(action), self._step
         if not self.action_masks()[chosen]:
             return self._end(int(self._default), is_masked=True)
-        if step.level is Level.CALL:
-            self._step = Step(Level.PLAN, chosen)
-        elif step.level is Level.PLAN:
-            self._step = Step(Level.KNOBS, step.call, chosen if step.call == TUNE else NONE)
+        if step.level is DecisionLevel.CALL:
+            self._step = DecisionStep(DecisionLevel.PLAN, chosen)
+        elif step.level is DecisionLevel.PLAN:
+            self._step = DecisionStep(
+                DecisionLevel.KNOBS, step.call, chosen if step.call == TUNE else NONE
+            )
         else:
             keeps = step.call == KEEP
             levels = self._stream.levels
@@ -155,7 +157,7 @@ class Tuning(gymnasium.Env[Observation, int]):
             for _ in range(BASELINE):
                 time_us = backend.measure(self._cell, self._default)
                 stream.measure_default(self._cell, time_us)
-        self._step = Step(explores=self._explores and self._is_exploring())
+        self._step = DecisionStep(explores=self._explores and self._is_exploring())
 
     def _is_exploring(self) -> bool:
         """Draws whether the next call explores."""
@@ -179,7 +181,7 @@ class Tuning(gymnasium.Env[Observation, int]):
         assert default_us is not None  # `_next_call` has measured it
         time_us = site.backend.measure(cell, arm)
         stream.record(cell, arm, time_us)
-        call = Call(
+        call = TunedCall(
             (self._place, cell, arm),
             time_us,
             default_us,
@@ -200,7 +202,7 @@ class Tuning(gymnasium.Env[Observation, int]):
         self._done += 1
         is_last = self._done == self.calls
         if is_last:
-            self._step = Step()
+            self._step = DecisionStep()
         else:
             self._next_call()
         return self._observe(), float(reward), False, is_last, info
@@ -214,14 +216,14 @@ class Tuning(gymnasium.Env[Observation, int]):
         return observe(self._stream, self._cell, self._step, allowed)
 
 
-def observe(stream: Stream, cell: int, step: Step, allowed: BoolArray) -> Observation:
+def observe(stream: Stream, cell: int, step: DecisionStep, allowed: BoolArray) -> Observation:
     """The observation of a step of a decision. allowed: bool (arms,), the arms that may be
     chosen."""
     levels = stream.levels
-    chosen = np.zeros(len(Level) + levels.vocabulary.actions, np.int8)
+    chosen = np.zeros(len(DecisionLevel) + levels.vocabulary.actions, np.int8)
     chosen[step.level] = 1
     if step.plan != NONE:
-        chosen[len(Level) + step.plan] = 1
+        chosen[len(DecisionLevel) + step.plan] = 1
     feasible = stream.site.backend.mask[cell]
     return {
         "state": stream.state(cell),
@@ -243,7 +245,7 @@ def space_of(vocabulary: Vocabulary) -> spaces.Dict:
         {
             "state": box(state_size(vocabulary)),
             "window": box(WINDOW * CALL),
-            "chosen": spaces.MultiBinary(len(Level) + actions),
+            "chosen": spaces.MultiBinary(len(DecisionLevel) + actions),
             "hints": box(actions, HINTS),
             "mask": spaces.MultiBinary(actions),
         }

@@ -17,7 +17,7 @@ AMPLIFIED = 1.5
 
 
 @dataclass(frozen=True)
-class Call:
+class TunedCall:
     """A call with its time.
 
     key: equal for calls of the same collective, size and arm. time_us, default_us: its time and the
@@ -48,7 +48,7 @@ class Reward:
             lambda: deque(maxlen=SMOOTHED)
         )
 
-    def __call__(self, call: Call) -> float:
+    def __call__(self, call: TunedCall) -> float:
         """The reward of the next call."""
         reward = log(call.default_us / call.time_us)
         fans_out = not call.is_default and call.utilisation > call.default_utilisation

@@ -159,7 +159,7 @@ _COLUMNS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class SizeTimes:
     """The times of all arms at one size: a row of a `Sweep`."""
 
     time_us: FloatArray
@@ -181,7 +181,7 @@ def sweep(
     """
     # The largest sizes take longest, so they start first.
     tasks = sorted(set(sizes), reverse=True)
-    rows: dict[int, Row] = {}
+    rows: dict[int, SizeTimes] = {}
     if executor is None:
         for size_bytes in tasks:
             rows[size_bytes] = row_at(arms, size_bytes)
@@ -196,7 +196,7 @@ def sweep(
     return _sweep_of(arms, {size: rows[size] for size in sorted(rows)})
 
 
-def _sweep_of(arms: Arms, rows: Mapping[int, Row]) -> Sweep:
+def _sweep_of(arms: Arms, rows: Mapping[int, SizeTimes]) -> Sweep:
     """The sweep of rows by size, ascending."""
     each = rows.values()
     return Sweep(
@@ -209,7 +209,7 @@ def _sweep_of(arms: Arms, rows: Mapping[int, Row]) -> Sweep:
     )
 
 
-def row_at(arms: Arms, size_bytes: int) -> Row:
+def row_at(arms: Arms, size_bytes: int) -> SizeTimes:
     """The times of all arms at one size."""
     mask = arms.feasible(size_bytes)
     time_us = np.array([arm.least(size_bytes) for arm in arms.rows])
@@ -231,7 +231,7 @@ def row_at(arms: Arms, size_bytes: int) -> Row:
         run(chosen)
     while not is_exact[index := int(np.where(mask, time_us, np.inf).argmin())]:
         run(index)
-    return Row(time_us, is_exact, mask, chosen)
+    return SizeTimes(time_us, is_exact, mask, chosen)
 
 
 def time_at(arms: Arms, index: int, size_bytes: int) -> float:
@@ -266,7 +266,7 @@ def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
     return few, many
 
 
-def _row(recipe: bytes, size_bytes: int) -> Row:
+def _row(recipe: bytes, size_bytes: int) -> SizeTimes:
     return row_at(_arms(recipe), size_bytes)
 
 

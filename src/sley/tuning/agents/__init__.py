@@ -5,4 +5,4 @@ trained policy, and its training), recurrent_policy (its network), checkpoint (i
 """
 
 from sley.tuning.agents.agent import Agent as Agent
-from sley.tuning.agents.agent import Prediction as Prediction
+from sley.tuning.agents.agent import ArmPrediction as ArmPrediction

@@ -14,7 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from threadpoolctl import ThreadpoolController
 
-from sley.tuning.agents.agent import Agent, Prediction
+from sley.tuning.agents.agent import Agent, ArmPrediction
 from sley.tuning.backends import Backend
 
 _OCTAVES = 4.0
@@ -73,7 +73,7 @@ class Thompson(Agent):
         self._process: Any = None
         self._offset = 0.0
         self._fitted = 0  # measurements that the process knows
-        self._predicted: dict[int, Prediction] = {}
+        self._predicted: dict[int, ArmPrediction] = {}
 
     def choose(self, cell: int) -> int:
         default = int(self.backend.default[cell])
@@ -93,23 +93,23 @@ class Thompson(Agent):
         fewest = equal[self.backend.blocks[equal] == self.backend.blocks[equal].min()]
         return int(fewest[careful[fewest].argmin()])
 
-    def predict(self, cell: int) -> Prediction:
+    def predict(self, cell: int) -> ArmPrediction:
         if int(self.tally.count.sum()) > self._fitted * (1 + _GROWTH):
             self._fit()
         if cell not in self._predicted:
             self._predicted[cell] = self._predict(cell)
         return self._predicted[cell]
 
-    def _predict(self, cell: int) -> Prediction:
+    def _predict(self, cell: int) -> ArmPrediction:
         prior = self._prior[cell]
         if self._process is None:
             wide = np.full(len(prior), np.sqrt(_LEAST_AMPLITUDE))
-            return Prediction(prior, wide)
+            return ArmPrediction(prior, wide)
         size = np.full(len(prior), self._size[cell])
         points = np.column_stack((size, self._features))
         with _threads().limit(limits=1):
             mean, deviation = self._process.predict(points, return_std=True)
-        return Prediction(mean + self._offset + prior, deviation)
+        return ArmPrediction(mean + self._offset + prior, deviation)
 
     def _fit(self) -> None:
         """Conditions the process on all measured times of sizes whose default was measured."""

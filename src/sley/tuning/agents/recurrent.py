@@ -22,11 +22,11 @@ from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent_policy import MaskedPolicy, build_policy, policy_arguments
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.exploration import exploration
-from sley.tuning.levels import KEEP, Level, Levels, Step, Vocabulary
+from sley.tuning.levels import KEEP, DecisionLevel, DecisionStep, Levels, Vocabulary
 from sley.tuning.policy import Machine
-from sley.tuning.state import Site, Stream, Window
+from sley.tuning.state import CallWindow, Site, Stream
 
-STEPS = len(Level)
+STEPS = len(DecisionLevel)
 """The steps of a call."""
 
 _BATCHES = 3
@@ -62,7 +62,7 @@ class Recurrent(Agent):
                 expected=f"a policy trained with arms of {site.backend.collective}",
                 found=f"one for {', '.join(trained.sites)}",
             )
-        self._stream = Stream(site, levels, Window())
+        self._stream = Stream(site, levels, CallWindow())
         self.tally = self._stream.tally
         self._policy = network_of(trained)
         self._calls = trained.settings.calls
@@ -102,17 +102,19 @@ class Recurrent(Agent):
     ) -> tuple[int, Any]:
         """The arm of a decision and the LSTM's state after it. rng: the call explores, with
         actions drawn by their probabilities; without it they are the most probable ones."""
-        step, action = Step(explores=rng is not None), KEEP
-        for level in Level:
+        step, action = DecisionStep(explores=rng is not None), KEEP
+        for level in DecisionLevel:
             observation = observe(self._stream, cell, step, allowed)
             probability, lstm = self._probability(observation, lstm)
             action = int(
                 probability.argmax() if rng is None else rng.choice(len(probability), p=probability)
             )
-            if level is Level.CALL:
-                step = Step(Level.PLAN, action)
-            elif level is Level.PLAN:
-                step = Step(Level.KNOBS, step.call, action if step.call != KEEP else NONE)
+            if level is DecisionLevel.CALL:
+                step = DecisionStep(DecisionLevel.PLAN, action)
+            elif level is DecisionLevel.PLAN:
+                step = DecisionStep(
+                    DecisionLevel.KNOBS, step.call, action if step.call != KEEP else NONE
+                )
         if step.call == KEEP:
             return int(self.backend.default[cell]), lstm
         return self._stream.levels.arm(step.plan, action), lstm
