@@ -355,11 +355,13 @@ def fit(
     launch = base.model.launch_us
     least_us = -min(launch.ll, launch.ll128, launch.simple)
 
+    # Factors are searched as logarithms: halves and doubles are equally far, and none is negative.
     def changes_of(x: FloatArray) -> Changes:
         values = dict(zip(told, x.tolist(), strict=True))
         logs = {name: math.exp(values.get(name, 0.0)) for name in _MOST}
         return Changes(values.get("startup_us", 0.0) * _UNIT_US, **logs)
 
+    # Times span orders of magnitude; their logarithms weigh relative errors alike at all sizes.
     def residuals(x: FloatArray) -> FloatArray:
         changes = changes_of(x)
         return np.log([predictor(point, changes).time_us for point in used]) - measured

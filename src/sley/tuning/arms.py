@@ -115,6 +115,7 @@ class Arms:
         Errors: D921, D931.
         """
         _check(collective)
+        # One schedule and one allocation, MSCCLang's: the others would multiply the arms.
         space = Space.of(
             Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
             {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES},

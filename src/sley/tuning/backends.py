@@ -101,6 +101,7 @@ class _Simulation(ABC):
     def measure(self, cell: int, arm: int) -> float:
         """See `Backend`."""
         true_us = self._true_us(cell, arm)
+        # A generator for each call: a training that resumes gets the noise of the next calls.
         self.calls += 1
         crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
         return true_us * self.noise.factor(int(self.sizes[cell]), crosses, rng)

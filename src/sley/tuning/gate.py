@@ -51,6 +51,8 @@ class Gate(Agent):
             return default
         mean = np.where(self.mask(cell), self.tally.mean(cell), np.inf)
         wanted = self.agent.best(cell)
+        # The agent's own wish first, for it knows more than the means; then by mean, up to the
+        # default: no slower arm can pass the test.
         for arm in dict.fromkeys((wanted, *np.argsort(mean, kind="stable").tolist())):
             if arm == default:
                 break

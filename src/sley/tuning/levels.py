@@ -149,6 +149,7 @@ class Levels:
         if not len(rows):
             return hints
         actions = action[rows]
+        # Several arms lead to one action, so maxima are taken by action.
         best = np.full((len(hints), 2), -np.inf)
         np.maximum.at(best[:, 0], actions, self._estimate[cell, rows])
         is_measured = np.isfinite(speedup[rows])

@@ -220,6 +220,8 @@ def row_at(arms: Arms, size_bytes: int) -> SizeTimes:
         time_us[index] = arms.simulator(index)(size_bytes).time_us
         is_exact[index] = True
 
+    # By ascending lower bound: the first arm whose bound is hopeless ends the search, since the
+    # bounds of all further arms, and so their times, are no smaller.
     for index in np.flatnonzero(mask)[np.argsort(time_us[mask], kind="stable")].tolist():
         if time_us[index] > HOPELESS * best:
             break
@@ -229,6 +231,8 @@ def row_at(arms: Arms, size_bytes: int) -> SizeTimes:
     chosen = arms.default(size_bytes)
     if not is_exact[chosen]:
         run(chosen)
+    # An extrapolated time may be a little too short. Simulating the fastest arm until it is exact
+    # ends, because each turn makes one more arm exact.
     while not is_exact[index := int(np.where(mask, time_us, np.inf).argmin())]:
         run(index)
     return SizeTimes(time_us, is_exact, mask, chosen)

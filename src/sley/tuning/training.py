@@ -124,6 +124,8 @@ class Training:
                 texts = [f" {text}" if len(text) <= _MOST_LENGTH else "" for text in pair]
                 expected = f"a checkpoint of this training, with its {word}{texts[0]}"
                 raise D922.error(at=place, expected=expected, found=f"other {word}{texts[1]}")
+        # The agent must choose what the file says at each step; else the file is of another agent,
+        # and its state would be one that no training reaches.
         left = iter(rows)
         for _ in range(rounds):
             for cell in self._rng.permutation(self.cells).tolist():

@@ -94,6 +94,7 @@ class Thompson(Agent):
         return int(fewest[careful[fewest].argmin()])
 
     def predict(self, cell: int) -> ArmPrediction:
+        # A fit is cubic in the measured pairs. Few new measurements hardly change what it predicts.
         if int(self.tally.count.sum()) > self._fitted * (1 + _GROWTH):
             self._fit()
         if cell not in self._predicted:
@@ -128,6 +129,8 @@ class Thompson(Agent):
         self._offset = float(target.mean())
         amplitude = max(float(target.var()), _LEAST_AMPLITUDE)
         noise = max(tally.deviation()[0], _LEAST_DEVIATION) ** 2
+        # A mean of `count` times has the noise of one over `count`; the constant keeps the matrix
+        # invertible where arms have equal features.
         process = GaussianProcessRegressor(
             ConstantKernel(amplitude) * Matern(nu=2.5), alpha=noise / count + 1e-5, optimizer=None
         )

@@ -170,6 +170,8 @@ def train(
         if resume is not None:
             _restore(model, resume)
         checkpoint = _checkpoint(model, settings, vocabulary, names, begin)
+        # Each round has a seed of its own, so its result doesn't depend on where a training was
+        # interrupted before.
         for done in range(begin + 1, rounds + 1):
             model.set_random_seed(_seed_of(settings.seed, done))
             model.learn(a_round)
