@@ -14,6 +14,7 @@ pytest.importorskip("sb3_contrib", reason="the recurrent agent needs sb3-contrib
 
 import torch
 
+from sley import tuning
 from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent import Recurrent, network_of, train
 from sley.tuning.environment import Tuning, observe
@@ -44,6 +45,10 @@ def trained():
 @pytest.fixture(scope="module")
 def started():
     return train([made().site()], 2 * ROUND, SMALL)
+
+
+def test_the_package_has_every_name_that_it_offers():
+    assert [getattr(tuning, name).__name__ for name in tuning.__all__] == tuning.__all__
 
 
 def test_a_trained_policy_knows_the_best_arm_of_each_size_without_measuring(trained):
