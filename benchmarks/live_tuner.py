@@ -37,10 +37,9 @@ from sley.engine.types import DATA_TYPES, Array
 from sley.ir.collectives import STANDARD
 from sley.ir.sizes import size_text
 from sley.ir.words import ReduceOp
+from sley.tuning import Live, Training
 from sley.tuning import policy as policies
 from sley.tuning.arms import IN_PLACE
-from sley.tuning.live import Live
-from sley.tuning.training import DEFAULT_AGENT, Training
 
 FLOAT32 = DATA_TYPES["float32"]
 WARM = 32
@@ -222,13 +221,13 @@ def measure(options: argparse.Namespace) -> list[Row]:
     trained: dict[str, Training] = {}
     for collective in options.collectives.split(","):
         live = Live(collective, options.ranks, options.sizes)
-        trained[collective] = Training(live, options.agent, seed=options.seed)
+        trained[collective] = Training(live, seed=options.seed)
         trained[collective].run(options.samples)
         live.close()
         print(f"trained {collective}: {len(live.arms)} choices", flush=True)
     ranges = {collective: training.ranges() for collective, training in trained.items()}
     first = next(iter(trained.values()))
-    policy = policies.Policy(first.backend.machine, ranges, options.agent)
+    policy = policies.Policy(first.backend.machine, ranges, first.name)
     cases = [(name, size) for name in trained for size in options.sizes]
     pairs = iter(paired(policy, options.ranks, cases, options.rounds))
     rows: list[Row] = []
@@ -251,7 +250,6 @@ def main() -> None:
     made.add_argument("--ranks", type=int, default=4)
     made.add_argument("--collectives", default="allreduce,alltoall")
     made.add_argument("--sizes", type=read_sizes, default="1K:64M:4")
-    made.add_argument("--agent", default=DEFAULT_AGENT)
     made.add_argument("--samples", type=int, default=200)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--rounds", type=int, default=30)

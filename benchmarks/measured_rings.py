@@ -77,7 +77,7 @@ class Point:
 
     def tuner_us(self, protocol: Protocol) -> float:
         """The time by the formula of NCCL's tuner."""
-        ring = nccl.Algorithm.RING
+        ring = nccl.NcclAlgorithm.RING
         choice = nccl.forced("allreduce", self.topology(), self.size_bytes, ring, protocol)
         return inf if choice is None or choice.predicted_us is None else choice.predicted_us
 

@@ -17,6 +17,7 @@ import numpy as np
 
 import sley
 from sley import Topology, topologies
+from sley.compiler import nccl_plan
 from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import choice as nccl
@@ -122,7 +123,7 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Point(table_fit.Measured):
+class Point(table_fit.MeasuredTime):
     """A measured time of a table.
 
     table: its name in `KNOWN`.
@@ -171,7 +172,7 @@ class Prediction:
 @cache
 def _predictor(table: str) -> table_fit.Predictor:
     known = KNOWN[table]
-    return table_fit.Predictor(known.topology(), known.searched and known.searched())
+    return table_fit.Predictor(known.topology(), nccl_plan, known.searched and known.searched())
 
 
 def predict(point: Point) -> Prediction:
@@ -190,7 +191,9 @@ def fitted(points: Sequence[Point]) -> table_fit.Fit | None:
     known = KNOWN[points[0].table]
     used = table_fit.chosen_sizes(points)
     try:
-        return table_fit.fit(known.machine(), points, used, known.searched and known.searched())
+        return table_fit.fit(
+            known.machine(), points, used, nccl_plan, known.searched and known.searched()
+        )
     except SleyError:
         return None
 

@@ -62,9 +62,9 @@ class Nccl:
     ) -> Nccl:
         """Simulates NCCL. rings, trees: a program and its number of instances; without trees, NCCL
         chooses only a protocol."""
-        programs = {tuner.Algorithm.RING: rings}
+        programs = {tuner.NcclAlgorithm.RING: rings}
         if trees is not None:
-            programs[tuner.Algorithm.TREE] = trees
+            programs[tuner.NcclAlgorithm.TREE] = trees
         arms: list[tuple[Times, Times]] = []  # each with its estimates
         for algorithm, (program, count) in programs.items():
             for protocol in FIFO_PROTOCOLS:

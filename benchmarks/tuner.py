@@ -9,8 +9,7 @@ sweep are kept aside and never measured. Sweeps that are in FOLDER are not repea
 
 The static table is that of `sley choose`: the fastest plans by the simulator's model. On a cluster
 that is as the model says, it is the oracle; so the second table shows other worlds, in which the
-model is wrong: slower latencies and blocks, and contention. The third one shows drift: a network
-card that falls to half its speed, for an agent that decides for every call.
+model is wrong: slower latencies and blocks, and contention.
 """
 
 from __future__ import annotations
@@ -27,21 +26,14 @@ import numpy as np
 from common import machine
 from common.results import RESULTS, save
 from common.tables import table
+from common.tuner_agents import WORSE, Curve, Default, Descent, Table, Ucb, curve, curve_of
 
 from sley import ByProtocol, Topology, topologies
 from sley.errors import SleyError
-from sley.tuning.agents.agent import Agent
-from sley.tuning.agents.checkpoint import Checkpoint
-from sley.tuning.agents.contextual import Thompson
-from sley.tuning.agents.recurrent import Recurrent
-from sley.tuning.arms import COLLECTIVES, Arms
-from sley.tuning.backends import Backend, Recorded
-from sley.tuning.evaluate import WORSE, Curve, curve, curve_of
-from sley.tuning.online import Online
-from sley.tuning.state import Site
-from sley.tuning.sweep import Sweep, sweep
-from sley.tuning.training import AGENTS, agent_named
-from sley.tuning.worlds import degrade_card
+from sley.tuning import Arms, Checkpoint, Recurrent, Site, Sweep, Thompson, sweep
+from sley.tuning.agents import Agent
+from sley.tuning.arms import COLLECTIVES
+from sley.tuning.backends import Backend
 
 CLUSTERS = {
     "ndv4x1": ("ndv4", 1),
@@ -58,14 +50,11 @@ BLIND = "thompson, no estimate"
 """Thompson sampling without the rough estimates of the arms' times, which the simulator's model
 gives: a fairer peer of the bandits, which don't have them."""
 
+AGENTS = {kind.name: kind for kind in (Thompson, Ucb, Descent, Table, Default)}
 LOOKS = (20, 40, 50, 80)
 SEEDS = (0, 1)
 OTHER = ("ndv4x1-allreduce", "ndv4x2-allreduce", "ndv4x2-allgather", "rescclx4-alltonext")
 """The cases in another world."""
-
-DRIFT = ("ndv4x2-allreduce", "ndv4x2-alltonext", "ndv4x2-allgather")
-DRIFT_CALLS = 200
-"""Calls of each size before the change, and after it."""
 
 
 def other_world(topology: Topology) -> Topology:
@@ -128,14 +117,14 @@ def curves(found: Sweep, agent: str, network: Path | None = None) -> list[Curve]
         backend.expected[:] = 0
         return Thompson(backend, seed)
 
-    make = {Recurrent.name: recurrent, BLIND: blind}.get(agent)
-    return [curve(found, agent, LOOKS, aside=ASIDE, seed=seed, make=make) for seed in SEEDS]
+    make = {**AGENTS, Recurrent.name: recurrent, BLIND: blind}[agent]
+    return [curve(found, make, LOOKS, aside=ASIDE, seed=seed) for seed in SEEDS]
 
 
 def static(found: Sweep, table: Sequence[int]) -> Curve:
     """The curve of an arm for each size, fixed before any measurement."""
     trained = np.setdiff1d(np.arange(len(SIZES)), ASIDE)
-    return curve_of("table", found, LOOKS, [list(table)] * len(LOOKS), trained)
+    return curve_of(found, [table] * len(LOOKS), trained)
 
 
 def summary(name: str, rows: list[Curve]) -> list[dict[str, Any]]:
@@ -180,33 +169,6 @@ def printed(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def true_us(found: Sweep, chosen: Sequence[int]) -> np.ndarray:
-    """The times of an arm for each size."""
-    return np.array([found.true_us(cell, arm) for cell, arm in enumerate(chosen)])
-
-
-def drift(before: Sweep, after: Sweep, seed: int) -> dict[str, float]:
-    """Regret after a change: of the agent that decides for every call, and of the static table."""
-    calls = DRIFT_CALLS * len(SIZES)
-    backend = Recorded(before, seed=seed, changes=[(calls, after)])
-    online = Online(backend, lambda: agent_named("thompson", backend, seed), seed=seed)
-    rng = np.random.default_rng(seed)
-    for _ in range(2 * DRIFT_CALLS):
-        for cell in rng.permutation(len(SIZES)).tolist():
-            arm = online.choose(cell)
-            online.observe(cell, arm, backend.measure(cell, arm))
-    chosen = [online.agent.best(cell) for cell in range(len(SIZES))]
-    found = [call - calls for call, _ in online.changes]
-    return {
-        "online mean": float((true_us(after, chosen) / after.best_us - 1).mean()),
-        "online worst": float((true_us(after, chosen) / after.best_us - 1).max()),
-        "static mean": float((true_us(after, before.best.tolist()) / after.best_us - 1).mean()),
-        "static worst": float((true_us(after, before.best.tolist()) / after.best_us - 1).max()),
-        "found after calls": float(min((f for f in found if f >= 0), default=-1)),
-        "false alarms": float(sum(f < 0 for f in found)),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sweeps", type=Path, required=True)
@@ -219,7 +181,7 @@ def main() -> None:
     print(machine.text(machine.facts(("sley", "numpy", "scikit-learn"))))
     cases = [Case(c, k) for k in reversed(COLLECTIVES) for c in CLUSTERS]
     cases = [c for c in cases if options.only is None or c.name in options.only]
-    results: dict[str, Any] = {"machine": machine.facts(), "cases": {}, "other": {}, "drift": {}}
+    results: dict[str, Any] = {"machine": machine.facts(), "cases": {}, "other": {}}
     names = [*AGENTS, BLIND, *([Recurrent.name] if options.network else [])]
     every: dict[str, list[Curve]] = {name: [] for name in names}
     gains: list[float] = []
@@ -243,17 +205,10 @@ def main() -> None:
                 rows = summary("static table", [static(other, known.best.tolist())])
                 estimated = np.where(known.mask, arms.expected(known.sizes), np.inf).argmin(axis=1)
                 rows += summary("estimate alone", [static(other, estimated.tolist())])
-                for name in ("thompson", BLIND, "gaussian-ucb", "ucb", "default"):
+                for name in ("thompson", BLIND, "ucb", "default"):
                     rows += summary(name, curves(other, name))
                 results["other"][case.name] = rows
                 print(f"\n## {case.name} in another world\n\n{printed(rows)}", flush=True)
-            if case.name in DRIFT:
-                path = options.sweeps / f"{case.name}-drift.npz"
-                after = swept(arms.in_world(degrade_card(arms.topology, 1)), path, executor)
-                found = [drift(known, after, seed) for seed in SEEDS]
-                results["drift"][case.name] = found
-                print(f"\n## {case.name}, card 1 at half speed after {DRIFT_CALLS} calls a size\n")
-                print(table(list(found[0]), [[f"{v:.3g}" for v in f.values()] for f in found]))
     total = [row for name in names for row in summary(name, every[name])]
     results["total"] = total
     print(f"\n## All {len(cases)} cases, {len(SEEDS)} seeds\n\n{printed(total)}")

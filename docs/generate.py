@@ -46,6 +46,7 @@ MODULES: dict[str, str | None] = {
     "extension": None,
     "paths": None,
     "collectives": None,
+    "dependencies": None,
     "graph": None,
     "happens_before": None,
     "faults": None,

@@ -88,19 +88,19 @@ FAULTS: tuple[Fault, ...] = (
     # ---- Passes
     _fault(
         "dependencies: the first write after a read does not wait for it",
-        "compiler/passes compiler",
+        "ir compiler/passes compiler",
         "reused = np.flatnonzero(has_after & ~a.write)",
         "reused = np.flatnonzero(has_after & ~a.at_dst)[1:]",
     ),
     _fault(
         "dependencies: a write after a write does not wait for it",
-        "compiler/passes compiler",
+        "ir compiler/passes compiler",
         "(a.last_write == rows - 1)",
         "(a.last_write == rows - 2)",
     ),
     _fault(
         "dependencies: a part of what was received counts as all of it",
-        "compiler/passes compiler",
+        "ir compiler/passes compiler",
         " & (t.count[origin] == t.count)",
         "",
     ),

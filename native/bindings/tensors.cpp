@@ -93,9 +93,6 @@ public:
         read_ = api->read;
     }
 
-    // Whether the calls of this process are recorded, which Python's functions do.
-    static inline bool is_watched = false;
-
     // A call whose output is its input; whether it has run.
     bool update(const Kind& kind, nb::handle options_class, nb::handle tensors, nb::handle given) {
         Elements data{};
@@ -138,7 +135,7 @@ public:
     std::shared_ptr<Ticket> begin(PointToPoint& messages, bool is_send, nb::handle tensor,
                                   std::int32_t peer, std::int64_t tag, std::int64_t& bytes) {
         Elements data{};
-        if (is_watched || is_profiled() || !read(tensor, false, data)) return nullptr;
+        if (is_profiled() || !read(tensor, false, data)) return nullptr;
         if (peer >= ranks_ || tag < 0) return nullptr;
         const auto timeout = ready_->timeout();
         if (!timeout) return nullptr;
@@ -222,7 +219,7 @@ private:
     }
 
     bool run(const CallRequest& request) const {
-        if (is_watched || is_profiled()) return false;
+        if (is_profiled()) return false;
         std::optional<Outcome> outcome;
         {
             const Waiting waiting;
@@ -387,10 +384,6 @@ void define_tensors(nb::module_& m) {
             "while calls are profiled. no_timeout: the largest value of a timeout that is none. "
             "fail: raises the error of a call, from its `CallKey` and its report. "
             "ValueError for an unknown version of `exchange`.")
-        .def_prop_rw_static(
-            "is_watched", [](nb::handle) { return TensorCalls::is_watched; },
-            [](nb::handle, bool is_watched) { TensorCalls::is_watched = is_watched; },
-            "Whether all calls go to `otherwise`.")
         .def("function", &make_function, "kind"_a, "options_class"_a, "takes_lists"_a,
              "otherwise"_a, "The function for a kind of calls.")
         .def("barrier", &make_barrier, "kind"_a, "options_class"_a, "token"_a, "cpu"_a,

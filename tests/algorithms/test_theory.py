@@ -11,7 +11,7 @@ import pytest
 
 import sley
 from sley.algorithms import CATALOG
-from sley.compiler.passes.dependencies import dependencies
+from sley.ir.dependencies import dependencies
 from sley.ir.words import TransferKind
 from support.algorithm_cases import GRIDS, program, sizes
 

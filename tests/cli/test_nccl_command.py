@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 import sley
 from sley.cli import main
+from sley.compiler import nccl_plan
 from sley.errors.tuning import D932
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.runs import NcclRuns
@@ -27,7 +28,7 @@ def test_each_size_is_simulated_with_nccls_choice() -> None:
     topology = sley.topologies.find(CLUSTER)
     theirs = {row["size_bytes"]: row for row in rows if row["what"] != "ring-allreduce"}
     assert list(theirs) == [4096, 131072, 4194304]
-    runs = NcclRuns("allreduce", topology)
+    runs = NcclRuns("allreduce", topology, nccl_plan)
     for size, row in theirs.items():
         choice = nccl.default("allreduce", topology, size)
         words = f"{choice.algorithm.value}, {choice.protocol.value}, {choice.channels}"
@@ -53,7 +54,7 @@ def test_choose_adds_nccls_times_where_ranges_begin_and_end() -> None:
     found = json.loads(run(f"{line} --nccl").stdout)
     begins = [one["begin"]["size_bytes"] for one in found["ranges"]]
     assert [one["size_bytes"] for one in found["nccl"]] == [*begins, 4 << 20]
-    runs = NcclRuns("allreduce", sley.topologies.find(CLUSTER))
+    runs = NcclRuns("allreduce", sley.topologies.find(CLUSTER), nccl_plan)
     for one in found["nccl"]:
         assert one["nccl_us"] == runs(one["size_bytes"]).time_us
     assert "nccl" not in json.loads(run(line).stdout)

@@ -1,12 +1,13 @@
 """sley sweep, sley tune and sley policy show: what they print, write and refuse."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from sley.cli import main
-from sley.tuning.backends import Simulated
+from sley.tuning import Simulated
 from sley.tuning.policy import read
 
 SMALL = ("alltonext", "--topology", "1x2", "-b", "16K", "-e", "1M", "-f", "64", "--actions", "nccl")
@@ -39,7 +40,7 @@ def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
 
 def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
     policy, sweeps = tmp_path / "policy.zip", tmp_path / "sweeps"
-    arguments = ("tune", *SMALL, "--samples", 30, "--sweeps", sweeps, "--noise", 0.01)
+    arguments = ("tune", *SMALL, "--samples", 30, "--sweeps", sweeps)
     found = json.loads(call(*arguments, "-o", policy, "--json"))
     (trained,) = found["results"]
     assert trained["agent"] == "thompson"
@@ -63,7 +64,7 @@ def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
 
 
 def test_tune_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    arguments = ("tune", *SMALL, "--agent", "ucb", "--checkpoints", tmp_path, "--json")
+    arguments = ("tune", *SMALL, "--checkpoints", tmp_path, "--json")
     call(*arguments, "--samples", 3)
     with monkeypatch.context() as patched:
         patched.setattr(Simulated, "measure", lambda *_: pytest.fail("it measured again"))
@@ -83,21 +84,19 @@ def test_an_interrupted_training_goes_on_where_it_was(tmp_path, monkeypatch):
         return measure(*arguments)
 
     monkeypatch.setattr(Simulated, "measure", interrupt)
-    arguments = ("tune", *SMALL, "--agent", "ucb", "--checkpoints", tmp_path, "--samples", 6)
+    arguments = ("tune", *SMALL, "--checkpoints", tmp_path, "--samples", 6)
     assert "3 samples of each size to go on from" in call(*arguments, code=1)
     assert "6 samples of each size" in call(*arguments)
     assert count == 8 + 6
 
 
-def test_compare_shows_every_agent_and_draws_curves(tmp_path):
-    picture = tmp_path / "curves.png"
-    table = call("tune", *SMALL, "--compare", "--samples", 5, "--curves", picture)
-    for name in ("thompson", "gaussian-ucb", "ucb", "epsilon-greedy", "descent", "random"):
-        assert name in table
-    assert picture.stat().st_size > 1000
+def test_a_recurrent_agent_trains_its_network_once(tmp_path, monkeypatch):
+    from sley.tuning import train
 
+    def train_less(sites, steps, settings, **others):
+        return train(sites, steps, replace(settings, environments=2, calls=4), **others)
 
-def test_a_recurrent_agent_trains_its_network_once(tmp_path):
+    monkeypatch.setattr("sley.tuning.train", train_less, raising=False)
     network = tmp_path / "network.npz"
     arguments = ("tune", *SMALL, "--agent", "recurrent", "--network", network, "--samples", 10)
     sweeps = ("--sweeps", tmp_path / "sweeps")
@@ -106,8 +105,6 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
     content = network.read_bytes()
     assert "trained on this sweep" in call(*arguments, *sweeps)
     assert network.read_bytes() == content
-    compared = call("tune", *SMALL, *sweeps, "--compare", "--samples", 3, "--network", network)
-    assert "recurrent" in compared
     assert "--steps" in call(*arguments, *sweeps, "--steps", 1, code=2)
 
 
@@ -116,15 +113,10 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
     [
         (("tune", "allsum", "--topology", "1x2"), 2, "allsum"),
         (("tune", *SMALL, "--agent", "star"), 2, "recurrent"),
-        (("tune", *SMALL, "--compare", "--agent", "ucb"), 2, "every agent"),
-        (("tune", *SMALL, "--compare", "--checkpoints", "c"), 2, "no checkpoints"),
         (("tune", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"), 2, "--network"),
         (("tune", *SMALL, "--samples", "0"), 2, "0"),
         (("tune", *SMALL, "-j", "2"), 2, "--sweeps"),
         (("tune", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"), 2, "not for"),
-        (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
-        (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),
-        (("tune", *SMALL, "--compare", "--curves", "c.txt"), 1, "F460"),
         (("tune", *SMALL, "--checkpoints", "/dev/null/c"), 1, "F461"),
         (("sweep", *SMALL, "-o", "/dev/null/s"), 1, "F461"),
         (("policy", "show", "p.png", "-o", "./p.png"), 2, "policy itself"),
@@ -145,7 +137,8 @@ def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):
 def test_a_missing_extra_is_named(monkeypatch):
     import sys
 
-    monkeypatch.delitem(sys.modules, "sley.tuning.training", raising=False)
-    monkeypatch.delattr("sley.tuning.training", raising=False)
+    for name in ("sley.cli.tune_trainings", "sley.tuning.training"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delattr(name, raising=False)
     monkeypatch.setitem(sys.modules, "sley.tuning.agents.contextual", None)
     assert "R512" in call("tune", *SMALL, code=1)

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import sley
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.timeline import Costs
 from sley.formats.files import FileProof
 from sley.formats.msccl_xml.targets import EXECUTOR
+from sley.ir.dependencies import dependencies
 from sley.ir.tables import Edges, Table, Value, column_types, difference
 from sley.lang.msccl import ScriptProgram
 from sley.model.bounds import Bounds

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 
 import sley
-from sley.compiler.passes.dependencies import dependencies
+from sley.ir.dependencies import dependencies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder
 from sley.report.pictures import (

@@ -1,9 +1,12 @@
-"""A small back end with known times, for tests of agents."""
+"""A small back end with known times, and few arms, for tests of tuning."""
 
 import numpy as np
 
-from sley.compiler import Options
-from sley.tuning.noise import Noise
+from sley.compiler import Options, compile
+from sley.compiler.space import LeastTime
+from sley.model.nccl import choice as nccl
+from sley.tuning import Arms, Noise
+from sley.tuning.arms import IN_PLACE, Arm, decision_of, grid_of
 from sley.tuning.policy import Decision, Machine
 
 ALGORITHMS = ("ring-allreduce", "all-pairs-allreduce")
@@ -68,3 +71,17 @@ class Known:
     @property
     def best_us(self):
         return self.true_us.min(axis=1)
+
+
+def arms_among(collective, topology, decisions, sizes):
+    """These decisions alone as arms, and NCCL's own choices for sizes: few to compile."""
+    choices = [nccl.default(collective, topology, size) for size in sizes]
+    shares = dict.fromkeys(decisions, (1.0, 1.0))
+    shares |= {decision_of(choice): choice.block_shares for choice in choices}
+    grid, rows = grid_of(topology), []
+    for decision, share in shares.items():
+        program = decision.program(*grid, in_place=IN_PLACE[collective])
+        plan = compile(program, decision.options, topology=topology)
+        least = LeastTime.of(plan, topology, interpreter=False)
+        rows.append(Arm(len(rows), decision, plan, least, share))
+    return Arms(collective, topology, topology, *grid, tuple(rows), "all")

@@ -15,9 +15,9 @@ import numpy as np
 
 import sley
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.fuse import fuse
 from sley.ir.dag import InstructionDag
+from sley.ir.dependencies import dependencies
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE

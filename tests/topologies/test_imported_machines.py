@@ -15,7 +15,7 @@ from sley.compiler.passes.links import used_links
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.model.nccl.graphs import View
+from sley.model.nccl.graphs import MachineView
 from support.topology_texts import (
     CLOUD,
     FILES,
@@ -333,9 +333,9 @@ def test_the_network_is_only_between_nodes_that_nvlink_does_not_join(tmp_path: P
     crosses = used_links(program, topology).crosses
     t = program.transfers
     assert (crosses == (t.src // 4 != t.dst // 4)).all()
-    view = View.of(topology)
+    view = MachineView.of(topology)
     assert (view.nodes, view.gpus, view.cards) == (2, 4, 4)
-    assert View.of(read(tmp_path, HOSTS).topology).nodes == 1
+    assert MachineView.of(read(tmp_path, HOSTS).topology).nodes == 1
 
 
 def test_bus_ids_are_those_of_their_host(tmp_path: Path) -> None:

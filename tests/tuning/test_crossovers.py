@@ -8,11 +8,9 @@ from sley import compile, topologies
 from sley.algorithms import build
 from sley.compiler import Options
 from sley.model.simulation import Simulator
-from sley.tuning.arms import Arms
-from sley.tuning.backends import Simulated
-from sley.tuning.noise import Noise
+from sley.tuning import Noise, Simulated, Training
 from sley.tuning.policy import Decision, Policy
-from sley.tuning.training import Training
+from support.tuning import arms_among
 
 SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))
 
@@ -26,7 +24,7 @@ def decision_map(topology, parts):
         for protocol in ("LL", "LL128", "Simple")
         for count in counts
     ]
-    arms = Arms.among("allreduce", topology, decisions, SIZES)
+    arms = arms_among("allreduce", topology, decisions, SIZES)
     training = Training(Simulated(arms, SIZES, Noise(0.01), seed=1), seed=1)
     training.run(25)
     policy = Policy(training.backend.machine, {"allreduce": training.ranges()})

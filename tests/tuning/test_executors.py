@@ -8,7 +8,7 @@ import pytest
 
 import sley
 from sley.tuning.arms import Arms
-from sley.tuning.sweep import sweep
+from sley.tuning.sweeps import sweep
 
 
 @contextmanager

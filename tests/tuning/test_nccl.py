@@ -14,13 +14,13 @@ import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
 from sley.model.nccl import choice as nccl
-from sley.model.nccl.choice import Algorithm
-from sley.model.nccl.graphs import Graph, View
-from sley.tuning.arms import as_run, decision_of, tiled
+from sley.model.nccl.choice import NcclAlgorithm, as_run, tiled
+from sley.model.nccl.graphs import Graph, MachineView
+from sley.tuning.arms import decision_of
 
 PROTOCOLS = nccl.PROTOCOLS
 LL, LL128, SIMPLE = PROTOCOLS
-RING, TREE, P2P = Algorithm.RING, Algorithm.TREE, Algorithm.P2P
+RING, TREE, P2P = NcclAlgorithm.RING, NcclAlgorithm.TREE, NcclAlgorithm.P2P
 MB = 2**20
 
 CLUSTERS: dict[str, Callable[[], Topology]] = {
@@ -35,7 +35,7 @@ SINGLE = topologies.cluster(4, 1)
 
 def us(
     topology: Topology,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
     size: int = 64 * MB,
     collective: str = "allreduce",
@@ -64,7 +64,7 @@ def us(
 def test_a_machine_has_as_many_rings_as_nccl_makes(
     name: str, graph: tuple[int, float], channels: int
 ) -> None:
-    view = View.of(topologies.find(name))
+    view = MachineView.of(topologies.find(name))
     assert view.rings == Graph(graph[0], graph[1], graph[1])
     assert view.channels == channels
 
@@ -73,23 +73,23 @@ def test_few_fast_rings_of_newer_gpus_are_duplicated() -> None:
     """Four cards of 400 Gb/s and H100s: 4 rings of 48 GB/s become 8 of 24."""
     model = topologies.ndv5().model
     rates = {"nvlink_GBps": (450.0, 370.0), "nic_GBps": (50.0, 48.5)}
-    view = View.of(Topology.cluster(2, 8, 4, model=model, **rates))
+    view = MachineView.of(Topology.cluster(2, 8, 4, model=model, **rates))
     assert view.rings == Graph(8, 24, 24)
     assert view.channels == 16
-    six = View.of(Topology.cluster(2, 6, model=model, **rates))
+    six = MachineView.of(Topology.cluster(2, 6, model=model, **rates))
     assert six.rings == Graph(6, 48, 48)
     assert six.channels == 24, "four for each ring"
 
 
 def test_trees_on_two_nodes_are_faster_within_the_nodes() -> None:
     """At the busiest of 8 A100s 7 of 8 trees forward: 7 x 30 GB/s fit its 240, 7 x 48 don't."""
-    assert View.of(topologies.ndv4(2)).trees == Graph(8, 30, 24)
-    assert View.of(topologies.ndv4()).trees == Graph(12, 20, 20)
+    assert MachineView.of(topologies.ndv4(2)).trees == Graph(8, 30, 24)
+    assert MachineView.of(topologies.ndv4()).trees == Graph(12, 20, 20)
 
 
 def test_trees_may_be_faster_than_rings() -> None:
     """On H100s 8 rings of 48 GB/s need more than a GPU's 370.8, 8 trees only 7 x 48."""
-    assert View.of(topologies.ndv5(2)).trees == Graph(8, 48, 48)
+    assert MachineView.of(topologies.ndv5(2)).trees == Graph(8, 48, 48)
 
 
 def test_rings_on_one_node_take_the_times_computed_by_hand() -> None:
@@ -174,7 +174,7 @@ def test_what_nccl_does_not_use_cannot_be_forced() -> None:
     assert nccl.forced("alltoall", a100, "1M", RING, LL) is None
 
 
-def steps(collective: str, cluster: str) -> list[tuple[Algorithm, Protocol]]:
+def steps(collective: str, cluster: str) -> list[tuple[NcclAlgorithm, Protocol]]:
     """The algorithms and protocols that are chosen from 1 KB to 1 GB, in order."""
     topology = CLUSTERS[cluster]()
     choices = [nccl.default(collective, topology, 2**power) for power in range(10, 31)]
@@ -376,7 +376,7 @@ def test_nvls_has_the_rows_of_nccl() -> None:
     16 channels for every size; rings where AllReduce isn't the collective."""
     h100 = topologies.dgx_h100_nvls()
     large = nccl.default("allreduce", h100, "1G")
-    assert (large.algorithm, large.protocol, large.channels) == (Algorithm.NVLS, SIMPLE, 16)
+    assert (large.algorithm, large.protocol, large.channels) == (NcclAlgorithm.NVLS, SIMPLE, 16)
     assert large.predicted_us == pytest.approx(25 + 2**30 * 7 / 4 / 476e3)
     assert (large.program, large.instances, large.tile) == ("nvls-allreduce", 16, 1 / 16)
     assert nccl.default("allreduce", h100, "1M").algorithm is RING
@@ -387,37 +387,39 @@ def test_nvls_has_the_rows_of_nccl() -> None:
         1 / 64,
         1 / 32,
     ]
-    gathered = nccl.forced("allgather", h100, "1G", Algorithm.NVLS, SIMPLE)
+    gathered = nccl.forced("allgather", h100, "1G", NcclAlgorithm.NVLS, SIMPLE)
     assert gathered is not None
     assert gathered.predicted_us == pytest.approx(25 + 2**30 / (40e3 * 8 * 0.85 * (7 / 8) ** 2))
 
 
 def test_nvls_tree_joins_nodes() -> None:
     two = nccl.default("allreduce", topologies.dgx_h100_nvls(2), "1G")
-    assert (two.algorithm, two.program) == (Algorithm.NVLS_TREE, "nvls-tree-allreduce")
+    assert (two.algorithm, two.program) == (NcclAlgorithm.NVLS_TREE, "nvls-tree-allreduce")
     assert (two.channels, two.instances) == (16, 8)
     # 57.7 GB/s of a head at most; 25 us and two hops of 20.9 over the network.
     assert two.predicted_us == pytest.approx(25 + 2 * 20.9 + 2**30 * 15 / 8 / (8 * 57.7e3))
-    four = nccl.forced("allreduce", topologies.ndv5_nvls(4), "1G", Algorithm.NVLS_TREE, SIMPLE)
+    four = nccl.forced("allreduce", topologies.ndv5_nvls(4), "1G", NcclAlgorithm.NVLS_TREE, SIMPLE)
     assert four is not None
     assert four.tile == 1 / 32
 
 
 def test_nvls_needs_switches_simple_and_three_gpus() -> None:
-    def none(collective: str, topology: Topology, algorithm: Algorithm, protocol: Protocol) -> bool:
+    def none(
+        collective: str, topology: Topology, algorithm: NcclAlgorithm, protocol: Protocol
+    ) -> bool:
         return nccl.forced(collective, topology, "64M", algorithm, protocol) is None
 
     h100, two = topologies.dgx_h100_nvls(), topologies.dgx_h100_nvls(2)
-    assert none("allreduce", topologies.dgx_h100(), Algorithm.NVLS, SIMPLE)
-    assert none("allreduce", h100, Algorithm.NVLS, LL)
-    assert none("allreduce", h100, Algorithm.NVLS_TREE, SIMPLE)
-    assert none("allreduce", two, Algorithm.NVLS, SIMPLE), "NVLS on several nodes needs CollNet"
-    assert none("allgather", two, Algorithm.NVLS_TREE, SIMPLE)
-    assert none("broadcast", h100, Algorithm.NVLS, SIMPLE)
+    assert none("allreduce", topologies.dgx_h100(), NcclAlgorithm.NVLS, SIMPLE)
+    assert none("allreduce", h100, NcclAlgorithm.NVLS, LL)
+    assert none("allreduce", h100, NcclAlgorithm.NVLS_TREE, SIMPLE)
+    assert none("allreduce", two, NcclAlgorithm.NVLS, SIMPLE), "NVLS on several nodes needs CollNet"
+    assert none("allgather", two, NcclAlgorithm.NVLS_TREE, SIMPLE)
+    assert none("broadcast", h100, NcclAlgorithm.NVLS, SIMPLE)
     pair = replace(topologies.cluster(1, 2), in_network=True)
-    assert none("allreduce", pair, Algorithm.NVLS, SIMPLE)
+    assert none("allreduce", pair, NcclAlgorithm.NVLS, SIMPLE)
     a100 = replace(topologies.ndv4(), in_network=True)
-    assert none("allreduce", a100, Algorithm.NVLS, SIMPLE), "A100s' switches don't reduce"
+    assert none("allreduce", a100, NcclAlgorithm.NVLS, SIMPLE), "A100s' switches don't reduce"
 
 
 def test_a_published_table_of_nvls_is_predicted() -> None:

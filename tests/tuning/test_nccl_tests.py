@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 import sley
 from sley import topologies
 from sley.cli import main
+from sley.compiler import nccl_plan
 from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import tables as nccl_tests
-from sley.model.table_fit import Changes, Measured, Predictor, measured_of
+from sley.model.table_fit import Changes, MeasuredTime, Predictor, measured_of
 from support.examples import examples
 from support.nccl_tests_mutants import mutated, output
 
@@ -183,16 +184,16 @@ SIZES = (4096, 65536, 1 << 20, 1 << 22, 1 << 24)
 BASE = sley.Topology.cluster(1, 3, nvlink_GBps=(75.0, 60.0), name="three")
 
 
-def measured(changes: Changes, base: sley.Topology = BASE) -> list[Measured]:
-    predictor = Predictor(base)
-    points = [Measured("allreduce", size, 1.0) for size in SIZES]
-    return [Measured(p.collective, p.size_bytes, predictor(p, changes).time_us) for p in points]
+def measured(changes: Changes, base: sley.Topology = BASE) -> list[MeasuredTime]:
+    predictor = Predictor(base, nccl_plan)
+    points = [MeasuredTime("allreduce", size, 1.0) for size in SIZES]
+    return [MeasuredTime(p.collective, p.size_bytes, predictor(p, changes).time_us) for p in points]
 
 
 def test_a_fit_finds_the_changes_that_made_the_times() -> None:
     made = Changes(startup_us=12.0, rates=0.8, latencies=1.4)
     points = measured(made)
-    found = table_fit.fit(BASE, points, table_fit.chosen_sizes(points))
+    found = table_fit.fit(BASE, points, table_fit.chosen_sizes(points), nccl_plan)
     assert found.told == ("startup_us", "rates", "latencies")
     assert found.changes.startup_us == pytest.approx(12.0, abs=1.0)
     assert found.changes.rates == pytest.approx(0.8, rel=0.03)
@@ -204,10 +205,10 @@ def test_a_fit_finds_the_changes_that_made_the_times() -> None:
 
 def test_sizes_tell_only_what_they_depend_on() -> None:
     points = measured(Changes())
-    assert table_fit.fit(BASE, points, points[:2]).told == ("startup_us",)
-    assert table_fit.fit(BASE, points, points[-1:]).told == ("rates",)
+    assert table_fit.fit(BASE, points, points[:2], nccl_plan).told == ("startup_us",)
+    assert table_fit.fit(BASE, points, points[-1:], nccl_plan).told == ("rates",)
     with pytest.raises(SleyError, match="S713"):
-        table_fit.fit(BASE, points, points[2:3])
+        table_fit.fit(BASE, points, points[2:3], nccl_plan)
 
 
 def calibrated(tmp_path: Path, text: str, *words: str, topology: str = "ndv4") -> tuple[int, str]:
@@ -307,7 +308,7 @@ def test_a_long_fit_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_fitted_machine_has_short_numbers() -> None:
     points = measured(Changes(startup_us=1.23456789, rates=0.87654321, latencies=1.23456789))
-    found = table_fit.fit(BASE, points, table_fit.chosen_sizes(points))
+    found = table_fit.fit(BASE, points, table_fit.chosen_sizes(points), nccl_plan)
     model = found.topology.model
     factor = model.nvlink_block_GBps / BASE.model.nvlink_block_GBps
     assert float(f"{factor:.4g}") == pytest.approx(factor, rel=1e-12)

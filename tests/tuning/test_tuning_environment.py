@@ -12,12 +12,20 @@ from sley.errors import SleyError
 from sley.tuning.arms import Arms
 from sley.tuning.backends import Recorded, Simulated
 from sley.tuning.exploration import AGGRESSIVE, CONSERVATIVE, NORMAL, SAMPLES, exploration
-from sley.tuning.levels import KEEP, TUNE, Level, Levels, Step, Vocabulary, words_of
+from sley.tuning.levels import KEEP, TUNE, DecisionLevel, DecisionStep, Levels, Vocabulary, words_of
 from sley.tuning.policy import Machine
-from sley.tuning.reward import AMPLIFIED, SMOOTHED, Call, Reward, step_reward
-from sley.tuning.state import NUMBERS, Cluster, Fabric, Site, Stream, Variance, Window, state_size
-from sley.tuning.sweep import sweep
-from sley.tuning.workloads import Group, Steps
+from sley.tuning.reward import AMPLIFIED, SMOOTHED, Reward, TunedCall
+from sley.tuning.state import (
+    NUMBERS,
+    CallWindow,
+    Cluster,
+    Fabric,
+    Site,
+    Stream,
+    Variance,
+    state_size,
+)
+from sley.tuning.sweeps import sweep
 from support.made_backends import DECISIONS, Made
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
@@ -50,7 +58,7 @@ def test_gymnasium_accepts_the_environment():
 def test_a_tuned_call_is_rewarded_by_the_logarithm_of_its_speedup():
     environment = Tuning([Made([TIMES[1]], sizes=[1 << 22]).site()], calls=3)
     observation, _ = environment.reset(seed=1)
-    assert (observation["chosen"][: len(Level)] == (1, 0, 0)).all()
+    assert (observation["chosen"][: len(DecisionLevel)] == (1, 0, 0)).all()
     observation, reward, *_ = environment.step(TUNE)
     assert reward == 0
     # The lower bound is 50 us, so the default (400 us) uses the links to 1/8, and arm 1 to 1/2.
@@ -110,8 +118,12 @@ def test_allowed_actions_lead_to_every_feasible_arm_and_to_no_other(data):
     levels = Levels(environment.vocabulary, backend)
     reached = {
         levels.arm(plan, knobs)
-        for plan in np.flatnonzero(levels.mask(0, Step(Level.PLAN, TUNE), backend.mask[0]))
-        for knobs in np.flatnonzero(levels.mask(0, Step(Level.KNOBS, TUNE, plan), backend.mask[0]))
+        for plan in np.flatnonzero(
+            levels.mask(0, DecisionStep(DecisionLevel.PLAN, TUNE), backend.mask[0])
+        )
+        for knobs in np.flatnonzero(
+            levels.mask(0, DecisionStep(DecisionLevel.KNOBS, TUNE, plan), backend.mask[0])
+        )
     }
     assert reached == set(np.flatnonzero(mask).tolist())
 
@@ -147,14 +159,14 @@ def test_the_noise_of_back_ends_begins_anew_with_a_seed():
 def test_an_exploring_call_must_tune_if_an_arm_is_allowed():
     backend = Made([[1, 1]], sizes=[4096])
     levels = Levels(Vocabulary.of([backend]), backend)
-    step = Step(explores=True)
+    step = DecisionStep(explores=True)
     assert levels.mask(0, step, np.array([True, True]))[:2].tolist() == [0, 1]
     assert levels.mask(0, step, np.array([False, False]))[:2].tolist() == [1, 0]
-    assert levels.mask(0, Step(), np.array([True, True]))[:2].tolist() == [1, 1]
+    assert levels.mask(0, DecisionStep(), np.array([True, True]))[:2].tolist() == [1, 1]
     environment = Tuning([backend.site()], calls=200, explores=True)
     observation, truncated, forced = environment.reset(seed=0)[0], False, []
     while not truncated:
-        if observation["chosen"][Level.CALL]:
+        if observation["chosen"][DecisionLevel.CALL]:
             forced.append(not observation["mask"][KEEP])
         action = np.flatnonzero(observation["mask"])[0]
         observation, _, _, truncated, _ = environment.step(action)
@@ -168,47 +180,14 @@ def test_an_observation_shows_the_level_and_the_plan_chosen_so_far():
     environment = Tuning([Made(TIMES).site()])
     observation, _ = environment.reset(seed=0)
     _, plan, _ = action_of(environment, 3)
-    assert np.flatnonzero(observation["chosen"]).tolist() == [Level.CALL]
+    assert np.flatnonzero(observation["chosen"]).tolist() == [DecisionLevel.CALL]
     observation, *_ = environment.step(TUNE)
-    assert np.flatnonzero(observation["chosen"]).tolist() == [Level.PLAN]
+    assert np.flatnonzero(observation["chosen"]).tolist() == [DecisionLevel.PLAN]
     observation, *_ = environment.step(plan)
-    assert np.flatnonzero(observation["chosen"]).tolist() == [Level.KNOBS, len(Level) + plan]
-
-
-def test_a_trace_gives_the_calls_and_its_workload_the_last_reward():
-    sites = [Made(TIMES).site(), Made(TIMES, nodes=2).site()]
-    trace = [(0, 4000), (1, 1 << 23), (0, 1 << 22)]
-    environment = Tuning(sites, trace=trace, step=lambda times: 100 + sum(times))
-    environment.reset(seed=0)
-    first = call(environment, action_of(environment, 3))
-    second = call(environment, (KEEP, 0, 0))
-    third = call(environment, (KEEP, 0, 0))
-    assert [(r[4]["site"], r[4]["size_bytes"]) for r in (first, second, third)] == [
-        (0, 1 << 12),
-        (1, 1 << 22),
-        (0, 1 << 22),
+    assert np.flatnonzero(observation["chosen"]).tolist() == [
+        DecisionLevel.KNOBS,
+        len(DecisionLevel) + plan,
     ]
-    assert third[1] == pytest.approx(log((100 + 40 + 800) / (100 + 5 + 800)))
-    assert third[3]
-    for wrong in ([(2, 4000)], [(0, 0)]):
-        with pytest.raises(SleyError) as caught:
-            Tuning(sites, trace=wrong)
-        assert caught.value.code == "D923"
-
-
-def test_the_last_reward_of_a_step_of_a_workload_is_for_its_time():
-    steps = Steps()
-    steps.compute(100)
-    steps.call("allreduce", 1 << 12)
-    steps.call("allreduce", 1 << 22)
-    sites = {("allreduce", Group.CLUSTER): Made(TIMES).site()}
-    environment = Tuning.of_workload(steps.workload("two layers", 4), sites)
-    environment.reset(seed=0)
-    call(environment, action_of(environment, 3))
-    last = call(environment, (KEEP, 0, 0))
-    assert last[1] == pytest.approx(log((100 + 40 + 400) / (100 + 5 + 400)))
-    with pytest.raises(SleyError, match="D946"):
-        Tuning.of_workload(steps.workload("two layers", 4), {})
 
 
 def test_settings_of_an_environment_out_of_range_are_refused():
@@ -239,14 +218,14 @@ def test_hints_are_the_best_estimate_and_measurement_behind_each_action():
     levels = Levels(Vocabulary.of([backend]), backend)
     speedup = np.array([0.0, 0.5, np.nan, np.nan, -0.25])
     allowed = np.array([True, True, True, False, True])
-    hints = levels.hints(0, Step(Level.PLAN, TUNE), speedup, allowed)
+    hints = levels.hints(0, DecisionStep(DecisionLevel.PLAN, TUNE), speedup, allowed)
     plans = levels.vocabulary.plans
     simple = plans.index("ring-allreduce protocol=Simple")
     pairs = plans.index("all-pairs-allreduce protocol=LL")
     assert hints[simple] == pytest.approx([log(2), 0.5, 1])
     assert hints[plans.index("ring-allreduce protocol=LL")] == pytest.approx([log(4), 0, 0])
     assert hints[pairs] == pytest.approx([log(40 / 50), -0.25, 1])
-    first = levels.hints(0, Step(), speedup, allowed)
+    first = levels.hints(0, DecisionStep(), speedup, allowed)
     assert first[KEEP] == pytest.approx([0, 0, 1])
     assert first[TUNE] == pytest.approx([log(4), 0.5, 2 / 3])
 
@@ -255,7 +234,7 @@ def test_arms_outside_the_vocabulary_are_never_chosen():
     few, many = Made([[1, 1]], sizes=[64]), Made([[1] * 5], sizes=[64])
     levels = Levels(Vocabulary.of([few]), many)
     assert levels.plan.tolist()[2:] == [-1, -1, -1]
-    mask = levels.mask(0, Step(Level.PLAN, TUNE), many.mask[0])
+    mask = levels.mask(0, DecisionStep(DecisionLevel.PLAN, TUNE), many.mask[0])
     assert mask.tolist() == [1, 0]
 
 
@@ -274,7 +253,7 @@ def test_topologies_are_classed_by_their_links():
 def test_a_shared_network_is_detected_from_the_variance_of_times(congestion, is_shared):
     rng = np.random.default_rng(0)
     backend = Made([[100, 90]], sizes=[8 << 20], nodes=2)
-    stream = Stream(backend.site(), Levels(Vocabulary.of([backend]), backend), Window())
+    stream = Stream(backend.site(), Levels(Vocabulary.of([backend]), backend), CallWindow())
     assert not stream.is_shared
     for index in range(30):
         factor = np.exp(rng.normal(0, 0.03))
@@ -309,7 +288,7 @@ def made_call(**changes):
         "is_default": False,
         "is_shared": False,
     }
-    return Call(**(fields | changes))
+    return TunedCall(**(fields | changes))
 
 
 def test_rewards_follow_the_rules_of_the_paper():
@@ -320,7 +299,6 @@ def test_rewards_follow_the_rules_of_the_paper():
     assert reward(made_call(**low, is_default=True)) == pytest.approx(log(2))
     slower = {"time_us": 200.0, "utilisation": 0.1, "default_utilisation": 0.2}
     assert reward(made_call(**slower)) == pytest.approx(-log(2))
-    assert step_reward(sum, [1, 2], [2, 4]) == pytest.approx(log(2))
 
 
 def test_rewards_on_a_shared_network_are_means_of_equal_calls():

@@ -225,7 +225,7 @@ def test_training_chooses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> Non
             return 50.0 if arm == 3 and cell == 1 else 100.0
 
         monkeypatch.setattr(Live, "measure", measure)
-        training = Training(made, "ucb", seed=1)
+        training = Training(made, seed=1)
         training.run(60)
         (one,) = training.ranges()
         assert one.decision == made.decisions[3]
@@ -254,7 +254,7 @@ def test_the_command_writes_a_policy_for_this_machine(tmp_path: Path) -> None:
         (["--live"], "--live needs --ranks"),
         ([], "Give --topology"),
         (["--live", "--ranks", 2, "--topology", "ndv4"], "--topology is not for --live"),
-        (["--live", "--ranks", 2, "--noise", 0.1], "--noise is not for --live"),
+        (["--live", "--ranks", 2, "--actions", "nccl"], "--actions is not for --live"),
         (["--ranks", 2, "--topology", "ndv4"], "--ranks is for --live"),
         (["alltonext", "--live", "--ranks", 2], "not alltonext"),
     ],

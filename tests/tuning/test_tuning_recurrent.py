@@ -14,16 +14,19 @@ pytest.importorskip("sb3_contrib", reason="the recurrent agent needs sb3-contrib
 
 import torch
 
-from sley.tuning.agents.checkpoint import Checkpoint, Settings
+from sley import tuning
+from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent import Recurrent, network_of, train
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.gate import Gate
-from sley.tuning.levels import Step
+from sley.tuning.levels import DecisionStep
 
 TIMES = [[100, 45, 50, 10, 60], [400, 100, 300, 500, 600]]
 SIZES = (1 << 21, 1 << 25)
-LARGE = Settings(seed=1, hidden=8, environments=32, calls=4, cells=2, rate=0.01, entropy=0.02)
-SMALL = Settings(hidden=4, environments=2, calls=3, cells=2, epochs=1)
+LARGE = Hyperparameters(
+    seed=1, hidden=8, environments=32, calls=4, cells=2, rate=0.03, entropy=0.05
+)
+SMALL = Hyperparameters(hidden=4, environments=2, calls=3, cells=2, epochs=1)
 ROUND = 2 * 3 * 3
 
 
@@ -36,12 +39,16 @@ def made(**settings):
 
 @pytest.fixture(scope="module")
 def trained():
-    return train([made().site()], 20 * 32 * 4 * 3, LARGE)
+    return train([made().site()], 10 * 32 * 4 * 3, LARGE)
 
 
 @pytest.fixture(scope="module")
 def started():
     return train([made().site()], 2 * ROUND, SMALL)
+
+
+def test_the_package_has_every_name_that_it_offers():
+    assert [getattr(tuning, name).__name__ for name in tuning.__all__] == tuning.__all__
 
 
 def test_a_trained_policy_knows_the_best_arm_of_each_size_without_measuring(trained):
@@ -109,7 +116,7 @@ def test_a_resumed_training_has_the_result_of_an_uninterrupted_one(tmp_path):
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_rounds_of_a_single_call_give_finite_weights(calls):
-    smallest = Settings(hidden=2, environments=1, calls=calls, cells=1)
+    smallest = Hyperparameters(hidden=2, environments=1, calls=calls, cells=1)
     trained = train([made().site()], 2 * 3 * calls, smallest)
     assert trained.rounds == 2
     assert all(np.isfinite(array).all() for array in trained.weights.values())
@@ -117,7 +124,7 @@ def test_rounds_of_a_single_call_give_finite_weights(calls):
 
 def test_a_checkpoint_of_another_training_is_not_resumed(started):
     others = (
-        ([made().site()], Settings(seed=1)),
+        ([made().site()], Hyperparameters(seed=1)),
         ([made(nodes=2).site()], None),
     )
     for sites, settings_ in others:
@@ -137,7 +144,7 @@ def test_a_policy_that_knows_no_arm_of_the_back_end_is_refused(started):
 def test_settings_of_a_training_out_of_range_are_refused(started):
     for wrong in ({"hidden": 0}, {"rate": float("nan")}, {"seed": True}, {"calls": 2.0}):
         with pytest.raises(SleyError) as caught:
-            Settings(**wrong)
+            Hyperparameters(**wrong)
         assert caught.value.code == "D923"
     for sites, steps in (([made().site()], 0), ([], 1)):
         with pytest.raises(SleyError) as caught:
@@ -145,7 +152,7 @@ def test_settings_of_a_training_out_of_range_are_refused(started):
         assert caught.value.code == "D923"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(mask=st.lists(st.booleans(), min_size=5, max_size=5), cell=st.integers(0, 1))
 def test_no_action_outside_the_mask_has_any_probability(started, mask, cell):
     backend = made()
@@ -154,7 +161,7 @@ def test_no_action_outside_the_mask_has_any_probability(started, mask, cell):
     rng = np.random.default_rng(0)
     arms = {agent._decide(cell, allowed, None, rng)[0] for _ in range(8)}
     assert arms <= {0, *np.flatnonzero(allowed).tolist()}
-    observation = observe(agent._stream, cell, Step(), allowed)
+    observation = observe(agent._stream, cell, DecisionStep(), allowed)
     probability, _ = agent._probability(observation, None)
     assert probability.sum() == pytest.approx(1)
     assert not probability[observation["mask"] == 0].any()

@@ -43,7 +43,8 @@ class Given:
             raise click.UsageError("--from and --topology belong together")
 
     def fit(self) -> Fit:
-        """The fit. Errors: S702, S710 to S713, R512, those of topologies."""
+        """The fit. Errors: S702, S710 to R512, those of topologies."""
+        from sley.compiler import nccl_plan
         from sley.model import table_fit
         from sley.model.nccl import tables as nccl_tests
 
@@ -71,7 +72,7 @@ class Given:
             if expected > _LONG_S:
                 print_note(f"the fit takes about {expected:.0f} s; smaller sizes, by --fit, less")
 
-        found = table_fit.fit(base, points, used, report_round=announce)
+        found = table_fit.fit(base, points, used, nccl_plan, report_round=announce)
         found.check(file)
         return found
 

@@ -11,11 +11,13 @@ from sley.cli.options import FILE, common_options, output_option
 from sley.cli.output import Command, Phases, echo, print_json, print_written
 from sley.cli.sources import program_facts, topology_of
 from sley.compiler import compile
+from sley.compiler.passes.links import check_links
 from sley.errors import Place
 from sley.errors.schedules import F560
 from sley.formats import by_suffix, program_source, write_file
 from sley.ir.topology import Topology
 from sley.lang import schedules
+from sley.model.bounds.loads import busiest_link
 from sley.topologies.graph import graph_text
 
 
@@ -86,7 +88,10 @@ def import_command(
         program = schedules.program(schedule, collective, in_place=in_place, allow=allow)
         compile(program)
     changed = schedules.changes(schedule, allow)
-    busiest = None if cluster is None else schedules.busiest_link(program, cluster)
+    busiest = None
+    if cluster is not None:
+        check_links(program, cluster)
+        busiest = busiest_link(program, cluster)
     with phases("writing"):
         if machine is not None:
             write_file(machine, graph_text(_machine_of(schedule)))

@@ -13,7 +13,7 @@ from sley.cli.output import print_note
 from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating
 from sley.cli.sources import NCCL, topology_of
-from sley.compiler import Choices
+from sley.compiler import Choices, nccl_plan
 from sley.ir.collective import Collective
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
@@ -51,7 +51,7 @@ def simulate_nccl(
         raise click.UsageError(f"{what} needs --topology, such as --topology ndv4:2")
     note_better_switches(selection.topology or "")
     cluster = replace(topology, model=simulating.model(topology) or topology.model)
-    runs = NcclRuns(collective, cluster, executions=executions)
+    runs = NcclRuns(collective, cluster, nccl_plan, executions=executions)
     return [(f"{what} ({choice_words(runs, size)})", runs(size)) for size in sizes]
 
 
@@ -97,7 +97,7 @@ def check_nccl(collective: Collective, cluster: Topology) -> None:
 
 def nccl_beside(choices: Choices) -> list[Beside]:
     """NCCL's times where the ranges begin, and at the last size. Errors: D931, D932."""
-    runs = NcclRuns(choices.ranges[0].plan.collective.name, choices.topology)
+    runs = NcclRuns(choices.ranges[0].plan.collective.name, choices.topology, nccl_plan)
     ours = {p.size_bytes: p for p in (*(c.begin for c in choices.ranges), choices.ranges[-1].end)}
     return [
         Beside(size, own.time_us, runs(size).time_us, choice_words(runs, size))

@@ -16,7 +16,7 @@ from sley.cli.tune_tables import sweep_json, sweep_lines
 from sley.formats import make_folder
 from sley.ir.topology import Topology
 from sley.tuning.arms import ACTIONS, COLLECTIVES, Arms
-from sley.tuning.sweep import Sweep, sweep
+from sley.tuning.sweeps import Sweep, sweep
 
 collectives_argument = click.argument(
     "collectives", nargs=-1, type=click.Choice(COLLECTIVES), metavar="[COLLECTIVE]..."

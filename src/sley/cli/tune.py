@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +20,8 @@ from sley.cli.output import Command, Phases, print_json, print_note, print_writt
 from sley.cli.sweep import actions_option, cluster_of, collectives_argument
 from sley.cli.tune_agent import AGENT_OPTIONS, AgentOptions
 from sley.cli.tune_live import OPTIONS, LiveOptions, is_given
-from sley.errors.runtime import R512
 from sley.formats import check_folder, make_folder
-from sley.report.pictures.canvas import check_suffix
 from sley.tuning.arms import COLLECTIVES, LIVE
-from sley.tuning.noise import Noise
 
 if TYPE_CHECKING:
     from sley.tuning.policy import Policy
@@ -44,20 +40,6 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=Whole(0), default=0, show_default=True)
 @click.option(
-    "--noise",
-    type=click.FloatRange(0, 1),
-    default=0.03,
-    show_default=True,
-    help="Relative standard deviation of measured times.",
-)
-@click.option(
-    "--congestion",
-    type=click.FloatRange(0, 10),
-    default=0.0,
-    show_default=True,
-    help="Fraction by which a shared network lengthens calls of 2 to 64 MB.",
-)
-@click.option(
     "--sweeps",
     type=click.Path(file_okay=False, path_type=Path),
     help="Measure the sweeps in this folder, as sley sweep -o writes them, and show the regret. A "
@@ -67,14 +49,6 @@ if TYPE_CHECKING:
     "--checkpoints",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the state of each training in this folder, and resume from a state found there.",
-)
-@click.option(
-    "--compare", is_flag=True, help="Train every agent, and compare them up to --samples."
-)
-@click.option(
-    "--curves",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="With --compare: draw the learning curves, as .svg, .png or .pdf.",
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the policy."
@@ -90,12 +64,8 @@ def tune_command(  # as many parameters as options; click passes each by name
     agents: AgentOptions,
     samples: int,
     seed: int,
-    noise: float,
-    congestion: float,
     sweeps: Path | None,
     checkpoints: Path | None,
-    compare: bool,
-    curves: Path | None,
     output: Path | None,
     as_json: bool,
     verbose: bool,
@@ -105,14 +75,13 @@ def tune_command(  # as many parameters as options; click passes each by name
     The agent measures a cluster in the simulator, or with --live this machine. A policy of this
     machine is for communicators with the same number of ranks (SLEY_TUNER).
     """
-    _check_installed()
-    agents.check(sweeps, compare=compare, live=live.live)
-    live.check(collectives)
-    _check_outputs(collectives, checkpoints, compare, curves, output, agents.network)
-    if is_given("jobs") and sweeps is None and not compare:
-        raise click.UsageError("--jobs is for --sweeps and --compare, which simulate every choice")
     from sley.cli.tune_trainings import Trainings
 
+    agents.check(sweeps, live=live.live)
+    live.check(collectives)
+    _check_outputs(checkpoints, output, agents.network)
+    if is_given("jobs") and sweeps is None:
+        raise click.UsageError("--jobs is for --sweeps, which simulates every choice")
     phases = Phases(verbose, quiet=as_json)
     with executor_of(jobs) as executor:
         trainings = Trainings(
@@ -123,22 +92,17 @@ def tune_command(  # as many parameters as options; click passes each by name
             agent=agents,
             samples=live.samples(samples),
             seed=seed,
-            noise=Noise(noise, congestion),
             sweeps=sweeps,
             checkpoints=checkpoints,
             executor=executor,
             phases=phases,
         )
         names = dict.fromkeys(collectives) or (LIVE if topology is None else COLLECTIVES)
-        agents.train_network(map(trainings.swept, names), trainings.noise, seed, phases)
-        results = [
-            trainings.compare(name, curves) if compare else trainings.train(name) for name in names
-        ]
-    paths = [] if curves is None else [curves]
-    if not compare:
-        paths, remarks = _write(output, live, trainings.policy())
-        for remark in remarks:
-            print_note(remark)
+        agents.train_network(map(trainings.swept, names), seed, phases)
+        results = [trainings.train(name) for name in names]
+    paths, remarks = _write(output, live, trainings.policy())
+    for remark in remarks:
+        print_note(remark)
     if as_json:
         print_json({"ok": True, "topology": trainings.place, "results": results})
     else:
@@ -147,45 +111,15 @@ def tune_command(  # as many parameters as options; click passes each by name
     phases.report()
 
 
-def _check_outputs(
-    collectives: Sequence[str],
-    checkpoints: Path | None,
-    compare: bool,
-    curves: Path | None,
-    output: Path | None,
-    network: Path | None,
-) -> None:
+def _check_outputs(checkpoints: Path | None, output: Path | None, network: Path | None) -> None:
     """Refuses outputs that don't fit one another, or can't be written. Raises click.UsageError.
     Errors: F461."""
-    for path in filter(None, (output, curves)):
-        check_folder(path)
-    if curves is not None:
-        check_suffix(curves)
+    if output is not None:
+        check_folder(output)
     if output is not None and network is not None and output.resolve() == network.resolve():
         raise click.UsageError(f"-o {output} is the network")
-    if curves is not None and not compare:
-        raise click.UsageError("--curves is for --compare")
-    if curves is not None and len(collectives) != 1:
-        raise click.UsageError("--curves draws one collective; name it")
-    if compare and output is not None:
-        raise click.UsageError("--compare writes no policy")
-    if compare and checkpoints is not None:
-        raise click.UsageError("--compare keeps no checkpoints")
     if checkpoints is not None:
         make_folder(checkpoints)
-
-
-def _check_installed() -> None:
-    """Refuses to go on without the extra `tune`. Errors: R512."""
-    try:
-        import sley.tuning.training  # noqa: F401
-    except ImportError as error:
-        expected = "the packages of sley[tune]"
-        raise R512.error(
-            expected=expected,
-            found=str(error),
-            remedy='Install the extra: pip install "sley[tune]".',
-        ) from error
 
 
 def _write(

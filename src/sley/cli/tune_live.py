@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from sley.tuning.live import Live
     from sley.tuning.policy import Policy
 
-_SIMULATED = {"topology", "actions", "jobs", "noise", "congestion", "sweeps", "compare", "curves"}
-_SIMULATED |= {"checkpoints"}  # a machine's times are not those of yesterday
+_SIMULATED = {"topology", "actions", "jobs", "sweeps", "checkpoints"}
 _LIVE = {"ranks", "plans"}
 """The parameters that have a meaning only without --live, or only with it."""
 
@@ -31,8 +30,7 @@ OPTIONS = (
         "--live",
         is_flag=True,
         help=f"Measure this machine instead: {', '.join(LIVE)}. By default with -e 64M "
-        "-f 4 --samples 200. Not with --actions, --checkpoints, --compare, --congestion, --curves, "
-        "--jobs, --network, --noise, --sweeps.",
+        "-f 4 --samples 200. Not with --actions, --checkpoints, --jobs, --network, --sweeps.",
     ),
     click.option("--ranks", type=Whole(2, 256), help="With --live: processes that make the calls."),
     click.option(

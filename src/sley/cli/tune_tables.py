@@ -9,10 +9,9 @@ import numpy as np
 
 from sley.ir.sizes import size_text
 from sley.report.tables import table_lines
-from sley.tuning.sweep import Sweep
+from sley.tuning.sweeps import Sweep
 
 if TYPE_CHECKING:
-    from sley.tuning.evaluate import Curve
     from sley.tuning.training import Training
 
 
@@ -57,23 +56,6 @@ def training_lines(training: Training, recorded: Sweep | None) -> list[str]:
     return [title, *table_lines(rows, (1, 2)), ""]
 
 
-def curve_lines(collective: str, curves: list[Curve]) -> list[str]:
-    """The table of a comparison."""
-    rows: list[tuple[str, ...]] = [("agent", "samples", "mean regret", "worst", "regressions")]
-    for one in curves:
-        for place, count in enumerate(one.samples.tolist()):
-            rows.append(
-                (
-                    one.agent if place == 0 else "",
-                    str(count),
-                    f"{one.regret[place].mean():.1%}",
-                    f"{one.regret[place].max():.1%}",
-                    str(int(one.regressions[place])),
-                )
-            )
-    return [f"# {collective}, regret against the oracle", *table_lines(rows, (0,)), ""]
-
-
 def sweep_json(found: Sweep) -> dict[str, Any]:
     """A sweep."""
     return {
@@ -113,15 +95,4 @@ def training_json(training: Training, recorded: Sweep | None) -> dict[str, Any]:
         "agent": training.name,
         "samples": training.rounds,
         "sizes": rows,
-    }
-
-
-def curve_json(one: Curve) -> dict[str, Any]:
-    """A learning curve."""
-    return {
-        "agent": one.agent,
-        "samples": one.samples.tolist(),
-        "regret": one.regret.tolist(),
-        "slower": one.slower.tolist(),
-        "regressions": one.regressions.tolist(),
     }

@@ -1,4 +1,4 @@
-"""sley tune: the trainings of a command, and comparisons of agents. It needs the extra `tune`."""
+"""sley tune: the trainings of a command. It needs the extra `tune`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ from typing import Any
 
 from sley.cli.output import Phases, echo, print_note
 from sley.cli.sweep import arms_of, reporter, swept
-from sley.cli.tune_agent import RECURRENT, AgentOptions
+from sley.cli.tune_agent import AgentOptions
 from sley.cli.tune_live import LiveOptions
-from sley.cli.tune_tables import curve_json, curve_lines, training_json, training_lines
+from sley.cli.tune_tables import training_json, training_lines
 from sley.ir.topology import Topology
-from sley.tuning.backends import Recorded, Simulated
-from sley.tuning.evaluate import Curve, curve
-from sley.tuning.noise import Noise
-from sley.tuning.pictures import draw_curves
+from sley.tuning import Recorded, Simulated, Sweep, Training
 from sley.tuning.policy import Policy
-from sley.tuning.sweep import Sweep
-from sley.tuning.training import AGENTS, Training
-
-_LOOKS = (20, 40, 80)
-"""The numbers of samples at which `compare` looks at each agent."""
 
 _SAVED_S = 1.0
 """The time between two writings of a checkpoint."""
@@ -35,8 +27,8 @@ _SAVED_S = 1.0
 class Trainings:
     """The settings of a command, and what its trainings have learned so far.
 
-    cluster: None to measure this machine. noise: of the simulator. sweeps, checkpoints: folders in
-    which these are kept, or None.
+    cluster: None to measure this machine. sweeps, checkpoints: folders in which these are kept, or
+    None.
     """
 
     cluster: Topology | None
@@ -46,7 +38,6 @@ class Trainings:
     agent: AgentOptions
     samples: int
     seed: int
-    noise: Noise
     sweeps: Path | None
     checkpoints: Path | None
     executor: Executor | None
@@ -72,15 +63,6 @@ class Trainings:
         self._swept[collective] = found
         return found
 
-    def compare(self, collective: str, curves: Path | None) -> dict[str, Any]:
-        """Trains all agents; prints their curves, draws them, and returns them as JSON."""
-        recorded = self.swept(collective)
-        found = self._curves(recorded)
-        self._print(curve_lines(collective, found))
-        if curves is not None:
-            draw_curves(found, curves, title=f"{collective} on {self.place}")
-        return {"collective": collective, "agents": [curve_json(one) for one in found]}
-
     def train(self, collective: str) -> dict[str, Any]:
         """Trains the agent; prints what it has learned, and returns it as JSON."""
         with ExitStack() as opened:
@@ -90,12 +72,11 @@ class Trainings:
                 opened.enter_context(backend)
             elif self.sweeps is not None:
                 recorded = self.swept(collective)
-                backend = Recorded(recorded, self.noise, seed=self.seed)
+                backend = Recorded(recorded, seed=self.seed)
             else:
                 arms = arms_of(collective, self.cluster, self.actions, self.phases)
-                backend = Simulated(arms, self.sizes, self.noise, seed=self.seed)
-            make = None if self.cluster is None else self.agent.maker(self.cluster)
-            training = Training(backend, self.agent.name, seed=self.seed, make=make)
+                backend = Simulated(arms, self.sizes, seed=self.seed)
+            training = Training(backend, self.agent.maker(self.cluster), seed=self.seed)
             _train(training, self.samples, self.checkpoints, self.phases)
         self.trained.append(training)
         self._print(training_lines(training, recorded))
@@ -107,20 +88,6 @@ class Trainings:
         if self.agent.knows(recorded.arms):
             remark = "the network was trained on this sweep, so its regret elsewhere is higher"
             print_note(remark)
-
-    def _curves(self, recorded: Sweep) -> list[Curve]:
-        """The curves of all agents, and of the recurrent one if there is a network."""
-        self._warn_of_network(recorded)
-        looks = sorted({*(look for look in _LOOKS if look <= self.samples), self.samples})
-        own = self.agent.maker(recorded.arms.topology)
-        makers = {**dict.fromkeys(AGENTS), **({RECURRENT: own} if own else {})}
-        curves = []
-        for name, make in makers.items():
-            with self.phases(f"training {name}"):
-                curves.append(
-                    curve(recorded, name, looks, noise=self.noise, seed=self.seed, make=make)
-                )
-        return curves
 
     def policy(self) -> Policy:
         """What all trainings have learned."""

@@ -14,7 +14,6 @@ heap.py           memory that the other ranks of the host can read in place
 sharing.py        what processes of a host share once: heaps, and signs of life
 network.py        transports between hosts
 settings.py       settings of a communicator
-recording.py      records a program's calls as a workload
 stats.py          statistics of calls, and the log
 opening.py        the engine's objects of a communicator, after a rendezvous
 ready.py          equal calls again, which the engine runs without Python
@@ -28,7 +27,6 @@ calibrating.py    a topology of this machine, measured
 from sley.communicator.calls import Call, Parts, Work
 from sley.communicator.communicator import Communicator
 from sley.communicator.network import Network
-from sley.communicator.recording import Recorder, record
 from sley.communicator.rendezvous.environment import Started, from_environment
 from sley.communicator.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
 from sley.communicator.selection.plans import Change
@@ -44,12 +42,10 @@ __all__ = [
     "MpiStore",
     "Network",
     "Parts",
-    "Recorder",
     "Settings",
     "Started",
     "Store",
     "TorchStore",
     "Work",
     "from_environment",
-    "record",
 ]

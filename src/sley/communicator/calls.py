@@ -9,11 +9,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from sley.communicator.selection.kinds import BARRIER, CALLS
 from sley.engine import native
-from sley.engine.outcomes import Outcome, Report
+from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import SleyError
 from sley.errors.runtime import R514
@@ -189,23 +189,14 @@ Explain = Callable[[Report | None], SleyError | None]
 _PIECE_S = 0.1
 
 
-class Recorded(Protocol):
-    """The recording of a call in progress: `recording.Recorded`."""
-
-    def drop(self) -> None: ...
-    def begin_wait(self) -> None: ...
-    def end_wait(self) -> None: ...
-
-
 class Work:
     """A call in progress. Keeps the `owners` of its memory alive until it has ended, even if this
     object is dropped.
 
-    source: after a receive, the sender's rank. recorded: notes waits for the call, if it is
-    recorded; drops one that ran with varying counts instead.
+    source: after a receive, the sender's rank.
     """
 
-    __slots__ = ("_error", "_explain", "_lock", "_ticket", "recorded", "source")
+    __slots__ = ("_error", "_explain", "_lock", "_ticket", "source")
 
     def __init__(
         self, ticket: native.Ticket | None, explain: Explain, owners: tuple[object, ...] = ()
@@ -216,7 +207,6 @@ class Work:
         self.source = NONE
         self._error: SleyError | None = None
         self._lock = threading.Lock()
-        self.recorded: Recorded | None = None
 
     def is_completed(self) -> bool:
         """Whether the call has ended, successfully or not."""
@@ -228,15 +218,11 @@ class Work:
         `timeout_s`: then it continues. Errors: those of the call, R514."""
         if timeout_s is not None and (not isinstance(timeout_s, Real) or math.isnan(timeout_s)):
             raise R514.error(expected="timeout_s in seconds", found=f"timeout_s={timeout_s!r}")
-        if self.recorded is not None:
-            self.recorded.begin_wait()
         ticket = self._ticket  # another thread may take it away
         if ticket is not None:
             if not self._await(ticket, timeout_s):
                 return False
             self._finish()
-        if self.recorded is not None:
-            self.recorded.end_wait()
         if self._error is not None:
             raise self._error
         return True
@@ -279,8 +265,6 @@ class Work:
                 return
             report = ticket.outcome
             self._error = self._explain(report)
-            if self.recorded is not None and report is not None and Outcome.of(report).varied:
-                self.recorded.drop()
             self.source = ticket.rank
             self._ticket = None
 

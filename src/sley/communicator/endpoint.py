@@ -23,7 +23,6 @@ from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages, Span
 from sley.communicator.opening import Core, open_core
 from sley.communicator.ready import Ready
-from sley.communicator.recording import RECORDING, Member
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import Store
@@ -76,8 +75,6 @@ class Endpoint:
                 environ=environ,
             )
             self.hosts: Hosts = rendezvous.hosts
-            processes = tuple(one.process for one in rendezvous.descriptions)
-            self._member = Member(name, rank, processes)
             core = open_core(rendezvous, memory, tuner, settings, name, opened)
             rendezvous.drop_store()
             self._closing = opened.pop_all()
@@ -85,7 +82,6 @@ class Endpoint:
         self.plans = core.plans
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
-        RECORDING.start()
 
     def submit(
         self, call: Call, *, async_op: bool = False, owners: tuple[object, ...] = ()
@@ -96,7 +92,6 @@ class Endpoint:
         the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
         those of an asynchronous call."""
         core = self._open_core()
-        recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
         ready, made = self._prepare(core, call)
         if async_op:
             work = CallWork(
@@ -105,15 +100,9 @@ class Endpoint:
                 lambda report: self._error(core, ready, call, report),
                 owners,
             )
-            if recorded is not None:
-                work.recorded = recorded.overlap()
             core.failures.latest = work
             return work
-        varied = self._run(core, ready, call, made, 1)
-        if recorded is not None:
-            recorded.end()
-            if varied:
-                recorded.drop()
+        self._run(core, ready, call, made, 1)
         return DONE
 
     def describe(self, call: Call) -> str:
@@ -267,7 +256,6 @@ class Endpoint:
         self._is_closed = True
         core.ready.close()
         OPEN.discard(self)
-        RECORDING.save()
         try:
             self._closing.close()
         finally:
@@ -313,18 +301,16 @@ class Endpoint:
 
     def _run(
         self, core: Core, ready: Ready, call: Call, made: native.Call, iterations: int
-    ) -> bool:
-        """Runs a call in this thread, to its end. Returns whether an AllToAll ran as an
-        AllToAllV."""
+    ) -> None:
+        """Runs a call in this thread, to its end."""
         self._check_thread(core)
         report = core.calls.run(ready.runner, made, self.settings.patience_s, iterations)
         if report is None:
-            return False
+            return
         core.failures.look_at_latest()
         error = self._error(core, ready, call, report)
         if error is not None:
             raise error
-        return True
 
     def _open_core(self) -> Core:
         core = self._core

@@ -6,11 +6,13 @@ passes/          the passes, and lift/, which goes back
 search.py        finds the fastest plans of a space of options (space.py) by simulation; the result
                  is a table of choices (choices.py)
 scripts.py       the programs of scripts for msccl-tools, compiled
+nccl_plans.py    the plans that NCCL chooses, compiled
 deployment/      directories of files for runtimes: reads them as a runtime does, and writes them
 """
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
 from sley.compiler.entry import compile, compile_in_phases
+from sley.compiler.nccl_plans import nccl_plan
 from sley.compiler.options import Options
 from sley.compiler.search import choose
 
@@ -23,4 +25,5 @@ __all__ = [
     "choose",
     "compile",
     "compile_in_phases",
+    "nccl_plan",
 ]

@@ -10,21 +10,21 @@ from typing import TypeVar
 import numpy as np
 
 from sley.compiler.options import Options
-from sley.compiler.passes.allocate import Allocated, allocate
+from sley.compiler.passes.allocate import allocate
 from sley.compiler.passes.blocks import assign_blocks
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.passes.copies import forward_copies
 from sley.compiler.passes.cuts import cut_copies
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.emit import emit
 from sley.compiler.passes.fuse import fuse, fuse_copies
-from sley.compiler.passes.links import Links, check_links, check_switches, used_links
+from sley.compiler.passes.links import check_links, check_switches, used_links
 from sley.compiler.passes.order import order
 from sley.compiler.passes.parallelize import parallelize
 from sley.compiler.passes.pipelines import pipelines
 from sley.compiler.passes.timeline import Costs
 from sley.errors.compiler import C307, C309, C314
-from sley.ir.dag import Blocks, Forwarded, InstructionDag, Order
+from sley.ir.dag import Allocated, Blocks, Forwarded, InstructionDag, Links, Order
+from sley.ir.dependencies import dependencies
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE

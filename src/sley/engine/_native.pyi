@@ -3,7 +3,7 @@ The CPU engine of sley: shared memory, connections, and the interpreter of a ran
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, overload
+from typing import Annotated, Any, Final, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -465,9 +465,6 @@ class TensorCalls:
         """
         exchange: DLPack's C interface of the framework. classes: of its plain tensors. moved, reduced: DLPack's code and bits of types whose elements are moved or reduced, each with the engine's type and the number of `CallKey.element`. reductions: the engine's operation by the hash of the framework's; -1 for none. profiler: a namespace whose _is_profiler_enabled is true while calls are profiled. no_timeout: the largest value of a timeout that is none. fail: raises the error of a call, from its `CallKey` and its report. ValueError for an unknown version of `exchange`.
         """
-
-    is_watched: ClassVar[bool] = ...
-    """Whether all calls go to `otherwise`."""
 
     def function(self, kind: Kind, options_class: object, takes_lists: bool, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """The function for a kind of calls."""

@@ -77,7 +77,6 @@ SLEY_TOPOLOGY = Kind("a topology in TOML", "sley topology show {file}")
 PACKAGE_TABLE = Kind(
     "a table of plans for a package", "sley package --table {file} --runtime NAME DIR"
 )
-WORKLOAD = Kind("a workload in TOML", remedy="Read it in Python: sley.tuning.workloads.read(path).")
 POLICY = Kind("a policy of a tuner", "sley policy show {file}")
 TUNER_CSV = Kind(
     "a table for NCCL's or RCCL's tuner plug-in",
@@ -337,7 +336,6 @@ _TOML_LINES = tuple(
     (kind, re.compile(pattern, re.MULTILINE))
     for kind, pattern in (
         (PACKAGE_TABLE, _lines(r"\[\[plans\]\]")),
-        (WORKLOAD, _lines(r"\[\[step\]\]")),
         (
             SLEY_TOPOLOGY,
             _lines(

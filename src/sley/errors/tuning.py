@@ -1,4 +1,4 @@
-"""Rules of tuning: errors in the input of a tuner (D92x, D93x), and in workloads (D945, D946)."""
+"""Rules of tuning: errors in the input of a tuner (D92x, D93x)."""
 
 from sley.errors.diagnostic import Rule
 
@@ -16,10 +16,9 @@ D922 = Rule(
     "bad-measurements",
     what="A file is neither a sweep nor a checkpoint, or it is of another cluster or training.",
     why="A sweep has the times of all choices for a collective on a cluster, as `sley sweep` "
-    "writes them. A checkpoint has the measurements of one training, or the network of a "
-    "recurrent agent with its optimizer and settings. Each is valid only for its own cluster or "
-    "training. Pickled objects are never loaded, since they can run code.",
-    example="sley tune allreduce --topology ndv4 --noise 0.1 --checkpoints folder  # had 0.03",
+    "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, "
+    "noise and choices. Each is valid only for its own cluster or training.",
+    example="sley tune allreduce --topology ndv4 -b 4K --checkpoints folder  # had -b 1K",
     instead="Name another folder, or delete the file: the sweep or the training begins anew.",
 )
 D923 = Rule(
@@ -59,24 +58,4 @@ D926 = Rule(
     example="sley tune allreduce --live --ranks 4",
     instead="Run the command again, and test the machine's memory. If it happens again, report it "
     "with the plan and the size of the message.",
-)
-D945 = Rule(
-    "D945",
-    "bad-workload",
-    what="A workload is invalid: its file, or one of its steps.",
-    why="A workload is a list of computations, calls and waits in the order of a rank. Its file "
-    "is TOML. sley refuses unknown entries, because ignoring them would hide mistakes.",
-    example='[[step]]\ncompute_us = 20\ncollective = "allsum"\nsize = "64K"',
-    instead="Correct the named step. The collectives are those of `sley list`, the groups cluster, "
-    "node and rail; a step waits only for calls that overlap.",
-)
-D946 = Rule(
-    "D946",
-    "workload-without-times",
-    what="A workload has calls whose times are not known on this cluster.",
-    why="The time of a step is the sum of its computation and of the parts of its calls that "
-    "nothing overlaps, so each call needs a time: arms for its collective on a cluster with the "
-    "ranks of its group.",
-    example='Runs.of([moe], {("allreduce", Group.CLUSTER): arms})  # moe has alltoall, too',
-    instead="Give arms for each collective and group of the workload, for as many ranks.",
 )

@@ -3,7 +3,7 @@
 tables.py, words.py                 their ground: values made of columns; the words of all stages
 collective.py, collectives.py       what a collective promises; the standard ones
 program.py, sources.py              transfers in the order of their meaning; their source lines
-dag.py                              the stages between a program and a plan
+dag.py, dependencies.py             the stages between a program and a plan; the first of them
 plan.py, one_sided.py               thread blocks with instructions, of sley and of MSCCL++
 connections.py, faults.py           a plan's messages; what may be wrong in its tables
 cut.py, groups.py                   the elements of chunks; the same plan without switches

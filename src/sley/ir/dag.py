@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from sley.ir.plan import Estimate
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import (
     NONE,
@@ -227,3 +228,36 @@ class Blocks(Value):
 
     rank: IntArray
     instruction_block: IntArray
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links that transfers use (ResCCL 3, communication dependency).
+
+    Inside a node, or where NVLink joins nodes, a transfer uses the connection between its ranks;
+    else the network cards of both, one as sender and one as receiver. Parallel parts don't share
+    links, because only several parts together fill one.
+
+    first, second: int32 (transfers,), the links of each transfer, or NONE.
+    number: the number of links.
+    crosses: bool (transfers,), whether a transfer passes network cards.
+    """
+
+    first: IntArray
+    second: IntArray
+    number: int
+    crosses: BoolArray
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """Thread blocks as allocated.
+
+    order: how the blocks list their instructions.
+    blocks: the blocks.
+    estimate: of their times.
+    """
+
+    order: Order
+    blocks: Blocks
+    estimate: Estimate

@@ -26,10 +26,10 @@ from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
 from sley.model.nccl import choice as nccl
-from sley.model.nccl.runs import NcclRuns
-from sley.model.nccl.tables import Row, Table
+from sley.model.nccl.choice import BLOCK_RATES
+from sley.model.nccl.runs import NcclRuns, PlanOf
+from sley.model.nccl.tables import PrintedRow, PrintedTable
 from sley.model.simulation import Simulation
-from sley.tuning.arms import BLOCK_RATES
 
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
@@ -57,7 +57,7 @@ _LATENCIES = ("nvlink_latency_us", "pcie_latency_us", "network_latency_us")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTime:
     """A measured time of a collective."""
 
     collective: str
@@ -112,8 +112,8 @@ class Fit:
     base: Topology
     changes: Changes
     told: tuple[str, ...]
-    fitted: tuple[Measured, ...]
-    held_out: tuple[Measured, ...]
+    fitted: tuple[MeasuredTime, ...]
+    held_out: tuple[MeasuredTime, ...]
     before_us: FloatArray
     after_us: FloatArray
 
@@ -181,11 +181,16 @@ class Fit:
 
 
 def measured_of(
-    tables: Sequence[Table], base: Topology, collective: str | None, *, in_place: bool, file: str
-) -> list[Measured]:
+    tables: Sequence[PrintedTable],
+    base: Topology,
+    collective: str | None,
+    *,
+    in_place: bool,
+    file: str,
+) -> list[MeasuredTime]:
     """The points of tables. collective: of tables that don't name their test. Errors: S712,
     S713."""
-    points: dict[tuple[str, int], Measured] = {}
+    points: dict[tuple[str, int], MeasuredTime] = {}
     for table in tables:
         name = _collective_of(table, base, collective, file)
         if table.ranks is not None and table.ranks != base.ranks:
@@ -201,11 +206,11 @@ def measured_of(
                 raise S712.error(at=Place(file, row.line), expected=expected, found=found)
             time = row.time_us(in_place=in_place)
             assert time is not None  # a row has a time
-            points[name, row.size_bytes] = Measured(name, row.size_bytes, time)
+            points[name, row.size_bytes] = MeasuredTime(name, row.size_bytes, time)
     return list(points.values())
 
 
-def _collective_of(table: Table, base: Topology, collective: str | None, file: str) -> str:
+def _collective_of(table: PrintedTable, base: Topology, collective: str | None, file: str) -> str:
     """The collective of a table. Errors: S713."""
     at = Place(file, table.line)
     known = ", ".join(NcclRuns.COLLECTIVES)
@@ -235,7 +240,7 @@ def _collective_of(table: Table, base: Topology, collective: str | None, file: s
     return told or collective or ""
 
 
-def _check_bandwidths(table: Table, name: str, base: Topology, file: str) -> None:
+def _check_bandwidths(table: PrintedTable, name: str, base: Topology, file: str) -> None:
     """Refuses a table in which the ratio of the two bandwidths is that of another number of ranks:
     2 (n - 1) / n for an AllReduce, (n - 1) / n for the others. Errors: S713."""
     row = max(table.rows, key=lambda one: one.time_us(in_place=False) or 0.0)
@@ -257,13 +262,13 @@ def _check_bandwidths(table: Table, name: str, base: Topology, file: str) -> Non
     )
 
 
-def _ratio(row: Row) -> float:
+def _ratio(row: PrintedRow) -> float:
     """The ratio of a row's bus bandwidth to its size over time; 0 without a time."""
     time = row.time_us(in_place=False)
     return row.busbw_GBps * time * 1e3 / row.size_bytes if time else 0.0
 
 
-def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
+def _inferred(rows: Sequence[PrintedRow], ranks: int) -> str | None:
     """AllReduce, if the ratio of bus bandwidth to size over time is its own. The others' ratios
     are alike."""
     ratio = _ratio(rows[-1])
@@ -271,26 +276,28 @@ def _inferred(rows: Sequence[Row], ranks: int) -> str | None:
 
 
 class Predictor:
-    """Simulates points on topologies that differ from `base` only in numbers. searched: as in
-    `fit`."""
+    """Simulates points on topologies that differ from `base` only in numbers. plan_of, searched: as
+    in `fit`."""
 
-    def __init__(self, base: Topology, searched: Topology | None = None) -> None:
+    def __init__(self, base: Topology, plan_of: PlanOf, searched: Topology | None = None) -> None:
         self.base = base
-        self._runs = {name: NcclRuns(name, base, searched) for name in NcclRuns.COLLECTIVES}
+        self._runs = {
+            name: NcclRuns(name, base, plan_of, searched) for name in NcclRuns.COLLECTIVES
+        }
 
-    def choice(self, point: Measured) -> nccl.Choice:
+    def choice(self, point: MeasuredTime) -> nccl.Choice:
         """What NCCL runs by its tuner's rows."""
         return self._runs[point.collective].choice(point.size_bytes)
 
-    def __call__(self, point: Measured, changes: Changes = UNCHANGED) -> Simulation:
+    def __call__(self, point: MeasuredTime, changes: Changes = UNCHANGED) -> Simulation:
         """A simulation of NCCL's choice. Errors: D932 for machines that its plan can't run on."""
         return self._runs[point.collective](point.size_bytes, changes.topology(self.base))
 
 
-def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
+def chosen_sizes(points: Sequence[MeasuredTime]) -> list[MeasuredTime]:
     """Three points of each collective: the smallest, the largest, and the nearest to their
     geometric mean."""
-    chosen: list[Measured] = []
+    chosen: list[MeasuredTime] = []
     for name in dict.fromkeys(point.collective for point in points):
         own = sorted((p for p in points if p.collective == name), key=lambda p: p.size_bytes)
         mean = math.sqrt(own[0].size_bytes * own[-1].size_bytes)
@@ -311,14 +318,16 @@ def require_scipy() -> None:
 
 def fit(
     base: Topology,
-    points: Sequence[Measured],
-    used: Sequence[Measured],
+    points: Sequence[MeasuredTime],
+    used: Sequence[MeasuredTime],
+    plan_of: PlanOf,
     searched: Topology | None = None,
     *,
     report_round: Callable[[float], None] = lambda seconds: None,
 ) -> Fit:
     """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
 
+    plan_of: makes the plans of NCCL's choices, on `base`.
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, R512, D932.
@@ -339,7 +348,7 @@ def fit(
     if not told:
         expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
-    predictor = Predictor(base, searched)
+    predictor = Predictor(base, plan_of, searched)
     first = [predictor(point).time_us for point in used]  # compiles the plans, too
     start = monotonic()
     for point in used:
@@ -349,11 +358,13 @@ def fit(
     launch = base.model.launch_us
     least_us = -min(launch.ll, launch.ll128, launch.simple)
 
+    # Factors are searched as logarithms: halves and doubles are equally far, and none is negative.
     def changes_of(x: FloatArray) -> Changes:
         values = dict(zip(told, x.tolist(), strict=True))
         logs = {name: math.exp(values.get(name, 0.0)) for name in _MOST}
         return Changes(values.get("startup_us", 0.0) * _UNIT_US, **logs)
 
+    # Times span orders of magnitude; their logarithms weigh relative errors alike at all sizes.
     def residuals(x: FloatArray) -> FloatArray:
         changes = changes_of(x)
         return np.log([predictor(point, changes).time_us for point in used]) - measured

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.compiler.passes.allocate import Allocated
-from sley.compiler.passes.links import Links
-from sley.ir.dag import Blocks, ChunkDag, Forwarded, InstructionDag, Order
+from sley.ir.dag import Allocated, Blocks, ChunkDag, Forwarded, InstructionDag, Links, Order
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Table

@@ -12,12 +12,10 @@ from functools import cache
 from itertools import count
 from typing import Protocol
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from sley.communicator.recording import RECORDING
 from sley.errors import SleyError
 from sley.errors.torch import B904
 
@@ -144,8 +142,6 @@ class Pending(dist.Work):
             timeout_s = timeout.total_seconds() if timeout > UNSET else self._timeout_s
             self._await(timeout_s)
             self._finish()
-        elif RECORDING.recorders:
-            _note_wait(self._parts)
         if self._error is not None:
             raise self._error
         return True
@@ -186,8 +182,6 @@ class Pending(dist.Work):
 
     def get_future(self) -> Future[list[Tensor]]:
         """A future that completes with the output tensors, or with the error, at the end."""
-        if RECORDING.recorders:
-            _note_wait_after_backward(self._parts)
         with self._lock:
             if self._future is None:
                 # Raised in a callback, because PyTorch's C++ sees only errors of callbacks: the
@@ -285,20 +279,6 @@ class Together(dist.Work):
             work.get_future().add_done_callback(end)
         end()
         return future
-
-
-def _note_wait(parts: Sequence[Part]) -> None:
-    """Waits for parts, so that the wait is recorded; their errors are left to others."""
-    with contextlib.suppress(SleyError):
-        wait_for(parts, None)
-
-
-def _note_wait_after_backward(parts: Sequence[Part]) -> None:
-    """Notes a wait at the end of the backward pass in progress, where DistributedDataParallel waits
-    for the futures of its calls: in C++, where no recorder sees it."""
-    if torch._C._current_graph_task_id() >= 0:
-        engine = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: _note_wait(parts))
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.model.nccl import choice as nccl
+from sley.model.nccl.choice import as_run, tiled
 from sley.model.simulation import Simulator
 from sley.model.simulation.inputs import Tiling
 from sley.topologies import link_rings
@@ -45,9 +46,6 @@ ACTIONS = ("all", "nccl")
 
 _OF_NCCL = frozenset({*NCCL_ALGORITHMS, "all-pairs-alltoall", "direct-alltonext"})
 """The library's algorithms that NCCL has, or runs as grouped sends and receives."""
-
-BLOCK_RATES = ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps")
-"""The cost model's rates of one thread block."""
 
 SIZES = tuple(1 << exponent for exponent in range(10, 31))
 """1 KB to 1 GB."""
@@ -90,8 +88,7 @@ class Arms:
 
     topology: the cluster that NCCL and all estimates see. world: the cluster that is simulated;
     `in_world` gives another one.
-    nodes, gpus: the grid of ranks. actions: the set of algorithms that they are from, "" for
-    decisions that were given.
+    nodes, gpus: the grid of ranks. actions: the set of algorithms that they are from.
     """
 
     collective: str
@@ -100,7 +97,7 @@ class Arms:
     nodes: int
     gpus: int
     rows: tuple[Arm, ...]
-    actions: str = ""
+    actions: str
 
     @classmethod
     def of(
@@ -118,6 +115,7 @@ class Arms:
         Errors: D921, D931.
         """
         _check(collective)
+        # One schedule and one allocation, MSCCLang's: the others would multiply the arms.
         space = Space.of(
             Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
             {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES},
@@ -127,76 +125,37 @@ class Arms:
         contenders = [Contender(program) for _, program in known]
         found = candidates(contenders, topology, space, interpreter=False, progress=progress)
         bare = {id(program): decision for decision, program in known}
-        plans = {
-            replace(
-                bare[id(one.program)],
-                options=Options(
-                    protocol=one.options.protocol,
-                    channels=one.options.channels,
-                    instances=one.options.instances,
-                ),
-            ): one.plan
-            for one in found
-        }
+        plans = {}
+        for one in found:
+            options = Options(
+                protocol=one.options.protocol,
+                channels=one.options.channels,
+                instances=one.options.instances,
+            )
+            plans[replace(bare[id(one.program)], options=options)] = one.plan
         decisions = [
             replace(decision, tile=tile)
             for decision in plans
             for tile in (TILES if decision.options.protocol is not Protocol.LL else TILES[:1])
         ]
-        theirs = _of_nccl(collective, topology, SIZES)
-        return cls._made(collective, topology, decisions, theirs, plans, actions)
-
-    @classmethod
-    def among(
-        cls,
-        collective: str,
-        topology: Topology,
-        decisions: Iterable[Decision],
-        sizes: Iterable[int] = (),
-    ) -> Arms:
-        """These decisions alone, and NCCL's own choices for sizes: for clusters on which all arms
-        take too long to compile. Errors: D921, D931, and those of `compile`."""
-        _check(collective)
-        theirs = _of_nccl(collective, topology, sizes)
-        return cls._made(collective, topology, list(decisions), theirs, {})
-
-    @classmethod
-    def from_shares(
-        cls, collective: str, topology: Topology, shares: Mapping[Decision, tuple[float, float]]
-    ) -> Arms:
-        """The arms of other arms that `among` has made: their decisions, with the `block_shares` of
-        each. Errors: those of `compile`."""
-        return cls._made(collective, topology, (), shares, {})
-
-    @classmethod
-    def _made(
-        cls,
-        collective: str,
-        topology: Topology,
-        decisions: Sequence[Decision],
-        theirs: Mapping[Decision, tuple[float, float]],
-        plans: Mapping[Decision, Plan],
-        actions: str = "",
-    ) -> Arms:
-        """The arms of decisions, and of NCCL's. theirs: NCCL's, and their `Choice.block_shares`.
-        plans: those that are compiled, by their decisions with whole tiles."""
+        choices = [nccl.default(collective, topology, size) for size in SIZES]
+        theirs = {decision_of(choice): choice.block_shares for choice in choices}
         nodes, gpus = grid_of(topology)
         verified = {decision.algorithm for decision in plans}
-        bounds: dict[Decision, tuple[Plan, LeastTime]] = {}
+        least: dict[Decision, LeastTime] = {}
         rows: list[Arm] = []
         for decision in dict.fromkeys([*decisions, *theirs]):
             whole = replace(decision, tile=1.0)
-            if whole not in bounds:
-                plan = plans.get(whole)
-                if plan is None:
-                    program = whole.program(nodes, gpus, in_place=IN_PLACE[collective])
-                    # A program's first plan shows whether the program is wrong.
-                    is_first = whole.algorithm not in verified
-                    plan = compile(program, whole.options, topology=topology, verify=is_first)
-                    verified.add(whole.algorithm)
-                bounds[whole] = plan, LeastTime.of(plan, topology, interpreter=False)
+            if whole not in plans:
+                program = whole.program(nodes, gpus, in_place=IN_PLACE[collective])
+                # A program's first plan shows whether the program is wrong.
+                is_first = whole.algorithm not in verified
+                plans[whole] = compile(program, whole.options, topology=topology, verify=is_first)
+                verified.add(whole.algorithm)
+            if whole not in least:
+                least[whole] = LeastTime.of(plans[whole], topology, interpreter=False)
             shares = theirs.get(decision, (1.0, 1.0))
-            rows.append(Arm(len(rows), decision, *bounds[whole], shares))
+            rows.append(Arm(len(rows), decision, plans[whole], least[whole], shares))
         return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)
 
     def in_world(self, world: Topology) -> Arms:
@@ -309,24 +268,6 @@ def fingerprint(topology: Topology) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def tiled(topology: Topology, tile: float) -> Topology:
-    """The cluster with tiles of another size. tile: as a share of its own."""
-    if tile == 1:
-        return topology
-    model, own = topology.model, topology.model.tile_bytes
-    scaled = replace(own, ll=own.ll * tile, ll128=own.ll128 * tile, simple=own.simple * tile)
-    return replace(topology, model=replace(model, tile_bytes=scaled))
-
-
-def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:
-    """The cluster as NCCL runs a choice on it: with `Choice.tile` and `Choice.block_shares`."""
-    cut, (reducing, copying) = tiled(topology, tile), block_shares
-    model = cut.model
-    rates = {name: getattr(model, name) * reducing for name in BLOCK_RATES}
-    share = model.copy_share * copying / reducing
-    return replace(cut, model=replace(model, copy_share=share, **rates))
-
-
 def decision_of(choice: nccl.Choice) -> Decision:
     """The decision that is a choice of NCCL's."""
     options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
@@ -341,14 +282,6 @@ def _check(collective: str) -> None:
             found=repr(collective),
             remedy=did_you_mean(str(collective), COLLECTIVES),
         )
-
-
-def _of_nccl(
-    collective: str, topology: Topology, sizes: Iterable[int]
-) -> dict[Decision, tuple[float, float]]:
-    """NCCL's own choices for sizes, and their `Choice.block_shares`."""
-    choices = [nccl.default(collective, topology, size) for size in sizes]
-    return {decision_of(choice): choice.block_shares for choice in choices}
 
 
 def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Decision, Program]]:

@@ -16,7 +16,7 @@ from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.tuning.arms import Arms, fingerprint
 from sley.tuning.noise import Noise
 from sley.tuning.policy import Decision, Machine
-from sley.tuning.sweep import Sweep, time_at
+from sley.tuning.sweeps import Sweep, time_at
 
 
 class Backend(Protocol):
@@ -101,6 +101,7 @@ class _Simulation(ABC):
     def measure(self, cell: int, arm: int) -> float:
         """See `Backend`."""
         true_us = self._true_us(cell, arm)
+        # A generator for each call: a training that resumes gets the noise of the next calls.
         self.calls += 1
         crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
         return true_us * self.noise.factor(int(self.sizes[cell]), crosses, rng)
@@ -111,26 +112,14 @@ class _Simulation(ABC):
 
 
 class Recorded(_Simulation):
-    """A recorded sweep, with noise.
+    """A recorded sweep, with noise."""
 
-    changes: sweeps that replace it from a call on: ((call, sweep), ...), for drift and degraded
-    links.
-    """
-
-    def __init__(
-        self,
-        sweep: Sweep,
-        noise: Noise | None = None,
-        *,
-        seed: int = 0,
-        changes: Sequence[tuple[int, Sweep]] = (),
-    ) -> None:
+    def __init__(self, sweep: Sweep, noise: Noise | None = None, *, seed: int = 0) -> None:
         super().__init__(sweep.arms, sweep.sizes, sweep.mask, sweep.default, noise, seed)
-        self._sweep, self._changes = sweep, sorted(changes, key=lambda change: change[0])
+        self._sweep = sweep
 
     def _true_us(self, cell: int, arm: int) -> float:
-        held = [sweep for call, sweep in self._changes if call <= self.calls]
-        return (held[-1] if held else self._sweep).true_us(cell, arm)
+        return self._sweep.true_us(cell, arm)
 
 
 class Simulated(_Simulation):

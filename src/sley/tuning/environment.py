@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, SupportsInt
 
 import gymnasium
@@ -10,16 +10,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sley.errors.tuning import D923, D946
+from sley.errors.tuning import D923
 from sley.ir.tables import NONE, BoolArray
 from sley.ir.words import is_integer
 from sley.tuning.backends import Repeatable
 from sley.tuning.exploration import exploration
-from sley.tuning.levels import HINTS, KEEP, TUNE, Level, Levels, Step, Vocabulary
-from sley.tuning.reward import Call, Reward, TimeOfStep, step_reward
-from sley.tuning.state import BOUND, CALL, WINDOW, Site, Stream, Window, state_size
-from sley.tuning.steps import Key, step_time
-from sley.tuning.workloads import Workload
+from sley.tuning.levels import HINTS, KEEP, TUNE, DecisionLevel, DecisionStep, Levels, Vocabulary
+from sley.tuning.reward import Reward, TunedCall
+from sley.tuning.state import BOUND, CALL, WINDOW, CallWindow, Site, Stream, state_size
 
 ID = "sley/Tuning-v0"
 """The environment's name in Gymnasium's registry; `gymnasium.make` takes `Tuning`'s arguments."""
@@ -34,16 +32,16 @@ Observation = dict[str, NDArray[Any]]
 
 
 class Tuning(gymnasium.Env[Observation, int]):
-    """An episode is a number of calls; a decision for a call takes three steps (`Level`): keep the
-    default or tune, plan and protocol, other knobs.
+    """An episode is a number of calls; a decision for a call takes three steps (`DecisionLevel`):
+    keep the default or tune, plan and protocol, other knobs.
 
     The second and third step have a single action if the default is kept. They are not left out:
     a call that takes fewer steps is discounted less, and agents would keep the default in order to
-    reach the next call. The reward is given when the call has run (`Reward`); with a workload the
-    last call of an episode adds `step_reward`. An episode is truncated after its last call.
+    reach the next call. The reward is given when the call has run (`Reward`). An episode is
+    truncated after its last call.
 
     Observation: "state": float32 (`state_size`,), see `Stream.state`; "window": float32 (WINDOW *
-    CALL,), see `Window.rows`; "chosen": int8 (3 + actions,), the level and the chosen plan,
+    CALL,), see `CallWindow.rows`; "chosen": int8 (3 + actions,), the level and the chosen plan,
     one-hot; "hints": float32 (actions, HINTS), see `Levels.hints`; "mask": int8 (actions,), 1 for
     actions that may be chosen. An action outside the mask runs the default, for the reward MASKED.
 
@@ -62,16 +60,13 @@ class Tuning(gymnasium.Env[Observation, int]):
         vocabulary: Vocabulary | None = None,
         calls: int = 32,
         cells: int = 4,
-        trace: Sequence[tuple[int, int]] = (),
-        step: TimeOfStep | None = None,
         explores: bool = False,
     ) -> None:
         """sites: back ends; an episode's calls are on those of one machine, drawn at random.
         vocabulary: by default that of all back ends. calls: the calls of an episode. cells: from
-        how many pairs of site and size they are drawn. trace: instead of these, the calls of each
-        episode: places of sites and sizes in bytes. step: the workload of an episode's calls.
-        explores: a part of the calls must tune (`exploration`). Otherwise an agent learns at first,
-        while its arms are bad, to keep the default, and then no longer sees any arm.
+        how many pairs of site and size they are drawn. explores: a part of the calls must tune
+        (`exploration`). Otherwise an agent learns at first, while its arms are bad, to keep the
+        default, and then no longer sees any arm.
 
         Errors: D923.
         """
@@ -82,9 +77,8 @@ class Tuning(gymnasium.Env[Observation, int]):
             raise D923.error(expected="at least one back end", found="none")
         self.sites = tuple(sites)
         self.vocabulary = vocabulary or Vocabulary.of(site.backend for site in sites)
-        self.calls, self.cells = len(trace) or calls, cells
-        self._trace = [_cell_of(self.sites, place, size) for place, size in trace]
-        self._step_time, self._explores = step, explores
+        self.calls, self.cells = calls, cells
+        self._explores = explores
         self._levels = [Levels(self.vocabulary, site.backend) for site in self.sites]
         machines = dict.fromkeys(site.backend.machine for site in self.sites)
         self._machines = [
@@ -94,25 +88,6 @@ class Tuning(gymnasium.Env[Observation, int]):
         actions = self.vocabulary.actions
         self.action_space = spaces.Discrete(actions)  # type: ignore[assignment]
         self.observation_space = space_of(self.vocabulary)  # type: ignore[assignment]
-
-    @classmethod
-    def of_workload(
-        cls, workload: Workload, sites: Mapping[Key, Site], *, explores: bool = False
-    ) -> Tuning:
-        """An episode is a step of a workload: its calls, and then the reward of the slow loop.
-        sites: for each collective and group that it calls. Errors: D923, D946."""
-        keys = list(sites)
-        cells = [cell for _, cell in workload.calls()]
-        for key in {(cell.collective, cell.group) for cell in cells} - {*keys}:
-            expected = f"a site for {key[0]} ({key[1].name.lower()})"
-            raise D946.error(expected=expected, found=", ".join(name for name, _ in keys) or "none")
-
-        def step_us(time_us: Sequence[float]) -> float:
-            left = iter(time_us)
-            return step_time(workload, lambda _cell: next(left)).time_us
-
-        trace = [(keys.index((cell.collective, cell.group)), cell.size_bytes) for cell in cells]
-        return cls([*sites.values()], trace=trace, step=step_us, explores=explores)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -124,10 +99,10 @@ class Tuning(gymnasium.Env[Observation, int]):
                 if isinstance(site.backend, Repeatable):
                     site.backend.reseed(int(self.np_random.integers(1 << 31)))
         self._streams: dict[int, Stream] = {}
-        self._window = Window()
+        self._window = CallWindow()
         self._rewards = Reward()
-        self._times: list[tuple[float, float]] = []
-        self._pool, self._step = self._draw(), Step()
+        self._done = 0
+        self._pool, self._step = self._draw(), DecisionStep()
         self._next_call()
         return self._observe(), {}
 
@@ -136,10 +111,12 @@ class Tuning(gymnasium.Env[Observation, int]):
         chosen, step = int(action), self._step
         if not self.action_masks()[chosen]:
             return self._end(int(self._default), is_masked=True)
-        if step.level is Level.CALL:
-            self._step = Step(Level.PLAN, chosen)
-        elif step.level is Level.PLAN:
-            self._step = Step(Level.KNOBS, step.call, chosen if step.call == TUNE else NONE)
+        if step.level is DecisionLevel.CALL:
+            self._step = DecisionStep(DecisionLevel.PLAN, chosen)
+        elif step.level is DecisionLevel.PLAN:
+            self._step = DecisionStep(
+                DecisionLevel.KNOBS, step.call, chosen if step.call == TUNE else NONE
+            )
         else:
             keeps = step.call == KEEP
             levels = self._stream.levels
@@ -160,8 +137,6 @@ class Tuning(gymnasium.Env[Observation, int]):
 
     def _draw(self) -> list[tuple[int, int]]:
         """The pairs of site and cell of an episode."""
-        if self._trace:
-            return self._trace
         places = self._machines[self.np_random.integers(len(self._machines))]
         pairs = [
             (place, cell)
@@ -173,9 +148,7 @@ class Tuning(gymnasium.Env[Observation, int]):
         return [pairs[row] for row in rows.tolist()]
 
     def _next_call(self) -> None:
-        done = len(self._times)
-        row = done if self._trace else int(self.np_random.integers(len(self._pool)))
-        self._place, self._cell = self._pool[row]
+        self._place, self._cell = self._pool[self.np_random.integers(len(self._pool))]
         if self._place not in self._streams:
             site, levels = self.sites[self._place], self._levels[self._place]
             self._streams[self._place] = Stream(site, levels, self._window)
@@ -184,7 +157,7 @@ class Tuning(gymnasium.Env[Observation, int]):
             for _ in range(BASELINE):
                 time_us = backend.measure(self._cell, self._default)
                 stream.measure_default(self._cell, time_us)
-        self._step = Step(explores=self._explores and self._is_exploring())
+        self._step = DecisionStep(explores=self._explores and self._is_exploring())
 
     def _is_exploring(self) -> bool:
         """Draws whether the next call explores."""
@@ -208,7 +181,7 @@ class Tuning(gymnasium.Env[Observation, int]):
         assert default_us is not None  # `_next_call` has measured it
         time_us = site.backend.measure(cell, arm)
         stream.record(cell, arm, time_us)
-        call = Call(
+        call = TunedCall(
             (self._place, cell, arm),
             time_us,
             default_us,
@@ -226,13 +199,10 @@ class Tuning(gymnasium.Env[Observation, int]):
             "default_us": default_us,
             "is_masked": is_masked,
         }
-        self._times.append((time_us, default_us))
-        is_last = len(self._times) == self.calls
-        if is_last and self._step_time is not None:
-            times, defaults = zip(*self._times, strict=True)
-            reward += step_reward(self._step_time, times, defaults)
+        self._done += 1
+        is_last = self._done == self.calls
         if is_last:
-            self._step = Step()
+            self._step = DecisionStep()
         else:
             self._next_call()
         return self._observe(), float(reward), False, is_last, info
@@ -246,14 +216,14 @@ class Tuning(gymnasium.Env[Observation, int]):
         return observe(self._stream, self._cell, self._step, allowed)
 
 
-def observe(stream: Stream, cell: int, step: Step, allowed: BoolArray) -> Observation:
+def observe(stream: Stream, cell: int, step: DecisionStep, allowed: BoolArray) -> Observation:
     """The observation of a step of a decision. allowed: bool (arms,), the arms that may be
     chosen."""
     levels = stream.levels
-    chosen = np.zeros(len(Level) + levels.vocabulary.actions, np.int8)
+    chosen = np.zeros(len(DecisionLevel) + levels.vocabulary.actions, np.int8)
     chosen[step.level] = 1
     if step.plan != NONE:
-        chosen[len(Level) + step.plan] = 1
+        chosen[len(DecisionLevel) + step.plan] = 1
     feasible = stream.site.backend.mask[cell]
     return {
         "state": stream.state(cell),
@@ -275,22 +245,11 @@ def space_of(vocabulary: Vocabulary) -> spaces.Dict:
         {
             "state": box(state_size(vocabulary)),
             "window": box(WINDOW * CALL),
-            "chosen": spaces.MultiBinary(len(Level) + actions),
+            "chosen": spaces.MultiBinary(len(DecisionLevel) + actions),
             "hints": box(actions, HINTS),
             "mask": spaces.MultiBinary(actions),
         }
     )
-
-
-def _cell_of(sites: Sequence[Site], place: int, size_bytes: int) -> tuple[int, int]:
-    """The pair of site and cell of a call in a trace: the cell of the nearest size by ratio.
-    Errors: D923."""
-    if not is_integer(place) or not 0 <= place < len(sites):
-        raise D923.error(expected=f"a site from 0 to {len(sites) - 1}", found=f"{place!r}")
-    if not is_integer(size_bytes) or size_bytes < 1:
-        raise D923.error(expected="sizes of calls from 1 byte on", found=f"{size_bytes!r}")
-    sizes = sites[place].backend.sizes
-    return place, int(np.abs(np.log2(sizes / size_bytes)).argmin())
 
 
 if ID not in gymnasium.registry:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
-from sley.tuning.agents.agent import Agent, Prediction
+from sley.tuning.agents.agent import Agent, ArmPrediction
 
 _LEAST_DEVIATION = 0.01
 """The least standard deviation of the logarithm of one measured time that is assumed: few equal
@@ -51,6 +51,8 @@ class Gate(Agent):
             return default
         mean = np.where(self.mask(cell), self.tally.mean(cell), np.inf)
         wanted = self.agent.best(cell)
+        # The agent's own wish first, for it knows more than the means; then by mean, up to the
+        # default: no slower arm can pass the test.
         for arm in dict.fromkeys((wanted, *np.argsort(mean, kind="stable").tolist())):
             if arm == default:
                 break
@@ -58,7 +60,7 @@ class Gate(Agent):
                 return int(arm)
         return default
 
-    def predict(self, cell: int) -> Prediction | None:
+    def predict(self, cell: int) -> ArmPrediction | None:
         return self.agent.predict(cell)
 
     def _is_faster(self, cell: int, arm: int, default: int) -> bool:

@@ -25,7 +25,7 @@ _MOST = 4.0
 """Bound on the logarithms of speed-ups that are observed."""
 
 
-class Level(IntEnum):
+class DecisionLevel(IntEnum):
     """A level of a decision (GC3, section 12.9)."""
 
     CALL = 0
@@ -63,13 +63,13 @@ class Vocabulary:
         return max(len((KEEP, TUNE)), len(self.plans), len(self.knobs))
 
 
-class Step(NamedTuple):
+class DecisionStep(NamedTuple):
     """A step of a decision: its level, and the actions of the levels before it (NONE if open).
 
     explores: the call explores: it must not keep the default if any arm is allowed.
     """
 
-    level: Level = Level.CALL
+    level: DecisionLevel = DecisionLevel.CALL
     call: int = NONE
     plan: int = NONE
     explores: bool = False
@@ -105,25 +105,25 @@ class Levels:
         """The arm of two actions; NONE if there is none."""
         return int(self._arm[plan, knobs])
 
-    def actions(self, cell: int, step: Step) -> LongArray:
+    def actions(self, cell: int, step: DecisionStep) -> LongArray:
         """int64 (arms,): the action of this step that leads to each arm, NONE if none does."""
-        if step.level is Level.CALL:
+        if step.level is DecisionLevel.CALL:
             action = np.where(self.plan == NONE, NONE, TUNE)
             action[self.backend.default[cell]] = KEEP
             return action
         if step.call == KEEP:
             return np.full(len(self.plan), NONE, np.int64)
-        if step.level is Level.PLAN:
+        if step.level is DecisionLevel.PLAN:
             return self.plan
         return np.where(self.plan == step.plan, self.knobs, NONE)
 
-    def mask(self, cell: int, step: Step, allowed: BoolArray) -> NDArray[np.int8]:
+    def mask(self, cell: int, step: DecisionStep, allowed: BoolArray) -> NDArray[np.int8]:
         """int8 (actions,): 1 for actions that lead to an allowed arm. allowed: bool (arms,).
 
         A call that doesn't explore can keep the default; then each further level has one action, 0.
         """
         mask = np.zeros(self.vocabulary.actions, np.int8)
-        if step.level is Level.CALL:
+        if step.level is DecisionLevel.CALL:
             mask[TUNE] = bool((allowed & (self.plan != NONE)).any())
             mask[KEEP] = not (step.explores and mask[TUNE])
         elif step.call == KEEP:
@@ -134,7 +134,7 @@ class Levels:
         return mask
 
     def hints(
-        self, cell: int, step: Step, speedup: FloatArray, allowed: BoolArray
+        self, cell: int, step: DecisionStep, speedup: FloatArray, allowed: BoolArray
     ) -> NDArray[np.float32]:
         """float32 (actions, HINTS): what is known of each action before it is chosen.
 
@@ -149,6 +149,7 @@ class Levels:
         if not len(rows):
             return hints
         actions = action[rows]
+        # Several arms lead to one action, so maxima are taken by action.
         best = np.full((len(hints), 2), -np.inf)
         np.maximum.at(best[:, 0], actions, self._estimate[cell, rows])
         is_measured = np.isfinite(speedup[rows])

@@ -1,4 +1,4 @@
-"""Pictures: the decision map of policies, and learning curves, as PNG or SVG."""
+"""Pictures: the decision map of policies, as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from sley.tuning.policy import Decision, Policy, Range
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from sley.tuning.evaluate import Curve
 
 _DPI = 120
 _DEFAULT = "#e4e6ea"
@@ -48,27 +46,6 @@ def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
     axes = figure.subplots(len(collectives), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, collective, own in zip(axes, collectives, rows, strict=True):
         _draw_collective(axis, collective, own)
-    _save(figure, path)
-
-
-def draw_curves(curves: Sequence[Curve], path: str | Path, *, title: str = "") -> None:
-    """Writes learning curves: the mean and the worst regret of each agent against the samples of
-    each size. Errors: D923 without any, F460."""
-    if not curves:
-        raise D923.error(expected="learning curves", found="none")
-    figure = _figure(9.0, 4.0)
-    axes = figure.subplots(1, 2)
-    for axis, word in zip(axes, ("mean", "worst"), strict=True):
-        for curve in curves:
-            regret = curve.regret.mean(axis=1) if word == "mean" else curve.regret.max(axis=1)
-            axis.plot(curve.samples, regret * 100, marker="o", markersize=4, label=curve.agent)
-        axis.set_yscale("symlog", linthresh=1)
-        axis.set_ylim(bottom=0)
-        axis.set_xticks(curves[0].samples)
-        axis.set_xlabel("samples of each size")
-        axis.set_ylabel(f"{word} regret, %")
-    axes[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.suptitle(title)
     _save(figure, path)
 
 

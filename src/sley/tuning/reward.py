@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -17,13 +16,8 @@ AMPLIFIED = 1.5
 """The factor of rewards for arms that use such links better."""
 
 
-TimeOfStep = Callable[[Sequence[float]], float]
-"""A workload: the time of its step if its calls, the calls of an episode, took these times. All in
-microseconds."""
-
-
 @dataclass(frozen=True)
-class Call:
+class TunedCall:
     """A call with its time.
 
     key: equal for calls of the same collective, size and arm. time_us, default_us: its time and the
@@ -54,7 +48,7 @@ class Reward:
             lambda: deque(maxlen=SMOOTHED)
         )
 
-    def __call__(self, call: Call) -> float:
+    def __call__(self, call: TunedCall) -> float:
         """The reward of the next call."""
         reward = log(call.default_us / call.time_us)
         fans_out = not call.is_default and call.utilisation > call.default_utilisation
@@ -63,9 +57,3 @@ class Reward:
         recent = self._recent[call.key]
         recent.append(reward)
         return sum(recent) / len(recent) if call.is_shared else reward
-
-
-def step_reward(step: TimeOfStep, time_us: Sequence[float], default_us: Sequence[float]) -> float:
-    """The reward of the slow loop: the logarithm of a workload's step time with the default over
-    that with the chosen arms. Both sequences: a time for each call of the step."""
-    return log(step(default_us) / step(time_us))

@@ -24,7 +24,7 @@ WINDOW = 8
 """The number of recent calls that a state contains."""
 
 CALL = 10
-"""The numbers of a recent call: see `Window.rows`."""
+"""The numbers of a recent call: see `CallWindow.rows`."""
 
 BOUND = 4.0
 """Bound on the absolute values of all observed numbers."""
@@ -125,7 +125,7 @@ class Site:
         return float(min(self.least_us[cell] / time_us, 1.0))
 
 
-class Window:
+class CallWindow:
     """The most recent calls, of all sites of a caller.
 
     rows: float32 (WINDOW, CALL), the latest call first, zeros before the first. A row: 1; the
@@ -200,7 +200,7 @@ class Stream:
     levels: the arms as actions.
     """
 
-    def __init__(self, site: Site, levels: Levels, window: Window) -> None:
+    def __init__(self, site: Site, levels: Levels, window: CallWindow) -> None:
         backend = site.backend
         self.site, self.window, self.levels = site, window, levels
         self.tally = Tally.of(len(backend.sizes), len(backend.decisions))

@@ -11,26 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import Place, did_you_mean
+from sley.errors import Place
 from sley.errors.tuning import D922, D923
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
-from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
-from sley.tuning.agents.contextual import GaussianUcb, Thompson
-from sley.tuning.agents.descent import Descent
-from sley.tuning.agents.simple import Default, Random, Table
+from sley.tuning.agents.contextual import Thompson
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
 from sley.tuning.gate import Gate
 from sley.tuning.policy import Change, Decision, Measured, Range
 
-AGENTS: dict[str, type[Agent]] = {
-    kind.name: kind
-    for kind in (Thompson, GaussianUcb, Ucb, EpsilonGreedy, Descent, Random, Table, Default)
-}
-"""The agents that need no training before, by name."""
-
-DEFAULT_AGENT = Thompson.name
 MOST_SAMPLES = 100_000
 
 NEAR = 1.05
@@ -45,44 +35,29 @@ _COLUMNS: Mapping[str, type] = {"cell": np.int64, "arm": np.int64, "time_us": np
 """The arrays of a checkpoint: a row for each measurement."""
 
 
-def agent_named(name: str, backend: Backend, seed: int = 0) -> Agent:
-    """A new agent behind the safety gate Errors: D923."""
-    if name not in AGENTS:
-        raise D923.error(
-            expected=f"an agent of {', '.join(AGENTS)}",
-            found=repr(name),
-            remedy=did_you_mean(str(name), AGENTS),
-        )
-    return Gate(AGENTS[name](backend, seed))
-
-
 class Training:
     """An agent in training: rounds in which each cell is measured once, in random order.
 
     A checkpoint is the history of all measurements: a new agent that is given the same history is
     in the same state, whatever kind it is. No pickle is written or read.
 
-    agent: a name of `AGENTS`. make: makes an agent of another kind, from a back end and a seed;
-    `agent` is then its name. aside: cells that are not measured. Errors: D923.
+    make: makes the agent, from a back end and a seed; a safety gate is put before it. aside: cells
+    that are not measured. Errors: D923.
     """
 
     def __init__(
         self,
         backend: Backend,
-        agent: str = DEFAULT_AGENT,
+        make: Callable[[Backend, int], Agent] = Thompson,
         *,
         seed: int = 0,
         aside: Sequence[int] = (),
-        make: Callable[[Backend, int], Agent] | None = None,
     ) -> None:
         if not is_integer(seed) or seed < 0:
             raise D923.error(expected="a seed from 0 on", found=repr(seed))
-        self.backend, self.name, self.seed = backend, agent, int(seed)
-        self.agent = (
-            agent_named(agent, backend, self.seed)
-            if make is None
-            else Gate(make(backend, self.seed))
-        )
+        self.backend, self.seed = backend, int(seed)
+        self.agent = Gate(make(backend, self.seed))
+        self.name = self.agent.name
         self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
         if not len(self.cells):
             raise D923.error(expected="at least one size to measure", found="all of them aside")
@@ -149,6 +124,8 @@ class Training:
                 texts = [f" {text}" if len(text) <= _MOST_LENGTH else "" for text in pair]
                 expected = f"a checkpoint of this training, with its {word}{texts[0]}"
                 raise D922.error(at=place, expected=expected, found=f"other {word}{texts[1]}")
+        # The agent must choose what the file says at each step; else the file is of another agent,
+        # and its state would be one that no training reaches.
         left = iter(rows)
         for _ in range(rounds):
             for cell in self._rng.permutation(self.cells).tolist():

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import hm_allgather, hm_allreduce
-from sley.compiler.passes.allocate import Allocated, allocate
+from sley.compiler.passes.allocate import allocate
 from sley.compiler.passes.blocks import assign_blocks
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.fuse import fuse
 from sley.compiler.passes.links import used_links
 from sley.compiler.passes.merging import Overlaps
@@ -26,7 +25,8 @@ from sley.compiler.passes.order import order as depth_order
 from sley.compiler.passes.pipelines import pipelines
 from sley.compiler.passes.timeline import Costs
 from sley.errors import Diagnostic
-from sley.ir.dag import Blocks, InstructionDag, Order
+from sley.ir.dag import Allocated, Blocks, InstructionDag, Order
+from sley.ir.dependencies import dependencies
 from sley.ir.program import Program
 from sley.ir.tables import NONE, offsets_of
 from sley.ir.words import Allocation, LoopOrder, Schedule

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sley.compiler.passes.channels import MAX_CHANNELS, assign_channels
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.fuse import fuse
+from sley.ir.dependencies import dependencies
 from support.written_programs import lower, program_of
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import sley
 from sley.compiler.passes import copies
 from sley.compiler.passes.copies import forward_copies
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.parallelize import parallelize
 from sley.ir.dag import Forwarded
+from sley.ir.dependencies import dependencies
 from sley.ir.program import Program
 from sley.ir.words import Op, Schedule, TransferKind
 from support.contents import meaning

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.fuse import fuse, fuse_copies
 from sley.compiler.passes.order import order
+from sley.ir.dependencies import dependencies
 from support.invariants import order_faults
 from support.written_programs import lower, program_of
 

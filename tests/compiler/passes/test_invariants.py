@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import sley
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.emit import emit
 from sley.compiler.passes.fuse import fuse
 from sley.ir.dag import Blocks, Order
+from sley.ir.dependencies import dependencies
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.lang import ChunkProgram

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley.compiler.passes.links import Links, check_links, used_links
+from sley.compiler.passes.links import check_links, used_links
 from sley.compiler.passes.parallelize import parallelize
+from sley.ir.dag import Links
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.lang import ChunkProgram

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import sley
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.fuse import fuse
 from sley.compiler.passes.order import order
 from sley.ir.dag import InstructionDag
+from sley.ir.dependencies import dependencies
 from support.examples import examples
 from support.invariants import order_faults
 from support.random_programs import RandomProgram, random_programs

@@ -17,12 +17,12 @@ from sley.algorithms import (
     two_level_allgather,
 )
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.fuse import fuse_copies
 from sley.compiler.passes.links import used_links
 from sley.compiler.passes.parallelize import parallelize
 from sley.compiler.passes.pipelines import chunk_groups, pipelines
 from sley.ir.dag import InstructionDag, Order
+from sley.ir.dependencies import dependencies
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.words import Schedule

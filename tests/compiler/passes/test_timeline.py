@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import sley
 from sley.compiler.passes.blocks import assign_blocks, number_blocks
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.passes.dependencies import dependencies
 from sley.compiler.passes.fuse import fuse, fuse_copies
 from sley.compiler.passes.links import used_links
 from sley.compiler.passes.order import order as depth_order
@@ -20,6 +19,7 @@ from sley.compiler.passes.parallelize import parallelize
 from sley.compiler.passes.pipelines import pipelines
 from sley.compiler.passes.timeline import Costs, Estimator, sequence_of
 from sley.ir.dag import Blocks, InstructionDag, Order
+from sley.ir.dependencies import dependencies
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.words import Schedule

@@ -12,16 +12,16 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Settings
-from sley.engine.devices.step_model import (
-    COPIES,
-    STEPS,
-    SWITCHED,
-    Latencies,
-    data_bytes,
-    estimated_model,
-)
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "benchmarks"))
+program = import_module("step_model")
+sys.path.pop()
+
+COPIES, STEPS, SWITCHED = program.COPIES, program.STEPS, program.SWITCHED
+Latencies, data_bytes = program.Latencies, program.data_bytes
+estimated_model = program.estimated_model
+
 MACHINE_CODE = ROOT / "tests" / "engine" / "devices" / "golden" / "machine-code.txt"
 
 
@@ -53,9 +53,8 @@ def test_the_model_has_the_fences_of_a_step_through_the_switch() -> None:
     assert SWITCHED.fixed_us(latencies) == 2
 
 
-def test_the_page_shows_the_tables_that_the_program_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
-    program, page = import_module("step_model"), (ROOT / "docs" / "kernels.md").read_text()
+def test_the_page_shows_the_tables_that_the_program_prints() -> None:
+    page = (ROOT / "docs" / "kernels.md").read_text()
     assert program.table() in page
     assert program.slices_table() in page
     assert program.copies_table() in page
@@ -77,8 +76,8 @@ def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
 def test_the_simulator_takes_the_rates_of_the_model(protocol: str) -> None:
     topology = sley.topologies.dgx_h100()
-    program = build("ring-allreduce", ranks=8, in_place=True)
-    plan = sley.compile(program, protocol=protocol, topology=topology)
+    ring = build("ring-allreduce", ranks=8, in_place=True)
+    plan = sley.compile(ring, protocol=protocol, topology=topology)
     model = estimated_model(plan, topology.model)
     step = STEPS[plan.protocol]
     assert model.nvlink_block_GBps == step.rate_GBps(Latencies())

@@ -84,7 +84,6 @@ SMALL: dict[str, tuple[bytes | str, Kind]] = {
     "machine": ('name = "x"\ngpus = 8\n[nvlink]\n', recognition.SLEY_TOPOLOGY),
     "graph": ('name = "x"\nvertices = [["gpu", 0]]\n', recognition.SLEY_TOPOLOGY),
     "package": ('[[plans]]\nwhat = "ring-allreduce"\n', recognition.PACKAGE_TABLE),
-    "workload": ('format = 1\nname = "x"\n[[step]]\n', recognition.WORKLOAD),
     "TOML": ('[project]\nname = "x"\n', recognition.TOML),
     "Markdown": ("# Title\n\n```python\nimport sley\n```\n", recognition.TEXT),
     "prose": ("import duties rise\nwith the tide\nfrom here to there\n", recognition.TEXT),
@@ -219,7 +218,7 @@ def _output(*arguments: object) -> str:
 
 NO_PLAN = ["NCCL", "list", "TACCL sketch", "TACCL profile", "matrix", "kernels", "tuner", "machine"]
 NO_PLAN += ["TE-CCL input", "SyCCL", "graphs"]
-NO_PLAN += ["package", "workload", "policy", "TOML", "prose", "binary", "empty", "other XML"]
+NO_PLAN += ["package", "policy", "TOML", "prose", "binary", "empty", "other XML"]
 
 
 @pytest.mark.parametrize("case", NO_PLAN)

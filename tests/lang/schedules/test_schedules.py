@@ -19,6 +19,7 @@ from sley.formats import program_source
 from sley.ir.program import Program, Transfers
 from sley.lang import schedules
 from sley.lang.schedules import forestcoll, taccl, teccl_files
+from sley.model.bounds.loads import busiest_link
 from support import rank_threads
 from support.schedule_files import (
     forest,
@@ -270,11 +271,11 @@ def test_congestion_of_trees_equals_the_bandwidth_printed_with_them(
 def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_dir: Path) -> None:
     cluster = sley.Topology.cluster(2, 8, nvlink_GBps=(300, 300), nic_GBps=(25, 25))
     program = schedules.load(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml")
-    busiest = schedules.busiest_link(program, cluster)
+    busiest = busiest_link(program, cluster)
     assert busiest is not None
     assert busiest.algbw_GBps == pytest.approx(342.857, abs=0.005)
     doubled = sley.Topology.cluster(2, 8, nvlink_GBps=(600, 600), nic_GBps=(25, 25))
-    assert "NIC" in schedules.busiest_link(program, doubled).name  # type: ignore[union-attr]
+    assert "NIC" in busiest_link(program, doubled).name  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("collective", forestcoll.COLLECTIVES)

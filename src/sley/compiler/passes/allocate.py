@@ -17,27 +17,16 @@ from functools import cached_property
 import numpy as np
 
 from sley.compiler.passes.blocks import number_blocks
-from sley.compiler.passes.links import Links
 from sley.compiler.passes.merging import Overlaps, merge, spread
 from sley.compiler.passes.pipelines import whole_transfers
 from sley.compiler.passes.timeline import Costs, Estimator, Timeline, sequence_of
-from sley.ir.dag import Blocks, InstructionDag, Order
+from sley.ir.dag import Allocated, Blocks, InstructionDag, Links, Order
 from sley.ir.plan import Estimate
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
 from sley.ir.words import Allocation
 
 PATIENCE = 200_000
 """Instructions of all the drafts together that lower limits may add."""
-
-
-@dataclass(frozen=True)
-class Allocated:
-    """The result: the order in which blocks list their instructions, the blocks, and the estimate
-    of their times."""
-
-    order: Order
-    blocks: Blocks
-    estimate: Estimate
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sley.errors import Place
 from sley.errors.compiler import C301, C305, C315
+from sley.ir.dag import Links
 from sley.ir.program import Program
 from sley.ir.sources import place_to_mend
-from sley.ir.tables import NONE, BoolArray, IntArray, numbering
+from sley.ir.tables import NONE, numbering
 from sley.ir.topology import Topology
 from sley.topologies import machine_names
 
@@ -63,25 +62,6 @@ def check_switches(program: Program, topology: Topology) -> None:
         return
     at = place_to_mend(program.sources.place(int(t.source[row])), program.name)
     raise C315.error(at=at, expected=expected, found=found)
-
-
-@dataclass(frozen=True)
-class Links:
-    """The links that transfers use (ResCCL 3, communication dependency).
-
-    Inside a node, or where NVLink joins nodes, a transfer uses the connection between its ranks;
-    else the network cards of both, one as sender and one as receiver. Parallel parts don't share
-    links, because only several parts together fill one.
-
-    first, second: int32 (transfers,), the links of each transfer, or NONE.
-    number: the number of links.
-    crosses: bool (transfers,), whether a transfer passes network cards.
-    """
-
-    first: IntArray
-    second: IntArray
-    number: int
-    crosses: BoolArray
 
 
 def used_links(program: Program, topology: Topology | None) -> Links:

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.compiler.passes.links import Links
 from sley.compiler.passes.loops import Arcs, Loop
-from sley.ir.dag import InstructionDag, Order
+from sley.ir.dag import InstructionDag, Links, Order
 from sley.ir.graph import levels
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, inverse, offsets_of, spans

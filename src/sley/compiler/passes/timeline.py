@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sley.compiler.passes.links import Links
 from sley.compiler.passes.loops import Arcs, Loop
 from sley.errors.compiler import C304
-from sley.ir.dag import Blocks, InstructionDag, Order
+from sley.ir.dag import Blocks, InstructionDag, Links, Order
 from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray, inverse
 from sley.ir.words import is_integer, is_real
 

@@ -12,7 +12,6 @@ tables.py, sites.py       a plan as kernels read it; the state on a device betwe
 memory.py, frees.py       scratch, and arrays that other processes read; when memory is freed
 arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
 failures.py, state.py     what the blocks of a failed call were waiting for; counters as numbers
-step_model.py             an estimate of the time of a step, and a cost model made of it
 """
 
 from sley.engine.devices.device import Device

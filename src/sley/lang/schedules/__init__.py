@@ -2,8 +2,7 @@
 
 A file for each synthesiser (teccl with teccl_files and teccl_machines, forestcoll, taccl) reads a
 schedule, follows it, compares it with the file's own claims, and turns it into a program.
-`building` makes the program, `documents` reads JSON within limits, `loads` says which link of a
-topology limits a program.
+`building` makes the program, `documents` reads JSON within limits.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.lang.schedules import forestcoll, taccl, teccl, teccl_files
 from sley.lang.schedules.documents import file_text
-from sley.lang.schedules.loads import BusiestLink, busiest_link
 
 __all__ = [
     "ALLOWED",
     "COLLECTIVES",
-    "BusiestLink",
     "Schedule",
-    "busiest_link",
     "changes",
     "load",
     "program",

@@ -18,7 +18,7 @@ cards are as near to their GPUs as LL128 requires.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 from types import MappingProxyType
@@ -29,13 +29,17 @@ from sley.ir.cost_model import ByProtocol
 from sley.ir.sizes import checked_size
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
-from sley.model.nccl.graphs import Generation, Graph, View
+from sley.model.nccl.graphs import Graph, MachineView, NcclGeneration
 
 PROTOCOLS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
 """NCCL's protocols in its order: the first of equally fast ones is chosen."""
 
 
-class Algorithm(StrEnum):
+BLOCK_RATES = ("nvlink_block_GBps", "pcie_block_GBps", "network_block_GBps", "local_block_GBps")
+"""The cost model's rates of one thread block."""
+
+
+class NcclAlgorithm(StrEnum):
     """How NCCL runs a collective: one of its algorithms in its order, or sends and receives."""
 
     TREE = "tree"
@@ -69,7 +73,7 @@ class Choice:
         with some of its threads, and the program has a block for each.
     """
 
-    algorithm: Algorithm
+    algorithm: NcclAlgorithm
     protocol: Protocol
     channels: int
     predicted_us: float | None
@@ -100,7 +104,7 @@ def forced(
     collective: str,
     topology: Topology,
     size_bytes: int | str,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> Choice | None:
     """What NCCL uses with this algorithm, ring or tree, and protocol (NCCL_ALGO and NCCL_PROTO).
@@ -114,6 +118,24 @@ def forced(
     return _choice(collective, view, size, algorithm, protocol)
 
 
+def tiled(topology: Topology, tile: float) -> Topology:
+    """The cluster with tiles of another size. tile: as a share of its own."""
+    if tile == 1:
+        return topology
+    model, own = topology.model, topology.model.tile_bytes
+    scaled = replace(own, ll=own.ll * tile, ll128=own.ll128 * tile, simple=own.simple * tile)
+    return replace(topology, model=replace(model, tile_bytes=scaled))
+
+
+def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:
+    """The cluster as NCCL runs a choice on it: with `Choice.tile` and `Choice.block_shares`."""
+    cut, (reducing, copying) = tiled(topology, tile), block_shares
+    model = cut.model
+    rates = {name: getattr(model, name) * reducing for name in BLOCK_RATES}
+    share = model.copy_share * copying / reducing
+    return replace(cut, model=replace(model, copy_share=share, **rates))
+
+
 @dataclass(frozen=True)
 class _Latencies:
     """An algorithm's latencies in us: of a call, and of a hop over each kind of link."""
@@ -124,22 +146,24 @@ class _Latencies:
     network: ByProtocol
 
 
-_LATENCIES: Mapping[Algorithm, _Latencies] = MappingProxyType(
+_LATENCIES: Mapping[NcclAlgorithm, _Latencies] = MappingProxyType(
     {
-        Algorithm.TREE: _Latencies(
+        NcclAlgorithm.TREE: _Latencies(
             ByProtocol(6.8, 14.0, 8.4),
             ByProtocol(0.6, 1.25, 4.0),
             ByProtocol(1.0, 1.9, 4.0),
             ByProtocol(5.0, 8.5, 14.0),
         ),
-        Algorithm.RING: _Latencies(
+        NcclAlgorithm.RING: _Latencies(
             ByProtocol(6.6, 14.0, 8.4),
             ByProtocol(0.6, 1.9, 3.4),
             ByProtocol(1.0, 2.5, 5.7),
             ByProtocol(2.7, 4.0, 14.0),
         ),
-        Algorithm.NVLS: _Latencies(*[ByProtocol.same(us) for us in (0.0, 25.0, inf, 18.0)]),
-        Algorithm.NVLS_TREE: _Latencies(*[ByProtocol.same(us) for us in (0.0, 25.0, inf, 20.9)]),
+        NcclAlgorithm.NVLS: _Latencies(*[ByProtocol.same(us) for us in (0.0, 25.0, inf, 18.0)]),
+        NcclAlgorithm.NVLS_TREE: _Latencies(
+            *[ByProtocol.same(us) for us in (0.0, 25.0, inf, 20.9)]
+        ),
     }
 )
 
@@ -158,8 +182,8 @@ NVLSTree."""
 
 _LEAST_NVLS_GPUS = 3
 _NVLS_CHUNKS = {
-    Algorithm.NVLS: ((64, 2**16), (8, 2**15), (2, 2**14)),
-    Algorithm.NVLS_TREE: ((4, 2**16), (1, 2**15)),
+    NcclAlgorithm.NVLS: ((64, 2**16), (8, 2**15), (2, 2**14)),
+    NcclAlgorithm.NVLS_TREE: ((4, 2**16), (1, 2**15)),
 }
 """The chunks that NVLS forwards at once: those of its buffers, or smaller ones if a call has fewer
 than so many chunks for each head and channel."""
@@ -227,7 +251,7 @@ _NVLINK_STEP_BYTES, _STEP_BYTES = 2**19, 2**17
 over NVLink on one node, otherwise."""
 
 
-def _view(collective: str, topology: Topology) -> View:
+def _view(collective: str, topology: Topology) -> MachineView:
     if collective not in _COLLECTIVES:
         raise D931.error(
             expected="one of " + ", ".join(_COLLECTIVES),
@@ -236,17 +260,17 @@ def _view(collective: str, topology: Topology) -> View:
         )
     if topology.ranks < 2:
         raise D931.error(expected="two ranks or more", found=repr(topology))
-    return View.of(topology)
+    return MachineView.of(topology)
 
 
 def _choice(
-    collective: str, view: View, size: int, algorithm: Algorithm, protocol: Protocol
+    collective: str, view: MachineView, size: int, algorithm: NcclAlgorithm, protocol: Protocol
 ) -> Choice:
     us = _estimate_us(collective, view, size, algorithm, protocol)
     channels = _channels(view, algorithm, protocol, size)
     program, instances, orders = _catalog(collective, view, algorithm, channels)
     tile, shares = 1.0, (1.0, 1.0)
-    if algorithm is Algorithm.TREE:
+    if algorithm is NcclAlgorithm.TREE:
         tile, shares = _tree_tile(view, protocol, channels, size), _TREE_THREADS[protocol]
     elif algorithm in _NVLS_CHUNKS:
         tile = _nvls_tile(view, algorithm, size)
@@ -254,13 +278,13 @@ def _choice(
 
 
 def _estimate_us(
-    collective: str, view: View, size: int, algorithm: Algorithm, protocol: Protocol
+    collective: str, view: MachineView, size: int, algorithm: NcclAlgorithm, protocol: Protocol
 ) -> float:
     if protocol is Protocol.LL128 and (view.rccl or not view.nvlink) and view.gpus > 1:
         return inf
-    if algorithm is Algorithm.TREE and collective == "allreduce":
+    if algorithm is NcclAlgorithm.TREE and collective == "allreduce":
         return _tree_us(view, size, protocol)
-    if algorithm is Algorithm.RING and collective not in _MESSAGES:
+    if algorithm is NcclAlgorithm.RING and collective not in _MESSAGES:
         return _ring_us(collective, view, size, protocol)
     if algorithm in _NVLS_CHUNKS and protocol is Protocol.SIMPLE:
         return _nvls_us(collective, view, size, algorithm)
@@ -274,7 +298,7 @@ def _steps(collective: str, ranks: int) -> int:
     return (2 if collective == "allreduce" else 1) * (ranks - 1)
 
 
-def _ring_us(collective: str, view: View, size: int, protocol: Protocol) -> float:
+def _ring_us(collective: str, view: MachineView, size: int, protocol: Protocol) -> float:
     rings, scale = view.rings, _scale(view)
     bus = rings.channels * _rate(view, rings)
     if protocol is Protocol.LL:
@@ -293,28 +317,28 @@ def _ring_us(collective: str, view: View, size: int, protocol: Protocol) -> floa
     return latency + size * steps / view.ranks / (bus * 1e3)
 
 
-def _ring_latency_us(view: View, protocol: Protocol, steps: int, rounds: int) -> float:
+def _ring_latency_us(view: MachineView, protocol: Protocol, steps: int, rounds: int) -> float:
     """rounds: how often the data passes the ring."""
-    row = _LATENCIES[Algorithm.RING]
-    hop, network = _hop_us(view, Algorithm.RING, protocol), row.network[protocol]
+    row = _LATENCIES[NcclAlgorithm.RING]
+    hop, network = _hop_us(view, NcclAlgorithm.RING, protocol), row.network[protocol]
     if view.nodes > 1:
         overhead = 2.0 if view.amd else 1.0
         hop = max(hop, overhead * (_SIMPLE_OVERHEADS if protocol is Protocol.SIMPLE else 1))
     if view.gpus == 1:  # nothing hides the latency of the network
-        network = _LATENCIES[Algorithm.TREE].network[protocol]
+        network = _LATENCIES[NcclAlgorithm.TREE].network[protocol]
     inter = rounds * (view.nodes - 1)
     return row.base[protocol] + (steps - inter) * hop + inter * network
 
 
-def _rooted_latency_us(view: View, protocol: Protocol, steps: int) -> float:
+def _rooted_latency_us(view: MachineView, protocol: Protocol, steps: int) -> float:
     """One hop if all rings visit the GPUs in one order, otherwise all hops."""
-    row = _LATENCIES[Algorithm.RING]
+    row = _LATENCIES[NcclAlgorithm.RING]
     alike = view.nodes == 1 or view.cards == 1
-    hop = row.network[protocol] if view.nodes > 1 else _hop_us(view, Algorithm.RING, protocol)
+    hop = row.network[protocol] if view.nodes > 1 else _hop_us(view, NcclAlgorithm.RING, protocol)
     return row.base[protocol] + (1 if alike else steps) * hop
 
 
-def _tree_us(view: View, size: int, protocol: Protocol) -> float:
+def _tree_us(view: MachineView, size: int, protocol: Protocol) -> float:
     trees, scale = view.trees, _scale(view)
     bus = trees.channels * min(_rate(view, trees) * _OF_TREE, _TREE_GBPS[view.generation][scale])
     if protocol is Protocol.LL:
@@ -325,9 +349,9 @@ def _tree_us(view: View, size: int, protocol: Protocol) -> float:
     if view.gpus == 1:
         bus *= _OF_TREE_OF_SINGLE_GPUS
     bus *= _tree_share(size, protocol)
-    row = _LATENCIES[Algorithm.TREE]
+    row = _LATENCIES[NcclAlgorithm.TREE]
     depth = view.nodes.bit_length() - 1
-    within = (view.gpus - 1) * _hop_us(view, Algorithm.TREE, protocol)
+    within = (view.gpus - 1) * _hop_us(view, NcclAlgorithm.TREE, protocol)
     latency = row.base[protocol] + 2 * (within + depth * row.network[protocol])
     return latency + 2 * size / (bus * 1e3)
 
@@ -339,9 +363,9 @@ def _tree_share(size: int, protocol: Protocol) -> float:
     return shares[power] / 10 if 0 <= power < len(shares) else 1.0
 
 
-def _nvls_us(collective: str, view: View, size: int, algorithm: Algorithm) -> float:
+def _nvls_us(collective: str, view: MachineView, size: int, algorithm: NcclAlgorithm) -> float:
     """The time of NVLS on one node, of NVLSTree on several; inf where NCCL has none of them."""
-    tree, heads = algorithm is Algorithm.NVLS_TREE, view.nvls.channels
+    tree, heads = algorithm is NcclAlgorithm.NVLS_TREE, view.nvls.channels
     collectives = ("allreduce",) if tree else ("allreduce", "allgather", "reducescatter")
     has_switches = view.switches and view.nvlink and view.gpus >= _LEAST_NVLS_GPUS
     if tree != (view.nodes > 1) or collective not in collectives or not has_switches or heads < 2:
@@ -352,7 +376,7 @@ def _nvls_us(collective: str, view: View, size: int, algorithm: Algorithm) -> fl
     rate = min(rate, view.nvls.inter_GBps * (2 if tree and view.nodes <= 2 else 1))
     if tree:
         rate = min(rate, _NVLS_TREE_GBPS[view.generation][_scale(view)])
-        if view.generation is Generation.BLACKWELL:
+        if view.generation is NcclGeneration.BLACKWELL:
             rate *= _tree_share(size, Protocol.SIMPLE)
     row, depth = _LATENCIES[algorithm], view.nodes.bit_length() - 1
     latency = row.nvlink.simple + 2 * depth * row.network.simple
@@ -362,9 +386,9 @@ def _nvls_us(collective: str, view: View, size: int, algorithm: Algorithm) -> fl
     return latency + moved / (rate * heads * 1e3)
 
 
-def _nvls_tile(view: View, algorithm: Algorithm, size: int) -> float:
+def _nvls_tile(view: MachineView, algorithm: NcclAlgorithm, size: int) -> float:
     """`Choice.tile` of NVLS."""
-    tree = algorithm is Algorithm.NVLS_TREE
+    tree = algorithm is NcclAlgorithm.NVLS_TREE
     chunk = _MANY_NODES_BYTES if tree and view.nodes >= 4 else _NVLS_BYTES
     at_once = view.nvls_channels * view.nvls.channels
     for chunks, least in _NVLS_CHUNKS[algorithm]:
@@ -373,39 +397,39 @@ def _nvls_tile(view: View, algorithm: Algorithm, size: int) -> float:
     return chunk / _RING_SIMPLE_BYTES
 
 
-def _hop_us(view: View, algorithm: Algorithm, protocol: Protocol) -> float:
+def _hop_us(view: MachineView, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
     """The latency of a hop within a node."""
     row = _LATENCIES[algorithm]
     return (row.nvlink if view.nvlink else row.pcie)[protocol]
 
 
-def _rate(view: View, graph: Graph) -> float:
+def _rate(view: MachineView, graph: Graph) -> float:
     """The rate of a channel: on two nodes that within a node."""
     return graph.intra_GBps if view.nodes <= 2 else graph.inter_GBps
 
 
-def _scale(view: View) -> int:
+def _scale(view: MachineView) -> int:
     """The column of a row of rates: one node, two, more."""
     return min(view.nodes, 3) - 1
 
 
-def _ll_GBps(view: View) -> float:  # noqa: N802 - a unit
+def _ll_GBps(view: MachineView) -> float:  # noqa: N802 - a unit
     row = view.generation if view.nodes == 1 else int(view.amd)
     return _LL_GBPS[row][_scale(view)]
 
 
-def _channels(view: View, algorithm: Algorithm, protocol: Protocol, size: int) -> int:
+def _channels(view: MachineView, algorithm: NcclAlgorithm, protocol: Protocol, size: int) -> int:
     """The largest number of channels whose threads all have enough data; at least 1. NVLS has the
     same for all sizes."""
     if algorithm in _NVLS_CHUNKS:
         return view.nvls_channels
     least = int(_THREADS[protocol] * _THREAD_BYTES[protocol])
-    if algorithm is Algorithm.RING and protocol is Protocol.LL:
+    if algorithm is NcclAlgorithm.RING and protocol is Protocol.LL:
         least *= view.ranks
     return max(min(view.channels, size // least), 1)
 
 
-def _tree_tile(view: View, protocol: Protocol, channels: int, size: int) -> float:
+def _tree_tile(view: MachineView, protocol: Protocol, channels: int, size: int) -> float:
     """`Choice.tile` of a tree: halved until the data has enough pieces to fill the tree."""
     if protocol is Protocol.LL:
         return 1.0
@@ -425,14 +449,14 @@ def _tree_tile(view: View, protocol: Protocol, channels: int, size: int) -> floa
 
 
 def _catalog(
-    collective: str, view: View, algorithm: Algorithm, channels: int
+    collective: str, view: MachineView, algorithm: NcclAlgorithm, channels: int
 ) -> tuple[str, int, tuple[tuple[int, ...], ...]]:
     """`Choice.program`, `Choice.instances` and `Choice.orders`."""
-    if algorithm is Algorithm.TREE:
+    if algorithm is NcclAlgorithm.TREE:
         return "multi-tree-allreduce", max(channels // (2 * view.gpus), 1), ()
-    if algorithm is Algorithm.NVLS_TREE:
+    if algorithm is NcclAlgorithm.NVLS_TREE:
         return "nvls-tree-allreduce", channels // 2, ()
-    if algorithm is Algorithm.NVLS:
+    if algorithm is NcclAlgorithm.NVLS:
         return f"nvls-{collective}", channels, ()
     along = view.along_links.orders[:channels].tolist()
     if along:
@@ -443,7 +467,7 @@ def _catalog(
     return f"ring-{collective}", channels, ()
 
 
-def _sends(collective: str, view: View, size: int) -> Choice:
+def _sends(collective: str, view: MachineView, size: int) -> Choice:
     """The choice for grouped sends and receives. Messages between nodes always use Simple, as NCCL
     has no buffers of LL for them."""
     total, most = view.p2p_channels
@@ -458,4 +482,4 @@ def _sends(collective: str, view: View, size: int) -> Choice:
         channels *= 2
     low = view.nodes == 1 and message <= channels * _P2P_LL_BYTES
     protocol = Protocol.LL if low else Protocol.SIMPLE
-    return Choice(Algorithm.P2P, protocol, channels, None, _MESSAGES[collective], channels)
+    return Choice(NcclAlgorithm.P2P, protocol, channels, None, _MESSAGES[collective], channels)

@@ -50,7 +50,7 @@ _RCCL_CHANNELS = 8
 rings, which it then duplicates."""
 
 
-class Generation(IntEnum):
+class NcclGeneration(IntEnum):
     """A generation of GPUs, as NCCL's tuner has rows for them."""
 
     VOLTA = 0
@@ -59,7 +59,7 @@ class Generation(IntEnum):
     BLACKWELL = 3
 
     @classmethod
-    def of(cls, topology: Topology) -> Generation:
+    def of(cls, topology: Topology) -> NcclGeneration:
         """The generation with the memory of the topology's GPUs: 900 GB/s on V100s, 1,555 to 2,039
         on A100s, 3,350 on H100s, 8,000 on B200s."""
         limits = (1_200.0, 2_600.0, 5_600.0)
@@ -73,7 +73,7 @@ class Generation(IntEnum):
     @property
     def speeds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The rates that a search tries for a channel, in GB/s: within one node, over a network."""
-        return _SPEEDS[max(self - Generation.AMPERE, 0)]
+        return _SPEEDS[max(self - NcclGeneration.AMPERE, 0)]
 
 
 _SLOW = (2.4, 1.2, 0.24, 0.12)
@@ -106,7 +106,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class View:
+class MachineView:
     """A topology as NCCL sees it.
 
     ranks, nodes: their numbers.
@@ -123,7 +123,7 @@ class View:
 
     ranks: int
     nodes: int
-    generation: Generation
+    generation: NcclGeneration
     nvlink: bool
     gpu_GBps: float  # noqa: N815 - a unit
     path_GBps: float  # noqa: N815
@@ -134,9 +134,9 @@ class View:
     switches: bool
 
     @classmethod
-    def of(cls, topology: Topology) -> View:
+    def of(cls, topology: Topology) -> MachineView:
         """The view of a topology. Nodes that differ all count as the slowest of them."""
-        generation = Generation.of(topology)
+        generation = NcclGeneration.of(topology)
         node = _nodes(topology)
         nodes = int(node[: topology.ranks].max()) + 1
         cards, card = _cards(topology, node, nodes)
@@ -175,12 +175,12 @@ class View:
     @property
     def amd(self) -> bool:
         """Whether the processors are AMD's."""
-        return self.generation is Generation.AMPERE
+        return self.generation is NcclGeneration.AMPERE
 
     @property
     def rccl(self) -> bool:
         """Whether the GPUs are AMD's MI300X: NVIDIA joins GPUs of their generation by switches."""
-        return len(self.along_links.orders) > 0 and self.generation > Generation.AMPERE
+        return len(self.along_links.orders) > 0 and self.generation > NcclGeneration.AMPERE
 
     @cached_property
     def rings(self) -> Graph:
@@ -202,7 +202,7 @@ class View:
                 break
         if not count:
             return Graph(1, 0.1, 0.1)
-        newer = self.generation > Generation.AMPERE
+        newer = self.generation > NcclGeneration.AMPERE
         if rate >= LEAST_DUPLICATED_GBPS and not (newer and rate < 50 and count > 4):
             twice = min(2 * count, MAX_CHANNELS // 2)
             count, rate = twice, rate / -(-twice // count)
@@ -249,7 +249,7 @@ class View:
     @cached_property
     def nvls_channels(self) -> int:
         """The channels of NVLS, each of which has all heads."""
-        if self.generation is Generation.BLACKWELL:
+        if self.generation is NcclGeneration.BLACKWELL:
             return 24 if self.nodes == 1 else 32
         return 16
 
@@ -260,7 +260,7 @@ class View:
         if self.rccl:
             return min(_RCCL_CHANNELS * self.rings.channels, MAX_CHANNELS)
         count = 2 * self.rings.channels
-        newer = self.generation > Generation.AMPERE
+        newer = self.generation > NcclGeneration.AMPERE
         if newer and self.nodes > 1 and self.rings.intra_GBps > 45 and count < 16:
             count *= 2
         return min(count, MAX_CHANNELS)

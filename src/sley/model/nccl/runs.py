@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from sley.compiler import compile
-from sley.errors import SleyError
-from sley.errors.tuning import D932
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
 from sley.model.bounds import Bounds
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulation, Simulator
-from sley.tuning.arms import as_run, decision_of
-from sley.tuning.policy import Decision
+
+PlanOf = Callable[[str, nccl.Choice, Topology], Plan]
+"""Makes the plan for a choice of NCCL's for a collective on a machine: `compiler.nccl_plan`."""
 
 
 class NcclRuns:
     """Simulations of a collective on a cluster, at each size by the algorithm, the protocol and the
-    channels that NCCL's tuner chooses; in place, unless NCCL sends and receives.
+    channels that NCCL's tuner chooses.
 
-    topology: the cluster. searched: the cluster as NCCL searches it, if `topology` counts several
-    network cards as one.
+    topology: the cluster. plan_of: makes the plans. searched: the cluster as NCCL searches it, if
+    `topology` counts several network cards as one.
     """
 
     COLLECTIVES: ClassVar = ("allreduce", "allgather", "reducescatter", "alltoall")
@@ -32,13 +31,15 @@ class NcclRuns:
         self,
         collective: str,
         topology: Topology,
+        plan_of: PlanOf,
         searched: Topology | None = None,
         *,
         executions: bool = False,
     ) -> None:
         self.collective, self.topology = collective, topology
-        self._searched, self._executions = searched or topology, executions
-        self._plans: dict[Decision, tuple[Plan, Bounds]] = {}
+        self._plan_of, self._searched = plan_of, searched or topology
+        self._executions = executions
+        self._plans: dict[nccl.Choice, tuple[Plan, Bounds]] = {}
 
     def choice(self, size_bytes: int) -> nccl.Choice:
         """What NCCL runs by its tuner's rows. Errors: D931."""
@@ -46,23 +47,16 @@ class NcclRuns:
 
     def __call__(self, size_bytes: int, topology: Topology | None = None) -> Simulation:
         """The simulation of a size. topology: the cluster with other rates and times; NCCL chooses
-        as on its own. Errors: D931; D932 for a machine on which the choice has no plan."""
+        as on its own. Errors: D931, those of `plan_of`."""
         choice = self.choice(size_bytes)
-        plan, bounds = self._plan(replace(decision_of(choice), tile=1.0))
-        cluster = as_run(topology or self.topology, choice.tile, choice.block_shares)
+        plan, bounds = self._plan(choice)
+        cluster = nccl.as_run(topology or self.topology, choice.tile, choice.block_shares)
         return Simulator(plan, cluster, bounds=bounds, executions=self._executions)(size_bytes)
 
-    def _plan(self, decision: Decision) -> tuple[Plan, Bounds]:
-        if decision not in self._plans:
-            cluster = self.topology
-            grid = cluster.nodes, cluster.ranks // cluster.nodes
-            try:
-                program = decision.program(*grid, in_place=self.collective != "alltoall")
-                plan = compile(program, decision.options, topology=cluster, verify=False)
-            except SleyError as error:
-                raise D932.error(
-                    expected=f"a machine that runs {decision.algorithm}, NCCL's choice",
-                    found=f"{cluster.name}: {error.diagnostics[0].found}",
-                ) from error
-            self._plans[decision] = plan, Bounds.of(plan.collective, cluster)
-        return self._plans[decision]
+    def _plan(self, choice: nccl.Choice) -> tuple[Plan, Bounds]:
+        # Choices that differ only in how their plan runs share it.
+        key = replace(choice, channels=0, predicted_us=None, tile=1.0, block_shares=(1.0, 1.0))
+        if key not in self._plans:
+            plan = self._plan_of(self.collective, choice, self.topology)
+            self._plans[key] = plan, Bounds.of(plan.collective, self.topology)
+        return self._plans[key]

@@ -59,7 +59,7 @@ _ROUNDING = 0.02
 
 
 @dataclass(frozen=True)
-class Row:
+class PrintedRow:
     """A measured size.
 
     line: the number of its line. size_bytes: of the call.
@@ -85,7 +85,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PrintedTable:
     """A table of a run.
 
     test: the collective's name in sley; None if the output doesn't name the test.
@@ -99,7 +99,7 @@ class Table:
     ranks: int | None
     nodes: int | None
     rooted: bool
-    rows: tuple[Row, ...]
+    rows: tuple[PrintedRow, ...]
     line: int
 
 
@@ -111,21 +111,21 @@ class _Run:
     hosts: dict[int, str] = field(default_factory=dict)
 
 
-def read(path: str | os.PathLike[str]) -> list[Table]:
+def read(path: str | os.PathLike[str]) -> list[PrintedTable]:
     """The tables of a file. Errors: S710 to S712."""
     return tables_of(text_of(Path(path), S710), str(path))
 
 
-def tables_of(text: str, file: str = "") -> list[Table]:
+def tables_of(text: str, file: str = "") -> list[PrintedTable]:
     """The tables of a text. file: for messages. Errors: S710 to S712."""
     run, columns, begin, rooted = _Run(), list[str](), 0, False
-    rows: list[Row] = []
-    found: list[Table] = []
+    rows: list[PrintedRow] = []
+    found: list[PrintedTable] = []
 
     def finish() -> None:
         if rows:
             ranks, nodes = len(run.hosts) or None, len(set(run.hosts.values())) or None
-            found.append(Table(run.test, ranks, nodes, rooted, tuple(rows), begin))
+            found.append(PrintedTable(run.test, ranks, nodes, rooted, tuple(rows), begin))
             rows.clear()
 
     for number, raw in enumerate(text.split("\n"), 1):
@@ -207,7 +207,7 @@ def _filled(columns: Sequence[str], words: Sequence[str], at: Place) -> list[str
 
 def _row(
     columns: Sequence[str], words: Sequence[str], number: int, at: Place, *, in_place: bool
-) -> Row | None:
+) -> PrintedRow | None:
     """A row; None for one of 0 bytes. in_place: whether wrong results in place are left out if the
     row names no redop. Errors: S711, S712."""
     size = int(words[0]) if words[0].isdecimal() and len(words[0]) < 19 else -1
@@ -233,7 +233,7 @@ def _row(
     if not any(times):
         raise S711.error(at=at, expected="a time", found="none")
     other = times[1] if len(times) > 1 else None
-    return Row(number, size, times[0], other, busbw, wrong_in_place)
+    return PrintedRow(number, size, times[0], other, busbw, wrong_in_place)
 
 
 def _checked_time(size: int, one: Mapping[str, str], at: Place) -> float:

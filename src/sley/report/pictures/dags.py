@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from sley.compiler.passes.dependencies import dependencies
 from sley.errors.verifier import V203
 from sley.ir.connections import Messages
 from sley.ir.dag import Dependencies
+from sley.ir.dependencies import dependencies
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.program import Program

@@ -1,9 +1,8 @@
 """Agents: what learns from measured times, all behind the interface `Agent`.
 
-Files: agent (the interface), simple (the default, tables, random search), bandits (each size by
-itself), descent (coordinate descent), contextual (Gaussian processes), recurrent (a trained
-policy, and its training), recurrent_policy (its network), checkpoint (its file).
+Files: agent (the interface), contextual (Thompson sampling of a Gaussian process), recurrent (a
+trained policy, and its training), recurrent_policy (its network), checkpoint (its file).
 """
 
 from sley.tuning.agents.agent import Agent as Agent
-from sley.tuning.agents.agent import Prediction as Prediction
+from sley.tuning.agents.agent import ArmPrediction as ArmPrediction

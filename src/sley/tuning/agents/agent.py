@@ -12,7 +12,7 @@ from sley.tuning.backends import Backend
 from sley.tuning.tally import Tally
 
 
-class Prediction(NamedTuple):
+class ArmPrediction(NamedTuple):
     """What an agent expects of the arms at a size, also of those that it has never measured.
 
     log_time: float64 (arms,), the logarithm of time over the default's time. deviation: float64
@@ -52,7 +52,7 @@ class Agent(ABC):
         arm = int(mean.argmin())
         return arm if np.isfinite(mean[arm]) else int(self.backend.default[cell])
 
-    def predict(self, cell: int) -> Prediction | None:
+    def predict(self, cell: int) -> ArmPrediction | None:
         """The expected times of all arms, or None for an agent that can't tell."""
         return None
 

@@ -36,7 +36,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class Hyperparameters:
     """The settings of a training.
 
     hidden: the size of the LSTM's state. environments: episodes side by side. calls, cells: see
@@ -74,7 +74,7 @@ class Checkpoint:
     "name/exp_avg", "name/exp_avg_sq" and "name/step"; empty before the first round.
     """
 
-    settings: Settings
+    settings: Hyperparameters
     vocabulary: Vocabulary
     sites: tuple[str, ...]
     rounds: int
@@ -157,11 +157,11 @@ class Checkpoint:
                 raise ValueError("numbers that are not finite")
 
 
-def _settings(value: Any) -> Settings:
-    names = {one.name for one in fields(Settings)}
+def _settings(value: Any) -> Hyperparameters:
+    names = {one.name for one in fields(Hyperparameters)}
     if not isinstance(value, dict) or set(value) != names:
         raise ValueError(f"settings other than {', '.join(sorted(names))}")
-    return Settings(**value)
+    return Hyperparameters(**value)
 
 
 def _words(value: Any) -> tuple[str, ...]:

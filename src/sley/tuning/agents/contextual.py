@@ -1,4 +1,4 @@
-"""Contextual bandits: a Gaussian process over sizes and knobs, with Thompson sampling or UCB.
+"""Contextual bandit: Thompson sampling of a Gaussian process over sizes and knobs.
 
 What is measured with one arm at one size also tells something about similar arms and about the
 sizes nearby, so some tens of samples of each size suffice for hundreds of arms.
@@ -6,7 +6,6 @@ sizes nearby, so some tens of samples of each size suffice for hundreds of arms.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import cache
 from typing import Any, ClassVar
 
@@ -15,8 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from threadpoolctl import ThreadpoolController
 
-from sley.ir.tables import FloatArray
-from sley.tuning.agents.agent import Agent, Prediction
+from sley.tuning.agents.agent import Agent, ArmPrediction
 from sley.tuning.backends import Backend
 
 _OCTAVES = 4.0
@@ -48,14 +46,16 @@ def _threads() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-class Contextual(Agent):
-    """A Gaussian process of the logarithm of time over the default's time.
+class Thompson(Agent):
+    """Thompson sampling: the arm that is fastest in a sample of what the times may be, by a
+    Gaussian process of the logarithm of time over the default's time.
 
     Its prior mean is the back end's rough estimate (`Backend.expected`); its kernel is a Matern 5/2
     over the logarithm of the size and the arms' features, each scaled to its own deviation. Each
     size is first measured with the default.
     """
 
+    name = "thompson"
     DEFAULTS: ClassVar[int] = 2
     """Measurements of the default at a size before any other arm."""
 
@@ -73,18 +73,16 @@ class Contextual(Agent):
         self._process: Any = None
         self._offset = 0.0
         self._fitted = 0  # measurements that the process knows
-        self._predicted: dict[int, Prediction] = {}
-
-    @abstractmethod
-    def _score(self, prediction: Prediction) -> FloatArray:
-        """float64 (arms,): the arm with the least score is measured next."""
+        self._predicted: dict[int, ArmPrediction] = {}
 
     def choose(self, cell: int) -> int:
         default = int(self.backend.default[cell])
         if self.tally.count[cell, default] < self.DEFAULTS:
             return default
-        score = self._score(self.predict(cell))
-        return int(np.where(self.mask(cell), score, np.inf).argmin())
+        expected = self.predict(cell)
+        noise = self.rng.standard_normal(len(expected.log_time))
+        sample = expected.log_time + expected.deviation * noise
+        return int(np.where(self.mask(cell), sample, np.inf).argmin())
 
     def best(self, cell: int) -> int:
         expected = self.predict(cell)
@@ -95,23 +93,24 @@ class Contextual(Agent):
         fewest = equal[self.backend.blocks[equal] == self.backend.blocks[equal].min()]
         return int(fewest[careful[fewest].argmin()])
 
-    def predict(self, cell: int) -> Prediction:
+    def predict(self, cell: int) -> ArmPrediction:
+        # A fit is cubic in the measured pairs. Few new measurements hardly change what it predicts.
         if int(self.tally.count.sum()) > self._fitted * (1 + _GROWTH):
             self._fit()
         if cell not in self._predicted:
             self._predicted[cell] = self._predict(cell)
         return self._predicted[cell]
 
-    def _predict(self, cell: int) -> Prediction:
+    def _predict(self, cell: int) -> ArmPrediction:
         prior = self._prior[cell]
         if self._process is None:
             wide = np.full(len(prior), np.sqrt(_LEAST_AMPLITUDE))
-            return Prediction(prior, wide)
+            return ArmPrediction(prior, wide)
         size = np.full(len(prior), self._size[cell])
         points = np.column_stack((size, self._features))
         with _threads().limit(limits=1):
             mean, deviation = self._process.predict(points, return_std=True)
-        return Prediction(mean + self._offset + prior, deviation)
+        return ArmPrediction(mean + self._offset + prior, deviation)
 
     def _fit(self) -> None:
         """Conditions the process on all measured times of sizes whose default was measured."""
@@ -130,30 +129,11 @@ class Contextual(Agent):
         self._offset = float(target.mean())
         amplitude = max(float(target.var()), _LEAST_AMPLITUDE)
         noise = max(tally.deviation()[0], _LEAST_DEVIATION) ** 2
+        # A mean of `count` times has the noise of one over `count`; the constant keeps the matrix
+        # invertible where arms have equal features.
         process = GaussianProcessRegressor(
             ConstantKernel(amplitude) * Matern(nu=2.5), alpha=noise / count + 1e-5, optimizer=None
         )
         with _threads().limit(limits=1):
             points = np.column_stack((self._size[cell], self._features[arm]))
             self._process = process.fit(points, target - self._offset)
-
-
-class Thompson(Contextual):
-    """Thompson sampling: the arm that is fastest in a sample of what the times may be."""
-
-    name = "thompson"
-
-    def _score(self, prediction: Prediction) -> FloatArray:
-        noise = self.rng.standard_normal(len(prediction.log_time))
-        return prediction.log_time + prediction.deviation * noise
-
-
-class GaussianUcb(Contextual):
-    """The arm with the least lower confidence bound."""
-
-    name = "gaussian-ucb"
-    WIDTH: ClassVar[float] = 2.0
-    """The radius of the bounds in standard deviations."""
-
-    def _score(self, prediction: Prediction) -> FloatArray:
-        return prediction.log_time - self.WIDTH * prediction.deviation

@@ -18,15 +18,15 @@ from sley.errors.tuning import D922, D923
 from sley.ir.tables import NONE, BoolArray, FloatArray
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
-from sley.tuning.agents.checkpoint import Checkpoint, Settings
+from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent_policy import MaskedPolicy, build_policy, policy_arguments
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.exploration import exploration
-from sley.tuning.levels import KEEP, Level, Levels, Step, Vocabulary
+from sley.tuning.levels import KEEP, DecisionLevel, DecisionStep, Levels, Vocabulary
 from sley.tuning.policy import Machine
-from sley.tuning.state import Site, Stream, Window
+from sley.tuning.state import CallWindow, Site, Stream
 
-STEPS = len(Level)
+STEPS = len(DecisionLevel)
 """The steps of a call."""
 
 _BATCHES = 3
@@ -63,7 +63,7 @@ class Recurrent(Agent):
                 found=f"one for {', '.join(trained.sites)}",
                 remedy="Resume with the same settings and back ends, or train from the beginning.",
             )
-        self._stream = Stream(site, levels, Window())
+        self._stream = Stream(site, levels, CallWindow())
         self.tally = self._stream.tally
         self._policy = network_of(trained)
         self._calls = trained.settings.calls
@@ -103,17 +103,19 @@ class Recurrent(Agent):
     ) -> tuple[int, Any]:
         """The arm of a decision and the LSTM's state after it. rng: the call explores, with
         actions drawn by their probabilities; without it they are the most probable ones."""
-        step, action = Step(explores=rng is not None), KEEP
-        for level in Level:
+        step, action = DecisionStep(explores=rng is not None), KEEP
+        for level in DecisionLevel:
             observation = observe(self._stream, cell, step, allowed)
             probability, lstm = self._probability(observation, lstm)
             action = int(
                 probability.argmax() if rng is None else rng.choice(len(probability), p=probability)
             )
-            if level is Level.CALL:
-                step = Step(Level.PLAN, action)
-            elif level is Level.PLAN:
-                step = Step(Level.KNOBS, step.call, action if step.call != KEEP else NONE)
+            if level is DecisionLevel.CALL:
+                step = DecisionStep(DecisionLevel.PLAN, action)
+            elif level is DecisionLevel.PLAN:
+                step = DecisionStep(
+                    DecisionLevel.KNOBS, step.call, action if step.call != KEEP else NONE
+                )
         if step.call == KEEP:
             return int(self.backend.default[cell]), lstm
         return self._stream.levels.arm(step.plan, action), lstm
@@ -135,7 +137,7 @@ class Recurrent(Agent):
 def train(
     sites: Sequence[Site],
     steps: int,
-    settings: Settings | None = None,
+    settings: Hyperparameters | None = None,
     *,
     resume: Checkpoint | None = None,
     path: str | os.PathLike[str] | None = None,
@@ -154,7 +156,7 @@ def train(
 
     Errors: D923; D922 if `resume` is a checkpoint of other settings or sites; F461.
     """
-    settings = settings or (resume.settings if resume else Settings())
+    settings = settings or (resume.settings if resume else Hyperparameters())
     if not is_integer(steps) or not 1 <= steps <= 1 << 40:
         raise D923.error(expected="steps from 1 to 2**40", found=f"steps={steps!r}")
     vocabulary = Vocabulary.of(site.backend for site in sites)
@@ -169,6 +171,8 @@ def train(
         if resume is not None:
             _restore(model, resume)
         checkpoint = _checkpoint(model, settings, vocabulary, names, begin)
+        # Each round has a seed of its own, so its result doesn't depend on where a training was
+        # interrupted before.
         for done in range(begin + 1, rounds + 1):
             model.set_random_seed(_seed_of(settings.seed, done))
             model.learn(a_round)
@@ -194,7 +198,9 @@ def network_of(trained: Checkpoint) -> MaskedPolicy:
     return policy
 
 
-def _model(sites: Sequence[Site], vocabulary: Vocabulary, settings: Settings) -> RecurrentPPO:
+def _model(
+    sites: Sequence[Site], vocabulary: Vocabulary, settings: Hyperparameters
+) -> RecurrentPPO:
     def make() -> Tuning:
         return Tuning(
             sites,
@@ -226,7 +232,7 @@ def _model(sites: Sequence[Site], vocabulary: Vocabulary, settings: Settings) ->
 
 def _checkpoint(
     model: RecurrentPPO,
-    settings: Settings,
+    settings: Hyperparameters,
     vocabulary: Vocabulary,
     names: tuple[str, ...],
     rounds: int,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,8 +19,9 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.model.nccl.choice import tiled
 from sley.model.simulation.inputs import Tiling
-from sley.tuning.arms import SIZES, Arms, fingerprint, tiled
+from sley.tuning.arms import SIZES, Arms, fingerprint
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 
 HOPELESS = 2.0
@@ -158,7 +159,7 @@ _COLUMNS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class SizeTimes:
     """The times of all arms at one size: a row of a `Sweep`."""
 
     time_us: FloatArray
@@ -176,45 +177,26 @@ def sweep(
 ) -> Sweep:
     """The sweep of these arms. executor: runs the sizes; by default this thread does.
 
-    The best arm and the default of each size are simulated in full.
+    The best arm and the default of each size are simulated in full. Each size is a task.
     """
-    return sweeps([(arms, sizes)], executor=executor, progress=progress)[0]
-
-
-def sweeps(
-    wanted: Sequence[tuple[Arms, Collection[int]]],
-    *,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> list[Sweep]:
-    """A sweep for each pair of arms and sizes, as `sweep` makes one; each size is a task."""
     # The largest sizes take longest, so they start first.
-    tasks = [
-        (place, size_bytes)
-        for place, (_, sizes) in enumerate(wanted)
-        for size_bytes in sorted(sizes, reverse=True)
-    ]
-    rows: dict[tuple[int, int], Row] = {}
+    tasks = sorted(set(sizes), reverse=True)
+    rows: dict[int, SizeTimes] = {}
     if executor is None:
-        for place, size_bytes in tasks:
-            rows[place, size_bytes] = row_at(wanted[place][0], size_bytes)
+        for size_bytes in tasks:
+            rows[size_bytes] = row_at(arms, size_bytes)
             progress(len(rows), len(tasks))
     else:
-        recipes = [_recipe(arms) for arms, _ in wanted]
-        futures = {
-            executor.submit(_row, recipes[place], size_bytes): (place, size_bytes)
-            for place, size_bytes in tasks
-        }
+        # What a task needs to make the arms again, which takes less than to send their plans.
+        recipe = pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions))
+        futures = {executor.submit(_row, recipe, size): size for size in tasks}
         for future in as_completed(futures):
             rows[futures[future]] = future.result()
             progress(len(rows), len(tasks))
-    return [
-        _sweep_of(arms, {size: rows[place, size] for size in sorted(sizes)})
-        for place, (arms, sizes) in enumerate(wanted)
-    ]
+    return _sweep_of(arms, {size: rows[size] for size in sorted(rows)})
 
 
-def _sweep_of(arms: Arms, rows: Mapping[int, Row]) -> Sweep:
+def _sweep_of(arms: Arms, rows: Mapping[int, SizeTimes]) -> Sweep:
     """The sweep of rows by size, ascending."""
     each = rows.values()
     return Sweep(
@@ -227,7 +209,7 @@ def _sweep_of(arms: Arms, rows: Mapping[int, Row]) -> Sweep:
     )
 
 
-def row_at(arms: Arms, size_bytes: int) -> Row:
+def row_at(arms: Arms, size_bytes: int) -> SizeTimes:
     """The times of all arms at one size."""
     mask = arms.feasible(size_bytes)
     time_us = np.array([arm.least(size_bytes) for arm in arms.rows])
@@ -238,6 +220,8 @@ def row_at(arms: Arms, size_bytes: int) -> Row:
         time_us[index] = arms.simulator(index)(size_bytes).time_us
         is_exact[index] = True
 
+    # By ascending lower bound: the first arm whose bound is hopeless ends the search, since the
+    # bounds of all further arms, and so their times, are no smaller.
     for index in np.flatnonzero(mask)[np.argsort(time_us[mask], kind="stable")].tolist():
         if time_us[index] > HOPELESS * best:
             break
@@ -247,9 +231,11 @@ def row_at(arms: Arms, size_bytes: int) -> Row:
     chosen = arms.default(size_bytes)
     if not is_exact[chosen]:
         run(chosen)
+    # An extrapolated time may be a little too short. Simulating the fastest arm until it is exact
+    # ends, because each turn makes one more arm exact.
     while not is_exact[index := int(np.where(mask, time_us, np.inf).argmin())]:
         run(index)
-    return Row(time_us, is_exact, mask, chosen)
+    return SizeTimes(time_us, is_exact, mask, chosen)
 
 
 def time_at(arms: Arms, index: int, size_bytes: int) -> float:
@@ -284,20 +270,12 @@ def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
     return few, many
 
 
-def _recipe(arms: Arms) -> bytes:
-    """What a task needs to make arms again."""
-    decisions = {} if arms.actions else {arm.decision: arm.block_shares for arm in arms.rows}
-    return pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions, decisions))
-
-
-def _row(recipe: bytes, size_bytes: int) -> Row:
+def _row(recipe: bytes, size_bytes: int) -> SizeTimes:
     return row_at(_arms(recipe), size_bytes)
 
 
 @lru_cache(maxsize=2)
 def _arms(recipe: bytes) -> Arms:
     """The arms of a task, compiled once in each process."""
-    collective, topology, world, actions, decisions = pickle.loads(recipe)  # of this program's own
-    if actions:
-        return Arms.of(collective, topology, actions=actions).in_world(world)
-    return Arms.from_shares(collective, topology, decisions).in_world(world)
+    collective, topology, world, actions = pickle.loads(recipe)  # of this program's own
+    return Arms.of(collective, topology, actions=actions).in_world(world)

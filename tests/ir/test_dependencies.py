@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sley.compiler.passes.dependencies import dependencies
+from sley.ir.dependencies import dependencies
 from support.written_programs import program_of
 
 
