@@ -49,7 +49,7 @@ def dies(comm: Communicator, rank: int, calls: int) -> None:
     for number in range(1000):
         if comm.rank == rank and number == calls:
             os.kill(os.getpid(), signal.SIGKILL)
-        comm.all_reduce(data, ReduceOp.MAX)
+        comm.all_reduce(data, op=ReduceOp.MAX)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sley.communicator.jobs import Job, Settings, run
+from sley.communicator import Settings
+from sley.communicator.jobs import Job, run
 from sley.engine.check import CheckedBuffers, GuardedBuffer, Pattern, Promise
 from sley.engine.measure import Measurement, Sweep
 from sley.engine.program import buffer_sizes
@@ -29,23 +30,24 @@ from sley.ir.collectives import (
 from sley.ir.words import LoopOrder, Op, ReduceOp
 from support import small_plans
 from support.bfloat16 import bfloat16_values
+from support.job_calls import call
 from support.meaning import BITWISE
 
 FLOAT32 = DATA_TYPES["float32"]
 
 
 def test_two_hundred_calls_back_to_back_are_right() -> None:
-    with Job(small_plans.ring_allreduce(3, fused=True), Settings(slot_bytes=256)) as job:
-        for call in range(200):
-            inputs = [np.full(call, 10 * r + call, np.int32) for r in range(3)]
-            outputs = job.execute(inputs, count=call)
-            np.testing.assert_array_equal(outputs[call % 3], sum(inputs))
+    with Job([small_plans.ring_allreduce(3, fused=True)], Settings(slot_bytes=256)) as job:
+        for count in range(200):
+            inputs = [np.full(count, 10 * r + count, np.int32) for r in range(3)]
+            outputs = call(job, inputs, count)
+            np.testing.assert_array_equal(outputs[count % 3], sum(inputs))
 
 
 def test_iterations_need_no_barrier() -> None:
-    with Job(small_plans.scratch_allreduce(4, width=3), Settings(slot_bytes=64)) as job:
-        assert job.time_us(100, Sweep([], warmup=3, iterations=200)) > 0
-        assert job.count_wrong(100, Sweep([])) == 0
+    with Job([small_plans.scratch_allreduce(4, width=3)], Settings(slot_bytes=64)) as job:
+        assert job.plans[0].time_us(100, Sweep([], warmup=3, iterations=200)) > 0
+        assert job.plans[0].count_wrong(100, Sweep([])) == 0
 
 
 def test_a_table_has_a_row_for_each_size() -> None:
@@ -78,14 +80,14 @@ def test_bus_factors_and_sizes_are_those_of_nccl_tests() -> None:
 
 @pytest.fixture(scope="module")
 def fused_ring() -> Iterator[Job]:
-    with Job(small_plans.ring_allreduce(2, fused=True), Settings(slot_bytes=512)) as job:
+    with Job([small_plans.ring_allreduce(2, fused=True)], Settings(slot_bytes=512)) as job:
         yield job
 
 
 @pytest.mark.parametrize("dtype", DATA_TYPES)
 def test_the_check_agrees_with_the_engine(dtype: str, fused_ring: Job) -> None:
     for op, count in product(ReduceOp, (0, 1, 9001)):
-        assert fused_ring.count_wrong(count, Sweep([], dtype, op)) == 0, (op, count)
+        assert fused_ring.plans[0].count_wrong(count, Sweep([], dtype, op)) == 0, (op, count)
 
 
 @pytest.mark.parametrize("loop_order", LoopOrder)
@@ -95,9 +97,9 @@ def test_the_check_agrees_with_the_engine_on_other_collectives(loop_order: LoopO
         small_plans.direct_allgather(3, in_place=True, chunks=2),
         small_plans.scratch_allreduce(3, width=4),
     ):
-        with Job(replace(plan, loop_order=loop_order), Settings(slots=8)) as job:
+        with Job([replace(plan, loop_order=loop_order)], Settings(slots=8)) as job:
             for count in (0, 1, 7, 1000):
-                assert job.count_wrong(count, Sweep([])) == 0
+                assert job.plans[0].count_wrong(count, Sweep([])) == 0
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -110,9 +112,9 @@ def test_the_check_sees_a_missing_contribution(in_place: bool) -> None:
         if rank < 2:  # rank 2 takes no part
             hand.add(rank, 0, Op.SEND, (small_plans.IN, 0), to=1 - rank)
             hand.add(rank, 0, Op.RECV_REDUCE_COPY, (buffer, 0), (buffer, 0), of=1 - rank)
-    with Job(hand.plan(AllReduce(3, in_place=in_place))) as job:
+    with Job([hand.plan(AllReduce(3, in_place=in_place))]) as job:
         for op in ReduceOp:
-            assert job.count_wrong(1000, Sweep([], reduce_op=op)) > 600, op
+            assert job.plans[0].count_wrong(1000, Sweep([], reduce_op=op)) > 600, op
 
 
 def test_the_check_sees_a_permutation_and_a_hole() -> None:
@@ -120,11 +122,11 @@ def test_the_check_sees_a_permutation_and_a_hole() -> None:
     hand.add(0, 0, Op.COPY, (small_plans.IN, 0), (small_plans.OUT, 1))
     hand.add(0, 0, Op.COPY, (small_plans.IN, 1), (small_plans.OUT, 0))
     same = Custom("same", 1, 3, 3, lambda rank, index: [(rank, index)])
-    with Job(hand.plan(same)) as job:
-        assert job.count_wrong(1000, Sweep([])) > 2900
+    with Job([hand.plan(same)]) as job:
+        assert job.plans[0].count_wrong(1000, Sweep([])) > 2900
     turned = Custom("turned", 1, 3, 3, lambda rank, index: [(0, 1 - index)] if index < 2 else None)
-    with Job(hand.plan(turned)) as job:
-        assert job.count_wrong(1000, Sweep([])) == 0
+    with Job([hand.plan(turned)]) as job:
+        assert job.plans[0].count_wrong(1000, Sweep([])) == 0
 
 
 def test_writes_outside_a_buffer_are_counted() -> None:

@@ -26,7 +26,6 @@ from uuid import uuid4
 from sley.communicator.rendezvous.gather import GRACE_S, Deadline, missing_error
 from sley.communicator.rendezvous.hosts import Description
 from sley.errors import SleyError
-from sley.errors.closing import Closing
 from sley.errors.communicator import N609, N610
 from sley.errors.remote import diagnostic_from_json, telling
 
@@ -48,7 +47,7 @@ _MOST_UNPROVEN = 256
 
 
 @dataclass
-class Peers(Closing):
+class Peers:
     """The other ranks of the host. sockets: to the leader, or from it to each member. fds: this
     process' duplicates of each other rank's descriptors."""
 
@@ -56,6 +55,7 @@ class Peers(Closing):
     fds: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def close(self) -> None:
+        """Closes all of them. Closing twice does nothing."""
         for sock in self.sockets.values():
             sock.close()
         self.sockets.clear()
