@@ -140,7 +140,7 @@ def reads(comm: Communicator, kind: str, count: int) -> list[float]:
     comm.plans.register(IN_TWO)
     reader = {"broadcast": 0, "reduce": 1}[kind]
     data = unwritable(count) if comm.rank == reader else np.zeros(count, np.float32)
-    getattr(comm, kind)(data, 0)
+    getattr(comm, kind)(data, root=0)
     return sorted({float(x) for x in data})
 
 

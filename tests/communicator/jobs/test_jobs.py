@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import sley
 from sley.communicator import Settings
 from sley.communicator.jobs import Job, run
+from sley.communicator.jobs.commands import BenchCall, CountWrong, Load, Setup, Time, Turn
+from sley.communicator.jobs.worker import Worker
+from sley.communicator.stats import CallStats
 from sley.engine.check import CheckedBuffers, GuardedBuffer, Pattern, Promise
 from sley.engine.measure import Measurement, Sweep
 from sley.engine.program import buffer_sizes
@@ -27,6 +34,7 @@ from sley.ir.collectives import (
     ReduceScatter,
     bus_factor,
 )
+from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
 from support import small_plans
 from support.bfloat16 import bfloat16_values
@@ -187,3 +195,50 @@ def test_the_callers_main_module_is_not_run_again() -> None:
         check=True,
     )
     assert done.stdout == "once\n[2. 2. 2. 2.]\n"
+
+
+def job_in_threads(plan: Plan, folder: Path, commands: Sequence[object]) -> list[list[CallStats]]:
+    """The statistics of each rank's communicator after the commands."""
+    with ThreadPoolExecutor(plan.ranks) as threads:
+        each = [Setup(r, plan.ranks, str(folder), Settings(timeout_s=20), 20.0) for r in range(2)]
+        ranks = list(threads.map(Worker, each))
+        for command in (Load(0, pickle.dumps(plan)), *commands):
+            list(threads.map(partial(Worker.do, command=command, fd=None), ranks))
+        found = [rank._comm.stats() for rank in ranks]
+        list(threads.map(lambda rank: rank.close(), ranks))
+    return found
+
+
+def test_the_calls_of_a_job_are_calls_of_a_communicator(tmp_path: Path) -> None:
+    plan = small_plans.ring_allreduce(2, fused=True)
+    one = BenchCall(0, 1000, "float32", ReduceOp.SUM)
+    commands = [CountWrong(one), Time(one, [Turn(0, 12, 20)])]
+    for (row,) in job_in_threads(plan, tmp_path, commands):
+        assert (row.kind, row.plan, row.origin, row.calls) == ("run", plan.name, "user", 33)
+
+
+def test_a_plan_may_need_more_than_a_communicator_has_by_default() -> None:
+    default = Settings()
+    hand = small_plans.Hand()
+    for channel in range(default.channels + 2):
+        for rank in range(2):
+            out, sent = (small_plans.OUT, channel), (small_plans.IN, channel)
+            hand.add(rank, channel, Op.COPY, sent, out)
+            hand.add(rank, channel, Op.SEND, sent, to=1 - rank, channel=channel)
+            hand.add(rank, channel, Op.RECV_REDUCE_COPY, out, out, of=1 - rank, channel=channel)
+    plan = hand.plan(AllReduce(2, chunks=default.channels + 2))
+    plan = replace(plan, slots=default.slots + 1)
+    assert run(plan, Sweep([4096], iterations=1, warmup=0))[0].wrong == 0
+
+
+def test_a_collective_of_varying_counts_is_measured_and_checked() -> None:
+    plan = sley.compile(sley.algorithms.build("all-pairs-alltoallv", ranks=3))
+    rows = run(plan, Sweep([0, 30_000], iterations=2, warmup=1))
+    assert [row.wrong for row in rows] == [0, 0]
+
+
+def test_one_rank_is_a_job() -> None:
+    hand = small_plans.Hand()
+    hand.add(0, 0, Op.COPY, (small_plans.IN, 0), (small_plans.OUT, 0))
+    rows = run(hand.plan(AllReduce(1)), Sweep([0, 4096], iterations=2, warmup=0))
+    assert [row.wrong for row in rows] == [0, 0]
