@@ -47,10 +47,10 @@ R504 = Rule(
 R505 = Rule(
     "R505",
     "too-few-slots",
-    what="The job's connections would have fewer slots than the plan requires.",
+    what="The connections of devices would have fewer slots than the plan requires.",
     why="A plan that never hangs with s slots may hang with fewer: a sender without a free slot "
     "waits for a receive that comes later.",
-    example="sley.run(plan, [1024], slots=1)  # plan.slots is 2",
+    example='sley.run(plan, [1024], devices="threads", slots=1)  # plan.slots is 2',
     instead="Omit `slots`, or compile the plan for this number of slots.",
 )
 R506 = Rule(
@@ -59,7 +59,7 @@ R506 = Rule(
     what="A slot cannot hold one element of every chunk of the plan's longest message.",
     why="A message is one tile of `count` neighbouring chunks and occupies one slot; a tile has at "
     "least one element.",
-    example="sley.run(plan, [1024], slot_bytes=4)  # with a message of 8 chunks",
+    example="sley.run(plan, [1024], slot_bytes=64)  # with a message of 17 chunks",
     instead="Give slot_bytes of at least the longest count times the element's size.",
 )
 R507 = Rule(
