@@ -1,6 +1,6 @@
 """Times that `sley run` shows, beside those of a program with a communicator for the same call.
 
-    python benchmarks/run_command.py [--ranks 2,4,8] [--sizes 1K:16M:16] [--rounds 9]
+    python benchmarks/run_command.py [--ranks 2,4,8] [--sizes 1K,16K,256K,1M,16M] [--rounds 9]
 
 The call is a ring AllReduce of float32, in place, on the same plan. The program's ranks are
 processes of this script, each with a `Communicator` that repeats the call (`Endpoint.time_us`). The
@@ -97,7 +97,7 @@ def compare(ranks: int, sizes: list[int], rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="2,4,8")
-    parser.add_argument("--sizes", type=read_sizes, default="1K:16M:16")
+    parser.add_argument("--sizes", type=read_sizes, default="1K,16K,256K,1M,16M")
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
     # The scheduler shares cores among sessions, and the ranks of `sley run` have one.

@@ -47,13 +47,12 @@ from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
 
 _SILENT_S = 120.0
-"""How long the workers may take to start; and how long a rank may be silent when another one has
-carried out the same command."""
+"""How long the workers may take to start; and how much longer than the timeout of calls a rank may
+take for a command that another one has carried out."""
 
 _GRACE_S = 2.0
 """How much longer than its timeout a rank may take to report it, and how long to wait for the
 reports of the other ranks when one has died."""
-
 
 _Failures = dict[int, FailedCallError]
 """The ranks on which a call failed."""
@@ -67,20 +66,18 @@ class Job(contextlib.AbstractContextManager["Job"]):
     that the plans need. Use it as a context manager, or `close` it; its workers also end when the
     job is collected or its process is killed. After an error in a call the job is unusable (R508).
 
-    pids: of the ranks. plans: as loaded. Errors: R501, R507, R510, R511, R513, and the
-    communicator's.
+    pids: of the ranks. Errors: R501, R507, R510, R511, R513, and the communicator's.
     """
 
     def __init__(self, plans: Sequence[Plan], settings: Settings | None = None) -> None:
         settings = Settings.from_environment() if settings is None else settings
-        loaded = [_load(plan) for plan in plans]  # before any process starts
+        loaded = [_checked(plan) for plan in plans]  # before any process starts
         self.ranks = plans[0].collective.ranks
         self.timeout_s = settings.patience_s
-        self.plans: list[JobPlan] = []
+        self._loaded: list[Loaded] = []
         self._lock = threading.Lock()
         self._unusable = ""
         self._requested = ("the connections", 0)
-        self._folder = TemporaryDirectory(prefix="sley-job-", ignore_cleanup_errors=True)
         self._group = WorkerGroup(self.ranks)
         try:
             self.pids: tuple[int, ...] = tuple(self._start(_room_for(plans, settings)))
@@ -97,39 +94,38 @@ class Job(contextlib.AbstractContextManager["Job"]):
         """End the workers. Closing twice does nothing."""
         self._unusable = self._unusable or "it was closed"
         self._group.close()
-        self._folder.cleanup()
+
+    @property
+    def plans(self) -> list[JobPlan]:
+        """The plans that the ranks have loaded, by number."""
+        return [JobPlan(self, number, one) for number, one in enumerate(self._loaded)]
 
     def load(self, plan: Plan) -> JobPlan:
         """Give all ranks another proven plan on as many ranks."""
-        return self._load(_load(plan))
+        self._load(_checked(plan))
+        return self.plans[-1]
 
     def times_us(self, turns: Sequence[Turn], count: int, sweep: Sweep) -> FloatArray:
         """float64 (ranks, turns): the mean time of the timed calls of each turn on each rank. A
         turn begins when all ranks have come to it. All plans have the same buffers."""
         plan = self.plans[turns[0].plan]
-        answers = self._ask(plan, Time(plan.call(count, sweep), tuple(turns)))
-        return np.array(answers, np.float64)
+        command = Time(plan.call(count, sweep), tuple(turns))
+        return np.array(self._ask(plan.loaded, [command] * self.ranks), np.float64)
 
-    def _load(self, loaded: Loaded) -> JobPlan:
-        made = JobPlan(self, len(self.plans), loaded)
-        # The number is taken even if the command is interrupted: some ranks may have the plan.
-        self.plans.append(made)
+    def _load(self, loaded: Loaded) -> None:
         # The topology, on which a plan's calls don't depend, may be larger than the plan.
         content = pickle.dumps(replace(loaded.plan, topology=None), pickle.HIGHEST_PROTOCOL)
-        self._ask(made, Load(made.number, content))
-        return made
+        self._ask(loaded, [Load(len(self._loaded), content)] * self.ranks)
+        self._loaded.append(loaded)
 
     def _start(self, settings: Settings) -> list[int]:
-        for rank in range(self.ranks):
-            setup = Setup(rank, self.ranks, self._folder.name, settings, self.timeout_s)
-            self._group.send(rank, setup)
-        return self._collect(None, _SILENT_S)
+        with TemporaryDirectory(prefix="sley-job-", ignore_cleanup_errors=True) as folder:
+            for rank in range(self.ranks):
+                setup = Setup(rank, self.ranks, folder, settings, self.timeout_s)
+                self._group.send(rank, setup)
+            return self._collect(None, _SILENT_S)
 
-    def _ask(self, plan: JobPlan, command: Any, fd: int | None = None) -> list[Any]:
-        """The ranks' answers to one command."""
-        return self._ask_each(plan, [command] * self.ranks, fd)
-
-    def _ask_each(self, plan: JobPlan, commands: Sequence[Any], fd: int | None = None) -> list[Any]:
+    def _ask(self, plan: Loaded, commands: Sequence[Any], fd: int | None = None) -> list[Any]:
         """The ranks' answers to a command for each: one call at a time, none after a failure; any
         exception ends the job."""
         if not self._lock.acquire(blocking=False):
@@ -154,11 +150,11 @@ class Job(contextlib.AbstractContextManager["Job"]):
         if size_bytes > LARGEST:
             raise no_memory(*self._requested, BEYOND)
 
-    def _collect(self, plan: JobPlan | None, patience_s: float | None = None) -> list[Any]:
+    def _collect(self, plan: Loaded | None, patience_s: float | None = None) -> list[Any]:
         """Every rank's answer, or the error of a rank that died, failed, or doesn't answer.
 
         Calls may take any time, and ranks whose call doesn't move end it by themselves. So there is
-        no limit for the first answer, unless `patience_s` is one; the others must follow it.
+        no limit for the first answer, unless `patience_s` is one; the others must follow.
         """
         answers: dict[int, Any] = {}
         failed: _Failures = {}
@@ -175,7 +171,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
             for rank, answer in sorted(news.answers.items()):
                 if isinstance(answer, Raised):
                     raise self._worker_error(rank, answer)
-            if news.answers and (patience_s is None or failed):
+            if news.answers:
                 patience_s = 1.25 * self.timeout_s + (_GRACE_S if failed else _SILENT_S)
                 end = time.monotonic() + patience_s
             elif waiting and end is not None and time.monotonic() >= end:
@@ -188,15 +184,15 @@ class Job(contextlib.AbstractContextManager["Job"]):
             raise self._call_error(plan, failed)
         return [answers[rank] for rank in range(self.ranks)]
 
-    def _call_error(self, plan: JobPlan | None, failed: _Failures) -> SleyError:
+    def _call_error(self, plan: Loaded | None, failed: _Failures) -> SleyError:
         """The error of a call that failed on some ranks."""
-        assert plan is not None
         outcomes = {rank: Outcome.of(one.report) for rank, one in sorted(failed.items())}
         for rank, outcome in outcomes.items():
             if outcome.status is Status.NO_MEMORY:
                 return no_memory(*self._requested, f"rank {rank}: less")
-        known = failure(plan.loaded, outcomes, self.timeout_s)
-        return failed[min(failed)].error if known is None else known
+        is_known = any(outcome.status is not Status.ABORTED for outcome in outcomes.values())
+        error = failure(plan, outcomes, self.timeout_s) if plan is not None and is_known else None
+        return error or failed[min(failed)].error
 
     def _worker_error(self, rank: int, answer: Raised) -> SleyError:
         """The error for an exception in a worker."""
@@ -213,11 +209,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
         )
 
     def _death_error(
-        self,
-        death: Death,
-        plan: JobPlan | None,
-        waiting: set[int],
-        failed: _Failures,
+        self, death: Death, plan: Loaded | None, waiting: set[int], failed: _Failures
     ) -> SleyError:
         """The error for a death, after the other ranks have stopped and reported."""
         if death.rank is None:
@@ -232,7 +224,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
             if news.death is not None:
                 waiting = waiting - {news.death.rank} if news.death.rank is not None else set()
         outcomes = {rank: Outcome.of(one.report) for rank, one in failed.items()}
-        lines = [] if plan is None else describe(plan.loaded, outcomes)[1]
+        lines = [] if plan is None else describe(plan, outcomes)[1]
         return R501.error(
             at=Place(detail=f"rank {death.rank}"),
             expected="every rank's process to live until the job ends",
@@ -257,7 +249,8 @@ class JobPlan:
 
     def count_wrong(self, count: int, sweep: Sweep) -> int:
         """See `sley.engine.measure.Bench`."""
-        return sum(self.job._ask(self, CountWrong(self.call(count, sweep))))
+        command = CountWrong(self.call(count, sweep))
+        return sum(self.job._ask(self.loaded, [command] * self.job.ranks))
 
     def call(self, count: int, sweep: Sweep) -> BenchCall:
         """A call on test data, for which there may be enough memory."""
@@ -281,11 +274,11 @@ class JobPlan:
         commands = [
             Execute(call, total, pair, inputs.counts_of(rank)) for rank, pair in enumerate(spans)
         ]
-        self.job._ask_each(self, commands, segment.fd)
+        self.job._ask(self.loaded, commands, segment.fd)
         return inputs.outputs(segment.array)
 
 
-def _load(plan: Plan) -> Loaded:
+def _checked(plan: Plan) -> Loaded:
     """The plan without its groups, as the ranks will load it. Errors: R510."""
     return load(plan, None, SLOT_BYTES)
 

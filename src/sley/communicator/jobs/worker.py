@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -265,6 +266,8 @@ class Spawner:
 def main(arguments: list[str]) -> None:
     """``worker CONTROL_FD RANK_FD...``, all inherited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a rank has 3 descriptors of each other
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     control, *ranks = (socket.socket(fileno=int(fd)) for fd in arguments)
     Spawner(control, ranks).run()
 
