@@ -128,7 +128,7 @@ def differs(comm: Communicator, what: str) -> None:
     elif what == "type":
         comm.all_reduce(np.ones(10, np.float32 if odd else np.int32))
     elif what == "reduction":
-        comm.all_reduce(np.ones(10, np.float32), ReduceOp.MAX if odd else ReduceOp.SUM)
+        comm.all_reduce(np.ones(10, np.float32), op=ReduceOp.MAX if odd else ReduceOp.SUM)
     elif what == "root":
         # A root that only sends may end its call; its messages then stand in the next one's way.
         comm.broadcast(np.ones(10, np.float32), 2 if odd else 0)

@@ -71,7 +71,7 @@ def test_the_policy_is_used_for_its_sizes(tmp_path: Path) -> None:
     def calls(comm: Communicator) -> dict[tuple[str, str, str], int]:
         reduce(comm, 30)
         comm.all_reduce(np.ones(COUNT, np.int64))
-        comm.all_reduce(np.ones(COUNT), ReduceOp.MAX)
+        comm.all_reduce(np.ones(COUNT), op=ReduceOp.MAX)
         comm.all_reduce(np.ones(COUNT), out=np.ones(COUNT))
         comm.all_reduce(np.ones(1000))
         comm.barrier()

@@ -46,12 +46,12 @@ def check_arrays(kind: str, arrays: Sequence[Any]) -> None:
 
 
 def check_order(kind: str, out: Any, op: Any) -> None:
-    """Refuses arguments in another order than data, out, op, root: an operation as `out`, or a
-    number, which would be the root, as `op`."""
+    """Refuses arguments in another order than data, out, op, root: an operation as `out`, or of a
+    call with a root anything else as `op`."""
     found, remedy = "", ""
     if isinstance(out, ReduceOp | str):
         found, remedy = f"out={out!r}", f"Say {kind}(data, op=...), or give op after out."
-    elif not isinstance(op, ReduceOp | str):
+    elif CALLS[kind].roles and not isinstance(op, ReduceOp | str):
         found, remedy = f"op={op!r}", f"Say {kind}(data, root=...), or give root after op."
     if found:
         expected = f"the arguments of {kind} in the order data, out, op, root"
