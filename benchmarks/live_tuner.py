@@ -94,7 +94,7 @@ def _compare(default: Communicator, tuned: Communicator, case: Case, rounds: int
     for comm in (default, tuned):
         comm.endpoint.time_us(call, WARM)
     slowest = np.array([default.endpoint.time_us(call, 3)])
-    default.all_reduce(slowest, ReduceOp.MAX)
+    default.all_reduce(slowest, op=ReduceOp.MAX)
     calls = int(np.clip(TURN_US / slowest[0], 1, MOST_CALLS))
     times_us: dict[Communicator, list[float]] = {default: [], tuned: []}
     for turn in range(rounds):

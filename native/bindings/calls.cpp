@@ -46,11 +46,11 @@ Runner make_runner(std::shared_ptr<Engine> engine, std::shared_ptr<Choice> choic
 }
 
 Problem run(Owned<Calls>& calls, const Runner& runner, const Call& call, double timeout_s,
-            std::int64_t iterations) {
+            std::int64_t iterations, bool meet) {
     Outcome outcome;
     {
         const Waiting waiting;
-        outcome = calls->run(runner, call, timeout_s, iterations);
+        outcome = calls->run(runner, call, timeout_s, iterations, meet);
     }
     raise_if_interrupted();
     return problem_of(outcome);
@@ -182,8 +182,9 @@ void define_calls(nb::module_& m) {
         .def(
             "is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); },
             "Whether this is the thread that runs submitted calls, which must not wait for one.")
-        .def("run", &run, "runner"_a, "call"_a, "timeout_s"_a, "iterations"_a,
-             "Runs a call `iterations` times back to back; returns what `Ticket.outcome` does.")
+        .def("run", &run, "runner"_a, "call"_a, "timeout_s"_a, "iterations"_a, "meet"_a = false,
+             "Runs a call `iterations` times back to back; returns what `Ticket.outcome` does. "
+             "meet: after a barrier with all other ranks, from which its time is taken.")
         .def(
             "submit",
             [](Owned<Calls>& self, const Runner& runner, const Call& call, double timeout_s) {

@@ -1,13 +1,11 @@
 // Engines, for Python.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <new>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -20,7 +18,6 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/columns.hpp"
-#include "engine/calls.hpp"
 #include "engine/engine.hpp"
 
 namespace nb = nanobind;
@@ -28,8 +25,6 @@ using namespace nb::literals;
 
 namespace sley {
 namespace {
-
-using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 SLEY_PYTHON_CLASS(Wiring, "sley.engine.program.Wiring");
 SLEY_PYTHON_CLASS(RankProgram, "sley.engine.program.RankProgram");
@@ -94,32 +89,6 @@ void check_program(const Wiring& wiring, const RankProgram& program) {
                   attribute<std::int32_t>(wiring, "ranks"), make_connections(wiring));
 }
 
-Report run_met(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s) {
-    Outcome outcome;
-    {
-        const Unlocked unlocked;
-        outcome = run_call(engine, call, iterations, timeout_s, true);
-    }
-    if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
-    return to_report(outcome);
-}
-
-Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
-               Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
-    const Call call{count,
-                    to_type(type),
-                    to_op(op),
-                    {reinterpret_cast<std::byte*>(input.data()),
-                     reinterpret_cast<std::byte*>(output.data())},
-                    {static_cast<std::int64_t>(input.size()),
-                     static_cast<std::int64_t>(output.size())},
-                    {},
-                    nullptr,
-                    nullptr};
-    engine.check(call);
-    return run_met(engine, call, iterations, timeout_s);
-}
-
 using Places = std::vector<std::tuple<Address, std::int64_t>>;
 
 std::vector<Part> parts_at(const Places& places) {
@@ -130,13 +99,6 @@ std::vector<Part> parts_at(const Places& places) {
 
 std::shared_ptr<Parts> make_parts(const Places& input, const Places& output) {
     return std::make_shared<Parts>(Parts{{parts_at(input), parts_at(output)}});
-}
-
-Report run_varying(Engine& engine, const std::shared_ptr<Parts>& parts, std::int32_t type,
-                   std::int64_t iterations, double timeout_s) {
-    const auto call = varying_call(parts, to_type(type));
-    engine.check(call);
-    return run_met(engine, call, iterations, timeout_s);
 }
 
 // Lets the kernel kill this process when the thread that forked it ends. On other systems than
@@ -176,15 +138,6 @@ void define_engine(nb::module_& m) {
     nb::class_<Engine>(m, "Engine", "One rank's program of a plan, ready to be called.")
         .def_static("create", &make_engine, "fabric"_a, "wiring"_a, "program"_a,
                     "ProgramFault for an invalid program.")
-        .def("run", &run_one, "count"_a, "dtype"_a, "op"_a, "input"_a, "output"_a, "iterations"_a,
-             "timeout_s"_a,
-             "Runs it `iterations` times back to back, after a barrier with all other ranks. "
-             "count: elements of a block. dtype, op: numbers of a DataType and a ReduceOp. In "
-             "place, input is the rank's data and output is empty. ValueError for memory of a "
-             "wrong size, SlotTooSmall, MemoryError.")
-        .def("run_varying", &run_varying, "parts"_a, "dtype"_a, "iterations"_a, "timeout_s"_a,
-             "Runs it as `run`, with counts that vary. ValueError for another number of parts, or a "
-             "plan that can't run them; SlotTooSmall, MemoryError.")
         .def_prop_ro("tally", &Engine::tally, "The calls so far.");
     m.def("check_program", &check_program, "wiring"_a, "program"_a,
           "ProgramFault for an invalid program.");

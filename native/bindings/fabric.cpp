@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
@@ -80,12 +79,6 @@ bool settle(Fabric& fabric, double timeout_s) {
     return true;
 }
 
-std::vector<std::int32_t> all_ranks(const FabricShape& shape) {
-    std::vector<std::int32_t> all(static_cast<std::size_t>(shape.ranks()));
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-}
-
 void define_segment(nb::module_& m) {
     nb::class_<Segment>(m, "Segment", "Memory of this process or shared with others.")
         .def_static(
@@ -131,31 +124,16 @@ void define_heap(nb::module_& m) {
 }
 
 void define_fabrics(nb::module_& m) {
-    nb::class_<FabricShape>(m, "FabricShape", "The layout of the memory of a job's ranks.")
+    nb::class_<FabricShape>(m, "FabricShape", "The layout of the memory of ranks.")
         .def_static("create", &make_shape, "fifos"_a, "slots"_a, "slot_bytes"_a, "envelopes"_a,
                     "fifos: the number of connections that each rank may send on. ValueError for a "
                     "shape without room, MemoryError for one whose bytes overflow.")
         .def("bytes_of", &FabricShape::bytes_of, "ranks"_a,
-             "The bytes of some ranks' memory, side by side in one segment.")
-        .def_prop_ro(
-            "bytes", [](const FabricShape& self) { return self.bytes_of(all_ranks(self)); },
-            "The bytes of all ranks' memory, side by side in one segment.");
+             "The bytes of some ranks' memory, side by side in one segment.");
 
     using SharedHeaps = std::vector<std::optional<std::shared_ptr<Heap>>>;
     nb::class_<Fabric>(m, "Fabric",
                        "The memory and connections of all ranks, as one rank sees them.")
-        .def_static(
-            "side_by_side",
-            [](const FabricShape& shape, const std::shared_ptr<Segment>& segment,
-               std::int32_t rank) {
-                const auto all = all_ranks(shape);
-                if (segment->size() < shape.bytes_of(all)) {
-                    throw std::invalid_argument("a segment too small for the fabric");
-                }
-                auto regions = Fabric::side_by_side(shape, segment, all);
-                return std::make_shared<Fabric>(shape, rank, std::move(regions), Heaps{});
-            },
-            "shape"_a, "segment"_a, "rank"_a, "A fabric with all ranks' memory in one segment.")
         .def_static(
             "join",
             [](const FabricShape& shape, int fd, const SharedHeaps& heaps, std::int32_t rank) {
@@ -179,13 +157,6 @@ void define_fabrics(nb::module_& m) {
         .def_prop_ro(
             "ranks", [](const Fabric& self) { return self.shape().ranks(); },
             "The number of ranks.")
-        .def_prop_ro(
-            "beats", [](Fabric& self) { return self.control().beats(); },
-            "The number of rounds in which a rank moved something, summed over all ranks.")
-        .def(
-            "fail",
-            [](Fabric& self, std::int32_t rank) { self.control().fail(Failure::kDied, rank); },
-            "rank"_a, "Records that `rank` died; then every waiting rank gives up.")
         .def_prop_ro(
             "failure",
             [](Fabric& self) {

@@ -155,7 +155,7 @@ void Calls::close() {
 }
 
 Outcome Calls::run(const Runner& runner, const Call& call, double timeout_s,
-                   std::int64_t iterations) {
+                   std::int64_t iterations, bool meet) {
     runner.check(call);
     {
         std::unique_lock lock(mutex_);
@@ -167,7 +167,7 @@ Outcome Calls::run(const Runner& runner, const Call& call, double timeout_s,
             lock.lock();
         }
     }
-    auto outcome = run_in_turn(runner, call, timeout_s, iterations);
+    auto outcome = run_in_turn(runner, call, timeout_s, iterations, meet);
     end_turn();
     return outcome;
 }
@@ -193,14 +193,14 @@ std::shared_ptr<Ticket> Calls::submit(const Runner& runner, const Call& call, do
 }
 
 Outcome Calls::run_in_turn(const Runner& runner, Call call, double timeout_s,
-                           std::int64_t iterations) {
+                           std::int64_t iterations, bool meet) {
     Outcome outcome;
     call.record = runner.record_of(call);
     if (runner.choice) {
         outcome = run_choice(*runner.choice, call, timeout_s, iterations);
     } else {
         call.record.sequence = ++number_;
-        outcome = run_call(*runner.own.engine, call, iterations, timeout_s, false);
+        outcome = run_call(*runner.own.engine, call, iterations, timeout_s, meet);
     }
     if (outcome.status != Status::kVarying) return outcome;
     auto& varying = *runner.varying.engine;
@@ -301,7 +301,7 @@ std::optional<Calls::Task> Calls::take_next(const Ticket& last) {
 
 // In its turn, runs a submitted call to its end.
 void Calls::finish(Task& task) {
-    auto outcome = run_in_turn(task.runner, task.call, task.timeout_s, 1);
+    auto outcome = run_in_turn(task.runner, task.call, task.timeout_s);
     end_turn();
     const auto* before = std::exchange(ending, this);
     task.ticket->end(std::move(outcome));

@@ -57,10 +57,11 @@ public:
     // Ends the thread; its remaining calls abort. No call may be requested afterwards.
     void close();
 
-    // Runs a call in the caller's thread when its turn has come, `iterations` times back to back.
-    // The call has no record: the runner's is its. Throws what `Engine::check` does.
+    // Runs a call in the caller's thread when its turn has come, `iterations` times back to back;
+    // meet: as for `run_call`, but not of a choice. The call has no record: the runner's is its.
+    // Throws what `Engine::check` does.
     Outcome run(const Runner& runner, const Call& call, double timeout_s,
-                std::int64_t iterations = 1);
+                std::int64_t iterations = 1, bool meet = false);
     // Runs a call in the thread. Its memory must stay until the ticket has ended. Fails for all ranks
     // if there is no thread.
     std::shared_ptr<Ticket> submit(const Runner& runner, const Call& call, double timeout_s);
@@ -84,7 +85,8 @@ private:
     std::optional<Task> take_next(const Ticket& last);
     void finish(Task& task);
     // In its turn, the call runs to its end.
-    Outcome run_in_turn(const Runner& runner, Call call, double timeout_s, std::int64_t iterations);
+    Outcome run_in_turn(const Runner& runner, Call call, double timeout_s,
+                        std::int64_t iterations = 1, bool meet = false);
     Outcome run_choice(Choice& choice, Call call, double timeout_s, std::int64_t iterations);
     void agree(Choice& choice, double timeout_s);
     void end_turn();

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import sley
-from sley.communicator.jobs import Settings
 from sley.ir.words import ReduceOp
 from support.algorithm_cases import cases_in_a_place, few, label, program
-from support.rank_threads import execute
+from support.rank_threads import Limits, execute
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -89,7 +88,7 @@ def test_an_algorithm_gives_the_result_of_its_collective(
         outputs = execute(
             plan,
             inputs,
-            Settings(slots=slots),
+            Limits(slots=slots),
             reduce_op=ReduceOp.SUM,
         )
         for rank, wanted in enumerate(expected(c, blocks)):

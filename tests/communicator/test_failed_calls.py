@@ -49,7 +49,7 @@ def dies(comm: Communicator, rank: int, calls: int) -> None:
     for number in range(1000):
         if comm.rank == rank and number == calls:
             os.kill(os.getpid(), signal.SIGKILL)
-        comm.all_reduce(data, ReduceOp.MAX)
+        comm.all_reduce(data, op=ReduceOp.MAX)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -128,7 +128,7 @@ def differs(comm: Communicator, what: str) -> None:
     elif what == "type":
         comm.all_reduce(np.ones(10, np.float32 if odd else np.int32))
     elif what == "reduction":
-        comm.all_reduce(np.ones(10, np.float32), ReduceOp.MAX if odd else ReduceOp.SUM)
+        comm.all_reduce(np.ones(10, np.float32), op=ReduceOp.MAX if odd else ReduceOp.SUM)
     elif what == "root":
         # A root that only sends may end its call; its messages then stand in the next one's way.
         comm.broadcast(np.ones(10, np.float32), 2 if odd else 0)

@@ -29,7 +29,7 @@ def large_calls(comm: Communicator) -> list[int]:
         comm.all_to_all(data, data)
         held.append(Holding.now().own_bytes)
         for root in range(RANKS):
-            comm.reduce(data if turn else data[:4000], root)
+            comm.reduce(data if turn else data[:4000], root=root)
             held.append(Holding.now().own_bytes)
     return held[RANKS + 1 :]
 

@@ -129,8 +129,8 @@ def test_a_message_to_no_rank_is_refused(rank: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "remedy"),
     [
-        (lambda c: c.all_reduce(np.ones(3), 9), "an operation of sley.ReduceOp"),
-        (lambda c: c.all_reduce(np.ones(3), "maximum"), "Did you mean max?"),
+        (lambda c: c.all_reduce(np.ones(3), op=9), "an operation of sley.ReduceOp"),
+        (lambda c: c.all_reduce(np.ones(3), op="maximum"), "Did you mean max?"),
         (lambda c: c.all_reduce(np.ones(3, bool)), "a type of sley.engine.DATA_TYPES"),
         (lambda c: c.all_reduce(np.ones(3, np.uint32)), "a type of sley.engine.DATA_TYPES"),
         (lambda c: c.plans.find("broadcast", 8, root=5), "the number of the root rank"),
@@ -167,7 +167,7 @@ def test_arrays_that_do_not_fit_are_refused(call: Any, found: str) -> None:
 def test_statistics_count_calls_and_bytes() -> None:
     def calls(comm: Communicator) -> Any:
         for _ in range(3):
-            comm.all_reduce(np.ones(256, np.float32), ReduceOp.MAX)
+            comm.all_reduce(np.ones(256, np.float32), op=ReduceOp.MAX)
         comm.all_gather(np.zeros(100, np.int8), np.zeros(200, np.int8))
         return {row.kind: row for row in comm.stats()}
 

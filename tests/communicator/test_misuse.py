@@ -20,6 +20,7 @@ import sley
 from sley.communicator import Communicator, LocalStore, Settings
 from sley.communicator.heap import empty
 from sley.errors import SleyError
+from sley.ir.words import ReduceOp
 from sley.lang import ChunkProgram, trace
 from support.rank_processes import start
 from support.threads_group import Ranks
@@ -53,7 +54,7 @@ REFUSED: dict[str, Callable[[Communicator], Any]] = {
     "read-only out": lambda c: c.all_gather(np.ones(2, "i4"), np.frombuffer(bytes(16), np.int32)),
     "read-only receive": lambda c: c.recv(read_only(), 1 - c.rank),
     "root too large": lambda c: c.broadcast(np.ones(N), 2),
-    "root of no kind": lambda c: c.reduce(np.ones(N), [0]),  # type: ignore[arg-type]
+    "root of no kind": lambda c: c.reduce(np.ones(N), root=[0]),  # type: ignore[arg-type]
     "roots": lambda c: c.gather(np.ones(N), np.ones(2 * N), np.zeros(2, int)),  # type: ignore[arg-type]
     "negative tag": lambda c: c.send(np.ones(N), 1 - c.rank, -1),
     "tag of no kind": lambda c: c.send(np.ones(N), 1 - c.rank, "1"),  # type: ignore[arg-type]
@@ -73,6 +74,26 @@ def test_bad_arguments_are_refused_before_anything_is_sent(what: str) -> None:
             assert isinstance(error, SleyError)
             assert error.code == "N627", error
         group.each(lambda comm: comm.all_reduce(np.ones(N)))
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda c: c.all_reduce(np.ones(N), "max"), "all_reduce(data, op=...)"),
+        (lambda c: c.all_reduce(np.ones(N), ReduceOp.MAX), "all_reduce(data, op=...)"),
+        (lambda c: c.reduce(np.ones(N), 1), "reduce(data, root=...)"),
+        (lambda c: c.reduce(np.ones(N), 1, "max"), "reduce(data, root=...)"),
+    ],
+)
+def test_arguments_in_another_order_are_told_the_order(
+    call: Callable[[Communicator], Any], named: str
+) -> None:
+    with Ranks(1) as group:
+        (error,) = group.errors(call)
+    assert isinstance(error, SleyError)
+    assert error.code == "N627"
+    assert "in the order data, out, op, root" in str(error)
+    assert named in str(error)
 
 
 def test_output_right_after_the_input_is_out_of_place() -> None:
@@ -119,7 +140,7 @@ def reads(comm: Communicator, kind: str, count: int) -> list[float]:
     comm.plans.register(IN_TWO)
     reader = {"broadcast": 0, "reduce": 1}[kind]
     data = unwritable(count) if comm.rank == reader else np.zeros(count, np.float32)
-    getattr(comm, kind)(data, 0)
+    getattr(comm, kind)(data, root=0)
     return sorted({float(x) for x in data})
 
 

@@ -26,7 +26,7 @@ def living(comm: Communicator, folder: str) -> str:
     """A rank's whole life: calls, messages, a second communicator, and its end."""
     comm.barrier()
     data = np.ones(777, np.float32)
-    comm.all_reduce(data, "max")
+    comm.all_reduce(data, op="max")
     comm.all_reduce(np.ones(300_000, np.float32), async_op=True).wait()
     if comm.rank == 0:
         comm.send(data, 1)
@@ -139,7 +139,7 @@ def test_no_place_holds_another_rank_up(place: Place, hosts: int, tmp_path: Path
 
 def calling(comm: Communicator) -> float:
     data = np.ones(777, np.float32)
-    comm.all_reduce(data, "max")
+    comm.all_reduce(data, op="max")
     return float(data.sum())
 
 

@@ -71,7 +71,7 @@ def test_the_policy_is_used_for_its_sizes(tmp_path: Path) -> None:
     def calls(comm: Communicator) -> dict[tuple[str, str, str], int]:
         reduce(comm, 30)
         comm.all_reduce(np.ones(COUNT, np.int64))
-        comm.all_reduce(np.ones(COUNT), ReduceOp.MAX)
+        comm.all_reduce(np.ones(COUNT), op=ReduceOp.MAX)
         comm.all_reduce(np.ones(COUNT), out=np.ones(COUNT))
         comm.all_reduce(np.ones(1000))
         comm.barrier()
@@ -193,7 +193,7 @@ def test_calls_that_callbacks_make_are_watched_too(tmp_path: Path, slow_policy: 
 
         def again() -> None:
             if len(works) < 150:
-                works.append(comm.all_reduce(data, ReduceOp.AVG, async_op=True))
+                works.append(comm.all_reduce(data, op=ReduceOp.AVG, async_op=True))
                 works[-1].on_done(again)
 
         again()
@@ -423,7 +423,7 @@ def dies_in_between(comm: Communicator, async_op: bool) -> None:
     for turn in range(300):
         if comm.rank == 1 and turn == REVERTS_AT - 10:
             os._exit(1)
-        comm.all_reduce(data, ReduceOp.MAX, async_op=async_op).wait()
+        comm.all_reduce(data, op=ReduceOp.MAX, async_op=async_op).wait()
 
 
 def test_a_rank_that_dies_in_a_trial_is_an_error_on_the_others(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def dies_in_the_decision(comm: Communicator, async_op: bool) -> None:
 
     Watch.decide = die  # type: ignore[method-assign]
     for _ in range(400):
-        comm.all_reduce(data, ReduceOp.MAX, async_op=async_op).wait()
+        comm.all_reduce(data, op=ReduceOp.MAX, async_op=async_op).wait()
 
 
 @pytest.mark.parametrize("async_op", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -41,10 +41,12 @@ class Threads:
 
     def __init__(self, plan: Plan, slot_bytes: int) -> None:
         loaded = load(plan, None, slot_bytes)
-        memory = loaded.wiring.memory()
         self.ranks = plan.collective.ranks
-        self._engines = [
-            p.engine(loaded.wiring.fabric(memory, p.rank), loaded.wiring) for p in loaded.programs
+        fabrics = rank_threads.fabrics(loaded.wiring)
+        self._calls = [native.Calls(fabric) for fabric in fabrics]
+        self._runners = [
+            native.Runner.create(p.engine(fabric, loaded.wiring), 0, None)
+            for p, fabric in zip(loaded.programs, fabrics, strict=True)
         ]
         self._start = threading.Barrier(self.ranks)
 
@@ -71,8 +73,8 @@ class Threads:
             [(array.ctypes.data, array.size) for array in given],
             [(array.ctypes.data + 4, array.size - 2) for array in taken],
         )
-        report = self._engines[rank].run_varying(parts, INT32.number, 1, 30.0)
-        assert report[0] == 0, report
+        call = native.Call.varying(parts, INT32.number)
+        assert self._calls[rank].run(self._runners[rank], call, 30.0, 1, True) is None
         return sum(
             int((array != np.concatenate([[GUARD], data(s, place, n), [GUARD]])).sum())
             for s, (array, n) in enumerate(zip(taken, came, strict=True))
@@ -264,7 +266,7 @@ def test_a_slot_that_cannot_hold_the_counts_is_refused() -> None:
         rank_threads.execute(
             plan,
             [np.zeros(4, np.int8)] * 4,
-            sley.communicator.jobs.Settings(slot_bytes=8),
+            rank_threads.Limits(slot_bytes=8),
             counts=np.ones((4, 4), int),
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sley
-from sley.communicator import jobs
+from sley.communicator import Settings, jobs
 from sley.engine.measure import Sweep
 from sley.ir.words import LoopOrder
 from support.files_of_others import OTHERS
@@ -25,7 +25,7 @@ COLLECTIVES = ("hm-allgather", "hm-reducescatter", "hm-allreduce")
 def wrong(plan: sley.Plan) -> list[int]:
     """Wrong elements of two runs of several tiles, of even and odd size, between processes."""
     sizes = [64 * 1024, 100_001]
-    rows = jobs.run(plan, Sweep(sizes, iterations=1, warmup=0), jobs.Settings(slot_bytes=512))
+    rows = jobs.run(plan, Sweep(sizes, iterations=1, warmup=0), Settings(slot_bytes=512))
     return [row.wrong for row in rows]
 
 

@@ -77,9 +77,9 @@ def in_a_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_workers_load_no_compiler() -> None:
+def test_verifier_and_simulator_load_no_compiler() -> None:
     assert in_a_new_process(
-        "import sys, sley.communicator.jobs.worker, sley.verification, sley.model.simulation\n"
+        "import sys, sley.verification, sley.model.simulation\n"
         "print([n for n in ('compiler', 'lang', 'front_door') if f'sley.{n}' in sys.modules])\n"
         "print(sley.verify.__name__, sley.simulate.__name__, sley.topologies.__name__)\n"
         "print(hasattr(sley, 'no_such_name'), 'compile' in dir(sley))"

@@ -9,12 +9,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 import sley
-from sley.communicator.jobs import Settings
 from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.words import Schedule
-from support.rank_threads import execute
+from support.rank_threads import Limits, execute
 
 SCHEDULES = [Schedule.MSCCL, Schedule.HPDS, Schedule.ROUND_ROBIN]
 """The schedules of compiled plans."""
@@ -289,7 +288,7 @@ def run(random: RandomProgram, plan: Plan, count: int, timeout_s: float = 20.0) 
     numbers = np.random.default_rng(count)
     size = -(-random.chunks // random.cut) * count
     inputs = [numbers.integers(-99, 99, size) for _ in range(random.ranks)]
-    settings = Settings(slot_bytes=SMALL_SLOT, timeout_s=timeout_s)
+    settings = Limits(slot_bytes=SMALL_SLOT, timeout_s=timeout_s)
     outputs = execute(plan, inputs, settings, count=count)
     for (rank, index), value in random.promised.items():
         parts = [inputs[r][random.chunk(i, count)] * n for (r, i), n in value.items()]

@@ -58,11 +58,11 @@ def begin(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
     data = make(step, len(given))
     data[:] = given
     if step.kind in ("broadcast", "reduce"):
-        arguments = (step.root, step.op) if step.kind == "reduce" else (step.root,)
+        arguments = (step.op, step.root) if step.kind == "reduce" else (step.root,)
         return getattr(comm, step.kind)(data, *arguments, **later), data
     if step.kind == "all_reduce":
         out = data if step.in_place else make(step, n)
-        return comm.all_reduce(data, step.op, out=out, **later), out
+        return comm.all_reduce(data, out, step.op, **later), out
     if step.kind == "all_gather":
         out = make(step, comm.ranks * n)
         if step.in_place:

@@ -15,14 +15,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 import sley
-from sley.communicator.jobs import Settings
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Builder
 from sley.lang import ChunkProgram
 from support.random_programs import SMALL_SLOT
-from support.rank_threads import execute
+from support.rank_threads import Limits, execute
 
 Cell = tuple[int, int]
 """A rank and a chunk of its data buffer."""
@@ -158,7 +157,7 @@ def run(random: RandomTransfers, plan: Plan, tiles: int, slack: int = 0) -> None
     outputs = execute(
         plan,
         [_given(c, rank, values, elements) for rank, values in enumerate(inputs)],
-        Settings(slot_bytes=SMALL_SLOT, timeout_s=20.0),
+        Limits(slot_bytes=SMALL_SLOT, timeout_s=20.0),
         count=elements * c.chunks,
     )
     for rank in range(c.ranks):

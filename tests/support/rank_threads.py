@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.communicator.jobs import Settings
 from sley.engine import native
 from sley.engine.arguments import check_inputs
-from sley.engine.limits import check_slot
+from sley.engine.limits import SLOT_BYTES, check_slot
 from sley.engine.outcomes import Outcome, Report, failure
-from sley.engine.program import RankProgram, load
+from sley.engine.program import RankProgram, Wiring, load
 from sley.engine.varying import places_in
 from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The slots of a connection (None: the plan's), their bytes, and the timeout of a call."""
+
+    slots: int | None = None
+    slot_bytes: int = SLOT_BYTES
+    timeout_s: float = 30.0
+
+
+def fabrics(wiring: Wiring) -> list[native.Fabric]:
+    """Each rank's view of memory with the connections of one plan."""
+    fifos = np.bincount(wiring.src, minlength=wiring.ranks).astype(np.int32)
+    shape = native.FabricShape.create(fifos, wiring.slots, wiring.slot_bytes, wiring.slots)
+    fd = os.memfd_create("sley-test", os.MFD_CLOEXEC)
+    heaps = [native.Heap()] * wiring.ranks
+    try:
+        return [native.Fabric.join(shape, fd, heaps, rank) for rank in range(wiring.ranks)]
+    finally:
+        os.close(fd)
+
+
 def execute(
     plan: Plan,
     inputs: Sequence[Any],
-    settings: Settings | None = None,
+    limits: Limits | None = None,
     *,
     dtype: str | None = None,
     count: int | None = None,
@@ -33,9 +54,9 @@ def execute(
     counts: ArrayLike | None = None,
 ) -> list[Any]:
     """Like `sley.communicator.jobs.execute`."""
-    settings = settings or Settings()
+    limits = limits or Limits()
     call = check_inputs(plan, inputs, dtype, count, reduce_op, counts)
-    loaded = load(plan, settings.slots, settings.slot_bytes)
+    loaded = load(plan, limits.slots, limits.slot_bytes)
     check_slot(loaded, call.dtype, varies=call.counts is not None)
     # Slots no larger than the longest message; this doesn't change the cut into tiles.
     item = call.dtype.size_bytes
@@ -44,31 +65,37 @@ def execute(
     if call.counts is not None:
         room = loaded.wiring.slot_bytes
     wiring = replace(loaded.wiring, slot_bytes=room)
-    memory = wiring.memory()
-    engines = [p.engine(wiring.fabric(memory, p.rank), wiring) for p in loaded.programs]
+    ends = fabrics(wiring)
     spans, total = call.spans()
     buffers = np.zeros(total, np.uint8)
     call.store(buffers)
 
-    def run(program: RankProgram) -> Report:
-        (a, b), (c, d) = spans[program.rank]
-        numbers = (call.count, call.dtype.number, int(call.reduce_op))
-        arrays = (buffers[a:b], buffers[c:d])
-        counts = call.counts_of(program.rank)
-        if counts is not None:
-            places = [
-                places_in(array, own, call.dtype.size_bytes)
-                for array, own in zip(arrays, counts, strict=True)
-            ]
-            parts = native.Parts.create(*places)
-            last = 1, settings.timeout_s
-            return engines[program.rank].run_varying(parts, call.dtype.number, *last)
-        return engines[program.rank].run(*numbers, *arrays, 1, settings.timeout_s)
+    def run(program: RankProgram) -> Report | None:
+        arrays = [buffers[start:end] for start, end in spans[program.rank]]
+        own = call.counts_of(program.rank)
+        if own is not None:
+            places = [places_in(a, counts, item) for a, counts in zip(arrays, own, strict=True)]
+            made = native.Call.varying(native.Parts.create(*places), call.dtype.number)
+        else:
+            memory = [word for a in arrays for word in (a.ctypes.data, a.nbytes)]
+            made = native.Call.create(call.count, call.dtype.number, int(call.reduce_op), *memory)
+        return run_met(program.engine(ends[program.rank], wiring), made, ends[program.rank], limits)
 
-    with ThreadPoolExecutor(len(engines)) as threads:
-        reports = list(threads.map(run, loaded.programs))
-    outcomes = {rank: Outcome.of(report) for rank, report in enumerate(reports)}
-    error = failure(loaded, outcomes, settings.timeout_s)
+    with ThreadPoolExecutor(wiring.ranks) as threads:
+        reports = dict(enumerate(threads.map(run, loaded.programs)))
+    outcomes = {rank: Outcome.of(one) for rank, one in reports.items() if one is not None}
+    error = failure(loaded, outcomes, limits.timeout_s)
     if error is not None:
         raise error
     return call.outputs(buffers)
+
+
+def run_met(
+    engine: native.Engine, call: native.Call, fabric: native.Fabric, limits: Limits
+) -> Report | None:
+    """Runs a call once, after a barrier of all ranks; the report of a failure."""
+    calls = native.Calls(fabric)
+    try:
+        return calls.run(native.Runner.create(engine, 0, None), call, limits.timeout_s, 1, True)
+    finally:
+        calls.close()

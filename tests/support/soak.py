@@ -110,7 +110,7 @@ def soak(world: Communicator, folder: str, seconds: float, seed: int) -> Soaked:
     while not over[0]:
         _life(world, folder, rng, soaked)
         over[0] = time.monotonic() > until
-        world.all_reduce(over, ReduceOp.MAX)
+        world.all_reduce(over, op=ReduceOp.MAX)
         soaked.holding.append(Holding.now())
     return soaked
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import pickle
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,19 +19,24 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
-from sley.communicator import Communicator, Settings, Work
+from sley.communicator import Call, Settings
+from sley.communicator.endpoint import Endpoint
+from sley.communicator.jobs import Job
+from sley.communicator.jobs.commands import BenchCall, CountWrong, Load, Setup, Turn
+from sley.communicator.jobs.worker import Worker
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here
 from sley.communicator.selection.plans import Plans
-from sley.engine.types import Array
+from sley.engine.measure import Sweep
+from sley.engine.outcomes import Report
 from sley.errors import Place, SleyError
-from sley.formats.plan_bytes import digest, encode
+from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
+from sley.ir.words import ReduceOp
 from sley.tuning import policy as policies
 from sley.tuning.arms import IN_PLACE, LIVE
 from sley.tuning.live import Live
-from sley.tuning.ranks import CountWrong, Load, Ranks, Setup, Turn, Worker
 from sley.tuning.training import Training
 
 SIZES = (1 << 10, 1 << 17)
@@ -116,29 +124,26 @@ def test_decisions_compile_to_the_measured_plans(collective: str) -> None:
 
 
 class Imitation:
-    """Ranks whose times are known: the first plan, the default, takes 50 us, others 100 us; and
+    """A job whose times are known: the first plan, the default, takes 50 us, others 100 us; and
     each turn takes longer than the one before."""
 
     def __init__(self, wrong: int = 0) -> None:
         self.wrong, self.plans, self.slow = wrong, 0, 1.0
 
-    def load(self, _plan: Plan) -> int:
+    def load(self, _plan: Plan) -> SimpleNamespace:
         self.plans += 1
-        return self.plans - 1
+        return SimpleNamespace(number=self.plans - 1, count_wrong=lambda _count, _sweep: self.wrong)
 
-    def count_wrong(self, _plan: int, _count: int) -> int:
-        return self.wrong
-
-    def time_us(self, turns: Sequence[Turn], _count: int) -> FloatArray:
+    def times_us(self, turns: Sequence[Turn], _count: int, _sweep: Sweep) -> FloatArray:
         times = []
         for turn in turns:
             self.slow *= 1.2
             times.append(self.slow * (100.0 if turn.plan else 50.0))
-        return np.array(times)
+        return np.array([times, times]) * [[0.1], [1.0]]  # the slower rank's count
 
 
 def imitated(made: Live, **given: int) -> Live:
-    made.__dict__["ranks"] = Imitation(**given)
+    made.__dict__["job"] = Imitation(**given)
     return made
 
 
@@ -156,44 +161,41 @@ def test_a_wrong_result_stops_the_tuner() -> None:
 
 
 def test_workers_count_wrong_elements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run = Communicator.run
+    repeat = Endpoint.repeat
 
-    def spoil(comm: Communicator, plan: Plan, data: Array, *given: Any, **named: Any) -> Work:
-        work = run(comm, plan, data, *given, **named)
-        if comm.rank == 1:
-            data[7] += 1
-        return work
+    def spoil(end: Endpoint, call: Call, iterations: int) -> tuple[float, Report | None]:
+        found = repeat(end, call, iterations)
+        if end.rank == 1:
+            ctypes.memset(call.input + 28, 1, 4)
+        return found
 
     plan = live().arms[0].plan
-    settings = Settings(timeout_s=20)
+    command = CountWrong(BenchCall(0, 1000, "float32", ReduceOp.SUM))
     with ThreadPoolExecutor(2) as threads:
-        ranks = list(
-            threads.map(lambda r: Worker(Setup(r, 2, str(tmp_path), settings), -1), (0, 1))
-        )
-        for rank in ranks:
-            rank.do(Load(0, encode(plan)), None)
+        setups = [Setup(rank, 2, str(tmp_path), Settings(timeout_s=20), 20.0) for rank in (0, 1)]
+        ranks = list(threads.map(Worker, setups))
 
-        def wrong() -> list[int]:
-            return list(threads.map(lambda rank: rank.do(CountWrong(0, 1000), None), ranks))
+        def answers(command: object) -> list[object]:
+            return list(threads.map(lambda rank: rank.do(command, None), ranks))
 
-        assert wrong() == [0, 0]
-        monkeypatch.setattr(Communicator, "run", spoil)
-        assert wrong() == [0, 1]
+        answers(Load(0, pickle.dumps(plan)))
+        assert answers(command) == [0, 0]
+        monkeypatch.setattr(Endpoint, "repeat", spoil)
+        assert answers(command) == [0, 1]
         list(threads.map(lambda rank: rank.close(), ranks))
 
 
 def test_an_error_of_the_ranks_keeps_its_diagnostic() -> None:
     plan = next(arm.plan for arm in live(algorithms=["ring-allreduce"]).arms)
-    with Ranks(2, Settings(timeout_s=20, channels=1, slots=2)) as ranks:
-        number = ranks.load(replace(plan, slots=3))
-        assert code_of(lambda: ranks.count_wrong(number, 100)) == "N652"
+    with Job([plan], Settings(timeout_s=20, slots=2)) as job:
+        assert code_of(lambda: job.load(replace(plan, slots=3))) == "N652"
 
 
 def test_a_dead_rank_ends_the_measurement_with_a_diagnostic(tmp_path: Path) -> None:
     with live() as made:
         arm = int(made.default[1])
         made.measure(1, arm)
-        os.kill(made.ranks.pids[1], signal.SIGKILL)
+        os.kill(made.job.pids[1], signal.SIGKILL)
         with pytest.raises(SleyError) as caught:
             made.measure(1, arm)
         assert caught.value.code == "R501"

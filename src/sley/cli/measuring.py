@@ -128,7 +128,7 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             "-w",
             "--warmup",
             type=Whole(0),
-            default=5,
+            default=12,
             show_default=True,
             help="Untimed runs before them.",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,10 +31,11 @@ from sley.cli.options import (
 )
 from sley.cli.output import Phases, echo, print_json, print_note, progress_bar
 from sley.cli.sources import has_sizes, plan_of, supports_both_places, takes
-from sley.communicator import jobs
+from sley.communicator import Settings
+from sley.communicator.jobs import Job
 from sley.engine import devices
 from sley.engine.devices import Engine
-from sley.engine.measure import Measurement, Sweep
+from sley.engine.measure import Measurement, Sweep, measure
 from sley.errors import counted
 from sley.ir.plan import Plan
 from sley.report.tables import RUN_HEADER, Row, run_footer, run_head, run_row
@@ -50,7 +52,7 @@ from sley.report.tables import RUN_HEADER, Row, run_footer, run_head, run_row
 @size_options("1K")
 @measuring_options(
     "Timed runs.",
-    "Size of a slot, which limits a tile. [64K; on devices all slots share 24M]",
+    "Size of a slot, which limits a tile. [by ranks; on devices all slots share 24M]",
 )
 @common_options
 def run_command(
@@ -72,14 +74,15 @@ def run_command(
     if where.is_processes:
         _refuse_on_processes(where, engine)
     plans = _plans(_with_ranks(selection), phases)
-    words, measure = _place(plans[-1], where, engine, measuring)
-    if where.is_processes:
-        _note_sharing(plans[-1].collective.ranks)
-    if not as_json:
-        echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
-        echo(RUN_HEADER)
-    with phases("running"):
-        rows = _measure(plans, measuring.sweep(sizes), measure, quiet=as_json)
+    with contextlib.ExitStack() as opened:
+        words, runs = _place(plans, where, engine, measuring, opened)
+        if where.is_processes:
+            _note_sharing(plans[-1].collective.ranks)
+        if not as_json:
+            echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
+            echo(RUN_HEADER)
+        with phases("running"):
+            rows = _measure(plans, runs, measuring.sweep(sizes), quiet=as_json)
     wrong = sum(max(m.wrong, 0) for row in rows for m in row.sides)
     if as_json:
         table = [_json(row) for row in rows]
@@ -117,23 +120,29 @@ def _note_sharing(ranks: int) -> None:
 
 
 def _place(
-    plan: Plan, where: Where, engine: Engine | None, measuring: Measuring
-) -> tuple[str, Callable[..., object]]:
-    """The place where plans run, in words, and the function that measures a plan there: its
-    parameters are the plan, the sweep and `progress`."""
+    plans: Sequence[Plan],
+    where: Where,
+    engine: Engine | None,
+    measuring: Measuring,
+    opened: contextlib.ExitStack,
+) -> tuple[str, list[Callable[..., object]]]:
+    """The place where plans run, in words, and the functions that measure each there: their
+    parameters are the sweep and `progress`. `opened` closes the place."""
+    plan = plans[-1]
     limits = without_none(slot_bytes=measuring.slot_bytes, timeout_s=measuring.timeout_s)
     if where.is_processes:
         words = f"{plan.collective.ranks} processes on this machine"
-        return words, partial(jobs.run, settings=jobs.Settings(**limits))
+        job = opened.enter_context(Job(plans, Settings.from_environment(**limits)))
+        return words, [partial(measure, one.loaded.plan, one) for one in job.plans]
     places = where.devices(plan)
     settings = devices.Settings(**limits, **without_none(engine=engine, threads=where.threads))
     code = "generated code" if settings.engine is Engine.GENERATED else "interpreted"
     words = f"{where.words(plan, places, measuring)}, {code}"
-    return words, partial(devices.run, devices=places, settings=settings)
+    return words, [partial(devices.run, one, devices=places, settings=settings) for one in plans]
 
 
 def _measure(
-    plans: list[Plan], sweep: Sweep, measure: Callable[..., object], *, quiet: bool
+    plans: list[Plan], runs: Sequence[Callable[..., object]], sweep: Sweep, *, quiet: bool
 ) -> list[Row]:
     """Runs each plan over all sizes; prints each row when the last plan completes it."""
     sides: list[list[Measurement]] = [[] for _ in plans]
@@ -148,8 +157,8 @@ def _measure(
             if number == len(plans) - 1 and not quiet:
                 echo(run_row(_row(plans, sides, len(sides[-1]) - 1)))
 
-        for plan in plans:
-            measure(plan, sweep, progress=record)
+        for run in runs:
+            run(sweep, progress=record)
     return [_row(plans, sides, k) for k in range(sizes)]
 
 

@@ -16,7 +16,7 @@ from sley.errors import counted
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
-from sley.ir.words import is_integer
+from sley.ir.words import ReduceOp, is_integer
 
 _MOST_TAGS = 2**63
 
@@ -43,6 +43,19 @@ def check_arrays(kind: str, arrays: Sequence[Any]) -> None:
     types = list(dict.fromkeys(str(array.dtype) for array in arrays))
     if len(types) > 1:
         raise N627.error(expected=f"arrays of one type for {kind}", found=" and ".join(types))
+
+
+def check_order(kind: str, out: Any, op: Any) -> None:
+    """Refuses arguments in another order than data, out, op, root: an operation as `out`, or of a
+    call with a root anything else as `op`."""
+    found, remedy = "", ""
+    if isinstance(out, ReduceOp | str):
+        found, remedy = f"out={out!r}", f"Say {kind}(data, op=...), or give op after out."
+    elif CALLS[kind].roles and not isinstance(op, ReduceOp | str):
+        found, remedy = f"op={op!r}", f"Say {kind}(data, root=...), or give root after op."
+    if found:
+        expected = f"the arguments of {kind} in the order data, out, op, root"
+        raise N627.error(expected=expected, found=found, remedy=remedy)
 
 
 def check_writable(kind: str, out: Array) -> None:

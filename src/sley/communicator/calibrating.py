@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.communicator import jobs
+from sley.communicator import Settings, jobs
+from sley.communicator.memory import tile_bytes
+from sley.communicator.rendezvous.hosts import Hosts
 from sley.compiler import compile
-from sley.engine import SLOT_BYTES
+from sley.engine.limits import SLOT_BYTES
 from sley.engine.measure import Sweep
+from sley.engine.program import load
 from sley.errors.runtime import R514
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
@@ -30,9 +33,9 @@ MESSAGES = 16
 """Messages to each peer: enough that filling the pipeline is negligible."""
 
 SMALL_BYTES = 64
-LARGE_BYTES = 2**16
+LARGE_BYTES = 2**15
 """Bytes of a message whose time is mostly overhead, and of one whose time is mostly transfer, which
-fills a slot."""
+is a single tile with any number of ranks."""
 
 MAX_PROCESSES = 64
 """The most ranks; each is a process that needs a core."""
@@ -78,6 +81,8 @@ def calibrate(
             expected = f"{word} from {least} to {most}"
             raise R514.error(expected=expected, found=f"{word}={value!r}")
 
+    settings = Settings.from_environment()
+
     def measure(name: str, benchmark: Benchmark, message_bytes: int) -> float:
         if progress is not None:
             progress(name)
@@ -85,7 +90,7 @@ def calibrate(
         plan = compile(trace(collective, body, name=name))
         size_bytes = message_bytes * collective.chunks * collective.blocks
         sizes = [size_bytes] * repeats
-        runs = jobs.run(plan, Sweep(sizes, "uint8", iterations=20, warmup=3, check=False))
+        runs = jobs.run(plan, Sweep(sizes, "uint8", check=False), settings)
         return statistics.median(run.time_us for run in runs)
 
     launch = measure("launch", _copies(ranks, 1), SMALL_BYTES)
@@ -99,11 +104,14 @@ def calibrate(
         ("alone_us", "two ranks, large", _exchange(2, 1, one_way=True), LARGE_BYTES, MESSAGES),
     ):
         found[word] = max(measure(name, benchmark, size_bytes) - launch, 1e-3) / number
-    return Calibration(ranks=ranks, topology=topology_of(ranks, **found), **found)
+    ring = compile(trace(*_exchange(ranks, 1), name="ring"))
+    tile = tile_bytes(load(ring, None, SLOT_BYTES), Hosts.of(["here"] * ranks), settings)
+    return Calibration(ranks=ranks, topology=topology_of(ranks, tile, **found), **found)
 
 
 def topology_of(
     ranks: int,
+    tile: int,
     *,
     launch_us: float,
     copy_us: float,
@@ -112,7 +120,8 @@ def topology_of(
     large_us: float,
     alone_us: float,
 ) -> Topology:
-    """The topology that explains the measurements.
+    """The topology that explains the measurements. tile: bytes of a tile of the CPU runtime, of a
+    plan in which each rank sends to one other.
 
     A message's time is mostly its copies through the slots, from one core's cache to another's,
     over a bus that all ranks share. The bus's rate follows from the difference in bytes and time
@@ -136,7 +145,7 @@ def topology_of(
         local_block_GBps=max(LARGE_BYTES / copy_us / 1e3, thread_GBps),
         memory_GBps=2 * ranks * LARGE_BYTES / copy_us / 1e3,
         wire_efficiency=ByProtocol.same(1.0),
-        tile_bytes=ByProtocol.same(SLOT_BYTES),
+        tile_bytes=ByProtocol.same(tile),
         slices=ByProtocol.same(1),
         part_overhead_bytes=max(small_us / byte_us - SMALL_BYTES, 0.0),
         wait_us=0.0,

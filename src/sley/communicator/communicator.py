@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from sley.communicator.arrays import (
     check_apart,
     check_arrays,
+    check_order,
     check_parts,
     check_root,
     check_tag,
@@ -33,12 +35,11 @@ from sley.communicator.stats import CallStats
 from sley.engine.types import Array, name_of, reduction
 from sley.engine.varying import blocks_of
 from sley.errors.calls import N627
-from sley.errors.closing import Closing
 from sley.ir.plan import Plan, check_kind
 from sley.ir.words import ReduceOp
 
 
-class Communicator(Closing):
+class Communicator(AbstractContextManager["Communicator"]):
     """Ranks that run collectives together, each in a process of its own (or a thread).
 
     store: the ranks find one another over it. name: appears in messages; the open communicators of
@@ -54,6 +55,8 @@ class Communicator(Closing):
     arrays of the same sizes and type. With async_op=True a call returns at once, and its arrays
     must be left alone until `Work.wait`; otherwise it has ended on return. Output and input may be
     the same memory where the collective allows it. Errors: N620 to N633.
+
+    As in MPI, each call takes the arguments that it has in the order data, out, op, root.
 
     rank, ranks, name: as given. hosts: which ranks share a host. plans: chooses plans.
     endpoint: the same calls on memory, given by address.
@@ -74,6 +77,9 @@ class Communicator(Closing):
         self.hosts: Hosts = self.endpoint.hosts
         self.plans: Plans = self.endpoint.plans
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Leaves the communicator; closing twice does nothing. Calls in progress end with N623."""
         self.endpoint.close()
@@ -89,9 +95,9 @@ class Communicator(Closing):
     def all_reduce(
         self,
         data: Array,
+        out: Array | None = None,
         op: ReduceOp | str = ReduceOp.SUM,
         *,
-        out: Array | None = None,
         dtype: str | None = None,
         async_op: bool = False,
     ) -> Work:
@@ -160,8 +166,8 @@ class Communicator(Closing):
     def reduce(
         self,
         data: Array,
-        root: int = 0,
         op: ReduceOp | str = ReduceOp.SUM,
+        root: int = 0,
         *,
         dtype: str | None = None,
         async_op: bool = False,
@@ -295,6 +301,7 @@ class Communicator(Closing):
         root: int,
         async_op: bool,
     ) -> Work:
+        check_order(kind, out, op)
         root = check_root(root, self.ranks)
         given = tuple(array for array in (data, out) if array is not None)
         row, at_root = CALLS[kind], self.rank == root

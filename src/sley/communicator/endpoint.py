@@ -12,6 +12,7 @@ from dataclasses import replace
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import (
     DONE,
+    OWN,
     VARYING_COUNT,
     Call,
     CallWork,
@@ -36,6 +37,7 @@ from sley.engine.outcomes import Outcome, Report
 from sley.engine.varying import check_count
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
+from sley.ir.plan import Plan
 from sley.ir.words import is_integer
 
 _LEFT_LOOK_S = 0.0005
@@ -61,7 +63,10 @@ class Endpoint:
         settings = Settings.from_environment() if settings is None else settings
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
         tuner = Tuner(settings)
-        with Memory(rank, ranks, settings) as memory, contextlib.ExitStack() as opened:
+        with (
+            contextlib.closing(Memory(rank, ranks, settings)) as memory,
+            contextlib.ExitStack() as opened,
+        ):
             rendezvous = bootstrap(
                 store,
                 rank,
@@ -102,7 +107,12 @@ class Endpoint:
             )
             core.failures.latest = work
             return work
-        self._run(core, ready, call, made, 1)
+        report = self._run(core, ready, made, 1)
+        if report is not None:
+            core.failures.look_at_latest()
+            error = self._error(core, ready, call, report)
+            if error is not None:
+                raise error
         return DONE
 
     def describe(self, call: Call) -> str:
@@ -112,14 +122,32 @@ class Endpoint:
         name = ready.plan.current.ready.selection.name
         return f"{describe_record(ready.record, count)}, by {name}"
 
+    def load(self, plan: Plan) -> None:
+        """Loads a plan that its caller has proven, for calls that bring it. Errors: N651, N652,
+        R507, V201."""
+        core = self._open_core()
+        core.loader.load(OWN, core.plans.given(plan, is_proven=True))
+
     def time_us(self, call: Call, iterations: int) -> float:
-        """The mean time of `iterations` equal calls back to back on this rank, without Python
-        between them. Errors: as `submit`."""
+        """The time of `repeat`. Errors: as `submit`."""
+        time_us, report = self.repeat(call, iterations)
+        error = None
+        if report is not None:
+            error = self.error_of(call, is_in_place(call, self.rank), report)
+        if error is not None:
+            raise error
+        return time_us
+
+    def repeat(self, call: Call, iterations: int) -> tuple[float, Report | None]:
+        """Makes equal calls back to back, without Python between them, once all ranks have come to
+        it: the mean time of one on this rank, in microseconds; and the engine's report, if they
+        failed. Errors: as `submit`, but of a call that fails."""
         core = self._open_core()
         ready, made = self._prepare(core, call)
         before = ready.plan.seconds()
-        self._run(core, ready, call, made, whole(iterations, "iterations", 1))
-        return (ready.plan.seconds() - before) / iterations * 1e6
+        number = whole(iterations, "iterations", 1)
+        report = self._run(core, ready, made, number, meet=True)
+        return (ready.plan.seconds() - before) / number * 1e6, report
 
     def send_memory(
         self,
@@ -179,9 +207,9 @@ class Endpoint:
         """The messages of this rank."""
         return self._open_core().messages
 
-    def error_of_ready(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
-        """The error of a call that `ready` has run, as `submit` would raise it. call: without its
-        memory."""
+    def error_of(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
+        """The error of a call that `ready` or `repeat` has run, as `submit` would raise it. call:
+        its memory doesn't matter."""
         core = self._open_core()
         core.failures.look_at_latest()
         return self._error(core, core.ready.find(call, in_place), call, report)
@@ -300,17 +328,13 @@ class Endpoint:
         )
 
     def _run(
-        self, core: Core, ready: Ready, call: Call, made: native.Call, iterations: int
-    ) -> None:
-        """Runs a call in this thread, to its end."""
+        self, core: Core, ready: Ready, made: native.Call, iterations: int, *, meet: bool = False
+    ) -> Report | None:
+        """Runs a call in this thread, to its end. Returns the engine's report of one that failed,
+        or of an AllToAll that ran as an AllToAllV."""
         self._check_thread(core)
-        report = core.calls.run(ready.runner, made, self.settings.patience_s, iterations)
-        if report is None:
-            return
-        core.failures.look_at_latest()
-        error = self._error(core, ready, call, report)
-        if error is not None:
-            raise error
+        timeout_s = self.settings.patience_s
+        return core.calls.run(ready.runner, made, timeout_s, iterations, meet)
 
     def _open_core(self) -> Core:
         core = self._core

@@ -18,7 +18,6 @@ from sley.engine import native
 from sley.engine.memory import allocate
 from sley.engine.program import Loaded
 from sley.errors import Place
-from sley.errors.closing import Closing
 from sley.errors.runtime import R506
 
 _ENVELOPES = 64
@@ -28,7 +27,7 @@ WAYS = (Copies.CACHED, Copies.STREAMED, Copies.ATTACHED)
 """In the order of the engine's numbers."""
 
 
-class Memory(Closing):
+class Memory:
     """The memory of a rank that the other ranks of its host map: a file with the connections of all
     of them, which is that of the first rank, and each process' heap."""
 

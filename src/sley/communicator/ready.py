@@ -13,6 +13,7 @@ from sley.communicator.selection.kinds import Request, size_of
 from sley.communicator.selection.plans import Plans, ReadyPlan
 from sley.communicator.stats import logger
 from sley.engine import native
+from sley.engine.limits import check_slot
 from sley.ir.tables import NONE
 
 Key: TypeAlias = tuple[str | int, int, int, int, bool, int, int]
@@ -64,7 +65,7 @@ class ReadyCalls:
         plans.on_registration = self.clear
 
     def find(self, call: Call, in_place: bool) -> Ready:
-        """What runs a call. Errors: N65x, R507, V201, V2xx."""
+        """What runs a call. Errors: N65x, R506, R507, V201, V2xx."""
         which = call.kind if call.plan is None else id(call.plan)
         root = call.root or call.division
         key = (which, call.count, call.dtype.number, int(call.op), in_place, root, call.element)
@@ -110,6 +111,7 @@ class ReadyCalls:
             unequal = Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op, element=call.element)
             varying = self.find(unequal, False)
         current = loaded.current
+        check_slot(current.loaded, call.dtype, varies=current.ready.plan.collective.varies)
         engine = current.engine if current.ready.plan.collective.varies else loaded.engine
         record = _record(call, current.ready)
         runner = native.Runner.create(engine, record, None if varying is None else varying.runner)
@@ -129,7 +131,7 @@ class ReadyCalls:
     def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
         """The plan for a call; rank 0 logs why it was chosen."""
         if call.plan is not None:
-            return self._plans.prove(call.plan)
+            return self._plans.given(call.plan)
         request = self._request(call, in_place)
         ready = self._plans.find(call.kind, request.size_bytes, in_place=in_place, root=call.root)
         if self._rank == 0 and logger.isEnabledFor(logging.INFO):

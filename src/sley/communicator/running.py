@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
-from sley.communicator import jobs
+from sley.communicator import Settings, jobs
 from sley.engine import devices as on_devices
 from sley.engine.devices import Device, Launching, open_devices
 from sley.engine.kernels import Engine, refuse_varying_plan
@@ -24,7 +24,7 @@ __all__ = ["execute", "run"]
 
 
 class RunSettings(TypedDict, total=False):
-    """Settings of a run: those of `jobs.Settings`, or on devices those of `devices.Settings`."""
+    """Settings of a run: of the communicator of processes, or of `devices.Settings`."""
 
     slots: int
     slot_bytes: int
@@ -49,7 +49,7 @@ def run(
     dtype: str = "float32",
     reduce_op: ReduceOp | str = ReduceOp.SUM,
     iterations: int = 20,
-    warmup: int = 5,
+    warmup: int = 12,
     check: bool = True,
     progress: Callable[[Measurement], None] | None = None,
     **settings: Unpack[RunSettings],
@@ -63,8 +63,9 @@ def run(
         each (`sley.engine.devices.open_devices`); or the device of each rank; or None for processes
         of this machine.
     progress: called with each measurement.
-    settings: `slots`, `slot_bytes` and `timeout_s` of `sley.communicator.jobs.Settings`; on devices
-        also `engine`, `threads` and `launching` of `sley.engine.devices.Settings`.
+    settings: `slots`, `slot_bytes` and `timeout_s` of `sley.communicator.Settings`, whose other
+        fields come from the environment; on devices of `sley.engine.devices.Settings`, with
+        `engine`, `threads` and `launching`.
     Errors: C307, S702, V2xx, R5xx, K5xx.
     """
     _prove(plan, devices)
@@ -72,7 +73,7 @@ def run(
         checked_sizes(sizes, zero=True), dtype, reduction(reduce_op), iterations, warmup, check
     )
     place = _place(plan, devices, ranks_per_device, settings)
-    if isinstance(place, jobs.Settings):
+    if isinstance(place, Settings):
         return jobs.run(plan, sweep, place, progress=progress)
     return on_devices.run(plan, sweep, *place, progress=progress)
 
@@ -106,7 +107,7 @@ def execute(
             remedy="Leave devices out, or counts.",
         )
     place = _place(plan, devices, ranks_per_device, settings)
-    if isinstance(place, jobs.Settings):
+    if isinstance(place, Settings):
         return jobs.execute(
             plan, inputs, place, dtype=dtype, count=count, reduce_op=op, counts=counts
         )
@@ -127,7 +128,7 @@ def _place(
     devices: str | Sequence[Device] | None,
     ranks_per_device: int | None,
     settings: RunSettings,
-) -> jobs.Settings | tuple[Sequence[Device], on_devices.Settings]:
+) -> Settings | tuple[Sequence[Device], on_devices.Settings]:
     """The settings for processes, or the device of each rank and the settings for devices. Errors:
     R514 for settings that only devices have, or that don't exist."""
     given: dict[str, Any] = {**settings}
@@ -153,4 +154,4 @@ def _place(
             found=f"{name}={given[name]!r}",
             remedy=f'Name the devices (devices="cuda"), or leave {name} out.',
         )
-    return jobs.Settings(**given)
+    return Settings.from_environment(**given)

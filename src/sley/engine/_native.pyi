@@ -80,7 +80,7 @@ class Heap:
         """The descriptor to share it by."""
 
 class FabricShape:
-    """The layout of the memory of a job's ranks."""
+    """The layout of the memory of ranks."""
 
     @staticmethod
     def create(fifos: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slots: int, slot_bytes: int, envelopes: int) -> FabricShape:
@@ -91,16 +91,8 @@ class FabricShape:
     def bytes_of(self, ranks: Sequence[int]) -> int:
         """The bytes of some ranks' memory, side by side in one segment."""
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of all ranks' memory, side by side in one segment."""
-
 class Fabric:
     """The memory and connections of all ranks, as one rank sees them."""
-
-    @staticmethod
-    def side_by_side(shape: FabricShape, segment: Segment, rank: int) -> Fabric:
-        """A fabric with all ranks' memory in one segment."""
 
     @staticmethod
     def join(shape: FabricShape, fd: int, heaps: Sequence[Heap | None], rank: int) -> Fabric:
@@ -114,15 +106,6 @@ class Fabric:
     @property
     def ranks(self) -> int:
         """The number of ranks."""
-
-    @property
-    def beats(self) -> int:
-        """
-        The number of rounds in which a rank moved something, summed over all ranks.
-        """
-
-    def fail(self, rank: int) -> None:
-        """Records that `rank` died; then every waiting rank gives up."""
 
     @property
     def failure(self) -> tuple[int, int]:
@@ -197,16 +180,6 @@ class Engine:
     @staticmethod
     def create(fabric: Fabric, wiring: sley.engine.program.Wiring, program: sley.engine.program.RankProgram) -> Engine:
         """ProgramFault for an invalid program."""
-
-    def run(self, count: int, dtype: int, op: int, input: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], output: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], iterations: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool]:
-        """
-        Runs it `iterations` times back to back, after a barrier with all other ranks. count: elements of a block. dtype, op: numbers of a DataType and a ReduceOp. In place, input is the rank's data and output is empty. ValueError for memory of a wrong size, SlotTooSmall, MemoryError.
-        """
-
-    def run_varying(self, parts: Parts, dtype: int, iterations: int, timeout_s: float) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool]:
-        """
-        Runs it as `run`, with counts that vary. ValueError for another number of parts, or a plan that can't run them; SlotTooSmall, MemoryError.
-        """
 
     @property
     def tally(self) -> Tally:
@@ -305,9 +278,9 @@ class Calls:
         Whether this is the thread that runs submitted calls, which must not wait for one.
         """
 
-    def run(self, runner: Runner, call: Call, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
+    def run(self, runner: Runner, call: Call, timeout_s: float, iterations: int, meet: bool = False) -> tuple[int, float, int, int, list[tuple[int, int, int, int]], bool] | None:
         """
-        Runs a call `iterations` times back to back; returns what `Ticket.outcome` does.
+        Runs a call `iterations` times back to back; returns what `Ticket.outcome` does. meet: after a barrier with all other ranks, from which its time is taken.
         """
 
     def submit(self, runner: Runner, call: Call, timeout_s: float) -> Ticket:

@@ -47,7 +47,8 @@ class Sweep:
 
     sizes_bytes: of the larger of a rank's two buffers, rounded down to a whole number of elements a
         block, as nccl-tests does.
-    iterations: timed calls at each size, after `warmup` calls that aren't timed.
+    iterations: timed calls at each size, after `warmup` calls that aren't timed. In its first calls
+        a communicator tries its ways of copying.
     check: whether the plan runs once more at each size, on fresh data, to compare its result with
         the collective's promise.
 
@@ -58,7 +59,7 @@ class Sweep:
     dtype: str = "float32"
     reduce_op: ReduceOp = ReduceOp.SUM
     iterations: int = 20
-    warmup: int = 5
+    warmup: int = 12
     check: bool = True
 
     def __post_init__(self) -> None:

@@ -49,27 +49,6 @@ class Wiring:
         index = np.arange(len(c), dtype=np.int32) - np.searchsorted(c.src, c.src).astype(np.int32)
         return cls(ranks, c.src, c.dst, c.channel, index, slots, slot_bytes)
 
-    def shape(self) -> native.FabricShape:
-        """The memory layout of a job that runs only this plan; R507 if its size overflows."""
-        fifos = np.bincount(self.src, minlength=self.ranks).astype(np.int32)
-        return allocate(
-            lambda: native.FabricShape.create(fifos, self.slots, self.slot_bytes, self.slots),
-            *self._room(),
-        )
-
-    def memory(self) -> native.Segment:
-        """Shared memory of that layout; R507 if memory runs out."""
-        size_bytes = self.shape().bytes
-        return allocate(lambda: native.Segment.create(size_bytes), *self._room())
-
-    def fabric(self, memory: native.Segment, rank: int) -> native.Fabric:
-        """The connections in `memory`, for `rank`."""
-        return native.Fabric.side_by_side(self.shape(), memory, rank)
-
-    def _room(self) -> tuple[str, int]:
-        connections = len(self.src)
-        return f"the slots of {connections} connections", connections * self.slots * self.slot_bytes
-
 
 @dataclass(frozen=True)
 class RankProgram:

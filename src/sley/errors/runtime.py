@@ -53,7 +53,7 @@ R506 = Rule(
     "at least one element. A message to another host has a header of 72 bytes and takes a "
     "microsecond or two on both hosts, however small it is: in slots of 64 bytes a call takes a "
     "hundred times as long as in slots of 128 KB.",
-    example="sley.run(plan, [1024], slot_bytes=4)  # with a message of 8 chunks",
+    example="sley.run(plan, [1024], slot_bytes=64)  # with a message of 17 chunks",
     instead="Give slot_bytes of at least the longest count times the element's size.",
 )
 R507 = Rule(

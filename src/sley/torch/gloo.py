@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import wraps
 from inspect import signature
@@ -16,7 +17,6 @@ from torch.distributed import distributed_c10d as c10d
 from sley.communicator import Settings
 from sley.communicator.settings import read_flag
 from sley.errors import SleyError
-from sley.errors.closing import Closing
 from sley.errors.communicator import N601
 from sley.errors.torch import B905
 from sley.torch.group import ProcessGroupSley
@@ -30,9 +30,12 @@ _SET_TIMEOUT = "_set_pg_timeout"
 """PyTorch's function that changes a group's timeout, if its backend is gloo's class or NCCL's."""
 
 
-class GlooReplacement(Closing):
+class GlooReplacement(AbstractContextManager["GlooReplacement"]):
     """Makes groups sley's whose backend for CPU tensors is "gloo", until `close` or the end of a
     `with` block. Groups that were made meanwhile stay sley's."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Ends the replacement; a second time changes nothing. PyTorch makes gloo's groups again

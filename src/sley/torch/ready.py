@@ -164,7 +164,7 @@ def error_of_ready(runner: CallRunner, key: native.CallKey, report: Report) -> C
     call.element = key.element
     call.may_vary = name == ALL_TO_ALL
     try:
-        error = runner.endpoint.error_of_ready(call, key.in_place, report)
+        error = runner.endpoint.error_of(call, key.in_place, report)
     except SleyError as closed:
         error = closed
     assert error is not None

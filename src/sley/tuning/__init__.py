@@ -6,11 +6,10 @@ to measure (`Thompson`, or a `Recurrent` policy that `train` has trained in the 
 `Tuning`), and gives the ranges of a policy. All but arms and sweeps need the extra `tune`.
 
 Files: arms, tally (what was measured of them), sweeps (the times of all arms, and the oracle),
-arrays (files of sweeps and checkpoints), noise, backends, live and ranks (the processes that it
-measures), agents, gate (keeps agents from regressions), training, pictures; of the recurrent agent
-environment, levels (a decision in three steps), state (what is observed), reward and exploration.
-NCCL's own choice, the baseline: nccl, nccl_graphs (its rings and trees), nccl_runs (simulations),
-nccl_tests (printed tables), table_fit (a topology fitted to them).
+arrays (files of sweeps and checkpoints), noise, backends, live, agents, gate (keeps agents from
+regressions), training, pictures; of the recurrent agent environment, levels (a decision in three
+steps), state (what is observed), reward and exploration. NCCL's own choice, the baseline, is in
+`sley.model.nccl`. policy: what a tuner has learned.
 """
 
 from __future__ import annotations

@@ -18,14 +18,16 @@ import numpy as np
 
 from sley.algorithms import CATALOG
 from sley.communicator import Settings
+from sley.communicator.jobs import Job, JobPlan
+from sley.communicator.jobs.commands import Turn
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here
 from sley.communicator.selection.rules import Selection, ladder
 from sley.communicator.selection.user_plans import Capacity, check_capacity
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
+from sley.engine.measure import Sweep
 from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.closing import Closing
 from sley.errors.tuning import D921, D923, D926
 from sley.formats.plan_bytes import digest
 from sley.ir.collectives import STANDARD
@@ -35,7 +37,6 @@ from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
 from sley.tuning.arms import IN_PLACE, LIVE, features_of, moved_by, steps_of
 from sley.tuning.policy import Decision, Machine
-from sley.tuning.ranks import DTYPE, Ranks, Turn
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
 INSTANCES = (1, 2, 4)
@@ -44,6 +45,9 @@ FUSION = (None, False)
 """The options of the arms. The CPU runtime runs LL and LL128 as Simple."""
 
 MOST_RANKS = 256
+
+_SUMS = Sweep([], "float32")
+"""All measured calls: their type, and that they are sums."""
 
 _TIMED_US = 1000.0
 """How long the timed calls of a turn shall take."""
@@ -89,7 +93,7 @@ class _Cell:
     calls: int
 
 
-class Live(Closing):
+class Live(contextlib.AbstractContextManager["Live"]):
     """Calls of a communicator whose ranks are processes of this machine, as a `Backend`.
 
     sizes: bytes of a call's largest buffer. algorithms: those to choose among, by default all of
@@ -106,7 +110,7 @@ class Live(Closing):
     measurements of a plan that follow one another.
 
     Use it as a context manager, or `close` it. arms: the choices. Errors: D921, D923; D926 for a
-    wrong result; those of `Ranks`.
+    wrong result; those of `Job`.
     """
 
     margin = 0.05
@@ -149,30 +153,33 @@ class Live(Closing):
         self.expected: FloatArray = _estimates(every, self.sizes)
         self.blocks: LongArray = np.array([arm.plan.blocks_per_rank for arm in found], np.int64)
         self._settings = settings
-        self._numbers: dict[int, int] = {}
+        self._loaded: dict[int, JobPlan] = {}
         self._ready: set[tuple[int, int]] = set()
         self._cells: dict[int, _Cell] = {}
 
     @cached_property
-    def ranks(self) -> Ranks:
-        """The processes, which the first measurement starts. Errors: those of `Ranks`."""
-        return Ranks(self.machine.ranks, self._settings)
+    def job(self) -> Job:
+        """The processes, which the first measurement starts. Errors: those of `Job`."""
+        return Job([self.arms[self.default[0]].plan], self._settings)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        """Ends the ranks."""
-        if "ranks" in self.__dict__:
-            self.ranks.close()
+        """Ends the processes."""
+        if "job" in self.__dict__:
+            self.job.close()
 
     def measure(self, cell: int, arm: int) -> float:
-        """See `Backend`. Errors: D926, and those of `Ranks`."""
+        """See `Backend`. Errors: D926, and those of `Job`."""
         default = int(self.default[cell])
         of_cell = self._cells.get(cell) or self._begin(cell)
         self._prepare(cell, arm)
         is_long = of_cell.reference_us >= _LONG_US
         warm = 0 if is_long else 1
-        rival, own = (Turn(self._numbers[one], warm, of_cell.calls) for one in (default, arm))
+        rival, own = (Turn(self._loaded[one].number, warm, of_cell.calls) for one in (default, arm))
         pairs = 1 if is_long else _PAIRS
-        times_us = self.ranks.time_us([rival, own] * pairs, of_cell.count)
+        times_us = self._times_us([rival, own] * pairs, of_cell.count)
         ratios: list[float] = (times_us[1::2] / times_us[::2]).tolist()
         return of_cell.reference_us * median(ratios)
 
@@ -180,11 +187,11 @@ class Live(Closing):
         """Measures the default at a size for the first time."""
         default = int(self.default[cell])
         self._prepare(cell, default)
-        number, count = self._numbers[default], self._count(cell, default)
-        once_us = self.ranks.time_us([Turn(number, 1, 3)], count)[0]
+        number, count = self._loaded[default].number, self._count(cell, default)
+        once_us = self._times_us([Turn(number, 1, 3)], count)[0]
         calls = int(np.clip(_TIMED_US / once_us, 1, _MOST_CALLS))
         turns = [Turn(number, 1, calls)] * _REFERENCE_TURNS
-        reference_us = float(np.median(self.ranks.time_us(turns, count)))
+        reference_us = float(np.median(self._times_us(turns, count)))
         self._cells[cell] = _Cell(count, reference_us, calls)
         return self._cells[cell]
 
@@ -192,10 +199,10 @@ class Live(Closing):
         """Checks an arm at a size, and makes its first calls. Errors: D926."""
         if (cell, arm) in self._ready:
             return
-        if arm not in self._numbers:
-            self._numbers[arm] = self.ranks.load(self.arms[arm].plan)
-        number, count = self._numbers[arm], self._count(cell, arm)
-        wrong = self.ranks.count_wrong(number, count)
+        if arm not in self._loaded:
+            self._loaded[arm] = self.job.load(self.arms[arm].plan)
+        loaded, count = self._loaded[arm], self._count(cell, arm)
+        wrong = loaded.count_wrong(count, _SUMS)
         if wrong:
             size = size_text(int(self.sizes[cell]))
             raise D926.error(
@@ -203,13 +210,17 @@ class Live(Closing):
                 expected=f"the result of {self.collective}",
                 found=f"{wrong} wrong elements",
             )
-        self.ranks.time_us([Turn(number, WARM_CALLS - 1, 1)], count)
+        self._times_us([Turn(loaded.number, WARM_CALLS - 1, 1)], count)
         self._ready.add((cell, arm))
+
+    def _times_us(self, turns: Sequence[Turn], count: int) -> FloatArray:
+        """float64 (turns,): the time of a call in each turn on the slowest rank."""
+        return np.asarray(self.job.times_us(turns, count, _SUMS).max(axis=0))
 
     def _count(self, cell: int, arm: int) -> int:
         """The elements of a block at a size."""
         blocks = self.arms[arm].plan.collective.blocks
-        return int(self.sizes[cell]) // (blocks * DTYPE.size_bytes)
+        return int(self.sizes[cell]) // (blocks * _SUMS.kind.size_bytes)
 
 
 def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
@@ -222,7 +233,7 @@ def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
         )
     if not is_integer(ranks) or not 2 <= ranks <= MOST_RANKS:
         raise D923.error(expected=f"2 to {MOST_RANKS} ranks", found=repr(ranks))
-    least = ranks * DTYPE.size_bytes
+    least = ranks * _SUMS.kind.size_bytes
     if not sizes or not all(is_integer(size) and size >= least for size in sizes):
         found = ", ".join(map(repr, sizes)) or "none"
         raise D923.error(expected=f"sizes of {least} bytes or more", found=found)

@@ -44,7 +44,14 @@ def per_message_us(topology: sley.Topology, peers: int, size: int) -> float:
 
 def test_the_topology_explains_what_it_was_made_from() -> None:
     topology = topology_of(
-        4, launch_us=3.0, copy_us=2.0, round_us=12.0, small_us=0.5, large_us=8.0, alone_us=10.0
+        4,
+        2**18,
+        launch_us=3.0,
+        copy_us=2.0,
+        round_us=12.0,
+        small_us=0.5,
+        large_us=8.0,
+        alone_us=10.0,
     )
     assert per_message_us(topology, 1, SMALL_BYTES) == pytest.approx(12.0, rel=0.2)
     assert per_message_us(topology, 3, LARGE_BYTES) == pytest.approx(12 * 8.0, rel=0.2)

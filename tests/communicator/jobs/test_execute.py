@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sley.communicator.jobs import Settings, execute
+from sley.communicator.jobs import execute
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES, Array, bfloat16_bits
 from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom
@@ -51,7 +51,7 @@ def integers(ranks: int, count: int, dtype: Any = np.float32) -> list[Any]:
 def threads(
     plan: Plan, inputs: list[Any], *, settings: dict[str, int] | None = None, **options: Any
 ) -> list[Any]:
-    told = Settings(timeout_s=10, **settings or {})
+    told = rank_threads.Limits(timeout_s=10, **settings or {})
     return rank_threads.execute(plan, inputs, told, **options)
 
 
@@ -280,9 +280,7 @@ def test_a_message_across_blocks_has_the_elements_of_both() -> None:
 def test_processes_and_threads_agree() -> None:
     inputs = [np.random.default_rng(r).random(1237) for r in range(3)]
     plan = small_plans.ring_allreduce(3, fused=True)
-    for a, b in zip(
-        execute(plan, inputs, Settings(timeout_s=10)), threads(plan, inputs), strict=True
-    ):
+    for a, b in zip(execute(plan, inputs), threads(plan, inputs), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

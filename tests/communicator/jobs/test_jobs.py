@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sley.communicator.jobs import Job, Settings, run
+import sley
+from sley.communicator import Settings
+from sley.communicator.jobs import Job, run
+from sley.communicator.jobs.commands import BenchCall, CountWrong, Load, Setup, Time, Turn
+from sley.communicator.jobs.worker import Worker
+from sley.communicator.stats import CallStats
 from sley.engine.check import CheckedBuffers, GuardedBuffer, Pattern, Promise
 from sley.engine.measure import Measurement, Sweep
 from sley.engine.program import buffer_sizes
@@ -26,26 +34,28 @@ from sley.ir.collectives import (
     ReduceScatter,
     bus_factor,
 )
+from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
 from support import small_plans
 from support.bfloat16 import bfloat16_values
+from support.job_calls import call
 from support.meaning import BITWISE
 
 FLOAT32 = DATA_TYPES["float32"]
 
 
 def test_two_hundred_calls_back_to_back_are_right() -> None:
-    with Job(small_plans.ring_allreduce(3, fused=True), Settings(slot_bytes=256)) as job:
-        for call in range(200):
-            inputs = [np.full(call, 10 * r + call, np.int32) for r in range(3)]
-            outputs = job.execute(inputs, count=call)
-            np.testing.assert_array_equal(outputs[call % 3], sum(inputs))
+    with Job([small_plans.ring_allreduce(3, fused=True)], Settings(slot_bytes=256)) as job:
+        for count in range(200):
+            inputs = [np.full(count, 10 * r + count, np.int32) for r in range(3)]
+            outputs = call(job, inputs, count)
+            np.testing.assert_array_equal(outputs[count % 3], sum(inputs))
 
 
 def test_iterations_need_no_barrier() -> None:
-    with Job(small_plans.scratch_allreduce(4, width=3), Settings(slot_bytes=64)) as job:
-        assert job.time_us(100, Sweep([], warmup=3, iterations=200)) > 0
-        assert job.count_wrong(100, Sweep([])) == 0
+    with Job([small_plans.scratch_allreduce(4, width=3)], Settings(slot_bytes=64)) as job:
+        assert job.plans[0].time_us(100, Sweep([], warmup=3, iterations=200)) > 0
+        assert job.plans[0].count_wrong(100, Sweep([])) == 0
 
 
 def test_a_table_has_a_row_for_each_size() -> None:
@@ -78,14 +88,14 @@ def test_bus_factors_and_sizes_are_those_of_nccl_tests() -> None:
 
 @pytest.fixture(scope="module")
 def fused_ring() -> Iterator[Job]:
-    with Job(small_plans.ring_allreduce(2, fused=True), Settings(slot_bytes=512)) as job:
+    with Job([small_plans.ring_allreduce(2, fused=True)], Settings(slot_bytes=512)) as job:
         yield job
 
 
 @pytest.mark.parametrize("dtype", DATA_TYPES)
 def test_the_check_agrees_with_the_engine(dtype: str, fused_ring: Job) -> None:
     for op, count in product(ReduceOp, (0, 1, 9001)):
-        assert fused_ring.count_wrong(count, Sweep([], dtype, op)) == 0, (op, count)
+        assert fused_ring.plans[0].count_wrong(count, Sweep([], dtype, op)) == 0, (op, count)
 
 
 @pytest.mark.parametrize("loop_order", LoopOrder)
@@ -95,9 +105,9 @@ def test_the_check_agrees_with_the_engine_on_other_collectives(loop_order: LoopO
         small_plans.direct_allgather(3, in_place=True, chunks=2),
         small_plans.scratch_allreduce(3, width=4),
     ):
-        with Job(replace(plan, loop_order=loop_order), Settings(slots=8)) as job:
+        with Job([replace(plan, loop_order=loop_order)], Settings(slots=8)) as job:
             for count in (0, 1, 7, 1000):
-                assert job.count_wrong(count, Sweep([])) == 0
+                assert job.plans[0].count_wrong(count, Sweep([])) == 0
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -110,9 +120,9 @@ def test_the_check_sees_a_missing_contribution(in_place: bool) -> None:
         if rank < 2:  # rank 2 takes no part
             hand.add(rank, 0, Op.SEND, (small_plans.IN, 0), to=1 - rank)
             hand.add(rank, 0, Op.RECV_REDUCE_COPY, (buffer, 0), (buffer, 0), of=1 - rank)
-    with Job(hand.plan(AllReduce(3, in_place=in_place))) as job:
+    with Job([hand.plan(AllReduce(3, in_place=in_place))]) as job:
         for op in ReduceOp:
-            assert job.count_wrong(1000, Sweep([], reduce_op=op)) > 600, op
+            assert job.plans[0].count_wrong(1000, Sweep([], reduce_op=op)) > 600, op
 
 
 def test_the_check_sees_a_permutation_and_a_hole() -> None:
@@ -120,11 +130,11 @@ def test_the_check_sees_a_permutation_and_a_hole() -> None:
     hand.add(0, 0, Op.COPY, (small_plans.IN, 0), (small_plans.OUT, 1))
     hand.add(0, 0, Op.COPY, (small_plans.IN, 1), (small_plans.OUT, 0))
     same = Custom("same", 1, 3, 3, lambda rank, index: [(rank, index)])
-    with Job(hand.plan(same)) as job:
-        assert job.count_wrong(1000, Sweep([])) > 2900
+    with Job([hand.plan(same)]) as job:
+        assert job.plans[0].count_wrong(1000, Sweep([])) > 2900
     turned = Custom("turned", 1, 3, 3, lambda rank, index: [(0, 1 - index)] if index < 2 else None)
-    with Job(hand.plan(turned)) as job:
-        assert job.count_wrong(1000, Sweep([])) == 0
+    with Job([hand.plan(turned)]) as job:
+        assert job.plans[0].count_wrong(1000, Sweep([])) == 0
 
 
 def test_writes_outside_a_buffer_are_counted() -> None:
@@ -185,3 +195,50 @@ def test_the_callers_main_module_is_not_run_again() -> None:
         check=True,
     )
     assert done.stdout == "once\n[2. 2. 2. 2.]\n"
+
+
+def job_in_threads(plan: Plan, folder: Path, commands: Sequence[object]) -> list[list[CallStats]]:
+    """The statistics of each rank's communicator after the commands."""
+    with ThreadPoolExecutor(plan.ranks) as threads:
+        each = [Setup(r, plan.ranks, str(folder), Settings(timeout_s=20), 20.0) for r in range(2)]
+        ranks = list(threads.map(Worker, each))
+        for command in (Load(0, pickle.dumps(plan)), *commands):
+            list(threads.map(partial(Worker.do, command=command, fd=None), ranks))
+        found = [rank._comm.stats() for rank in ranks]
+        list(threads.map(lambda rank: rank.close(), ranks))
+    return found
+
+
+def test_the_calls_of_a_job_are_calls_of_a_communicator(tmp_path: Path) -> None:
+    plan = small_plans.ring_allreduce(2, fused=True)
+    one = BenchCall(0, 1000, "float32", ReduceOp.SUM)
+    commands = [CountWrong(one), Time(one, [Turn(0, 12, 20)])]
+    for (row,) in job_in_threads(plan, tmp_path, commands):
+        assert (row.kind, row.plan, row.origin, row.calls) == ("run", plan.name, "user", 33)
+
+
+def test_a_plan_may_need_more_than_a_communicator_has_by_default() -> None:
+    default = Settings()
+    hand = small_plans.Hand()
+    for channel in range(default.channels + 2):
+        for rank in range(2):
+            out, sent = (small_plans.OUT, channel), (small_plans.IN, channel)
+            hand.add(rank, channel, Op.COPY, sent, out)
+            hand.add(rank, channel, Op.SEND, sent, to=1 - rank, channel=channel)
+            hand.add(rank, channel, Op.RECV_REDUCE_COPY, out, out, of=1 - rank, channel=channel)
+    plan = hand.plan(AllReduce(2, chunks=default.channels + 2))
+    plan = replace(plan, slots=default.slots + 1)
+    assert run(plan, Sweep([4096], iterations=1, warmup=0))[0].wrong == 0
+
+
+def test_a_collective_of_varying_counts_is_measured_and_checked() -> None:
+    plan = sley.compile(sley.algorithms.build("all-pairs-alltoallv", ranks=3))
+    rows = run(plan, Sweep([0, 30_000], iterations=2, warmup=1))
+    assert [row.wrong for row in rows] == [0, 0]
+
+
+def test_one_rank_is_a_job() -> None:
+    hand = small_plans.Hand()
+    hand.add(0, 0, Op.COPY, (small_plans.IN, 0), (small_plans.OUT, 0))
+    rows = run(hand.plan(AllReduce(1)), Sweep([0, 4096], iterations=2, warmup=0))
+    assert [row.wrong for row in rows] == [0, 0]

@@ -8,14 +8,14 @@ import pytest
 
 import sley
 from sley.algorithms import CATALOG, build
-from sley.communicator.jobs import Settings, run
+from sley.communicator.jobs import run
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.measure import Sweep
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from support.rank_threads import execute
+from support.rank_threads import Limits, execute
 from support.sampling import each_value
 
 
@@ -31,7 +31,7 @@ def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_byt
     outputs = execute(
         plan,
         [b.memory[0].array for b in buffers],
-        Settings(slots=slots, slot_bytes=slot_bytes),
+        Limits(slots=slots, slot_bytes=slot_bytes),
         dtype=dtype,
         count=count,
         reduce_op=op,

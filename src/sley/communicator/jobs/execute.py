@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from numpy.typing import ArrayLike
 
-from sley.communicator.jobs.job import Job, Settings
+from sley.communicator import Settings
+from sley.communicator.jobs.job import Job
 from sley.engine.arguments import check_inputs
 from sley.engine.measure import Measurement, Sweep, measure
 from sley.engine.types import Array
@@ -35,12 +36,12 @@ def execute(
         AllToAllV what rank s sends to rank r in row s, column r. The parts of an array follow one
         another, in inputs and outputs.
 
-    Raises SleyError with the rules R5xx.
+    settings: as for `Job`. Raises SleyError with the rules R5xx.
     """
     # Before any process starts.
     checked = check_inputs(plan, inputs, dtype, count, reduce_op, counts)
-    with Job(plan, settings) as job:
-        return job.execute_checked(checked)
+    with Job([plan], settings) as job:
+        return job.plans[0].execute(checked)
 
 
 def run(
@@ -52,7 +53,8 @@ def run(
 ) -> list[Measurement]:
     """Run `plan` on processes, once for each size, timed and checked as `sweep` says.
 
-    progress: called with each measurement as it is made. Raises SleyError with the rules R5xx.
+    settings: as for `Job`. progress: called with each measurement as it is made. Raises SleyError
+    with the rules R5xx.
     """
-    with Job(plan, settings) as job:
-        return measure(plan, job, sweep, progress)
+    with Job([plan], settings) as job:
+        return measure(plan, job.plans[0], sweep, progress)

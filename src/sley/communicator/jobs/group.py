@@ -46,15 +46,10 @@ class News:
     death: Death | None = None
 
 
-JOB_WORKER = "sley.communicator.jobs.worker"
-"""The module with the `Worker` of a job."""
-
-
 class WorkerGroup:
-    """The spawner and its workers, one a rank. module: its class `Worker` is a rank. memory_fd: a
-    descriptor that they inherit; None for none."""
+    """The spawner and its workers, one a rank."""
 
-    def __init__(self, ranks: int, module: str = JOB_WORKER, memory_fd: int | None = None) -> None:
+    def __init__(self, ranks: int) -> None:
         with contextlib.ExitStack() as local:
             try:
                 self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -65,7 +60,7 @@ class WorkerGroup:
                 self._control = control
                 self._sockets = [sock for sock, _ in pairs]
                 ends = [control_end.fileno(), *(end.fileno() for _, end in pairs)]
-                self._process = _start(module, memory_fd, ends, self._errors)
+                self._process = _start(ends, self._errors)
             except OSError as error:
                 raise _start_error(str(error)) from error
         self._end = weakref.finalize(
@@ -117,9 +112,7 @@ class WorkerGroup:
         return Death(dead, _how(status))
 
 
-def _start(
-    module: str, memory_fd: int | None, ends: list[int], errors: IO[bytes]
-) -> subprocess.Popen[bytes]:
+def _start(ends: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         # The workers import modules from the same places as the caller.
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -128,11 +121,10 @@ def _start(
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
     }
-    arguments = [-1 if memory_fd is None else memory_fd, *ends]
     # A session of its own: Ctrl-C in a terminal is for the caller, who then ends the workers.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", JOB_WORKER, module, *map(str, arguments)],
-        pass_fds=ends if memory_fd is None else [memory_fd, *ends],
+        [sys.executable, "-P", "-m", "sley.communicator.jobs.worker", *map(str, ends)],
+        pass_fds=ends,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,

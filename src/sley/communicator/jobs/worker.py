@@ -1,10 +1,9 @@
 """The processes of a job: a spawner, and one worker a rank.
 
-The launcher starts ``python -m sley.communicator.jobs.worker MODULE`` once. This process, the
-spawner, imports the module, whose class `Worker` is a rank, and forks one worker for each rank, so
-that N ranks cost one start of Python. It then reports every worker that ends to the launcher. It
-has one thread, so forking is safe, and it is a new process, so the workers inherit no threads, open
-files or ``__main__`` of the caller.
+The launcher starts ``python -m sley.communicator.jobs.worker`` once. This process, the spawner,
+forks one worker for each rank, so that N ranks cost one start of Python. It then reports every
+worker that ends to the launcher. It has one thread, so forking is safe, and it is a new process, so
+the workers inherit no threads, open files or ``__main__`` of the caller.
 
 No process outlives the launcher: the spawner ends when its socket is closed (or its parent
 changes), and kills the workers; the kernel kills them when the spawner dies.
@@ -12,128 +11,163 @@ changes), and kills the workers; the kernel kills them when the spawner dies.
 
 from __future__ import annotations
 
-import importlib
 import os
+import pickle
+import resource
 import select
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
+from sley.communicator import Call, Communicator, FolderStore, Parts
+from sley.communicator.arrays import is_in_place, span
+from sley.communicator.calls import OWN
 from sley.communicator.jobs.commands import (
-    Allocate,
-    Attach,
+    BenchCall,
     CountWrong,
-    Fill,
+    Execute,
+    FailedCallError,
+    Load,
     Raised,
-    Run,
     Setup,
+    Time,
     receive_message,
     send_message,
 )
 from sley.engine import native
-from sley.engine.check import CheckedBuffers, Pattern
+from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.memory import is_out_of_memory
-from sley.engine.outcomes import Report
-from sley.engine.types import DATA_TYPES
-from sley.engine.varying import places_in
+from sley.engine.program import buffer_sizes
+from sley.engine.types import DATA_TYPES, Array
+from sley.engine.varying import blocks_of, places_in
 from sley.errors import SleyError
+from sley.ir.plan import Plan
 
 _PARENT_CHECK_S = 1.0
 """How often the spawner checks that the launcher is alive, besides watching its socket: a child
 that the launcher forked may keep the socket open."""
 
 
-class Server(Protocol):
-    """A rank that answers commands."""
-
-    def do(self, command: Any, fd: int | None) -> Any:
-        """Carries out a command, and returns its answer."""
-
-
-Make = Callable[[Any, int], Server]
-"""Makes a rank from its first command and the descriptor of the shared memory (-1 without any)."""
-
-
 class Worker:
-    """One rank: an engine, and the memory of the current call."""
+    """One rank: a communicator, the plans that it has loaded, and the memory of the last call."""
 
-    def __init__(self, setup: Setup, memory_fd: int) -> None:
-        self._rank = setup.program.rank
-        self._promise = setup.promise
-        wiring = setup.wiring
-        memory = native.Segment.attach(memory_fd, wiring.shape().bytes)
-        self._engine = setup.program.engine(wiring.fabric(memory, self._rank), wiring)
-        self._checked: CheckedBuffers | None = None
-        nothing = np.zeros(0, np.uint8)
-        self._memory = (nothing, nothing)
-        self._counts: tuple[list[int], list[int]] | None = None
+    def __init__(self, setup: Setup) -> None:
+        store = FolderStore(setup.folder)
+        self._comm = Communicator(
+            store, setup.rank, setup.ranks, name="job", settings=setup.settings
+        )
+        self._comm.endpoint.set_timeout(setup.timeout_s)
+        self._plans: dict[int, Plan] = {}
+        self._promises: dict[int, Promise] = {}
+        self._buffers: CheckedBuffers | None = None
+        self._layout: object = None
 
     def do(self, command: Any, fd: int | None) -> Any:
-        """Carry out a command and return its answer."""
-        match command:
-            case Attach():
-                self._attach(command, fd)
-            case Allocate():
-                self._allocate(command)
-            case Fill():
-                self._buffers().fill()
-            case Run():
-                return self._run(command)
-            case CountWrong():
-                return self._buffers().count_wrong()
+        """Carry out a command and return its answer. Errors: `FailedCallError` for a call."""
+        try:
+            match command:
+                case Load():
+                    self._load(command)
+                case CountWrong():
+                    return self._count_wrong(command.call)
+                case Time():
+                    return self._times_us(command)
+                case Execute():
+                    assert fd is not None  # it comes with the command
+                    self._execute(command, fd)
+        except FailedCallError:
+            raise
+        except Exception:
+            self._comm.abort()  # the others need not wait for this rank
+            raise
         return None
 
-    def _attach(self, command: Attach, fd: int | None) -> None:
-        assert fd is not None  # it comes with the command
+    def close(self) -> None:
+        """Leaves the communicator. A process that ends needn't."""
+        self._comm.close()
+
+    def _load(self, command: Load) -> None:
+        plan: Plan = pickle.loads(command.content)
+        self._comm.endpoint.load(plan)
+        self._plans[command.number] = plan
+        self._promises[command.number] = Promise.of(plan, self._comm.rank)
+
+    def _count_wrong(self, call: BenchCall) -> int:
+        self._layout = None  # a wrong plan must not find the last call's results
+        buffers = self._test_data(call)
+        self._run(self._call(call, [buffer.array for buffer in buffers.memory]), 1)
+        return buffers.count_wrong()
+
+    def _times_us(self, command: Time) -> list[float]:
+        memory = [buffer.array for buffer in self._test_data(command.call).memory]
+        times = []
+        for turn in command.turns:
+            call = self._call(command.call, memory, number=turn.plan)
+            if turn.warm:
+                self._run(call, turn.warm)
+            times.append(self._run(call, turn.calls))
+        return times
+
+    def _execute(self, command: Execute, fd: int) -> None:
         array = native.Segment.attach(fd, command.segment_bytes).array
-        (a, b), (c, d) = command.memory
-        self._checked, self._memory = None, (array[a:b], array[c:d])
-        self._counts = command.counts
+        memory = [array[start:end] for start, end in command.memory]
+        self._run(self._call(command.call, memory, command.counts), 1)
 
-    def _allocate(self, command: Allocate) -> None:
-        pattern = Pattern.make(DATA_TYPES[command.dtype], command.reduce_op, self._promise.width)
-        # Free the buffers of the last size first: both together may not fit.
-        self._checked, self._memory = None, (np.zeros(0, np.uint8), np.zeros(0, np.uint8))
-        self._checked = CheckedBuffers(
-            self._rank, self._promise, command.sizes, command.count, pattern, command.in_place
-        )
-        first, second = (buffer.array.view(np.uint8) for buffer in self._checked.memory)
-        self._memory, self._counts = (first, second), None
+    def _test_data(self, call: BenchCall) -> CheckedBuffers:
+        """Buffers with test data; those of the last call if that had the same layout, whose data no
+        longer matter."""
+        plan, rank, dtype = self._plans[call.plan], self._comm.rank, DATA_TYPES[call.dtype]
+        in_place = plan.collective.in_place
+        sizes = buffer_sizes(plan, rank, call.count)
+        layout = sizes, call.count, call.dtype, in_place
+        if self._buffers is None or layout != self._layout:
+            # Free the buffers of the last size first: both together may not fit.
+            self._buffers = self._layout = None
+            promise = self._promises[call.plan]
+            pattern = Pattern.make(dtype, call.reduce_op, promise.width)
+            self._buffers = CheckedBuffers(rank, promise, sizes, call.count, pattern, in_place)
+            self._buffers.fill()
+            self._layout = layout
+        return self._buffers
 
-    def _buffers(self) -> CheckedBuffers:
-        if self._checked is None:
-            raise RuntimeError("no buffers allocated")
-        return self._checked
+    def _call(
+        self,
+        call: BenchCall,
+        memory: Sequence[Array],
+        counts: tuple[list[int], list[int]] | None = None,
+        number: int | None = None,
+    ) -> Call:
+        """The call on memory: input and output, or in place the data and nothing. number: of the
+        plan, by default the call's."""
+        plan, dtype = self._plans[call.plan if number is None else number], DATA_TYPES[call.dtype]
+        c = plan.collective
+        if c.varies:
+            blocks = blocks_of(c, c.input_chunks), blocks_of(c, c.output_chunks)
+            counts = counts or ([call.count] * blocks[0], [call.count] * blocks[1])
+            item = dtype.size_bytes
+            places = [places_in(*one, item) for one in zip(memory, counts, strict=True)]
+            return Call(OWN, 0, 0, 0, 0, 0, dtype, plan=plan, parts=Parts.of(*places))
+        first, last = span(memory[0]), span(memory[0 if c.in_place else 1])
+        return Call(OWN, *first, *last, call.count, dtype, call.reduce_op, plan=plan)
 
-    def _run(self, command: Run) -> Report:
-        dtype = DATA_TYPES[command.dtype]
-        if self._counts is not None:
-            places = [
-                places_in(memory, counts, dtype.size_bytes)
-                for memory, counts in zip(self._memory, self._counts, strict=True)
-            ]
-            parts = native.Parts.create(*places)
-            last = command.iterations, command.timeout_s
-            return self._engine.run_varying(parts, dtype.number, *last)
-        return self._engine.run(
-            command.count,
-            dtype.number,
-            int(command.reduce_op),
-            *self._memory,
-            command.iterations,
-            command.timeout_s,
-        )
+    def _run(self, call: Call, calls: int) -> float:
+        """The time of a call, in microseconds. Errors: `FailedCallError`."""
+        time_us, report = self._comm.endpoint.repeat(call, calls)
+        if report is not None:
+            in_place = is_in_place(call, self._comm.rank)
+            error = self._comm.endpoint.error_of(call, in_place, report)
+            assert error is not None
+            raise FailedCallError(report, error)
+        return time_us
 
 
-def serve(sock: socket.socket, memory_fd: int, make: Make) -> None:
+def serve(sock: socket.socket) -> None:
     """Runs a worker: makes it from the first command, which it answers with its process id, then
     answers commands until the launcher closes the socket."""
-    worker: Server | None = None
+    worker: Worker | None = None
     while True:
         try:
             command, fd = receive_message(sock)
@@ -142,9 +176,11 @@ def serve(sock: socket.socket, memory_fd: int, make: Make) -> None:
         answer: Any = None
         try:
             if worker is None:
-                worker, answer = make(command, memory_fd), os.getpid()
+                worker, answer = Worker(command), os.getpid()
             else:
                 answer = worker.do(command, fd)
+        except FailedCallError as failed:
+            answer = failed
         except Exception as error:
             own = error if isinstance(error, SleyError) else None
             answer = Raised(traceback.format_exc(limit=-3), is_out_of_memory(error), own)
@@ -157,9 +193,7 @@ def serve(sock: socket.socket, memory_fd: int, make: Make) -> None:
             return
 
 
-def _become_worker(
-    spawner: int, sock: socket.socket, others: list[socket.socket], memory_fd: int, make: Make
-) -> None:
+def _become_worker(spawner: int, sock: socket.socket, others: list[socket.socket]) -> None:
     """Runs the worker in a forked child; never returns."""
     try:
         native.die_with_parent()
@@ -169,7 +203,7 @@ def _become_worker(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             other.close()
-        serve(sock, memory_fd, make)
+        serve(sock)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -179,11 +213,8 @@ def _become_worker(
 class Spawner:
     """Forks the workers, reports their ends, and kills them when it ends."""
 
-    def __init__(
-        self, control: socket.socket, ranks: list[socket.socket], memory_fd: int, make: Make
-    ) -> None:
-        self._control, self._ranks, self._memory_fd = control, ranks, memory_fd
-        self._make = make
+    def __init__(self, control: socket.socket, ranks: list[socket.socket]) -> None:
+        self._control, self._ranks = control, ranks
         self._parent = os.getppid()
         self._rank_of: dict[int, int] = {}
 
@@ -200,7 +231,7 @@ class Spawner:
             pid = os.fork()
             if pid == 0:
                 others = [s for s in everything if s is not sock]
-                _become_worker(spawner, sock, others, self._memory_fd, self._make)
+                _become_worker(spawner, sock, others)
             self._rank_of[pid] = rank
         for sock in self._ranks:
             sock.close()
@@ -233,12 +264,12 @@ class Spawner:
 
 
 def main(arguments: list[str]) -> None:
-    """``worker MODULE MEMORY_FD CONTROL_FD RANK_FD...``, all inherited."""
+    """``worker CONTROL_FD RANK_FD...``, all inherited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    make: Make = importlib.import_module(arguments[0]).Worker
-    memory_fd, control, *ranks = (int(a) for a in arguments[1:])
-    sockets = [socket.socket(fileno=fd) for fd in ranks]
-    Spawner(socket.socket(fileno=control), sockets, memory_fd, make).run()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a rank has 3 descriptors of each other
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    control, *ranks = (socket.socket(fileno=int(fd)) for fd in arguments)
+    Spawner(control, ranks).run()
 
 
 if __name__ == "__main__":

@@ -140,11 +140,10 @@ def bootstrap(
         if rank != host.leader:
             listener.close()
         job = f"{_topic(name)}/{job_of(secret)}"
-        with (
-            telling(lambda error: refuse(member, job, error)),
-            exchange_descriptors(host, listener, descriptors, deadline) as peers,
-        ):
-            attach(hosts, peers.fds)
+        with telling(lambda error: refuse(member, job, error)):
+            peers = exchange_descriptors(host, listener, descriptors, deadline)
+            with contextlib.closing(peers):
+                attach(hosts, peers.fds)
         # No rank continues before all have everything.
         all_gather(member, job, b"", deadline)
     return Rendezvous(member, name, secret, descriptions, deadline)

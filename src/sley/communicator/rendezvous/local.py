@@ -27,7 +27,6 @@ from sley.communicator.rendezvous.gather import GRACE_S, Deadline, missing_error
 from sley.communicator.rendezvous.hosts import Description
 from sley.errors import SleyError
 from sley.errors.calls import N620
-from sley.errors.closing import Closing
 from sley.errors.communicator import N610
 from sley.errors.remote import diagnostic_from_json, telling
 
@@ -49,7 +48,7 @@ _MOST_UNPROVEN = 256
 
 
 @dataclass
-class Peers(Closing):
+class Peers:
     """The other ranks of the host. sockets: to the leader, or from it to each member. fds: this
     process' duplicates of each other rank's descriptors."""
 
@@ -57,6 +56,7 @@ class Peers(Closing):
     fds: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def close(self) -> None:
+        """Closes all of them. Closing twice does nothing."""
         for sock in self.sockets.values():
             sock.close()
         self.sockets.clear()

@@ -268,12 +268,12 @@ class Plans:
             self.on_registration()
         return [str(user_plan) for user_plan in found]
 
-    def prove(self, plan: Plan) -> ReadyPlan:
-        """Proves a plan that a call brings, once. Errors: N651, N652, V2xx."""
+    def given(self, plan: Plan, *, is_proven: bool = False) -> ReadyPlan:
+        """A plan that a call brings; proves it, once. Errors: N651, N652, V2xx."""
         with self._lock:
             if id(plan) not in self._given:
                 started = time.perf_counter()
-                prove(plan, self._capacity, plan.name)
+                prove(plan, self._capacity, plan.name, is_proven=is_proven)
                 took = (time.perf_counter() - started) * 1e3
                 selection = Selection(plan.name, (), Options(), "given with the call")
                 ready = ReadyPlan(plan, selection, "given", digest(plan), took)
