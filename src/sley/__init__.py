@@ -16,8 +16,8 @@
         print(measured)
     plan.save("ring.xml")
 
-Write programs: program, rescclang, load_msccl, or take those of `sley.algorithms`, by name with
-    sley.algorithms.build("ring-allreduce", ranks=8); for AllReduce, AllGather, ... or Custom.
+Write programs: program, rescclang, or take those of `sley.algorithms`, by name with
+    sley.load("ring-allreduce", ranks=8); for AllReduce, AllGather, ... or Custom.
 Plans: compile, choose, verify, simulate, run, execute, load, save, verify_file, lift. Most are also
     methods of programs and plans; `show` and `draw` are texts and pictures of them.
 Clusters: `sley.topologies`; every function takes names such as "ndv4:2" or "torus:4x4", too.

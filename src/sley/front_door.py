@@ -9,11 +9,11 @@ from sley.communicator.heap import empty
 from sley.communicator.running import execute, run
 from sley.communicator.stats import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
+from sley.compiler.opening import load
 from sley.compiler.passes.lift import lift
 from sley.compiler.passes.timeline import Costs
-from sley.compiler.scripts import load_msccl
 from sley.errors import Diagnostic, SleyError
-from sley.formats.files import FileProof, load, save, verify_file
+from sley.formats.files import FileProof, save, verify_file
 from sley.ir import collectives
 from sley.ir.collective import Collective
 from sley.ir.collectives import *
@@ -24,7 +24,6 @@ from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.ir.words import Allocation, LoopOrder, Op, Protocol, ReduceOp, Schedule
 from sley.lang import program, rescclang, trace
-from sley.lang.msccl import ScriptProgram
 from sley.model.simulation import Simulation, Simulator, simulate
 from sley.verification import Proof, verify
 
@@ -56,7 +55,6 @@ __all__ = [
     "ReduceOp",
     "RunnerUp",
     "Schedule",
-    "ScriptProgram",
     "Simulation",
     "Simulator",
     "SleyError",
@@ -69,7 +67,6 @@ __all__ = [
     "execute",
     "lift",
     "load",
-    "load_msccl",
     "program",
     "rescclang",
     "run",

@@ -1,4 +1,4 @@
-"""sley sweep, sley tune and sley policy show: what they print, write and refuse."""
+"""sley tune sweep, train and show: what they print, write and refuse."""
 
 import json
 
@@ -10,6 +10,8 @@ from sley.tuning.backends import Simulated
 from sley.tuning.policy import read
 
 SMALL = ("alltonext", "--topology", "1x2", "-b", "16K", "-e", "1M", "-f", "64", "--actions", "nccl")
+TRAIN = ("tune", "train", *SMALL)
+LIVE = ("tune", "train", "allreduce", "--live", "--ranks", "2")
 
 
 def call(*arguments, code=0):
@@ -19,27 +21,27 @@ def call(*arguments, code=0):
 
 
 def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
-    found = json.loads(call("sweep", *SMALL, "-o", tmp_path, "--json"))
+    found = json.loads(call("tune", "sweep", *SMALL, "-o", tmp_path, "--json"))
     (swept,) = found["sweeps"]
     assert [row["size_bytes"] for row in swept["sizes"]] == [16 << 10, 1 << 20]
     assert all(0 < row["best_us"] <= row["default_us"] for row in swept["sizes"])
     (file,) = tmp_path.iterdir()
     before = file.stat().st_mtime_ns
-    table = call("sweep", *SMALL, "-o", tmp_path)
+    table = call("tune", "sweep", *SMALL, "-o", tmp_path)
     assert file.stat().st_mtime_ns == before, "a sweep that is there was repeated"
     assert "16K" in table
     assert "direct-alltonext" in table
-    call("sweep", *SMALL[:3], "-b", "64K", "-e", "64K", *SMALL[-2:], "-o", tmp_path)
+    call("tune", "sweep", *SMALL[:3], "-b", "64K", "-e", "64K", *SMALL[-2:], "-o", tmp_path)
     assert file.stat().st_mtime_ns != before
     before = file.stat().st_mtime_ns
-    again = json.loads(call("sweep", *SMALL, "-o", tmp_path, "--json"))
+    again = json.loads(call("tune", "sweep", *SMALL, "-o", tmp_path, "--json"))
     assert again == found
     assert file.stat().st_mtime_ns == before, "another size has replaced those that were there"
 
 
 def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
     policy, sweeps = tmp_path / "policy.zip", tmp_path / "sweeps"
-    arguments = ("tune", *SMALL, "--samples", 30, "--sweeps", sweeps, "--noise", 0.01)
+    arguments = (*TRAIN, "--samples", 30, "--sweeps", sweeps, "--noise", 0.01)
     found = json.loads(call(*arguments, "-o", policy, "--json"))
     (trained,) = found["results"]
     assert trained["agent"] == "thompson"
@@ -52,18 +54,18 @@ def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
         assert (chosen is None) == (row["choice"] == row["default"])
         assert chosen is None or str(chosen.decision) == row["choice"]
     picture = tmp_path / "map.svg"
-    shown = call("policy", "show", policy, "-o", picture)
+    shown = call("tune", "show", policy, "-o", picture)
     assert "direct-alltonext" in shown
     assert "changes in training" in shown
     assert "x of " in shown
     assert picture.read_text().startswith("<?xml")
     again = tmp_path / "again.svg"
-    call("policy", "show", policy, "-o", again)
+    call("tune", "show", policy, "-o", again)
     assert again.read_bytes() == picture.read_bytes(), "equal policies give different pictures"
 
 
 def test_tune_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    arguments = ("tune", *SMALL, "--agent", "ucb", "--checkpoints", tmp_path, "--json")
+    arguments = (*TRAIN, "--agent", "ucb", "--checkpoints", tmp_path, "--json")
     call(*arguments, "--samples", 3)
     with monkeypatch.context() as patched:
         patched.setattr(Simulated, "measure", lambda *_: pytest.fail("it measured again"))
@@ -83,7 +85,17 @@ def test_an_interrupted_training_goes_on_where_it_was(tmp_path, monkeypatch):
         return measure(*arguments)
 
     monkeypatch.setattr(Simulated, "measure", interrupt)
-    arguments = ("tune", *SMALL, "--agent", "ucb", "--checkpoints", tmp_path, "--samples", 6)
+    arguments = (
+        "tune",
+        "train",
+        *SMALL,
+        "--agent",
+        "ucb",
+        "--checkpoints",
+        tmp_path,
+        "--samples",
+        6,
+    )
     assert "3 samples of each size to go on from" in call(*arguments, code=1)
     assert "6 samples of each size" in call(*arguments)
     assert count == 8 + 6
@@ -91,7 +103,7 @@ def test_an_interrupted_training_goes_on_where_it_was(tmp_path, monkeypatch):
 
 def test_compare_shows_every_agent_and_draws_curves(tmp_path):
     picture = tmp_path / "curves.png"
-    table = call("tune", *SMALL, "--compare", "--samples", 5, "--curves", picture)
+    table = call(*TRAIN, "--compare", "--samples", 5, "--curves", picture)
     for name in ("thompson", "gaussian-ucb", "ucb", "epsilon-greedy", "descent", "random"):
         assert name in table
     assert picture.stat().st_size > 1000
@@ -99,14 +111,26 @@ def test_compare_shows_every_agent_and_draws_curves(tmp_path):
 
 def test_a_recurrent_agent_trains_its_network_once(tmp_path):
     network = tmp_path / "network.npz"
-    arguments = ("tune", *SMALL, "--agent", "recurrent", "--network", network, "--samples", 10)
+    arguments = (
+        "tune",
+        "train",
+        *SMALL,
+        "--agent",
+        "recurrent",
+        "--network",
+        network,
+        "--samples",
+        10,
+    )
     sweeps = ("--sweeps", tmp_path / "sweeps")
     found = json.loads(call(*arguments, *sweeps, "--steps", 1, "--json"))
     assert found["results"][0]["agent"] == "recurrent"
     content = network.read_bytes()
     assert "trained on this sweep" in call(*arguments, *sweeps)
     assert network.read_bytes() == content
-    compared = call("tune", *SMALL, *sweeps, "--compare", "--samples", 3, "--network", network)
+    compared = call(
+        "tune", "train", *SMALL, *sweeps, "--compare", "--samples", 3, "--network", network
+    )
     assert "recurrent" in compared
     assert "--steps" in call(*arguments, *sweeps, "--steps", 1, code=2)
 
@@ -114,27 +138,35 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("tune", "allsum", "--topology", "1x2"), 2, "allsum"),
-        (("tune", *SMALL, "--agent", "star"), 2, "recurrent"),
-        (("tune", *SMALL, "--compare", "--agent", "ucb"), 2, "every agent"),
-        (("tune", *SMALL, "--compare", "--checkpoints", "c"), 2, "no checkpoints"),
-        (("tune", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"), 2, "--network"),
-        (("tune", *SMALL, "--samples", "0"), 2, "0"),
-        (("tune", *SMALL, "-j", "2"), 2, "--sweeps"),
-        (("tune", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"), 2, "not for"),
-        (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
-        (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),
-        (("tune", *SMALL, "--compare", "--curves", "c.txt"), 1, "P802"),
-        (("tune", *SMALL, "--checkpoints", "/dev/null/c"), 1, "F461"),
-        (("sweep", *SMALL, "-o", "/dev/null/s"), 1, "F461"),
-        (("policy", "show", "p.png", "-o", "./p.png"), 2, "policy itself"),
-        (("policy", "export", "p", "--to", "rccl-csv", "-o", "./p"), 2, "policy itself"),
-        (("tune", *SMALL, "--agent", "recurrent"), 2, "--network"),
-        (("tune", *SMALL, "--network", "n.npz"), 2, "--agent"),
-        (("tune", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
-        (("tune", *SMALL, "-o", "missing/p.zip"), 1, "F461"),
-        (("sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
-        (("policy", "show", "missing.zip"), 1, "D901"),
+        (("tune", "train", "allsum", "--topology", "1x2"), 2, "allsum"),
+        ((*TRAIN, "--agent", "star"), 2, "recurrent"),
+        ((*TRAIN, "--compare", "--agent", "ucb"), 2, "every agent"),
+        ((*TRAIN, "--compare", "--checkpoints", "c"), 2, "no checkpoints"),
+        (
+            (*LIVE, "--network", "n.npz"),
+            2,
+            "--network",
+        ),
+        ((*TRAIN, "--samples", "0"), 2, "0"),
+        ((*TRAIN, "-j", "2"), 2, "--sweeps"),
+        (
+            (*LIVE, "--checkpoints", "c"),
+            2,
+            "not for",
+        ),
+        ((*TRAIN, "--compare", "-o", "p.zip"), 2, "policy"),
+        ((*TRAIN, "--curves", "c.png"), 2, "--compare"),
+        ((*TRAIN, "--compare", "--curves", "c.txt"), 1, "P802"),
+        ((*TRAIN, "--checkpoints", "/dev/null/c"), 1, "F461"),
+        (("tune", "sweep", *SMALL, "-o", "/dev/null/s"), 1, "F461"),
+        (("tune", "show", "p.png", "-o", "./p.png"), 2, "policy itself"),
+        (("tune", "export", "p", "--target", "rccl", "-o", "./p"), 2, "policy itself"),
+        ((*TRAIN, "--agent", "recurrent"), 2, "--network"),
+        ((*TRAIN, "--network", "n.npz"), 2, "--agent"),
+        ((*TRAIN, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
+        ((*TRAIN, "-o", "missing/p.zip"), 1, "F461"),
+        (("tune", "sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
+        (("tune", "show", "missing.zip"), 1, "D901"),
     ],
 )
 def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):
@@ -148,4 +180,4 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "sley.tuning.training", raising=False)
     monkeypatch.delattr("sley.tuning.training", raising=False)
     monkeypatch.setitem(sys.modules, "sley.tuning.agents.contextual", None)
-    assert "D929" in call("tune", *SMALL, code=1)
+    assert "D929" in call(*TRAIN, code=1)

@@ -19,6 +19,7 @@ import sley
 from sley.compiler.passes.dependencies import dependencies
 from sley.formats.msccl_xml.targets import EXECUTOR
 from sley.ir.tables import Edges, Table, Value, column_types, difference
+from sley.lang import msccl
 from sley.model.bounds import Bounds
 from sley.verification.direct import pulls
 from support.plan_edits import with_columns
@@ -42,7 +43,7 @@ def examples() -> dict[str, Any]:
     found = [
         *(choice.begin, choice.runner_up, proof.conditions[0], topology.model.launch_us),
         *(caught.value.diagnostics[0], sley.FileProof(None, (proof,), ())),
-        *(sley.ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
+        *(msccl.ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
         *(topology, topology.model, program, plan, plan.layout, plan.estimate, simulation),
         *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),
         *(choices.ranges[0].options, sley.Costs(), dependencies(program), pulls(direct), EXECUTOR),

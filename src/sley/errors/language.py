@@ -299,8 +299,7 @@ L131 = Rule(
     why="Its programs may be incomplete. argparse ends a script in this way if an argument is "
     "wrong or missing.",
     example="sley verify ring.py -- --gpus eight  # where the file takes a number",
-    instead="Pass the arguments that the file expects: after -- for a file with a program, after "
-    "the script's name for `sley msccl`, whose own options come before it.",
+    instead="Pass the arguments that the file expects, after -- on the command line.",
 )
 L132 = Rule(
     "L132",
@@ -331,7 +330,8 @@ L134 = Rule(
     why="sley's programs consist of copies and reductions; the compiler generates the "
     "synchronization, also for MSCCL++.",
     example="c.put(1, Buffer.output, 0); c.signal(1, Buffer.output, 0)",
-    instead="Use copy and reduce; `sley msccl -o plan.json` writes the program for MSCCL++.",
+    instead="Use copy and reduce; `sley compile SCRIPT -o plan.json` writes the program for "
+    "MSCCL++.",
 )
 L137 = Rule(
     "L137",
