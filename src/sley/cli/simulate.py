@@ -122,12 +122,11 @@ def simulate_command(  # as many parameters as options; click passes each by nam
 
 
 def _simulated(selection: Selection) -> str:
-    """What is simulated without --target, and what with it."""
+    """The plan to simulate: the program's or the file's, and what --target adds."""
     names = ", ".join(MESSAGE_TARGETS[:-1]) + f" or {MESSAGE_TARGETS[-1]}"
     if is_compiled(selection):
-        what = f"code generated for {selection.what}"
-        return f"{what}, not an interpreter that reads the file: --target {names}"
-    return f"code generated for the plan, not its file, which is another plan: --target {names}"
+        return f"{selection.what} as generated code; --target {names}: as this runtime runs it"
+    return f"the plan as generated code; --target {names}: its file, as this runtime runs it"
 
 
 def _twice(

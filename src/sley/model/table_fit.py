@@ -298,7 +298,7 @@ def chosen_sizes(points: Sequence[Measured]) -> list[Measured]:
     return chosen
 
 
-def require_scipy() -> None:
+def _require_scipy() -> None:
     """Raises S714 without SciPy."""
     try:
         import scipy.optimize  # noqa: F401
@@ -320,7 +320,7 @@ def fit(
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, S714, D932.
     """
-    require_scipy()
+    _require_scipy()
     from scipy.optimize import least_squares
 
     sizes = sorted(point.size_bytes for point in used)

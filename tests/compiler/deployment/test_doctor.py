@@ -244,6 +244,12 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
         "F514",
         "9 to 8",
     ),
+    "an end before any size": (
+        MSCCL,
+        _edited((f'maxBytes="{1 << 40}"', 'maxBytes="0"'), target="msccl"),
+        "F514",
+        "no size",
+    ),
     "a range between two multiples": (
         EXECUTOR,
         _edited(('minBytes="0"', 'minBytes="1001"'), ('maxBytes="0"', 'maxBytes="1001"')),
