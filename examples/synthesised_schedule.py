@@ -17,7 +17,7 @@ prints:
 import tempfile
 from pathlib import Path
 
-from sley.lang import schedules
+import sley
 
 GPUS = 4
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trees.xml")
         path.write_text(forest())
-        program = schedules.load(path, "allreduce", in_place=True)
+        program = sley.load(path, collective="allreduce", in_place=True)
     plan = program.compile(topology="mesh:4")
     print(plan.verify())
     for simulation in plan.simulate(["1K", "64M"]):
