@@ -121,7 +121,7 @@ def test_choose_searches_for_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
         ("compile -o a.et --size 1M", "F437"),
         ("compile --target mscclpp", "F437"),
         ("run --device threads", "K522"),
-        ("bench --device threads", "K522"),
+        ("run --device threads --engine both", "K522"),
     ],
 )
 def test_a_command_refuses_late(

@@ -1,8 +1,8 @@
 """Compiler: the proven Plan of a Program, with given options or the fastest ones.
 
-`entry` is `compile`, also for callers that follow its phases; `pipeline` runs the passes with
-`options`. `search` finds the fastest of the plans of a `space` of options by simulation; the result
-is a table of `choices`.
+`opening` recognises what a user brings, and opens it as a program or a plan. `entry` is `compile`,
+also for callers that follow its phases; `pipeline` runs the passes with `options`. `search` finds
+the fastest of the plans of a `space` of options by simulation; the result is a table of `choices`.
 """
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
