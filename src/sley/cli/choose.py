@@ -211,9 +211,10 @@ def _selections(
     if collective is not None and not any(one.collective for one in found):
         raise click.UsageError("--collective is for XML files and schedules")
     given = {word for one in found for word in one.arguments}
-    left = {word: value for word, value in arguments.items() if word not in given}
-    if left or not any(one.script for one in found):
-        refuse_arguments(replace(plain[0], arguments=left))
+    if left := [word for word in arguments if word not in given]:
+        raise click.UsageError(f"no WHAT takes {ARG} {' and '.join(left)}")
+    if not any(one.script for one in found):
+        refuse_arguments(plain[0])
     return found
 
 
