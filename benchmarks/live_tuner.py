@@ -1,5 +1,5 @@
-"""What a tuner gains on this machine: communicators with the policy of `sley tune --live` against
-communicators without, and the best of all choices.
+"""What a tuner gains on this machine: communicators with the policy of `sley tune train --live`
+against communicators without, and the best of all choices.
 
     python benchmarks/live_tuner.py [--ranks 4] [--sizes 1K:64M:4] [--samples 200] [--rounds 30]
 

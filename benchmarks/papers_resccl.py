@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from common.tables import table
 from papers_common import NEAR, POINTS, Row, nearness, peak, span
+from papers_equations import estimate
 from papers_levels import (
     AT,
     GAMMA,
@@ -24,7 +25,6 @@ from papers_levels import (
 import sley
 from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
-from sley.model.simulation.equations import estimate
 
 HALF = 0.5
 """The smallest share of the sizes at which the paper's winner must win to agree."""

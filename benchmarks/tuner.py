@@ -1,4 +1,4 @@
-"""Agents of `sley tune` against the exhaustive oracle, NCCL's default and a static table.
+"""Agents of `sley tune train` against the exhaustive oracle, NCCL's default and a static table.
 
     python benchmarks/tuner.py --sweeps FOLDER [--only CLUSTER-COLLECTIVE ...] [--jobs N]
         [--network FILE]

@@ -18,7 +18,6 @@ import tempfile
 from pathlib import Path
 
 import sley
-from sley.lang import schedules
 
 GPUS = 4
 
@@ -46,8 +45,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trees.xml")
         path.write_text(forest())
-        program = schedules.load(path, "allreduce", in_place=True)
-    plan = sley.compile(program, topology="mesh:4")
-    print(sley.verify(plan))
-    for simulation in sley.simulate(plan, ["1K", "64M"]):
+        program = sley.load(path, collective="allreduce", in_place=True)
+    plan = program.compile(topology="mesh:4")
+    print(plan.verify())
+    for simulation in plan.simulate(["1K", "64M"]):
         print(simulation)

@@ -1,6 +1,6 @@
 """A policy for a tuner: what the simulator finds fastest on a cluster, for NCCL and for sley.
 
-`sley tune` learns a policy by measuring. This one is made from `sley.choose`, which only
+`sley tune train` learns a policy by measuring. This one is made from `sley.choose`, which only
 simulates: for each range of sizes, an algorithm and its options. Written as a file, it steers
 sley's communicators (SLEY_TUNER=policy.zip); exported, it steers NCCL, which takes those decisions
 that it has words for.

@@ -580,12 +580,6 @@ FAULTS: tuple[Fault, ...] = (
         "Op.RECV_REDUCE_SEND: (3, 1),",
     ),
     _fault(
-        "equations: a task begins before the first tile of its predecessors",
-        "model/simulation model/simulation_equations",
-        "begin = max(begin, start[other] + first * lasts[other])",
-        "begin = max(begin, start[other])",
-    ),
-    _fault(
         "event loop: a slot is free again without latency",
         "model/simulation native",
         "push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take, 0,",

@@ -16,8 +16,8 @@
         print(measured)
     sley.save(plan, "ring.xml")
 
-Write programs: program, rescclang, load_msccl, or take those of `sley.algorithms`, by name with
-    sley.algorithms.build("ring-allreduce", ranks=8); for AllReduce, AllGather, ... or Custom.
+Write programs: program, rescclang, or take those of `sley.algorithms`, by name with
+    sley.load("ring-allreduce", ranks=8); for AllReduce, AllGather, ... or Custom.
 Plans: compile, choose, verify, simulate, run, execute, load, save, verify_file, lift; `show` and
     `draw` are texts and pictures of programs, plans, topologies and simulations.
 Clusters: `sley.topologies`; every function takes names such as "ndv4:2" or "torus:4x4", too.
@@ -45,10 +45,9 @@ if TYPE_CHECKING:
     from sley.compiler import Options as Options
     from sley.compiler import choose as choose
     from sley.compiler import compile as compile
+    from sley.compiler.opening import load as load
     from sley.compiler.passes.lift import lift as lift
-    from sley.compiler.scripts import load_msccl as load_msccl
     from sley.errors import SleyError as SleyError
-    from sley.formats.files import load as load
     from sley.formats.files import save as save
     from sley.formats.files import verify_file as verify_file
     from sley.ir.collective import Collective as Collective
@@ -89,9 +88,9 @@ _HOMES = {
     "sley.communicator.stats": "stats",
     "sley.compiler": "Choices Options choose compile",
     "sley.compiler.passes.lift": "lift",
-    "sley.compiler.scripts": "load_msccl",
+    "sley.compiler.opening": "load",
     "sley.errors": "SleyError",
-    "sley.formats.files": "load save verify_file",
+    "sley.formats.files": "save verify_file",
     "sley.ir.collective": "Collective",
     "sley.ir.collectives": "AllGather AllGatherV AllReduce AllToAll AllToAllV AllToNext Broadcast "
     "Custom Gather Reduce ReduceScatter Scatter SendRecv",

@@ -207,3 +207,14 @@ def test_trees_are_chosen_for_the_collective_that_is_named(tmp_path: Path) -> No
     result = sley(*line, *size, "--collective", "allgather")
     assert result.exit_code == 1
     assert "C313" in result.stdout
+
+
+def test_an_argument_goes_to_each_algorithm_that_takes_it() -> None:
+    size = ("--topology", "1x4", "--instances", 1, "--channels", 1, "-b", "1M", "-e", "1M")
+    rings = ("multi-ring-allgather", "ring-allgather", *size, "--arg", "rings=2")
+    found = sley("choose", *rings, "--json")
+    assert found.exit_code == 0, found.output
+    assert "--arg rings=2" in json.loads(found.stdout)["ranges"][0]["command"]
+    refused = sley("choose", *rings, "--arg", "rows=1")
+    assert refused.exit_code == 2
+    assert "no WHAT takes --arg rows" in refused.stderr

@@ -64,11 +64,11 @@ def test_without_a_file_only_the_program_is_on_standard_output(tmp_path: Path) -
 def test_a_plan_of_a_users_program_is_lifted(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     program = tmp_path / "lifted.py"
-    result = sley("lift", tmp_path / "own.py", "--instances", 2, "-o", program, "-v")
+    result = sley("lift", tmp_path / "own.py", "-o", program, "-v")
     assert result.exit_code == 0, result.output
     assert "lifting" in result.stderr
     said = compiled(program)
-    assert (said["collective"], said["chunks"], said["protocol"]) == ("own", 2, "LL")
+    assert (said["collective"], said["chunks"], said["protocol"]) == ("own", 1, "LL")
 
 
 def test_lift_prints_json(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_simulate_tells_the_choice_of_each_size() -> None:
     choices = [line for line in result.stdout.splitlines() if "nccl-allgather (ring, " in line]
     assert choices[0].startswith("4K ")
     assert choices[-1].partition("nccl")[0].split()[-1] == "4M"
-    one = run(f"simulate nccl-allgather --topology {CLUSTER} -b 4K --equations --what-if")
+    one = run(f"simulate nccl-allgather --topology {CLUSTER} -b 4K --what-if")
     assert one.exit_code == 0, one.output
     assert one.stdout.startswith("4K  ")
 
@@ -79,8 +79,8 @@ def test_a_machine_without_its_switches_is_told() -> None:
         ),
         ("simulate nccl-allreduce --topology 1x4 --out-of-place", "in place"),
         ("simulate nccl-allreduce --topology 1x4 --target rccl", "--target is not for"),
-        ("simulate nccl-allreduce --topology 1x4 --arg a=1", "--arg is for Python files"),
-        ("simulate nccl-allreduce --topology 1x4 -- more", "-- is for Python files"),
+        ("simulate nccl-allreduce --topology 1x4 --arg a=1", "--arg is for programs"),
+        ("simulate nccl-allreduce --topology 1x4 -- more", "-- is for programs"),
         ("simulate nccl-allreduce --topology 1x4 --collective x.py", "--collective is for XML"),
         ("verify nccl-allreduce --ranks 4", "for sley simulate and sley compare"),
         ("choose binomial-broadcast --topology 1x4 --nccl", "--nccl is for allreduce, allgather"),

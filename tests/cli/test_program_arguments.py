@@ -111,7 +111,7 @@ def line_of(mark: str) -> int:
         ("own.py:gather -- --name other", "other is a correct"),
         ("own.py:grid --nodes 2 --gpus 2", "grid-2-2-1 is"),
         ("own.py:grid --topology 1x3", "grid-1-3-1 is"),
-        ("own.py:grid --nodes 1 --gpus 2 --channels 2", "grid-1-2-2 is"),
+        ("own.py:grid --nodes 1 --gpus 2 --arg channels=2", "grid-1-2-2 is"),
         ("own.py:good", "good is a correct"),
         ("own.py:good -- --name other", "good is a correct"),
     ],
@@ -140,7 +140,7 @@ def test_a_program_gets_its_arguments(line: str, found: str, file: Path) -> None
         ("own.py:gather --arg suffix", "'suffix' is not NAME=VALUE"),
         ("own.py:good --arg ranks=2", "only a function that returns one takes arguments"),
         ("own.py:good --ranks 2", "--ranks: its value is fixed in"),
-        ("ring-allreduce --ranks 2 --arg rows=2", "--arg is for Python files"),
+        ("ring-allreduce --ranks 2 --arg rows=2", "takes no --arg rows. It takes --ranks"),
         ("ring-allreduce --ranks 2 -- --name x", "-- is for Python files"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_files_collective_gets_the_arguments(tmp_path: Path) -> None:
     line = f"verify {xml} --collective own.py:swap --arg ranks="
     assert "on 3 ranks" in sley(f"{line}3", path).stdout
     assert sley(f"{line}4", path).exit_code == 1
-    assert "--arg is for Python files" in sley(f"verify {xml} --arg ranks=3", path).stderr
+    assert "--arg is for programs" in sley(f"verify {xml} --arg ranks=3", path).stderr
 
 
 def test_a_table_of_a_package_gives_arguments(file: Path, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_table_of_a_package_gives_arguments(file: Path, tmp_path: Path) -> Non
     for arguments, code in (("{ chunks = 2 }", 0), ("{ chunk = [] }", 1), ("4", 1)):
         table.write_text(text.format(arguments))
         folder = tmp_path / f"plans {arguments}"
-        words = ["package", str(folder), "--table", str(table), "--runtime", "rccl"]
+        words = ["package", str(folder), "--table", str(table), "--target", "rccl"]
         result = CliRunner().invoke(main, words)
         assert result.exit_code == code, result.output
         assert folder.exists() == (code == 0)
@@ -259,7 +259,7 @@ def test_wrong_usage_in_a_table_of_a_package_names_the_row(tmp_path: Path) -> No
     table = tmp_path / "table.toml"
     rows = "[[plans]]\nwhat = 'ring-allreduce'\nranks = 4\n[[plans]]\nwhat = 'ring-allreduce'\n"
     table.write_text(rows)
-    words = ["package", str(tmp_path / "plans"), "--table", str(table), "--runtime", "rccl"]
+    words = ["package", str(tmp_path / "plans"), "--table", str(table), "--target", "rccl"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
     assert f"{table}, plan 2: ring-allreduce needs --ranks" in result.stderr

@@ -333,14 +333,15 @@ def test_wrong_elements_on_devices_end_in_code_1(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(has_driver(), reason="there is a driver")
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:0,1"])
-@pytest.mark.parametrize("word", ["run", "bench"])
-def test_without_a_driver_the_command_says_what_is_missing(word: str, device: str) -> None:
-    result = command(word, *RING, "--device", device)
+@pytest.mark.parametrize("engine", ["generated", "both"])
+def test_without_a_driver_the_command_says_what_is_missing(engine: str, device: str) -> None:
+    result = command("run", *RING, "--device", device, "--engine", engine)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: K501 no-cuda")
     assert "remedy:" in result.stderr
     assert "Traceback" not in result.output
-    said = json.loads(command(word, *RING, "--device", device, "--json").stdout)
+    again = command("run", *RING, "--device", device, "--engine", engine, "--json")
+    said = json.loads(again.stdout)
     assert said["diagnostics"][0]["code"] == "K501"
 
 
@@ -369,7 +370,7 @@ def test_an_unknown_device_is_refused_with_a_suggestion() -> None:
     assert "sley run and sley.run use processes" in command("run", *RING, "--device", "g").stderr
 
 
-def test_bench_times_and_checks_both_engines_in_turn() -> None:
+def test_a_comparison_times_and_checks_both_engines_in_turn() -> None:
     calls: list[None] = []
     found = devices.compare(
         ring(),

@@ -15,6 +15,7 @@ from sley.algorithms import hierarchical_allreduce, resccl_text
 from sley.cli import main
 
 GRID = ("--nodes", 2, "--gpus", 4)
+SHARED = ("--arg", "nics=2", "--arg", "stage_channels=0,1,1,2")
 
 
 def sley(*arguments: object) -> Result:
@@ -31,7 +32,7 @@ def compiled(*arguments: object) -> dict[str, Any]:
 
 def test_without_switches_several_rings_go_along_the_links_of_the_topology() -> None:
     assert compiled("multi-ring-allgather", "--topology", "dgx1")["channels"] == 6
-    own = ("--orders", "0,3,2,1,5,6,7,4")
+    own = ("--arg", "orders=[[0,3,2,1,5,6,7,4]]")
     assert compiled("multi-ring-allgather", "--topology", "dgx1", *own)["channels"] == 1
     assert compiled("multi-ring-allgather", "--topology", "ndv4")["channels"] == 8
 
@@ -48,6 +49,8 @@ def test_a_text_compiles_at_its_own_size_and_at_another(text: Path) -> None:
     said = compiled(text, *GRID, "--in-place")
     assert (said["ranks"], said["in_place"], said["name"]) == (8, True, "hm-allreduce")
     assert compiled(text, "--ranks", 16)["ranks"] == 16
+    assert compiled(text, "--arg", "nRanks=16", "--arg", "nics=2")["ranks"] == 16
+    assert "L112" in sley("compile", text, "--nodes", 2).stderr
 
 
 def test_a_text_runs_in_and_out_of_place(text: Path) -> None:
@@ -69,7 +72,7 @@ def test_mistakes_in_a_text_name_line_and_column_and_write_nothing(tmp_path: Pat
 
 
 def test_schedule_and_allocation_decide_the_plan() -> None:
-    what = ("hm-allreduce", *GRID, "--nics", 2, "--in-place", "--stage-channels", "0,1,1,2")
+    what = ("hm-allreduce", *GRID, "--in-place", *SHARED)
     depth = compiled(*what, "--no-fusion")
     assert (depth["blocks_per_rank"], depth["loop_order"]) == (14, "tile")
     assert "sub_pipelines" not in depth
@@ -140,12 +143,10 @@ def test_a_cluster_is_named_by_its_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("hm-allreduce", *GRID, "--stage-channels", "0;1"),
-        ("multi-ring-allreduce", *GRID, "--orders", "0,1;x"),
         ("hm-allreduce", *GRID, "--schedule", "fifo"),
         ("hm-allreduce", *GRID, "--loop-order", "sideways"),
-        ("ring-allreduce", "--ranks", 4, "--stage-channels", "0,1"),
-        ("ring-allreduce", "--ranks", 4, "--nics", 1),
+        ("ring-allreduce", "--ranks", 4, "--arg", "stage_channels=0,1"),
+        ("ring-allreduce", "--ranks", 4, "--arg", "nics=1"),
     ],
 )
 def test_options_that_mean_nothing_are_wrong_usage(arguments: tuple[object, ...]) -> None:
@@ -158,10 +159,12 @@ def test_options_that_mean_nothing_are_wrong_usage(arguments: tuple[object, ...]
         (("hm-allreduce", *GRID, "--loop-order", "instruction"), "C309"),
         (("hm-allreduce", *GRID, "--schedule", "hpds", "--fusion"), "C309"),
         (("hm-allreduce", *GRID, "--max-blocks", 0), "C304"),
-        (("hm-allreduce", *GRID, "--nics", 3), "C308"),
-        (("hm-allreduce", *GRID, "--stage-channels", "0,1"), "L102"),
-        (("multi-ring-allreduce", *GRID, "--orders", "0,1,2;2,1,0"), "L136"),
-        (("multi-ring-allreduce", "--topology", "dgx1", "--rings", 1), "C301"),
+        (("hm-allreduce", *GRID, "--arg", "nics=3"), "C308"),
+        (("hm-allreduce", *GRID, "--arg", "stage_channels=0,1"), "L102"),
+        (("hm-allreduce", *GRID, "--arg", "stage_channels=7"), "L102"),
+        (("multi-ring-allreduce", *GRID, "--arg", "orders=[[0,1,2],[2,1,0]]"), "L136"),
+        (("multi-ring-allreduce", *GRID, "--arg", "orders=x"), "L136"),
+        (("multi-ring-allreduce", "--topology", "dgx1", "--arg", "rings=1"), "C301"),
     ],
 )
 def test_options_that_dont_fit_are_refused(arguments: tuple[object, ...], code: str) -> None:
@@ -176,8 +179,8 @@ def test_instances_cut_the_whole_and_node_instances_the_phases_within_nodes() ->
     whole = api.compile(build(), instances=2)
     within = api.compile(build(node_instances=2))
     assert len(whole.instructions) != len(within.instructions)
-    for option, plan in (("--instances", whole), ("--node-instances", within)):
-        found = compiled(*what, option, 2)
+    for option, plan in ((("--instances", 2), whole), (("--arg", "node_instances=2"), within)):
+        found = compiled(*what, *option)
         assert found["instructions"] == len(plan.instructions)
         assert (found["chunks"], found["channels"]) == (plan.collective.chunks, plan.channels)
 
@@ -187,11 +190,10 @@ def test_what_a_file_says_itself_is_wrong_usage(text: Path, tmp_path: Path) -> N
     assert sley("compile", "ring-allreduce", "--ranks", 4, "-o", xml).exit_code == 0
     for arguments in (
         (text, "--root", 1),
-        (text, "--nodes", 2),
-        (text, "--stage-channels", "0"),
-        (text, "--node-instances", 2),
+        (text, "--arg", "stage_channels=0"),
+        (text, "--arg", "node_instances=2"),
         (xml, "--allocate", "state"),
         (xml, "--max-blocks", 2),
-        (xml, "--nics", 2, "--schedule", "hpds"),
+        (xml, "--ranks", 2, "--schedule", "hpds"),
     ):
         assert sley("compile", *arguments).exit_code == 2, arguments

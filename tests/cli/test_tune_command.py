@@ -20,27 +20,27 @@ def call(*arguments, code=0):
 
 
 def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
-    found = json.loads(call("sweep", *SMALL, "-o", tmp_path, "--json"))
+    found = json.loads(call("tune", "sweep", *SMALL, "-o", tmp_path, "--json"))
     (swept,) = found["sweeps"]
     assert [row["size_bytes"] for row in swept["sizes"]] == [16 << 10, 1 << 20]
     assert all(0 < row["best_us"] <= row["default_us"] for row in swept["sizes"])
     (file,) = tmp_path.iterdir()
     before = file.stat().st_mtime_ns
-    table = call("sweep", *SMALL, "-o", tmp_path)
+    table = call("tune", "sweep", *SMALL, "-o", tmp_path)
     assert file.stat().st_mtime_ns == before, "a sweep that is there was repeated"
     assert "16K" in table
     assert "direct-alltonext" in table
-    call("sweep", *SMALL[:3], "-b", "64K", "-e", "64K", *SMALL[-2:], "-o", tmp_path)
+    call("tune", "sweep", *SMALL[:3], "-b", "64K", "-e", "64K", *SMALL[-2:], "-o", tmp_path)
     assert file.stat().st_mtime_ns != before
     before = file.stat().st_mtime_ns
-    again = json.loads(call("sweep", *SMALL, "-o", tmp_path, "--json"))
+    again = json.loads(call("tune", "sweep", *SMALL, "-o", tmp_path, "--json"))
     assert again == found
     assert file.stat().st_mtime_ns == before, "another size has replaced those that were there"
 
 
 def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
     policy, sweeps = tmp_path / "policy.zip", tmp_path / "sweeps"
-    arguments = ("tune", *SMALL, "--samples", 30, "--sweeps", sweeps)
+    arguments = ("tune", "train", *SMALL, "--samples", 30, "--sweeps", sweeps)
     found = json.loads(call(*arguments, "-o", policy, "--json"))
     (trained,) = found["results"]
     assert trained["agent"] == "thompson"
@@ -53,18 +53,18 @@ def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
         assert (chosen is None) == (row["choice"] == row["default"])
         assert chosen is None or str(chosen.decision) == row["choice"]
     picture = tmp_path / "map.svg"
-    shown = call("policy", "show", policy, "-o", picture)
+    shown = call("tune", "show", policy, "-o", picture)
     assert "direct-alltonext" in shown
     assert "changes in training" in shown
     assert "x of " in shown
     assert picture.read_text().startswith("<?xml")
     again = tmp_path / "again.svg"
-    call("policy", "show", policy, "-o", again)
+    call("tune", "show", policy, "-o", again)
     assert again.read_bytes() == picture.read_bytes(), "equal policies give different pictures"
 
 
 def test_tune_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    arguments = ("tune", *SMALL, "--checkpoints", tmp_path, "--json")
+    arguments = ("tune", "train", *SMALL, "--checkpoints", tmp_path, "--json")
     call(*arguments, "--samples", 3)
     with monkeypatch.context() as patched:
         patched.setattr(Simulated, "measure", lambda *_: pytest.fail("it measured again"))
@@ -84,7 +84,7 @@ def test_an_interrupted_training_goes_on_where_it_was(tmp_path, monkeypatch):
         return measure(*arguments)
 
     monkeypatch.setattr(Simulated, "measure", interrupt)
-    arguments = ("tune", *SMALL, "--checkpoints", tmp_path, "--samples", 6)
+    arguments = ("tune", "train", *SMALL, "--checkpoints", tmp_path, "--samples", 6)
     assert "3 samples of each size to go on from" in call(*arguments, code=1)
     assert "6 samples of each size" in call(*arguments)
     assert count == 8 + 6
@@ -98,7 +98,17 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr("sley.tuning.train", train_less, raising=False)
     network = tmp_path / "network.npz"
-    arguments = ("tune", *SMALL, "--agent", "recurrent", "--network", network, "--samples", 10)
+    arguments = (
+        "tune",
+        "train",
+        *SMALL,
+        "--agent",
+        "recurrent",
+        "--network",
+        network,
+        "--samples",
+        10,
+    )
     sweeps = ("--sweeps", tmp_path / "sweeps")
     found = json.loads(call(*arguments, *sweeps, "--steps", 1, "--json"))
     assert found["results"][0]["agent"] == "recurrent"
@@ -111,22 +121,30 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("tune", "allsum", "--topology", "1x2"), 2, "allsum"),
-        (("tune", *SMALL, "--agent", "star"), 2, "recurrent"),
-        (("tune", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"), 2, "--network"),
-        (("tune", *SMALL, "--samples", "0"), 2, "0"),
-        (("tune", *SMALL, "-j", "2"), 2, "--sweeps"),
-        (("tune", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"), 2, "not for"),
-        (("tune", *SMALL, "--checkpoints", "/dev/null/c"), 1, "F461"),
-        (("sweep", *SMALL, "-o", "/dev/null/s"), 1, "F461"),
-        (("policy", "show", "p.png", "-o", "./p.png"), 2, "policy itself"),
-        (("policy", "export", "p", "--to", "rccl-csv", "-o", "./p"), 2, "policy itself"),
-        (("tune", *SMALL, "--agent", "recurrent"), 2, "--network"),
-        (("tune", *SMALL, "--network", "n.npz"), 2, "--agent"),
-        (("tune", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
-        (("tune", *SMALL, "-o", "missing/p.zip"), 1, "F461"),
-        (("sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
-        (("policy", "show", "missing.zip"), 1, "D901"),
+        (("tune", "train", "allsum", "--topology", "1x2"), 2, "allsum"),
+        (("tune", "train", *SMALL, "--agent", "star"), 2, "recurrent"),
+        (
+            ("tune", "train", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"),
+            2,
+            "--network",
+        ),
+        (("tune", "train", *SMALL, "--samples", "0"), 2, "0"),
+        (("tune", "train", *SMALL, "-j", "2"), 2, "--sweeps"),
+        (
+            ("tune", "train", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"),
+            2,
+            "not for",
+        ),
+        (("tune", "train", *SMALL, "--checkpoints", "/dev/null/c"), 1, "F461"),
+        (("tune", "sweep", *SMALL, "-o", "/dev/null/s"), 1, "F461"),
+        (("tune", "show", "p.png", "-o", "./p.png"), 2, "policy itself"),
+        (("tune", "export", "p", "--target", "rccl-csv", "-o", "./p"), 2, "policy itself"),
+        (("tune", "train", *SMALL, "--agent", "recurrent"), 2, "--network"),
+        (("tune", "train", *SMALL, "--network", "n.npz"), 2, "--agent"),
+        (("tune", "train", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
+        (("tune", "train", *SMALL, "-o", "missing/p.zip"), 1, "F461"),
+        (("tune", "sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
+        (("tune", "show", "missing.zip"), 1, "D901"),
     ],
 )
 def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):
@@ -141,4 +159,4 @@ def test_a_missing_extra_is_named(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.delattr(name, raising=False)
     monkeypatch.setitem(sys.modules, "sley.tuning.agents.contextual", None)
-    assert "R512" in call("tune", *SMALL, code=1)
+    assert "R512" in call("tune", "train", *SMALL, code=1)

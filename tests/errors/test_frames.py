@@ -34,7 +34,7 @@ def lines(error: BaseException) -> list[tuple[str, str]]:
         lambda: sley.save(PLAN, "no.pdf"),
         lambda: sley.verify_file("no.xml"),
         lambda: sley.lift(3),  # type: ignore[arg-type]
-        lambda: sley.load_msccl("no.py"),
+        lambda: sley.load("no.py"),
         lambda: sley.topologies.find("no"),
         lambda: sley.draw(3),  # type: ignore[arg-type]
     ],

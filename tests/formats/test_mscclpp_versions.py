@@ -191,16 +191,16 @@ def test_doctor_and_package_find_the_installed_version(gather, tmp_path, monkeyp
     runtime = runtime_named("mscclpp-python")
     assert (runtime.version, runtime.target) == (version, f"mscclpp@{version}")
     assert str(tmp_path / "site" / "mscclpp") in runtime.basis
-    found = invoke("doctor", gather, "--runtime", "mscclpp-python")
+    found = invoke("doctor", gather, "--target", "mscclpp-python")
     assert f"{version} is the version of the installed package" in found.stdout
     lacks = VERSIONS[version].day < VERSIONS[STORES].day
     assert (found.exit_code, "F478" in found.stdout) == (int(lacks), lacks)
     table = tmp_path / "table.toml"
     table.write_text(f'[[plans]]\nwhat = "{gather / "gather.json"}"\n')
-    made = ("package", tmp_path / "out", "--table", table, "--runtime", "mscclpp-python")
+    made = ("package", tmp_path / "out", "--table", table, "--target", "mscclpp-python")
     found = invoke(*made)
     assert (found.exit_code == 1) == lacks, found.output
-    found = invoke(*made[:1], tmp_path / "new", *made[2:], "--version", "2026-08")
+    found = invoke(*made[:1], tmp_path / "new", *made[2:-1], "mscclpp-python@2026-08")
     assert found.exit_code == 0, found.output
     assert "an executor of 2026-07-02 or later" in found.stderr
     assert "the installed package" not in found.stderr
@@ -214,19 +214,19 @@ def test_without_a_known_package_the_newest_version_is_said(tmp_path, monkeypatc
         monkeypatch.syspath_prepend(tmp_path / folder)
     runtime = runtime_named("mscclpp")
     assert runtime.version == MSCCLPP.version
-    assert "--version names the executor's" in runtime.basis
+    assert "mscclpp@VERSION names another" in runtime.basis
     assert (str(tmp_path / "site" / "mscclpp") in runtime.basis) == bool(folder)
 
 
 def test_a_version_by_the_number_that_all_have_is_refused_with_the_list():
     with pytest.raises(SleyError, match="F500") as caught:
-        runtime_named("mscclpp", "0.9.0")
+        runtime_named("mscclpp@0.9.0")
     assert all(version in str(caught.value) for version in VERSIONS)
 
 
 def test_the_runtime_of_a_target_has_its_version():
     assert runtime_of(TARGETS["mscclpp@v0.9.0"]).target == "mscclpp@v0.9.0"
-    old, new = (runtime_named("mscclpp", one).names for one in ("v0.9.0", "2026-06"))
+    old, new = (runtime_named(f"mscclpp@{one}").names for one in ("v0.9.0", "2026-06"))
     assert old is not None
     assert new is not None
     assert "allreduce_2nodes_64K_2M.json" in set(old) - set(new)

@@ -116,12 +116,12 @@ def test_choose_searches_for_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "compile -o a.xml",
-        "compile -o a.cu",
-        "compile -o a.et --size 1M",
-        "compile --target mscclpp",
-        "run --device threads",
-        "bench --device threads",
+        ("compile -o a.xml", "F437"),
+        ("compile -o a.cu", "F437"),
+        ("compile -o a.et --size 1M", "F437"),
+        ("compile --target mscclpp", "F437"),
+        ("run --device threads", "F437"),
+        ("run --device threads --engine both", "F437"),
     ],
 )
 def test_a_command_refuses_late(

@@ -17,11 +17,10 @@ import pytest
 
 import sley
 from sley.compiler.passes.timeline import Costs
-from sley.formats.files import FileProof
 from sley.formats.msccl_xml.targets import EXECUTOR
 from sley.ir.dependencies import dependencies
 from sley.ir.tables import Edges, Table, Value, column_types, difference
-from sley.lang.msccl import ScriptProgram
+from sley.lang import msccl
 from sley.model.bounds import Bounds
 from sley.verification.direct import pulls
 from support.plan_edits import with_columns
@@ -44,8 +43,8 @@ def examples() -> dict[str, Any]:
     pair = sley.compile(sley.algorithms.ring_allreduce(2))
     found = [
         *(choice.begin, choice.runner_up, proof.conditions[0], topology.model.launch_us),
-        *(caught.value.diagnostics[0], FileProof(None, (proof,), ())),
-        *(ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
+        *(caught.value.diagnostics[0], sley.FileProof(None, (proof,), ())),
+        *(msccl.ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
         *(topology, topology.model, program, plan, plan.layout, plan.estimate, simulation),
         *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),
         *(choices.ranges[0].options, Costs(), dependencies(program), pulls(direct), EXECUTOR),

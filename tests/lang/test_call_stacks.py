@@ -11,7 +11,7 @@ import pytest
 import sley
 from sley.errors import Diagnostic, Place
 from sley.formats.plan_bytes import decode, encode
-from sley.lang import ChunkProgram
+from sley.lang import ChunkProgram, msccl
 
 HERE = __file__
 GATHER = sley.AllGather(4)
@@ -184,7 +184,7 @@ def test_a_helper_in_a_script_of_msccl_tools_names_its_call(tmp_path: Path) -> N
         "    send(0, 2)\n"
     )
     with pytest.raises(sley.SleyError) as caught:
-        sley.load_msccl(path)
+        msccl.run(path)
     place = caught.value.diagnostics[0].places[0]
     assert [(place.file, place.line)] + [(c.file, c.line) for c in place.callers] == [
         (str(path), 5),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley.ir.words import Op
-from sley.lang.msccl import ScriptProgram
+from sley.lang import msccl
 from support.examples import examples
 from support.rank_threads import execute
 
@@ -222,11 +222,11 @@ with MSCCLProgram("random", fully_connected({m.ranks}), collective, {options}):
 """
 
 
-def load(text: str) -> ScriptProgram:
+def load(text: str) -> msccl.ScriptProgram:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(text)
-        (found,) = sley.load_msccl(path)
+        (found,) = msccl.run(path)
     return found
 
 

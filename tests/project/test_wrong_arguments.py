@@ -13,7 +13,7 @@ import pytest
 import sley
 from sley.compiler.options import OptionWords
 from sley.model.bounds import Bounds, bound
-from sley.model.simulation import Simulator, estimate
+from sley.model.simulation import Simulator
 
 RING = sley.algorithms.ring_allreduce(8)
 PLAN = sley.compile(RING)
@@ -29,7 +29,6 @@ ONE = {"instances": 1, "channels": 1, "protocol": "Simple", "schedule": "msccl"}
         lambda topology: sley.choose(RING, "1M", topology, **ONE),
         lambda topology: sley.simulate(PLAN, "1M", topology),
         lambda topology: Simulator(PLAN, topology)("1M"),
-        lambda topology: estimate(PLAN, "1M", topology),
         lambda topology: Bounds.of(PLAN.collective, topology).at("1M"),
         lambda topology: bound(PLAN.collective, topology, "1M"),
     ],

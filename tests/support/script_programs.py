@@ -9,14 +9,14 @@ import numpy as np
 import sley
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
-from sley.lang.msccl import ScriptProgram
+from sley.lang import msccl
 from support.rank_threads import execute
 
 ELEMENTS = 6
 """Elements of a chunk."""
 
 
-def plan_of(script: ScriptProgram) -> Plan:
+def plan_of(script: msccl.ScriptProgram) -> Plan:
     """The proven plan of a script's program."""
     return sley.compile(script.program, fusion=script.fusion)
 

@@ -1,4 +1,5 @@
-"""The live back end and `sley tune --live`: real calls of two ranks. No test compares times."""
+"""The live back end and `sley tune train --live`: real calls of two ranks, whose times no test
+compares."""
 
 from __future__ import annotations
 
@@ -236,7 +237,7 @@ def test_training_chooses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def sley(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["tune", *map(str, arguments)])
+    return CliRunner().invoke(main, ["tune", "train", *map(str, arguments)])
 
 
 def test_the_command_writes_a_policy_for_this_machine(tmp_path: Path) -> None:

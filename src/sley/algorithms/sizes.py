@@ -69,7 +69,8 @@ def stage_numbers(
     """A channel for each stage, or for None the compiler's choice. Errors: L102."""
     if channels is None:
         return (None,) * stages
-    if len(channels) != stages or not all(is_integer(c) and c >= 0 for c in channels):
+    has_all = isinstance(channels, (Sequence, np.ndarray)) and len(channels) == stages
+    if not has_all or not all(is_integer(c) and c >= 0 for c in channels):
         raise L102.error(
             at=Place(detail=algorithm),
             expected=f"stage_channels with {stages} channels, each at least 0",

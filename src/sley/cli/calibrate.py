@@ -48,7 +48,6 @@ class Given:
         from sley.model import table_fit
         from sley.model.nccl import tables as nccl_tests
 
-        table_fit.require_scipy()
         assert self.file is not None
         assert self.topology is not None
         base, file = topologies.find(self.topology), str(self.file)

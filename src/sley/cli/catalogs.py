@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.cli.options import flag, json_option
+from sley.cli.options import json_option, parameter_flag
 from sley.cli.output import Command, echo, print_json
 from sley.errors import Rule, did_you_mean
 from sley.errors.catalog import SUCCESSORS, all_rules
@@ -38,7 +38,7 @@ def list_command(text: str | None, as_json: bool) -> None:
         return
     width = max(len(a.name) for a in shown)
     for a in shown:
-        options = " ".join(map(flag, (*a.parameters, *["in_place"] * a.has_both_places)))
+        options = " ".join(map(parameter_flag, (*a.parameters, *["in_place"] * a.has_both_places)))
         echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
 
 

@@ -17,8 +17,8 @@ from sley.cli.options import (
     ARG,
     COMPILER_OPTIONS,
     PlanCommand,
+    RuntimeName,
     Selection,
-    TargetName,
     argument_option,
     collective_option,
     common_options,
@@ -30,14 +30,14 @@ from sley.cli.options import (
     size_options,
 )
 from sley.cli.output import Phases, echo, print_json, print_note, report_notes
-from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
-    is_python,
+    maker_of,
     prefer_in_place,
     program_on,
-    takes_collective,
+    refuse_arguments,
+    source_of,
     topology_of,
 )
 from sley.compiler import Choice, Choices, Options, choose
@@ -73,7 +73,7 @@ LONG = 150_000
 @jobs_option
 @click.option(
     "--target",
-    type=TargetName(list(formats.TARGETS)),
+    type=RuntimeName(formats.TARGETS),
     help="Only plans that this runtime supports. [executor with -o]",
 )
 @click.option(
@@ -106,7 +106,8 @@ def choose_command(  # as many parameters as options; click passes each by name
     algorithms that fit the topology. The plan in a file is a candidate as it is, and compiled again
     from its lifted program. Options of the compiler accept several values, separated by commas; the
     search tries each. By default, it tries suitable values of protocol, schedule, allocation,
-    channels and instances. --arg and the words after -- apply to each Python file.
+    channels and instances. --arg applies to each Python file, and to each algorithm and text with
+    this parameter, and the words after -- to each Python file.
     """
     runtime = target or "executor"
     if output is not None:
@@ -183,8 +184,8 @@ def choose_command(  # as many parameters as options; click passes each by name
         echo(f"{'written':<23}{path} for {runtime}")
     if output is not None:
         wanted = formats.target_named(runtime)
-        command = f"sley package DIR --table {output / TABLE} --runtime {runtime_of(wanted).name}"
-        command += f" --version {wanted.version}" if wanted.version else ""
+        command = f"sley package DIR --table {output / TABLE} --target {runtime_of(wanted).name}"
+        command += f"@{wanted.version}" if wanted.version else ""
         echo(f"{'for a runtime':<23}{command}")
     phases.report()
 
@@ -203,23 +204,36 @@ def _selections(
     arguments: dict[str, object],
     collective: str | None,
 ) -> list[Selection]:
-    """The selections; those of Python files have the arguments, and those of XML files and
-    schedules the collective. Errors: click's usage error for arguments without a Python file."""
-    plain = [Selection(one, in_place=in_place) for one in what]
-    if collective is not None:
-        plain = [replace(o, collective=collective) if takes_collective(o) else o for o in plain]
-        if not any(one.collective for one in plain):
-            raise click.UsageError("--collective is for XML files and schedules")
-    if not any(map(_is_python, plain)):
-        refuse_arguments(replace(plain[0], arguments=arguments, script=script_arguments()))
-    return [
-        replace(one, arguments=arguments, script=script_arguments()) if _is_python(one) else one
-        for one in plain
-    ]
+    """The selections, each with the arguments and the collective that it takes. Errors: click's
+    usage error for arguments that none takes."""
+    plain = [Selection(one, in_place=in_place, script=script_arguments()) for one in what]
+    found = [_with_own(one, arguments, collective) for one in plain]
+    if collective is not None and not any(one.collective for one in found):
+        raise click.UsageError("--collective is for XML files and schedules")
+    given = {word for one in found for word in one.arguments}
+    if left := [word for word in arguments if word not in given]:
+        raise click.UsageError(f"no WHAT takes {ARG} {' and '.join(left)}")
+    if not any(one.script for one in found):
+        refuse_arguments(plain[0])
+    return found
 
 
-def _is_python(selection: Selection) -> bool:
-    return not is_collective(selection.what) and is_python(selection)
+def _with_own(
+    selection: Selection, arguments: dict[str, object], collective: str | None
+) -> Selection:
+    """The selection with those arguments that it takes: a Python file all, a name of a collective
+    none."""
+    source = None if is_collective(selection.what) else source_of(selection)
+    if source is not None and source.is_python:
+        return replace(selection, arguments=arguments)
+    plain = replace(selection, script=())
+    if source is None:
+        return plain
+    if source.takes_collective:
+        return replace(plain, collective=collective)
+    maker = maker_of(selection)
+    own = {word: value for word, value in arguments.items() if maker.takes(word)}
+    return replace(plain, arguments=own)
 
 
 def _command(

@@ -21,7 +21,7 @@ from sley.cli.output import (
 )
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
-from sley.cli.sources import plan_of, prefer_in_place
+from sley.cli.sources import choosing_for, plan_of, prefer_in_place
 from sley.errors import SleyError
 from sley.model.simulation import Simulation
 from sley.report.simulation import comparison_table
@@ -78,7 +78,7 @@ def compare_command(
                         simulate_nccl(selection, simulating, sizes, executions=bool(reports))
                     )
                 continue
-            found = fitting(selection, simulate)
+            found = fitting(choosing_for(selection, sizes), simulate)
             columns += [(text.replace(selection.what, one, 1), row) for one, row in found]
         except SleyError as error:
             refused.append((text, error))

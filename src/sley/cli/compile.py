@@ -16,9 +16,9 @@ from sley.cli.options import (
     BlockThreads,
     DType,
     PlanCommand,
+    RuntimeName,
     Selection,
     SizeType,
-    TargetName,
     Whole,
     common_options,
     flag,
@@ -26,11 +26,11 @@ from sley.cli.options import (
     plan_options,
 )
 from sley.cli.output import Phases, echo, print_json
-from sley.cli.sources import MESSAGE_TARGETS, is_python, plan_and_file, refuse_foreign
+from sley.cli.sources import MESSAGE_TARGETS, plan_and_file, refuse_foreign, source_of
 from sley.compiler.pipeline import PASSES
 from sley.engine.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
-from sley.errors import counted
+from sley.errors import counted, recognition
 from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, check, files
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
@@ -41,12 +41,17 @@ from sley.report.tables import estimate_lines, pipeline_table, plan_summary, pla
 _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())
 
 
+_OF_SCRIPTS = {".xml": "msccl"}
+"""The runtime for which scripts for msccl-tools are written, which runs their own collectives."""
+
+
 @click.command("compile", cls=PlanCommand)
 @plan_options
+@click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto and traces.")
 @output_option(f"Write the plan here: {_SUFFIXES}.")
 @click.option(
     "--target",
-    type=TargetName(list(TARGETS)),
+    type=RuntimeName(TARGETS),
     help="The runtime to write the plan for; its limits are checked. [XML: executor]",
 )
 @click.option("--min-bytes", type=SizeType(), help="Smallest size of a call. [0, or the file's]")
@@ -100,6 +105,8 @@ def compile_command(  # as many parameters as options; click passes each by name
     op, own = settings.pop("op"), dict[str, int | None]()
     phases = Phases(verbose, quiet=as_json, print_after=print_after)
     form = None
+    if target is None and output is not None and _is_script(selection):
+        target = _OF_SCRIPTS.get(output.suffix.lower())
     if target is not None:
         target = str(TARGETS[target])
         form = files.FORMATS[TARGETS[target].suffix]
@@ -145,6 +152,10 @@ def compile_command(  # as many parameters as options; click passes each by name
     if show_rank is not None:
         echo("\n".join(plan_table(plan, show_rank)))
     phases.report()
+
+
+def _is_script(selection: Selection) -> bool:
+    return source_of(selection).kind is recognition.MSCCL_TOOLS
 
 
 def _own_sizes(
@@ -200,7 +211,7 @@ def _time_of(selection: Selection, plan: Plan, output: Path, target: str) -> tup
     if target not in MESSAGE_TARGETS:
         return ("time", f"none: sley doesn't simulate the executor of {target}")
     words = ["sley", "simulate", str(output), "--target", target]
-    if standard(plan.collective) is None and is_python(selection):
+    if standard(plan.collective) is None and source_of(selection).is_python:
         words += ["--collective", selection.what]
     words += ["--topology", selection.topology or generic(selection, plan.collective.ranks)]
     return ("its time", f"{shlex.join(words)}: as {target} executes the file")

@@ -25,15 +25,10 @@ _LEFT = (0, 1, 3, 4)
 @click.command("doctor", cls=Command)
 @click.argument("where", metavar="DIR|FILE", type=click.Path(path_type=Path))
 @click.option(
-    "--runtime",
-    "name",
-    type=RuntimeName(),
-    help="The runtime. [all, with one line each]",
-)
-@click.option(
-    "--version",
-    "version",
-    help="The runtime's version. [the installed mscclpp's, or the last one that reads plans]",
+    "--target",
+    type=RuntimeName(deployment.names(), any_version=True),
+    help="The runtime. [all, with one line each; the installed mscclpp's version, or the last one "
+    "that reads plans]",
 )
 @click.option(
     "--collective", type=click.Choice(list(SIZED)), help="Explain calls of this collective."
@@ -59,8 +54,7 @@ _LEFT = (0, 1, 3, 4)
 @json_option
 def doctor_command(
     where: Path,
-    name: str | None,
-    version: str | None,
+    target: str | None,
     in_place: bool | None,
     as_json: bool,
     **call: Any,
@@ -71,13 +65,13 @@ def doctor_command(
     has a problem, that a call runs incorrectly, or that no call can have this size.
     """
     _check_kind(where)
-    if name is None:
-        for word, given in (("version", version), *call.items()):
-            if word in ("version", "collective", "sizes") and given:
-                raise click.UsageError(f"{flag(word.removesuffix('s'))} needs --runtime")
+    if target is None:
+        for word in ("collective", "sizes"):
+            if call[word]:
+                raise click.UsageError(f"{flag(word.removesuffix('s'))} needs --target")
         _print_overview(where, as_json=as_json)
         return
-    runtime = deployment.runtime_named(name, version)
+    runtime = deployment.runtime_named(target)
     calls, impossible = _calls(in_place, **call)
     if impossible and not calls:
         raise SleyError(impossible)

@@ -12,10 +12,10 @@ from sley.cli.options import (
     Whole,
     common_options,
     output_option,
-    plan_options,
+    program_options,
 )
 from sley.cli.output import Phases, echo, print_json, print_written
-from sley.cli.sources import is_plan, plan_of, program_of, topology_of
+from sley.cli.sources import plan_of, program_of, source_of, topology_of
 from sley.compiler.passes.lift import lift
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -30,7 +30,7 @@ from sley.report.pictures.canvas import check_suffix
 
 
 @click.command("draw", cls=PlanCommand)
-@plan_options
+@program_options
 @click.option(
     "--of",
     "of",
@@ -42,7 +42,7 @@ from sley.report.pictures.canvas import check_suffix
 @output_option("Write the picture here: .svg, .png or .pdf.", required=True)
 @click.option(
     "--rank",
-    "chosen",  # --ranks is one of plan_options
+    "chosen",  # --ranks is one of program_options
     type=Whole(0),
     multiple=True,
     help="Draw only this rank; may be repeated.",
@@ -97,7 +97,7 @@ def _check_ranks(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
 
 def _program(selection: Selection, phases: Phases) -> Program:
     """The program of WHAT, lifted if WHAT is a plan."""
-    if is_plan(selection):
+    if source_of(selection).is_plan:
         plan = plan_of(selection, phases, verify=True)
         with phases("lifting"):
             return lift(plan)

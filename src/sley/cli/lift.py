@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import PlanCommand, Selection, common_options, output_option, plan_options
+from sley.cli.options import PlanCommand, Selection, common_options, output_option, program_options
 from sley.cli.output import Phases, echo, print_json, print_written
 from sley.cli.sources import plan_of, program_facts
 from sley.compiler import compile
@@ -15,7 +15,7 @@ from sley.formats import program_source, write_file
 
 
 @click.command("lift", cls=PlanCommand)
-@plan_options
+@program_options
 @output_option("Write the program here. [standard output]")
 @common_options
 def lift_command(selection: Selection, output: Path | None, as_json: bool, verbose: bool) -> None:
@@ -23,7 +23,7 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
 
     sley writes the program as Python, and proves it by compiling it. You can read it, change it,
     and compile it for another schedule or protocol. A program has no channels, thread blocks or
-    order of instructions, so options for these have no effect.
+    order of instructions.
     """
     phases = Phases(verbose, quiet=as_json)
     plan = plan_of(selection, phases, verify=True)

@@ -10,7 +10,6 @@ from importlib.metadata import version
 import click
 from click.shell_completion import get_completion_class
 
-from sley.cli.bench import bench_command
 from sley.cli.calibrate import calibrate_command
 from sley.cli.catalogs import explain_command, list_command
 from sley.cli.choose import choose_command
@@ -20,22 +19,18 @@ from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
-from sley.cli.msccl import msccl_command
 from sley.cli.output import Group, echo
 from sley.cli.package import package_command
-from sley.cli.policy import policy_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
-from sley.cli.sweep import sweep_command
 from sley.cli.topology import topology_command
-from sley.cli.tune import tune_command
+from sley.cli.tune_group import tune_command
 from sley.cli.verify import verify_command
 
 SECTIONS = (
-    ("Programs and plans", ("compile", "verify", "import", "lift", "msccl", "draw", "list")),
-    ("Run", ("run", "bench", "package", "doctor")),
-    ("Times", ("simulate", "compare", "choose", "calibrate", "topology")),
-    ("Tuners", ("sweep", "tune", "policy")),
+    ("Programs and plans", ("compile", "verify", "import", "lift", "draw", "list")),
+    ("Run", ("run", "package", "doctor")),
+    ("Times", ("simulate", "compare", "choose", "tune", "calibrate", "topology")),
     ("Help", ("explain", "completion")),
 )
 """The sections of the help, each with its commands."""
@@ -71,8 +66,8 @@ def main() -> None:
 
     WHAT is an algorithm's name (sley list), a Python file with a program (FILE.py or
     FILE.py:NAME) or with a function that returns one (FILE.py:NAME --arg NAME=VALUE), a text in
-    ResCCLang (FILE.resccl), a plan in MSCCL XML (FILE.xml), a synthesiser's schedule (sley import)
-    or, for sley verify, an execution plan of MSCCL++ (FILE.json).
+    ResCCLang (FILE.resccl), a script for msccl-tools, a plan (FILE.plan, or FILE.xml in MSCCL XML),
+    a synthesiser's schedule or, for sley verify, an execution plan of MSCCL++ (FILE.json).
     """
 
 
@@ -89,7 +84,6 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 
 for _command in (
     run_command,
-    bench_command,
     compile_command,
     import_command,
     verify_command,
@@ -97,13 +91,10 @@ for _command in (
     compare_command,
     calibrate_command,
     choose_command,
-    sweep_command,
     tune_command,
-    policy_command,
     package_command,
     doctor_command,
     lift_command,
-    msccl_command,
     draw_command,
     explain_command,
     list_command,

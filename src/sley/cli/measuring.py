@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 import numpy as np
 
-from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, Whole, gather_options
+from sley.cli.options import POSITIVE, BlockThreads, DType, SizeType, Whole, gather_options
 from sley.engine.devices import THREADS, Device, open_devices
 from sley.engine.devices.windows import single_messages, way_of_groups
 from sley.engine.kernels import refuse_varying_plan
@@ -80,21 +80,16 @@ def without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def device_options(default: str | None = None) -> Callable[[F], F]:
-    """Adds --device, --ranks-per-gpu and --threads; the command gets them as `where`.
-
-    default: the default device; without one, the option is required.
-    """
-    first = f"{PROCESSES}, " if default == PROCESSES else ""
-    needs: dict[str, Any] = {"required": True}
-    if default is not None:
-        needs = {"default": default, "show_default": True}
-    options = [
+device_options = gather_options(
+    Where,
+    "where",
+    [
         click.option(
             "--device",
             metavar="DEVICE",
-            **needs,
-            help=f"Where to run: {first}threads or cuda; cuda:0,1 for only these GPUs.",
+            default=PROCESSES,
+            show_default=True,
+            help=f"Where to run: {PROCESSES}, threads or cuda; cuda:0,1 for only these GPUs.",
         ),
         click.option(
             "--ranks-per-gpu",
@@ -106,23 +101,22 @@ def device_options(default: str | None = None) -> Callable[[F], F]:
             type=BlockThreads(),
             help=f"Threads of a thread block, on GPUs. [{THREADS}]",
         ),
-    ]
-    return gather_options(Where, "where", options)
+    ],
+)
+"""Adds --device, --ranks-per-gpu and --threads; the command gets them as `where`."""
 
 
-def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
-    """Adds the options of nccl-tests for runs; the command gets them as `measuring`.
-
-    iterations, slot_bytes: the help texts of these options.
-    """
-    options = [
+measuring_options = gather_options(
+    Measuring,
+    "measuring",
+    [
         click.option(
             "-n",
             "--iterations",
             type=POSITIVE,
             default=20,
             show_default=True,
-            help=iterations,
+            help="Timed runs.",
         ),
         click.option(
             "-w",
@@ -157,7 +151,11 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             show_default=True,
             help="Reduction.",
         ),
-        click.option("--slot-bytes", type=SizeType(), help=slot_bytes),
+        click.option(
+            "--slot-bytes",
+            type=SizeType(),
+            help="Size of a slot, which limits a tile. [by ranks; on devices all slots share 24M]",
+        ),
         click.option(
             "--timeout",
             "timeout_s",
@@ -165,8 +163,9 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             default=TIMEOUT_S,
             help="Seconds without progress after which the run fails.",
         ),
-    ]
-    return gather_options(Measuring, "measuring", options)
+    ],
+)
+"""Adds the options of nccl-tests for runs; the command gets them as `measuring`."""
 
 
 def timing_json(m: Measurement) -> dict[str, Any]:

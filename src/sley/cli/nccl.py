@@ -10,9 +10,8 @@ import click
 
 from sley.cli.options import PARAMETERS, Selection, flag
 from sley.cli.output import print_note
-from sley.cli.python_files import refuse_arguments
 from sley.cli.simulating import Simulating
-from sley.cli.sources import NCCL, topology_of
+from sley.cli.sources import NCCL, refuse_arguments, topology_of
 from sley.compiler import Choices, nccl_plan
 from sley.ir.collective import Collective
 from sley.ir.sizes import size_text

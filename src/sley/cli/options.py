@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,15 +17,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.cli.output import Command
+from sley.cli.output import Command, Gone
 from sley.compiler import Options, deployment
+from sley.compiler.opening import Source
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
-from sley.errors.recognition import Kind
-from sley.formats import TARGETS
+from sley.errors.successors import gone
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
-from sley.lang.files import PythonFile
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,32 +60,25 @@ COMPILER_OPTIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Selection:
-    """The plan to make: the values of `plan_options`.
+    """The plan to make: the values of `program_options` and `plan_options`.
 
-    arguments: those of WHAT's function, by name. script: those of WHAT's file, in `sys.argv`.
-    recognised: the kinds of the files that were recognised so far, by their paths. loaded: the
-    Python files that ran so far.
+    arguments: those of WHAT's algorithm or function, by name. script: those of WHAT's file, in
+    `sys.argv`. opened: what was recognised so far, by its name.
     """
 
     what: str
     ranks: int | None = None
     nodes: int | None = None
     gpus: int | None = None
-    nics: int | None = None
     root: int | None = None
     in_place: bool | None = None
-    stage_channels: tuple[int, ...] | None = None
-    rings: int | None = None
-    orders: tuple[tuple[int, ...], ...] | None = None
-    node_instances: int | None = None
     size: int | None = None
     topology: str | None = None
     collective: str | None = None
     options: Options = field(default_factory=Options)
     arguments: Mapping[str, object] = field(default_factory=dict)
     script: tuple[str, ...] = ()
-    loaded: dict[str, PythonFile] = field(default_factory=dict, compare=False, repr=False)
-    recognised: dict[str, Kind] = field(default_factory=dict, compare=False, repr=False)
+    opened: dict[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
 
 class NameOrFile(click.ParamType[str]):
@@ -146,31 +137,33 @@ class Several(click.ParamType[tuple[Any, ...]]):
 
 
 class RuntimeName(click.Choice[str]):
-    """A runtime that reads directories of plans."""
+    """A runtime, as NAME or NAME@VERSION. Besides those given, one that reads the files of one of
+    them stands for it. any_version: whether other versions are known than those given."""
 
-    def __init__(self) -> None:
-        super().__init__(deployment.names())
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in TARGETS and value not in self.choices:
-            reader = deployment.runtime_of(TARGETS[value])
-            self.fail(f"{value} is a target of files; the runtime is {reader.name}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class TargetName(click.Choice[str]):
-    """A target of files, of those given."""
+    def __init__(self, names: Iterable[str], *, any_version: bool = False) -> None:
+        super().__init__(list(names))
+        self._any_version = any_version
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        targets = [TARGETS[name] for name in self.choices]
-        words = dict.fromkeys(t.name + "[@VERSION]" * bool(t.version) for t in targets)
-        return f"[{'|'.join(words)}]"
+        versioned = {name.partition("@")[0] for name in self.choices if "@" in name}
+        names = [name for name in self.choices if "@" not in name]
+        if self._any_version:
+            return f"[{'|'.join(names)}][@VERSION]"
+        return f"[{'|'.join(name + '[@VERSION]' * (name in versioned) for name in names)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in deployment.names() and value not in self.choices:
-            names = [n for n in self.choices if deployment.runtime_of(TARGETS[n]).name == value]
-            if names:
-                self.fail(f"{value} is a runtime; its files are for target {names[0]}", param, ctx)
+        name, at, version = str(value).partition("@")
+        if found := gone("runtime", name):
+            raise Gone(found)
+        if name in self.choices:
+            return (
+                f"{name}{at}{version}" if self._any_version else super().convert(value, param, ctx)
+            )
+        known = next((one for one in deployment.RUNTIMES if one.name == name), None)
+        if known is not None and known.refusal is not None:
+            self.fail(f"{name}: {known.refusal[1]}", param, ctx)
+        if known is not None:
+            value = f"{known.target.partition('@')[0]}{at}{version}"
         return super().convert(value, param, ctx)
 
 
@@ -196,34 +189,6 @@ class BlockThreads(Whole):
         if number % 32:
             self.fail(f"{number} threads are not whole warps of 32", param, ctx)
         return number
-
-
-class _Numbers(click.ParamType[tuple[int, ...]]):
-    """Numbers from 0, separated by commas."""
-
-    name = "numbers"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = str(value).split(",")
-        if not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
-            self.fail(f"{value!r} is not a list of numbers such as 0,1,2", param, ctx)
-        return tuple(map(int, parts))
-
-
-class _Orders(click.ParamType[tuple[tuple[int, ...], ...]]):
-    """Rings as lists of ranks: 0,1,2;2,1,0."""
-
-    name = "orders"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[int, ...], ...]:
-        rings = str(value).split(";")
-        return tuple(_Numbers().convert(ring, param, ctx) for ring in rings)
 
 
 class Factor(click.ParamType[float]):
@@ -321,18 +286,8 @@ def _literal(text: str) -> object:
         return text
 
 
-PARAMETERS = (
-    "ranks",
-    "nodes",
-    "gpus",
-    "nics",
-    "stage_channels",
-    "rings",
-    "orders",
-    "node_instances",
-)
-"""Parameters of the library's algorithms that have options; in a program, their values are
-fixed."""
+PARAMETERS = ("ranks", "nodes", "gpus")
+"""Parameters of programs that have options; others are given by --arg."""
 
 ARG = "--arg"
 """The option for an argument of a function in a Python file."""
@@ -343,8 +298,8 @@ argument_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_literals,
-    help="An argument of the function FILE.py:NAME: a Python literal, or else a text. (--set is "
-    "for the cost model.)",
+    help="A parameter of the algorithm, the text or the function FILE.py:NAME: a Python literal, "
+    "or else a text. (--set is for the cost model.)",
 )
 """Adds --arg; the command gets the values by name."""
 
@@ -361,6 +316,12 @@ collective_option = click.option(
 def flag(word: str) -> str:
     """An option of the compiler as the command line spells it."""
     return f"--{word.replace('_', '-')}"
+
+
+def parameter_flag(word: str) -> str:
+    """A parameter of a program as the command line gives it."""
+    has_option = word in (*PARAMETERS, "root", "in_place", "channels")
+    return flag(word) if has_option else f"{ARG} {word}=VALUE"
 
 
 def compiler_options(*, several: bool = False) -> Callable[[F], F]:
@@ -389,15 +350,14 @@ def compiler_options(*, several: bool = False) -> Callable[[F], F]:
     return decorate
 
 
-def plan_options(command: F) -> F:
-    """Adds the argument WHAT and the options that make a plan of it, to a `PlanCommand`; it gets
-    them as one `Selection`, its first argument."""
+def program_options(command: F) -> F:
+    """Adds the argument WHAT and the options of its program, to a `PlanCommand`; it gets them as
+    one `Selection`, its first argument. A plan of WHAT is compiled with the compiler's defaults."""
 
     @click.argument("what", type=NameOrFile("what", lambda: CATALOG))
     @click.option("--ranks", type=POSITIVE, help="Number of ranks.")
     @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")
-    @click.option("--nics", type=POSITIVE, help="Network cards on each node. [one for each GPU]")
     @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
     @click.option(
         "--in-place/--out-of-place",
@@ -405,26 +365,6 @@ def plan_options(command: F) -> F:
         default=None,
         help="Whether input and output share memory.",
     )
-    @click.option(
-        "--stage-channels",
-        type=_Numbers(),
-        help="A channel for each stage (sley list shows which algorithms have stages): 0,1,2.",
-    )
-    @click.option(
-        "--rings", type=POSITIVE, help="Number of rings (multi-ring-...). [one for each GPU]"
-    )
-    @click.option(
-        "--orders",
-        type=_Orders(),
-        help="The ranks of each ring (multi-ring-...): 0,1,2;2,1,0. [with --topology without "
-        "switches: along its links]",
-    )
-    @click.option(
-        "--node-instances",
-        type=POSITIVE,
-        help="Parallel parts of the phases within nodes (hierarchical-allreduce).",
-    )
-    @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto and traces.")
     @click.option(
         "--topology",
         help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file. It defines which "
@@ -434,13 +374,22 @@ def plan_options(command: F) -> F:
     @collective_option
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
-        options = Options(**{word: values.pop(word) for word in COMPILER_OPTIONS})
         own = [f.name for f in fields(Selection) if f.name in values]
         chosen = {word: values.pop(word) for word in own}
-        selection = Selection(**chosen, options=options, script=script_arguments())
-        return ctx.invoke(command, selection, **values)
+        return ctx.invoke(command, Selection(**chosen, script=script_arguments()), **values)
 
-    return standing_for(command, compiler_options()(wrapper))
+    return standing_for(command, wrapper)
+
+
+def plan_options(command: F) -> F:
+    """Adds `program_options` and the options of the compiler, which make a plan of WHAT; a file
+    with a plan is compiled again if --schedule is given."""
+
+    def wrapper(selection: Selection, /, **values: Any) -> object:
+        options = Options(**{word: values.pop(word) for word in COMPILER_OPTIONS})
+        return command(replace(selection, options=options), **values)
+
+    return program_options(standing_for(command, compiler_options()(wrapper)))
 
 
 def standing_for(command: F, wrapper: Callable[..., object]) -> F:

@@ -26,6 +26,7 @@ from rich.progress import (
 
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
 from sley.errors.compiler import C306
+from sley.errors.successors import gone
 from sley.report.stages import stage_table
 
 T = TypeVar("T")
@@ -57,9 +58,42 @@ def _show_warning(message: Warning | str, *_place: object, **_source: object) ->
     print_note(str(message))
 
 
+class Gone(click.ClickException):
+    """Wrong usage: something that an earlier version had; the diagnostic names its successor."""
+
+    exit_code = 2
+
+    def __init__(self, error: SleyError) -> None:
+        super().__init__(str(error))
+        self._error = error
+
+    def show(self, file: Any = None) -> None:
+        report_error(self._error, as_json=False)
+
+
+def _own_path(ctx: click.Context) -> str:
+    """The words of a command after sley."""
+    return ctx.command_path.partition(" ")[2]
+
+
+@contextmanager
+def _telling_successors(ctx: click.Context) -> Iterator[None]:
+    """Answers an option that went with what replaces it."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        if found := gone("option", error.option_name, _own_path(ctx)):
+            raise Gone(found) from None
+        raise
+
+
 class Command(click.Command):
     """A command in which a SleyError becomes diagnostics and exit code 1, and a warning a
     remark."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _telling_successors(ctx):
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -87,13 +121,19 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands; for one that doesn't exist the most similar names are told."""
+    """Commands; for one that doesn't exist its successor or the most similar names are told."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _telling_successors(ctx):
+            return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
+            if found := gone("command", name, _own_path(ctx)):
+                raise Gone(found)
             longer = [own for own in self.commands if own.startswith(name)]
             hint = f"Did you mean {' or '.join(longer)}?" if longer else ""
             hint = hint or did_you_mean(name, self.commands)

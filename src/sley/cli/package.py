@@ -11,9 +11,10 @@ import click
 
 from sley.cli.options import FILE, RuntimeName, Selection, common_options
 from sley.cli.output import Command, Phases, echo, print_json, print_note, print_written
-from sley.cli.sources import is_execution_plan, plan_and_file, supports_both_places
+from sley.cli.sources import plan_and_file, source_of, supports_both_places
 from sley.compiler import deployment
 from sley.compiler.deployment import Part, Runtime, TableRow, copied_part, naming, plan_part
+from sley.errors import recognition
 from sley.formats import TARGETS
 from sley.formats.files import FORMATS
 from sley.formats.mscclpp.targets import SUFFIX as JSON
@@ -26,27 +27,20 @@ from sley.ir.plan import Plan
     "--table", required=True, type=FILE, help="The plans and their ranges of sizes (TOML)."
 )
 @click.option(
-    "--runtime",
-    "name",
+    "--target",
     required=True,
-    type=RuntimeName(),
-    help="The runtime that will read DIR.",
-)
-@click.option(
-    "--version",
-    "version",
-    help="The runtime's version. [the installed mscclpp's, or the last one that reads plans]",
+    type=RuntimeName(deployment.names(), any_version=True),
+    help="The runtime that will read DIR. [the installed mscclpp's version, or the last one that "
+    "reads plans]",
 )
 @common_options
-def package_command(
-    folder: Path, table: Path, name: str, version: str | None, as_json: bool, verbose: bool
-) -> None:
+def package_command(folder: Path, table: Path, target: str, as_json: bool, verbose: bool) -> None:
     """Write a directory of plans, each for a range of sizes, that a runtime chooses from.
 
     DIR is written only if every plan is proven as the runtime executes it, and `sley doctor` finds
     no problem in DIR.
     """
-    runtime = deployment.runtime_named(name, version)
+    runtime = deployment.runtime_named(target)
     phases = Phases(verbose, quiet=as_json)
     parts = _parts(deployment.read_table(table), runtime, phases)
     package = deployment.write_package(parts, folder, runtime)
@@ -79,14 +73,13 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
             ranks=row.ranks,
             nodes=row.nodes,
             gpus=row.gpus,
-            nics=row.nics,
             root=row.root,
-            arguments=row.arguments,
+            arguments={**row.arguments, **({} if row.nics is None else {"nics": row.nics})},
             options=row.options,
         )
         ways = [row.in_place]
         with naming(row.entry):
-            is_copied = runtime.suffix == JSON and is_execution_plan(selection)
+            is_copied = runtime.suffix == JSON and source_of(selection).kind is recognition.MSCCLPP
             is_either = row.in_place is None and supports_both_places(selection)
         if is_copied:
             yield copied_part(f"{number:02}-{row.stem}", row, Path(row.what), runtime)

@@ -1,14 +1,15 @@
-"""sley policy: shows policies of the tuner, and exports them to other runtimes."""
+"""sley tune show, sley tune export: policies of tuners, for people and for other runtimes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 
-from sley.cli.options import FILE, json_option
-from sley.cli.output import Command, Group, echo, print_json, print_note, print_written
+from sley.cli.options import FILE, RuntimeName, json_option
+from sley.cli.output import Command, echo, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
 from sley.ir.sizes import size_text
@@ -18,25 +19,23 @@ from sley.tuning.pictures import draw_map
 from sley.tuning.policy import Policy, exports
 from sley.tuning.policy.exports import Export
 
-_PLUGIN = "nccl-plugin"
+_Written = tuple[list[Path], tuple[str, ...]]
+"""The files that were written, and remarks."""
 
-_TEXTS: Mapping[str, Callable[[Policy], Export]] = {
-    "nccl-csv": exports.nccl_csv,
-    "ncclx-csv": exports.ncclx_csv,
-    "rccl-csv": exports.rccl_csv,
-    _PLUGIN: exports.nccl_plugin,
+_Writer = Callable[[Policy, Path], _Written]
+
+_TABLES: Mapping[str, Callable[[Policy], Export]] = {
+    "nccl": exports.nccl_csv,
+    "ncclx": exports.ncclx_csv,
+    "rccl": exports.rccl_csv,
 }
-"""The exports that are texts."""
+"""The runtimes with a tuner that reads tables, by name."""
 
-_PLANS = "plans"
-
-
-@click.group("policy", cls=Group)
-def policy_command() -> None:
-    """Show and export the policies of tuners."""
+_PLUGINS = (".c", ".so")
+"""The suffixes of a tuner plug-in, in C and compiled."""
 
 
-@policy_command.command("show", cls=Command)
+@click.command("show", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option(
     "-o",
@@ -128,42 +127,27 @@ def _policy_json(policy: Policy) -> dict[str, object]:
     }
 
 
-@policy_command.command("export", cls=Command)
+@click.command("export", cls=Command)
 @click.argument("file", type=FILE)
 @click.option(
-    "--to",
-    required=True,
-    type=click.Choice([*_TEXTS, _PLANS, *TARGETS]),
-    help="NCCL's example tuner (nccl-csv), NCCLX, RCCL, a tuner plug-in in C, or a folder of plans "
-    "for sley's communicators (plans) or for another runtime.",
+    "--target",
+    type=RuntimeName(dict.fromkeys((*_TABLES, *TARGETS))),
+    help="The runtime. [sley's communicators, SLEY_PLAN_DIR]",
 )
 @click.option(
     "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="Write this file or, for plans, this folder. A plug-in as C, or compiled if it ends in "
-    ".so.",
+    help="A folder of plans; for nccl and ncclx, and for rccl as NAME.csv, a table for their "
+    "tuners; for nccl as NAME.c, or NAME.so (compiled with $CC or cc), a tuner plug-in.",
 )
-@click.option("--build", is_flag=True, help="Compile the plug-in with $CC or cc.")
 @json_option
-def export_command(file: Path, to: str, output: Path, build: bool, as_json: bool) -> None:
-    """Write the policy FILE for another runtime."""
-    if build and to != _PLUGIN:
-        raise click.UsageError(f"--build is for --to {_PLUGIN}")
+def export_command(file: Path, target: str | None, output: Path, as_json: bool) -> None:
+    """Write the policy FILE for sley's communicators, or for another runtime."""
     _check_output(file, output)
-    policy = policies.read(file)
-    if to in (_PLANS, *TARGETS):
-        write = exports.write_plan_folder if to == _PLANS else _package_for(to)
-        paths, remarks = write(policy, output)
-    else:
-        check_folder(output)
-        export = _TEXTS[to](policy)
-        if build or (to == _PLUGIN and output.suffix == ".so"):
-            exports.build_plugin(export.text, output)
-        else:
-            write_file(output, export.text)
-        paths, remarks = [output], export.remarks
+    write = _writer(target, output)
+    paths, remarks = write(policies.read(file), output)
     if as_json:
         print_json({"ok": True, "files": [str(path) for path in paths], "remarks": list(remarks)})
         return
@@ -173,5 +157,30 @@ def export_command(file: Path, to: str, output: Path, build: bool, as_json: bool
         print_written(path)
 
 
-def _package_for(target: str) -> Callable[[Policy, Path], tuple[list[Path], tuple[str, ...]]]:
-    return lambda policy, folder: exports.write_package(policy, folder, target)
+def _writer(target: str | None, output: Path) -> _Writer:
+    """What writes a policy for a target; the suffix of the output says what. A folder has none."""
+    if target == "nccl" and output.suffix in _PLUGINS:
+        return _write_plugin
+    if target is not None and target in _TABLES and (output.suffix or target not in TARGETS):
+        return partial(_write_text, _TABLES[target])
+    return exports.write_plan_folder if target is None else partial(_write_package, target)
+
+
+def _write_package(target: str, policy: Policy, folder: Path) -> _Written:
+    return exports.write_package(policy, folder, target)
+
+
+def _write_text(make: Callable[[Policy], Export], policy: Policy, output: Path) -> _Written:
+    check_folder(output)
+    export = make(policy)
+    write_file(output, export.text)
+    return [output], export.remarks
+
+
+def _write_plugin(policy: Policy, output: Path) -> _Written:
+    if output.suffix == ".c":
+        return _write_text(exports.nccl_plugin, policy, output)
+    check_folder(output)
+    export = exports.nccl_plugin(policy)
+    exports.build_plugin(export.text, output)
+    return [output], export.remarks

@@ -11,8 +11,8 @@ from functools import partial
 
 import click
 
+from sley.cli.engines import compare_engines
 from sley.cli.measuring import (
-    PROCESSES,
     Measuring,
     Where,
     device_options,
@@ -22,7 +22,6 @@ from sley.cli.measuring import (
     without_none,
 )
 from sley.cli.options import (
-    Member,
     PlanCommand,
     Selection,
     common_options,
@@ -30,7 +29,7 @@ from sley.cli.options import (
     size_options,
 )
 from sley.cli.output import Phases, echo, print_json, print_note, progress_bar
-from sley.cli.sources import has_sizes, plan_of, supports_both_places, takes
+from sley.cli.sources import choosing_for, has_sizes, plan_of, supports_both_places, takes
 from sley.communicator import Settings
 from sley.communicator.jobs import Job
 from sley.engine import devices
@@ -40,25 +39,26 @@ from sley.errors import counted
 from sley.ir.plan import Plan
 from sley.report.tables import RUN_HEADER, Row, run_footer, run_head, run_row
 
+BOTH = "both"
+"""The value of --engine that compares all engines."""
+
 
 @click.command("run", cls=PlanCommand)
 @plan_options
-@device_options(PROCESSES)
+@device_options
 @click.option(
     "--engine",
-    type=Member(Engine),
-    help="On devices: generated code, or an interpreter. [generated]",
+    type=click.Choice([*(engine.value for engine in Engine), BOTH]),
+    help="On devices: generated code, or an interpreter; or both in turn, with the ratio of their "
+    "times. [generated]",
 )
 @size_options("1K")
-@measuring_options(
-    "Timed runs.",
-    "Size of a slot, which limits a tile. [by ranks; on devices all slots share 24M]",
-)
+@measuring_options
 @common_options
 def run_command(
     selection: Selection,
     where: Where,
-    engine: Engine | None,
+    engine: str | None,
     sizes: list[int],
     measuring: Measuring,
     as_json: bool,
@@ -68,14 +68,19 @@ def run_command(
 
     WHAT runs on processes of this machine, or with --device as kernels: on GPUs (cuda), or on
     threads of this machine, to test the kernels. By default, algorithms of the library run both
-    out of place and in place.
+    out of place and in place, with --engine both in place.
     """
     phases = Phases(verbose, quiet=as_json)
     if where.is_processes:
         _refuse_on_processes(where, engine)
-    plans = _plans(_with_ranks(selection), phases)
+    if engine == BOTH:
+        is_right = compare_engines(selection, where, sizes, measuring, phases)
+        phases.report()
+        sys.exit(not is_right)
+    plans = _plans(choosing_for(_with_ranks(selection), sizes), phases)
     with contextlib.ExitStack() as opened:
-        words, runs = _place(plans, where, engine, measuring, opened)
+        one = None if engine is None else Engine(engine)
+        words, runs = _place(plans, where, one, measuring, opened)
         if where.is_processes:
             _note_sharing(plans[-1].collective.ranks)
         if not as_json:
@@ -94,7 +99,7 @@ def run_command(
         sys.exit(1)
 
 
-def _refuse_on_processes(where: Where, engine: Engine | None) -> None:
+def _refuse_on_processes(where: Where, engine: str | None) -> None:
     """Refuses options that processes don't have. Errors: click's usage error."""
     values = {"ranks-per-gpu": where.ranks_per_gpu, "threads": where.threads, "engine": engine}
     for word, value in values.items():

@@ -12,8 +12,8 @@ from sley.cli.nccl import by_name, is_nccl, simulate_nccl
 from sley.cli.options import (
     FILE,
     PlanCommand,
+    RuntimeName,
     Selection,
-    TargetName,
     common_options,
     plan_options,
     size_options,
@@ -23,7 +23,8 @@ from sley.cli.simulating import Reports, Simulating, report_options, simulation_
 from sley.cli.sources import (
     MESSAGE_TARGETS,
     Sizes,
-    is_plan,
+    choosing_for,
+    is_compiled,
     plan_and_file,
     plan_of_target,
     prefer_in_place,
@@ -33,11 +34,10 @@ from sley.errors import SleyError, shortened
 from sley.formats import check_folder, write_file
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text, sizes_text
-from sley.ir.words import Schedule
-from sley.model.simulation import Simulation, Simulator, estimate
+from sley.model.simulation import Simulation, Simulator
 from sley.report.critical import critical_steps
 from sley.report.limit import limit_of
-from sley.report.simulation import estimate_lines, simulation_lines, size_table
+from sley.report.simulation import simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
 from sley.report.what_if import Change, what_if, what_if_lines
 
@@ -48,10 +48,9 @@ from sley.report.what_if import Change, what_if, what_if_lines
 @simulation_options
 @click.option(
     "--target",
-    type=TargetName(MESSAGE_TARGETS),
+    type=RuntimeName(MESSAGE_TARGETS),
     help="Simulate the file written for this runtime, as its interpreter executes it.",
 )
-@click.option("--equations", is_flag=True, help="For one size: add ResCCL's equations (3) to (5).")
 @click.option(
     "--what-if",
     "what_if_",
@@ -65,25 +64,15 @@ from sley.report.what_if import Change, what_if, what_if_lines
     type=FILE,
     help="For one size: write a trace for Perfetto, compressed if the name ends in .gz.",
 )
-@click.option(
-    "--trace-most",
-    type=click.IntRange(min=1),
-    default=MOST_EXECUTIONS,
-    show_default=True,
-    metavar="NUMBER",
-    help="Largest number of executions in the trace; beyond it, only as many ranks as fit.",
-)
 @common_options
 def simulate_command(  # as many parameters as options; click passes each by name
     selection: Selection,
     sizes: list[int],
     simulating: Simulating,
     target: str | None,
-    equations: bool,
     what_if_: bool,
     reports: Reports,
     trace_file: Path | None,
-    trace_most: int,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -91,17 +80,14 @@ def simulate_command(  # as many parameters as options; click passes each by nam
 
     nccl-allreduce (nccl-allgather, ...) stands for NCCL's choice at each size.
     """
-    of_one = (("--trace", trace_file), ("--equations", equations), ("--what-if", what_if_))
+    of_one = (("--trace", trace_file), ("--what-if", what_if_))
     for option, given in of_one:
         if given and len(sizes) > 1:
             raise click.UsageError(f"{option} is for one size; leave --end out")
-    if selection.size is not None and selection.options.schedule is not Schedule.AUTO:
-        raise click.UsageError("--size is for --schedule auto; -b and -e are the sizes to simulate")
     if trace_file is not None:
         check_folder(trace_file)
     phases = Phases(verbose, quiet=as_json)
-    if selection.options.schedule is Schedule.AUTO and selection.size is None and len(sizes) == 1:
-        selection = replace(selection, size=sizes[0])
+    selection = choosing_for(selection, sizes)
     executions = bool(reports or trace_file)
     named = _simulate(selection, sizes, simulating, phases, target=target, executions=executions)
     names, simulations = [name for name, _ in named], [one for _, one in named]
@@ -113,15 +99,10 @@ def simulate_command(  # as many parameters as options; click passes each by nam
         title = f"{names[0]} on {simulations[0].topology.name}"
         reports.write(simulations, title=title, names=names, changes=[changes] * len(simulations))
         if trace_file is not None:
-            _write_trace(trace_file, simulations[0], trace_most)
-    estimates = None
-    if equations:
-        with phases("equations"):
-            estimates = estimate(simulations[0].plan, sizes[0], simulations[0].topology)
+            _write_trace(trace_file, simulations[0])
     if as_json:
         rows = [simulation_json(s) for s in simulations]
-        more: dict[str, Any] = {} if estimates is None else {"equations": asdict(estimates)}
-        more |= {"what_if": [asdict(change) for change in changes]} if what_if_ else {}
+        more = {"what_if": [asdict(change) for change in changes]} if what_if_ else {}
         print_json({"ok": True, "simulations": rows, **more, "seconds": phases.seconds})
         return
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
@@ -135,18 +116,17 @@ def simulate_command(  # as many parameters as options; click passes each by nam
             first, last = of[0].size_bytes, of[-1].size_bytes
             sizes_of = size_text(first) if first == last else sizes_text(first, last)
             echo(f"{sizes_of:<23}{name}")
-    echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
+    echo("\n".join(lines))
     print_written(reports.html, reports.plot, trace_file)
     phases.report()
 
 
 def _simulated(selection: Selection) -> str:
-    """What is simulated without --target, and what with it."""
+    """The plan to simulate: the program's or the file's, and what --target adds."""
     names = ", ".join(MESSAGE_TARGETS[:-1]) + f" or {MESSAGE_TARGETS[-1]}"
-    if is_plan(selection) and selection.options.schedule is None:
-        what = f"code generated for {selection.what}"
-        return f"{what}, not an interpreter that reads the file: --target {names}"
-    return f"code generated for the plan, not its file, which is another plan: --target {names}"
+    if is_compiled(selection):
+        return f"{selection.what} as generated code; --target {names}: as this runtime runs it"
+    return f"the plan as generated code; --target {names}: its file, as this runtime runs it"
 
 
 def _twice(
@@ -154,7 +134,7 @@ def _twice(
 ) -> Plan | None:
     """The plan with twice the instances that is simulated otherwise in the same way; None for a
     plan in a file, which has its instances, and if there can be no such plan."""
-    if is_nccl(selection) or (is_plan(selection) and selection.options.schedule is None):
+    if is_nccl(selection) or is_compiled(selection):
         return None
     options = selection.options
     instances = {"instances": 2 * (options.instances or 1)}
@@ -207,16 +187,16 @@ def _note_other_sizes(sizes: list[int], own: Sizes, file: str) -> None:
         )
 
 
-def _write_trace(file: Path, simulation: Simulation, most: int) -> None:
+def _write_trace(file: Path, simulation: Simulation) -> None:
     """Writes a trace; says so if it is a part of the simulation."""
-    made = trace(simulation, most)
+    made = trace(simulation, MOST_EXECUTIONS)
     about = made["otherData"]
     write_file(file, trace_bytes(made, packed=file.suffix == ".gz"))
     if about["left_out"]:
         print_note(
             f"the trace has {about['executions'] - about['left_out']} of {about['executions']} "
             f"executions: {about['complete_ranks']} of {simulation.plan.ranks} ranks and the "
-            f"critical path; --trace-most {about['executions']} writes all"
+            "critical path"
         )
 
 

@@ -1,8 +1,11 @@
-"""Sources: the programs and plans that WHAT stands for on the command line."""
+"""Sources: the programs and plans that WHAT stands for on the command line: the words that a user
+gives, for a `compiler.opening.Source`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,27 +13,104 @@ from typing import Any
 import click
 import numpy as np
 
-from sley.algorithms import CATALOG, build, find
-from sley.cli import collectives, python_files
-from sley.cli.options import PARAMETERS, Selection, flag
+from sley.cli import collectives
+from sley.cli.options import ARG, PARAMETERS, Selection, flag, parameter_flag
 from sley.cli.output import Phases, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
+from sley.compiler.opening import Maker, Source
 from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
-from sley.errors import Place, did_you_mean, recognition
-from sley.errors.formats import F404
-from sley.errors.recognition import Kind
+from sley.errors import did_you_mean, recognition
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import Schedule
-from sley.lang import rescclang, schedules
-from sley.lang.files import ProgramFunction
+from sley.lang import schedules
 from sley.model.simulation.routes import Routes
 from sley.topologies import link_rings, look_up
 from sley.verification import verify as prove
+
+NCCL = "nccl-"
+"""How a WHAT begins that stands for what NCCL chooses at each size."""
+
+MESSAGE_TARGETS = tuple(
+    name for name, target in TARGETS.items() if not FORMATS[target.suffix].one_sided
+)
+"""The runtimes that execute plans with messages, which the simulator needs."""
+
+Sizes = tuple[int, int | None]
+"""The least and the largest size of a call, in bytes; None for no limit."""
+
+
+def source_of(selection: Selection) -> Source:
+    """What WHAT is, recognised once. Errors: F404, F550, L120, click's for NCCL's choices."""
+    what = selection.what
+    if what not in selection.opened:
+        if collectives.is_collective(what):
+            raise collectives.refuse(selection)
+        if what.startswith(NCCL) and not Path(what).exists() and not Path(what).suffix:
+            raise click.UsageError(f"{what} is NCCL's choice, for sley simulate and sley compare")
+        selection.opened[what] = Source.of(what, selection.script)
+    return selection.opened[what]
+
+
+def maker_of(selection: Selection) -> Maker:
+    """What makes the programs of WHAT, which is no plan; a Python file runs once. Errors: those of
+    `Source.maker`."""
+    # Standard output is for the command's own output, so the file's goes to standard error.
+    with redirect_stdout(sys.stderr):
+        return source_of(selection).maker
+
+
+def takes(selection: Selection, parameter: str) -> bool:
+    """Whether WHAT is a program with this parameter."""
+    return not source_of(selection).is_plan and maker_of(selection).takes(parameter)
+
+
+def supports_both_places(selection: Selection) -> bool:
+    """Whether WHAT compiles both in and out of place: most algorithms of the library, texts, and
+    functions with the parameter in_place."""
+    if source_of(selection).is_plan or "in_place" in selection.arguments:
+        return False
+    return maker_of(selection).has_both_places
+
+
+def prefer_in_place(selection: Selection) -> Selection:
+    """The selection, in place if the user chose neither: out of place, the library's algorithms
+    copy the input, which vendors' collectives don't."""
+    if supports_both_places(selection) and selection.in_place is None:
+        return replace(selection, in_place=True)
+    return selection
+
+
+def choosing_for(selection: Selection, sizes: list[int]) -> Selection:
+    """The selection, whose --schedule auto chooses for the only size of a command."""
+    if selection.options.schedule is not Schedule.AUTO or len(sizes) > 1:
+        return selection
+    return replace(selection, size=sizes[0])
+
+
+def is_compiled(selection: Selection) -> bool:
+    """Whether WHAT is a file with a plan that is not to be compiled again."""
+    return source_of(selection).is_plan and selection.options.schedule is None
+
+
+def has_sizes(selection: Selection) -> bool:
+    """Whether the user gives a number of ranks, nodes or GPUs."""
+    words = ("ranks", "nodes", "gpus")
+    return any(getattr(selection, w) is not None or w in selection.arguments for w in words)
+
+
+def topology_of(name: str | None) -> Topology | None:
+    """A topology by name or from a file; prints the assumptions as remarks. Errors: those of
+    `look_up`."""
+    if name is None:
+        return None
+    found = look_up(name)
+    report_notes(found.notes)
+    return found.topology
 
 
 def plan_of(
@@ -50,7 +130,7 @@ def plan_and_file(
     if selection.size is not None and selection.options.schedule is not Schedule.AUTO:
         raise click.UsageError("--size is for --schedule auto")
     topology = topology_of(selection.topology)
-    if is_plan(selection) and selection.options.schedule is None:
+    if is_compiled(selection):
         imported = _read_plan(selection, phases, verify=verify)
         return _on(topology, imported.message_plan), imported
     program = program_or_lifted(selection, topology, phases)
@@ -71,23 +151,13 @@ def plan_and_file(
     return plan, None
 
 
-MESSAGE_TARGETS = tuple(
-    name for name, target in TARGETS.items() if not FORMATS[target.suffix].one_sided
-)
-"""The runtimes that execute plans with messages, which the simulator needs."""
-
-
-Sizes = tuple[int, int | None]
-"""The least and the largest size of a call, in bytes; None for no limit."""
-
-
 def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[Plan, Sizes]:
     """The plan of a selection as a runtime executes its file, and for which sizes: WHAT itself if
     it is such a file, otherwise the file that `sley compile --target` would write. target: one of
     `MESSAGE_TARGETS`.
     """
     form = FORMATS[TARGETS[target].suffix]
-    if is_plan(selection) and selection.options.schedule is None:
+    if is_compiled(selection):
         source: str | Path = Path(selection.what)
         settings = file_settings(selection)
     else:
@@ -117,134 +187,21 @@ def _on(topology: Topology | None, plan: Plan) -> Plan:
 
 
 def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
-    """The options of the compiler: without --channels if the algorithm takes it as a parameter, and
-    with the format's needs for options that are not given."""
+    """The options of the compiler: without --channels if the algorithm takes it as a parameter,
+    with the script's own, and with the format's needs for options that are not given."""
     options = selection.options
     if options.channels is not None and takes(selection, "channels"):
         options = Options.of(options, {"channels": 1})
+    if not source_of(selection).is_plan and (fusion := maker_of(selection).fusion) is not None:
+        needs = {"fusion": fusion, **needs}
     return options.filled(needs)
-
-
-NCCL = "nccl-"
-"""How a WHAT begins that stands for what NCCL chooses at each size."""
-
-_READABLE = (*recognition.PLANS, *recognition.PROGRAMS, *recognition.SCHEDULES)
-
-
-def _kind(selection: Selection) -> Kind | None:
-    """What kind of file WHAT is; None for an algorithm of the library. Errors: F404 for a path
-    without a file, F550 for a file without a plan, a program or a schedule."""
-    what = selection.what
-    if what in CATALOG:
-        return None
-    file = python_files.file_and_name(what)[0]
-    if file not in selection.recognised:
-        selection.recognised[file] = recognition.kind_of(file)
-    kind = selection.recognised[file]
-    if kind is recognition.MISSING and not is_path(file):
-        if what.startswith(NCCL):
-            raise click.UsageError(f"{what} is NCCL's choice, for sley simulate and sley compare")
-        if collectives.is_collective(what):
-            raise collectives.refuse(selection)
-        if did_you_mean(what, CATALOG):
-            return None
-        raise F404.error(
-            expected="an algorithm that `sley list` prints, or a file",
-            found=f"{what!r}: neither",
-            remedy="Check the name and the path.",
-        )
-    kind = recognition.presumed_kind(file, kind)
-    if kind is recognition.MISSING:
-        raise F404.error(
-            at=Place(file),
-            expected="a file with a plan, a program or a schedule",
-            found="no such file",
-        )
-    if kind not in _READABLE:
-        raise recognition.refuse_kind(file, kind, "a plan, a program or a schedule")
-    return kind
-
-
-def is_path(text: str) -> bool:
-    """Whether a text looks like the path of a file rather than like a name."""
-    return text.startswith(("~", ".")) or bool(Path(text).suffix) or len(Path(text).parts) != 1
-
-
-def is_plan(selection: Selection) -> bool:
-    """Whether WHAT is a file with a plan. Errors: those of `_kind`."""
-    return _kind(selection) in recognition.PLANS
-
-
-def is_python(selection: Selection) -> bool:
-    """Whether WHAT is a Python file. Errors: those of `_kind`."""
-    return _kind(selection) is recognition.PYTHON
-
-
-def is_execution_plan(selection: Selection) -> bool:
-    """Whether WHAT is a file with an execution plan of MSCCL++. Errors: those of `_kind`."""
-    return _kind(selection) is recognition.MSCCLPP
-
-
-def takes_collective(selection: Selection) -> bool:
-    """Whether WHAT is a file for which --collective may say the collective."""
-    if collectives.is_collective(selection.what):
-        return False
-    return _kind(selection) in (*recognition.PLANS, *recognition.SCHEDULES)
-
-
-def prefer_in_place(selection: Selection) -> Selection:
-    """The selection, in place if the user chose neither: out of place, the library's algorithms
-    copy the input, which vendors' collectives don't."""
-    if supports_both_places(selection) and selection.in_place is None:
-        return replace(selection, in_place=True)
-    return selection
-
-
-def supports_both_places(selection: Selection) -> bool:
-    """Whether WHAT compiles both in and out of place: most algorithms of the library, texts, and
-    functions with the parameter in_place."""
-    kind = _kind(selection)
-    if kind is None:
-        return find(selection.what).has_both_places
-    if kind is recognition.PYTHON:
-        return takes(selection, "in_place") and "in_place" not in selection.arguments
-    return kind is recognition.RESCCLANG or (
-        kind in recognition.SCHEDULES and schedules.read(selection.what).collective != "alltoall"
-    )
-
-
-def takes(selection: Selection, parameter: str) -> bool:
-    """Whether WHAT is an algorithm of the library, or a function, with this parameter. Of any
-    parameters (``**options``), a number of ranks is the one that every program can use."""
-    if is_python(selection):
-        found = python_files.find(selection)
-        if not isinstance(found, ProgramFunction):
-            return False
-        return parameter in found.parameters or (found.takes_any and parameter == "ranks")
-    return selection.what in CATALOG and parameter in CATALOG[selection.what].parameters
-
-
-def has_sizes(selection: Selection) -> bool:
-    """Whether the user gives a number of ranks, nodes or GPUs."""
-    words = ("ranks", "nodes", "gpus")
-    return any(getattr(selection, w) is not None or w in selection.arguments for w in words)
-
-
-def topology_of(name: str | None) -> Topology | None:
-    """A topology by name or from a file; prints the assumptions as remarks. Errors: those of
-    `look_up`."""
-    if name is None:
-        return None
-    found = look_up(name)
-    report_notes(found.notes)
-    return found.topology
 
 
 def program_or_plan(
     selection: Selection, topology: Topology | None, phases: Phases
 ) -> Program | Plan:
     """The program of WHAT, or the plan in its file."""
-    if is_plan(selection):
+    if source_of(selection).is_plan:
         return _read_plan(selection, phases, verify=True).message_plan
     return program_of(selection, topology, phases)
 
@@ -275,7 +232,7 @@ def program_of(selection: Selection, topology: Topology | None, phases: Phases) 
     """The program of WHAT, which is not a plan; an algorithm of the library without sizes gets the
     topology's."""
     with phases("tracing"):
-        return _trace(_fit_to(topology, selection))
+        return _program(_fit_to(topology, selection))
 
 
 def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
@@ -288,90 +245,100 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     if not (takes(selection, "nodes") and takes(selection, "gpus")):
         return selection
     fitting = replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
-    if not takes(selection, "orders") or (selection.rings or selection.orders) is not None:
-        return fitting
     along = link_rings(topology).orders.tolist()
-    return replace(fitting, orders=tuple(map(tuple, along)) or None)
+    own = {"rings", "orders"} & selection.arguments.keys()
+    if not along or own or not takes(selection, "orders"):
+        return fitting
+    return replace(fitting, arguments={**selection.arguments, "orders": along})
 
 
-def _trace(selection: Selection) -> Program:
-    what, channels = selection.what, selection.options.channels
-    kind = _kind(selection)
-    if kind in recognition.SCHEDULES:
-        return _schedule_program(selection)
-    if selection.collective is not None:
-        raise click.UsageError(f"--collective is for XML files; {what} has its own")
-    if kind is recognition.PYTHON:
-        return python_files.program(selection)
-    python_files.refuse_arguments(selection)
-    if kind is recognition.RESCCLANG:
-        _refuse_sizes(selection, ("root", "stage_channels", "rings", "orders", "node_instances"))
-        return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
-    _check_parameters(selection)
-    return build(
-        what,
-        ranks=selection.ranks,
-        nodes=selection.nodes,
-        gpus=selection.gpus,
-        nics=selection.nics,
-        root=selection.root,
-        in_place=bool(selection.in_place),
-        channels=channels if takes(selection, "channels") and (channels or 1) > 1 else None,
-        node_instances=selection.node_instances,
-        stage_channels=selection.stage_channels,
-        rings=selection.rings,
-        orders=selection.orders,
+def _program(selection: Selection) -> Program:
+    """The program of WHAT with the user's arguments. Errors: those of the program, click's usage
+    error for arguments that it doesn't take, or lacks."""
+    source, maker = source_of(selection), maker_of(selection)
+    if not source.is_python and selection.script:
+        raise click.UsageError(f"-- is for Python files, and {selection.what} is none")
+    arguments = _arguments(selection, maker)
+    if source.kind in recognition.SCHEDULES:
+        arguments |= _schedule_arguments(selection)
+    elif selection.collective is not None:
+        raise click.UsageError(f"--collective is for XML files; {selection.what} has its own")
+    with redirect_stdout(sys.stderr):
+        program = maker.make(arguments)
+    own = program.collective.in_place
+    if "in_place" not in arguments and selection.in_place not in (None, own):
+        place = "in place" if own else "out of place"
+        raise click.UsageError(f"{selection.what} has a place of its own: it is {place}")
+    return program
+
+
+def _arguments(selection: Selection, maker: Maker) -> dict[str, Any]:
+    """The arguments of a program: those of --arg, and the options with its parameters' names."""
+    what = selection.what
+    options = _given(selection)
+    if "channels" in maker.parameters and selection.options.channels is not None:
+        options["channels"] = selection.options.channels
+    for word in selection.arguments:
+        if word in options:
+            raise click.UsageError(f"{word} is given twice: by {flag(word)} and by {ARG}")
+    arguments: dict[str, Any] = {**options, **selection.arguments}
+    if not (maker.parameters or maker.takes_any) and arguments:
+        if options:
+            raise click.UsageError(f"{flag(next(iter(options)))}: its value is fixed in {what}")
+        raise click.UsageError(
+            f"{ARG}: {what} is a program; only a function that returns one takes arguments"
+        )
+    ranks = {"ranks", "nodes", "gpus"} & arguments.keys()
+    is_grid = "ranks" in maker.parameters and ranks == {"nodes", "gpus"}
+    known = (*maker.parameters, *["in_place"] * maker.takes_place, *["nodes", "gpus"] * is_grid)
+    takes = (
+        f"It takes {', '.join(map(parameter_flag, maker.parameters))}" if maker.parameters else ""
     )
+    for word in arguments:
+        if word not in known and not maker.takes_any:
+            by = flag(word) if word in options else f"{ARG} {word}"
+            hint = did_you_mean(word, maker.parameters)
+            raise click.UsageError(" ".join(filter(None, (f"{what} takes no {by}.", hint, takes))))
+    lacks = {word for word in maker.required if word not in arguments}
+    if lacks - ({"ranks"} if is_grid else set()):
+        missing = " and ".join(parameter_flag(word) for word in maker.required if word in lacks)
+        raise click.UsageError(f"{what} needs {missing}{_sized(selection, lacks)}")
+    if selection.in_place is not None and maker.takes_place:
+        arguments["in_place"] = selection.in_place
+    return arguments
 
 
-def _schedule_program(selection: Selection) -> Program:
-    """The program of a synthesiser's schedule; trees serve several collectives, by name."""
-    python_files.refuse_arguments(selection)
-    _refuse_sizes(selection, (*PARAMETERS, "root"))
+def _sized(selection: Selection, missing: Collection[str]) -> str:
+    """How a topology gives the missing sizes; "" if none is missing."""
+    if not {"ranks", "nodes", "gpus"} & set(missing):
+        return ""
+    if selection.topology is None:
+        return ", or --topology"
+    stem = selection.topology.partition(":")[0]
+    return f". --topology has sizes of its own: --topology {stem}:NODES needs no other ones"
+
+
+def _given(selection: Selection) -> dict[str, Any]:
+    """The options that set a program's parameters, without its place and channels."""
+    values = {word: getattr(selection, word) for word in (*PARAMETERS, "root")}
+    return {word: value for word, value in values.items() if value is not None}
+
+
+def _schedule_arguments(selection: Selection) -> dict[str, Any]:
+    """The collective of a synthesiser's schedule; trees serve several, by name."""
     given, known = selection.collective, schedules.COLLECTIVES
     if given is not None and given not in known:
         names = ", ".join(known)
         raise click.UsageError(f"--collective of a schedule is one of {names}, not {given}")
-    return schedules.load(selection.what, given, in_place=bool(selection.in_place))
+    return {"collective": given}
 
 
-def _check_parameters(selection: Selection) -> None:
-    """Refuses options that an algorithm of the library doesn't take, and missing ones. Errors:
-    L120, click's usage error."""
-    algorithm = find(selection.what)
-    given = {w for w in (*PARAMETERS, "root") if getattr(selection, w) is not None}
-    parameters, grid = set(algorithm.parameters), {"nodes", "gpus"}
-    if "ranks" in parameters and given & {"ranks", *grid} == grid:
-        given = given - grid | {"ranks"}
-    if extra := sorted(given - parameters):
-        raise click.UsageError(
-            f"{algorithm.name} takes no {' and no '.join(map(flag, extra))}. It takes "
-            + ", ".join(map(flag, algorithm.parameters))
-        )
-    if missing := [word for word in algorithm.required if word not in given]:
-        end = ", or --topology"
-        if selection.topology is not None:
-            stem = selection.topology.partition(":")[0]
-            end = f". --topology has sizes of its own: --topology {stem}:NODES needs no other ones"
-        raise click.UsageError(f"{algorithm.name} needs {' and '.join(map(flag, missing))}{end}")
-
-
-def _header(selection: Selection) -> dict[str, int]:
-    """The values of the command line that replace those of a text's header."""
-    ranks = selection.ranks
-    if selection.nodes is not None:
-        if selection.gpus is None or ranks is not None:
-            raise click.UsageError("--nodes needs --gpus, and excludes --ranks")
-        ranks = selection.nodes * selection.gpus
-    values = {"nRanks": ranks, "GPUPerNode": selection.gpus, "NICPerNode": selection.nics}
-    return {word: value for word, value in values.items() if value is not None}
-
-
-def _refuse_sizes(selection: Selection, words: tuple[str, ...]) -> None:
-    """Refuses options whose values are fixed in a file. Errors: click's usage error."""
-    for word in words:
-        if getattr(selection, word) is not None:
-            raise click.UsageError(f"{flag(word)}: its value is fixed in {selection.what}")
+def refuse_arguments(selection: Selection) -> None:
+    """Refuses arguments of a program and of a Python file if WHAT is something else. Errors:
+    click's usage error."""
+    given = [ARG] * bool(selection.arguments) + ["--"] * bool(selection.script)
+    if given:
+        raise click.UsageError(f"{given[0]} is for programs, and {selection.what} is none")
 
 
 def refuse_foreign(form: Format, known: Collection[str], given: Mapping[str, object]) -> None:
@@ -385,7 +352,9 @@ def refuse_foreign(form: Format, known: Collection[str], given: Mapping[str, obj
 def file_settings(selection: Selection) -> dict[str, Any]:
     """What the user says about the plan in a file, for the reader; refuses options that have no
     meaning for it."""
-    _refuse_sizes(selection, PARAMETERS)
+    for word in PARAMETERS:
+        if getattr(selection, word) is not None:
+            raise click.UsageError(f"{flag(word)}: its value is fixed in {selection.what}")
     if selection.options.schedule is None:
         given = [word for word in selection.options.given() if word != "slots"]
         if selection.size is not None:
@@ -397,18 +366,19 @@ def file_settings(selection: Selection) -> dict[str, Any]:
             )
     collective = None
     if selection.collective is not None:
-        kind = recognition.kind_of(selection.collective)
-        if kind is recognition.MSCCL_TOOLS:
-            raise recognition.refuse_kind(selection.collective, kind, "a program of sley")
-        of_file = Selection(
+        source = Source.of(selection.collective, selection.script)
+        if source.is_plan and source.kind is not None:
+            raise recognition.refuse_kind(selection.collective, source.kind, "a program")
+        opened = {selection.collective: source}
+        program = Selection(
             selection.collective,
             arguments=selection.arguments,
             script=selection.script,
-            loaded=selection.loaded,
+            opened=opened,
         )
-        collective = python_files.program(of_file).collective
+        collective = _program(program).collective
     else:
-        python_files.refuse_arguments(selection)
+        refuse_arguments(selection)
     return {
         "collective": collective,
         "in_place": selection.in_place,

@@ -1,4 +1,4 @@
-"""sley sweep: simulates all choices of a tuner; and sweeps that are kept in a folder."""
+"""sley tune sweep: simulates all choices of a tuner; and sweeps that are kept in a folder."""
 
 from __future__ import annotations
 

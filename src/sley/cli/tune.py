@@ -1,4 +1,4 @@
-"""sley tune: trains an agent to choose."""
+"""sley tune train: trains an agent to choose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sley.tuning.policy import Policy
 
 
-@click.command("tune", cls=Command)
+@click.command("train", cls=Command)
 @collectives_argument
 @click.option("--topology", help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @gather_options(LiveOptions, "live", OPTIONS)
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 @click.option(
     "--sweeps",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Measure the sweeps in this folder, as sley sweep -o writes them, and show the regret. A "
-    "missing sweep is simulated first, and kept.",
+    help="Measure the sweeps in this folder, as sley tune sweep -o writes them, and show the "
+    "regret. A missing sweep is simulated first, and kept.",
 )
 @click.option(
     "--checkpoints",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the policy."
 )
 @common_options
-def tune_command(  # as many parameters as options; click passes each by name
+def train_command(  # as many parameters as options; click passes each by name
     collectives: tuple[str, ...],
     topology: str | None,
     live: LiveOptions,

@@ -1,4 +1,4 @@
-"""sley tune --live: options, defaults and the back end of a training on this machine."""
+"""sley tune train --live: options, defaults and the back end of a training on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of sley sweep and sley tune, as lines and as JSON."""
+"""Tables of sley tune sweep and sley tune, as lines and as JSON."""
 
 from __future__ import annotations
 

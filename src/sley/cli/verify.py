@@ -9,31 +9,33 @@ import click
 from sley import formats
 from sley.cli.options import (
     PlanCommand,
+    RuntimeName,
     Selection,
     SizeType,
-    TargetName,
-    Whole,
     common_options,
     flag,
-    plan_options,
+    program_options,
 )
 from sley.cli.output import Phases, echo, print_json, report_notes
-from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refuse_foreign
+from sley.cli.sources import check_links, file_settings, plan_of, refuse_foreign, source_of
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.formats import keywords
 from sley.formats.files import verify_file
-from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
-from sley.report.tables import plan_table
 from sley.verification import Proof, verify
 
 
 @click.command("verify", cls=PlanCommand)
-@plan_options
+@program_options
+@click.option(
+    "--slots",
+    type=click.INT,
+    help="Prove it for so many messages that a connection holds. [the protocol's number]",
+)
 @click.option(
     "--target",
-    type=TargetName(list(formats.TARGETS)),
+    type=RuntimeName(formats.TARGETS),
     help="Prove a file as this runtime reads it, or a plan within its limits.",
 )
 @click.option(
@@ -44,26 +46,26 @@ from sley.verification import Proof, verify
 @click.option(
     "--slot-bytes", type=SizeType(), help="For an XML file with --target: size of a slot."
 )
-@click.option("--show-rank", type=Whole(0), help="Print the blocks of this rank.")
 @common_options
 def verify_command(
     selection: Selection,
+    slots: int | None,
     target: str | None,
     max_bytes: int | None,
     slot_bytes: int | None,
-    show_rank: int | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
     """Prove that WHAT is correct: values, races, hangs, connections.
 
-    With --slots, prove it for this number of slots of each connection.
+    A program is compiled with the compiler's defaults; sley compile -o NAME.plan writes a plan
+    with others.
     """
     phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
-    is_file = is_plan(selection) and selection.options.schedule is None
-    form = formats.form_of(selection.what) if is_file else None
+    selection = replace(selection, options=Options(slots=slots))
+    form = formats.form_of(selection.what) if source_of(selection).is_plan else None
     if form is not None and target is None and form.only_target is not None:
         target = str(form.only_target)
     given = [word for word, value in sizes.items() if value is not None]
@@ -73,14 +75,13 @@ def verify_command(
         proofs: tuple[Proof, ...] = (_prove_plan(selection, target, phases),)
         end = "" if target is None else f"within the limits of {target}"
     else:
-        refuse_foreign(form, keywords(form.executions), {"slots": selection.options.slots, **sizes})
+        refuse_foreign(form, keywords(form.executions), {"slots": slots, **sizes})
         proofs, notes = _prove_file(selection, target, sizes, phases)
         names = ", ".join(form.target_names)
         end = f"This is what the file means; --target proves what a runtime makes of it: {names}."
         if target is not None:
             target = str(formats.target_named(target))
             end = f"as {target} executes the file"
-    shown = [] if show_rank is None else _table(proofs[0].plan, show_rank)
     if as_json:
         print_json(
             {
@@ -99,8 +100,6 @@ def verify_command(
         echo(proof.holds)
     if end:
         echo(end)
-    if shown:
-        echo("\n".join(shown))
     phases.report()
 
 
@@ -121,7 +120,7 @@ def _prove_plan(selection: Selection, target: str | None, phases: Phases) -> Pro
     """The proof of the plan, within the target's limits. The plan is made for the protocol's slots,
     and proven for the given ones."""
     form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
-    unset = replace(selection, options=Options.of(selection.options, {"slots": None}))
+    unset = replace(selection, options=Options())
     plan = plan_of(unset, phases, verify=False, form=form)
     with phases("verification"):
         proof = verify(plan, selection.options.slots)
@@ -129,15 +128,6 @@ def _prove_plan(selection: Selection, target: str | None, phases: Phases) -> Pro
         with phases("limits"):
             formats.check(plan, target)
     return proof
-
-
-def _table(plan: Plan | OneSidedPlan, rank: int) -> list[str]:
-    """The blocks of a rank. Errors: click's usage error."""
-    if isinstance(plan, OneSidedPlan):
-        raise click.UsageError("--show-rank is for plans with messages, not for MSCCL++'s")
-    if rank >= plan.ranks:
-        raise click.UsageError(f"--show-rank: ranks are 0 to {plan.ranks - 1}")
-    return plan_table(plan, rank)
 
 
 def _row(proof: Proof) -> dict[str, object]:

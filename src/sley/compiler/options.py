@@ -58,8 +58,8 @@ class Options:
 
     protocol: Protocol | None = _option("Protocol. [the program's, or Simple]")
     schedule: Schedule | None = _option(
-        "Order by depth (msccl), or by sub-pipelines of whole transfers; auto: the fastest for "
-        "--size, by simulation. An XML file is lifted and compiled again. [msccl]"
+        "Order by depth (msccl), or by sub-pipelines of whole transfers; auto: the fastest for the "
+        "size of a call, by simulation. A plan in a file is lifted and compiled again. [msccl]"
     )
     allocate: Allocation | None = _option(
         "One thread block for each connection, or for several that are never active together. "

@@ -131,6 +131,14 @@ C315 = Rule(
     instead="Use a topology with such switches, such as dgx_h100_nvls, and groups within a node; "
     "or compile with switches=False, --no-switches.",
 )
+C316 = Rule(
+    "C316",
+    "gone",
+    what="A command, an option or a name is one that sley had in an earlier version.",
+    why="Something else does its work now, which the message names.",
+    example="sley bench ring-allreduce --device cuda",
+    instead="Use what is expected.",
+)
 C320 = Rule(
     "C320",
     "plan-that-cannot-be-lifted",

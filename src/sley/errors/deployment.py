@@ -9,7 +9,7 @@ F500 = Rule(
     what="A runtime or its version is not known.",
     why="The files that a runtime reads, and the one that runs for a call, depend on the runtime "
     "and its version. sley knows only runtimes whose source code was read.",
-    example="sley doctor plans --runtime rccl --version banana",
+    example="sley doctor plans --target rccl@banana",
     instead="Name one of the listed runtimes and versions.",
 )
 F501 = Rule(
@@ -19,10 +19,10 @@ F501 = Rule(
     why="NCCL's and NCCLX's tuners choose only among their own algorithms. RCCL 2.28.3 has its "
     "reader of MSCCL XML switched off, and silently ignores the variables that switched it on; "
     "later versions have none.",
-    example="sley doctor plans --runtime nccl",
-    instead="Use a runtime that reads plans: MSCCL++, msccl-executor-nccl, or RCCL up to 2.27.7 "
+    example="sley doctor plans --target nccl",
+    instead="Use a runtime that reads plans: MSCCL++, executor, or RCCL up to 2.27.7 "
     "(ROCm 7.2), or 2.28.3 built with -DENABLE_MSCCL_KERNEL=ON. For NCCL, RCCL and NCCLX, export "
-    "a policy for their tuners (sley policy export).",
+    "a policy for their tuners (sley tune export).",
 )
 F503 = Rule(
     "F503",
@@ -71,7 +71,7 @@ F507 = Rule(
     why="It reads only the names that are written in its source, from the directory `default` of "
     "MSCCLPP_CACHE_DIR, each for a number of ranks and of ranks a node that is also written there.",
     example="my_allreduce.json in $MSCCLPP_CACHE_DIR/default",
-    instead="Register the plan from Python (--runtime mscclpp-python; `sley package` writes the "
+    instead="Register the plan from Python (--target mscclpp-python; `sley package` writes the "
     "script), or give it one of the names, if the number of ranks is that of the name.",
 )
 F508 = Rule(
@@ -280,7 +280,7 @@ F531 = Rule(
     why="The loader reads only the directory `default` of MSCCLPP_CACHE_DIR, which is by default "
     "~/.cache/mscclpp. If it doesn't exist, MSCCL++ continues without plans and without a "
     "warning.",
-    example="sley package plans --table table.toml --runtime mscclpp",
+    example="sley package plans --table table.toml --target mscclpp",
     instead="Name the directory `default`, and set MSCCLPP_CACHE_DIR to its parent directory.",
 )
 F532 = Rule(
@@ -301,7 +301,7 @@ F533 = Rule(
     why="sley reads `register_plans.py` only as `sley package` writes it, and never executes it. "
     "Without it, or if it was changed, any program may register any of the files, for any "
     "communicators.",
-    example="sley doctor plans --runtime mscclpp-python, for plans without register_plans.py",
+    example="sley doctor plans --target mscclpp-python, for plans without register_plans.py",
     instead="Write the directory with `sley package`, or compare the answer with the program that "
     "registers the plans.",
 )

@@ -300,7 +300,8 @@ L134 = Rule(
     why="sley's programs consist of copies and reductions; the compiler generates the "
     "synchronization, also for MSCCL++.",
     example="c.put(1, Buffer.output, 0); c.signal(1, Buffer.output, 0)",
-    instead="Use copy and reduce; `sley msccl -o plan.json` writes the program for MSCCL++.",
+    instead="Use copy and reduce; `sley compile SCRIPT -o plan.json` writes the program for "
+    "MSCCL++.",
 )
 L137 = Rule(
     "L137",

@@ -7,12 +7,13 @@ D901 = Rule(
     "bad-policy",
     what="A file is not a policy, its contents are invalid, or it has a format that this version "
     "of sley doesn't know.",
-    why="A policy is a ZIP file with the member policy.json, as `sley tune` writes it: JSON text "
-    "only, so that a file from elsewhere can't run code. Its ranges of sizes are ascending and "
-    "don't overlap, and its decisions name algorithms and options. The format's number changes "
+    why="A policy is a ZIP file with the member policy.json, as `sley tune train` writes it: JSON "
+    "text only, so that a file from elsewhere can't run code. Its ranges of sizes are ascending "
+    "and don't overlap, and its decisions name algorithms and options. The format's number changes "
     "with the meaning: a half-understood file would choose plans that were never measured.",
     example="SLEY_TUNER=agent.pkl",
-    instead="Check the path. Write the file again with `sley tune`, or correct the named entry.",
+    instead="Check the path. Write the file again with `sley tune train`, or correct the named "
+    "entry.",
 )
 D903 = Rule(
     "D903",
@@ -22,8 +23,8 @@ D903 = Rule(
     "the machine. A policy applies only where it was trained; the file has the number of ranks "
     "and the machine.",
     example="SLEY_TUNER=ndv4.zip torchrun --nproc-per-node 4 train.py",
-    instead="Train a policy here: `sley tune --live --ranks N`. Without one, the communicator uses "
-    "its own rules.",
+    instead="Train a policy here: `sley tune train --live --ranks N`. Without one, the "
+    "communicator uses its own rules.",
 )
 D904 = Rule(
     "D904",
@@ -41,9 +42,9 @@ D905 = Rule(
     why="NCCL's tuner chooses only among NCCL's own algorithms, so a policy that chooses none of "
     "them has no meaning for NCCL. A communicator has no AllToNext. A plan file has its runtime's "
     "limits. A policy that keeps the default everywhere contains nothing to write.",
-    example="sley policy export all-pairs.zip --to nccl-csv -o tuner.csv",
+    example="sley tune export all-pairs.zip --target nccl -o tuner.csv",
     instead="For NCCL, train AllReduce, AllGather or ReduceScatter with its algorithms only (`sley "
-    "tune --actions nccl`). Or write the plans (`--to plans`, `--to msccl`, `--to executor`).",
+    "tune --actions nccl`). Or write the plans (`-o FOLDER`, with `--target msccl` or `executor`).",
 )
 D906 = Rule(
     "D906",
@@ -51,7 +52,7 @@ D906 = Rule(
     what="A tuner plug-in for NCCL can't be compiled on this machine.",
     why="NCCL loads the plug-in as a shared library. A C compiler makes it from the C text, which "
     "needs no other file.",
-    example="CC=missing-cc sley policy export policy.zip --to nccl-plugin -o tuner.so",
+    example="CC=missing-cc sley tune export policy.zip --target nccl -o tuner.so",
     instead="Install a C compiler (Debian: `apt install gcc`), or name one in the variable CC. Or "
     "write the text (`-o tuner.c`), and compile it elsewhere with the command at its top.",
 )

@@ -75,13 +75,13 @@ AMD_SMI = Kind(
 NVIDIA_SMI = Kind("a topology that nvidia-smi topo -m printed", "sley topology show {file}")
 SLEY_TOPOLOGY = Kind("a topology in TOML", "sley topology show {file}")
 PACKAGE_TABLE = Kind(
-    "a table of plans for a package", "sley package --table {file} --runtime NAME DIR"
+    "a table of plans for a package", "sley package --table {file} --target NAME DIR"
 )
-POLICY = Kind("a policy of a tuner", "sley policy show {file}")
+POLICY = Kind("a policy of a tuner", "sley tune show {file}")
 TUNER_CSV = Kind(
     "a table for NCCL's or RCCL's tuner plug-in",
     remedy="NCCL reads it itself: NCCL_TUNER_CONFIG_FILE names it. sley writes such tables with "
-    "`sley policy export`, and doesn't read them.",
+    "`sley tune export`, and doesn't read them.",
 )
 MSCCL_LIST = Kind(
     "a list of algorithms for msccl (MSCCL_CONFIG)",
@@ -95,7 +95,7 @@ CHAKRA = Kind(
     "a Chakra execution trace",
     remedy="ASTRA-sim reads it. sley writes such traces, and doesn't read them: give the plan.",
 )
-MSCCL_TOOLS = Kind("a Python script for msccl-tools", "sley msccl {file}")
+MSCCL_TOOLS = Kind("a Python script for msccl-tools", "sley compile {file}")
 MSCCLPP_SCRIPT = Kind(
     "a Python script for MSCCL++'s language",
     remedy="Run it with MSCCL++'s Python package, and prove the execution plan that it prints: "
@@ -118,7 +118,7 @@ UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
 
 SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
 PLANS = (MSCCL_XML, MSCCLPP)
-PROGRAMS = (PYTHON, RESCCLANG)
+PROGRAMS = (PYTHON, MSCCL_TOOLS, RESCCLANG)
 TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NCCL_LOG, HWLOC, AMD_SMI, NVIDIA_SMI, SLEY_TOPOLOGY)
 VAGUE = (JSON, UNKNOWN_JSON, XML, TOML, TEXT, EMPTY, BINARY)
 """Kinds of files whose content shows no purpose; a damaged file of another kind is often one."""
@@ -332,6 +332,7 @@ _PYTHON = re.compile(_PYTHON_LINES, re.MULTILINE)
 _IMPORTED = re.compile(
     _lines(r"(?:from|import)[ \t]++(msccl|mscclpp\.language|sley)(?!\w)"), re.MULTILINE
 )
+_MSCCL_PROGRAM = re.compile(_lines(r"[ \t]*+with[ \t]++MSCCLProgram\("), re.MULTILINE)
 _TOML_LINES = tuple(
     (kind, re.compile(pattern, re.MULTILINE))
     for kind, pattern in (
@@ -361,6 +362,7 @@ def _kind_of_text(text: str) -> Kind | None:
 
 def _kind_of_python(text: str) -> Kind:
     names = {found[1] for found in _IMPORTED.finditer(text)}
-    if "msccl" in names:
+    # A script may import msccl in a module of its own.
+    if "msccl" in names or ("sley" not in names and _MSCCL_PROGRAM.search(text)):
         return MSCCL_TOOLS
     return MSCCLPP_SCRIPT if "mscclpp.language" in names and "sley" not in names else PYTHON

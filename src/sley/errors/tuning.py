@@ -8,17 +8,17 @@ D921 = Rule(
     what="There are no choices for a collective on a cluster.",
     why="A tuner chooses among the library's algorithms for a collective, on nodes with equally "
     "many GPUs.",
-    example="sley sweep allsum --topology ndv4",
+    example="sley tune sweep allsum --topology ndv4",
     instead="Give a collective for which `sley list` has algorithms, and a cluster of equal nodes.",
 )
 D922 = Rule(
     "D922",
     "bad-measurements",
     what="A file is neither a sweep nor a checkpoint, or it is of another cluster or training.",
-    why="A sweep has the times of all choices for a collective on a cluster, as `sley sweep` "
+    why="A sweep has the times of all choices for a collective on a cluster, as `sley tune sweep` "
     "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, "
     "noise and choices. Each is valid only for its own cluster or training.",
-    example="sley tune allreduce --topology ndv4 -b 4K --checkpoints folder  # had -b 1K",
+    example="sley tune train allreduce --topology ndv4 -b 4K --checkpoints folder  # had -b 1K",
     instead="Name another folder, or delete the file: the sweep or the training begins anew.",
 )
 D923 = Rule(
@@ -26,7 +26,7 @@ D923 = Rule(
     "bad-training",
     what="A setting of a training is out of range.",
     why="Noise, samples, margins and seeds have limits beyond which a training means nothing.",
-    example="sley tune allreduce --topology ndv4 --samples 0",
+    example="sley tune train allreduce --topology ndv4 --samples 0",
     instead="Give a value in the range of the message.",
 )
 D931 = Rule(
@@ -55,7 +55,7 @@ D926 = Rule(
     why="A tuner runs every plan once at each size on test data, and compares the result with the "
     "collective's promise, before it measures the time. All plans are proven, so either sley or "
     "the machine is at fault.",
-    example="sley tune allreduce --live --ranks 4",
+    example="sley tune train allreduce --live --ranks 4",
     instead="Run the command again, and test the machine's memory. If it happens again, report it "
     "with the plan and the size of the message.",
 )

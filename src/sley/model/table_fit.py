@@ -306,7 +306,7 @@ def chosen_sizes(points: Sequence[MeasuredTime]) -> list[MeasuredTime]:
     return chosen
 
 
-def require_scipy() -> None:
+def _require_scipy() -> None:
     """Raises R512 without SciPy."""
     try:
         import scipy.optimize  # noqa: F401
@@ -332,7 +332,7 @@ def fit(
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, R512, D932.
     """
-    require_scipy()
+    _require_scipy()
     from scipy.optimize import least_squares
 
     sizes = sorted(point.size_bytes for point in used)

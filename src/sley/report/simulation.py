@@ -12,7 +12,6 @@ from sley.errors.report import P810, P813
 from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
-from sley.model.simulation.equations import Estimates
 from sley.model.simulation.result import Simulation, error_text, errors_text
 from sley.report.alike import alike_text, block_name
 from sley.report.critical import (
@@ -100,26 +99,6 @@ def busiest_links(simulation: Simulation) -> list[int]:
     """The links that carry data, the busiest first."""
     order = np.argsort(-simulation.utilisation, kind="stable")
     return [link for link in order.tolist() if simulation.links.moved_bytes[link] > 0]
-
-
-def estimate_lines(estimates: Estimates) -> list[str]:
-    """ResCCL's equations (3) to (5), a line each, with the terms of the slowest link."""
-    levels = (
-        ("(3) algorithm level", estimates.algorithm),
-        ("(4) stage level", estimates.stage),
-        ("(5) task level", estimates.task),
-    )
-    lines = ["", "ResCCL's equations, without launch: time of the slowest link"]
-    for name, level in levels:
-        parts = [
-            f"{counted(level.tiles, 'tile')} x ({level.transfer_us:.1f} moving",
-            f"+ {level.contention_us:.1f} contention" if level.contention_us else "",
-            f"+ {level.bubble_us:.1f} bubbles)",
-            f"+ {level.load_us:.1f} filling" if level.load_us else "",
-        ]
-        text = " ".join(part for part in parts if part)
-        lines.append(f"  {name:<20}  {level.time_us:>10.1f} us = {text}, {level.link}")
-    return lines
 
 
 def _link_lines(s: Simulation) -> list[str]:

@@ -118,7 +118,7 @@ class Sweep:
             facts, arrays = read_arrays(path)
             columns: dict[str, Any] = columns_of(arrays, _COLUMNS)
         except ValueError as error:
-            expected = "a sweep, as `sley sweep` writes it"
+            expected = "a sweep, as `sley tune sweep` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
         for word, wanted in (
             ("collective", arms.collective),

@@ -116,7 +116,7 @@ class Training:
             if rest or not all(0 < time_us < math.inf for *_, time_us in rows):
                 raise ValueError("rounds that are not whole, or times that are none")
         except (TypeError, ValueError) as error:
-            expected = "a checkpoint, as `sley tune` writes it"
+            expected = "a checkpoint, as `sley tune train` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
         for word, own in self._facts().items():
             if facts.get(word) != own:

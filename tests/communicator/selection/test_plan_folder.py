@@ -96,7 +96,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
     found = plans(tmp_path)
     assert codes(found) == ["F401", "F550", "F550"]
     assert found.problems[1].found == "a topology in NCCL's XML"
-    assert found.problems[2].remedy == f"Use it with: sley msccl {tmp_path / 'ring.py'}"
+    assert found.problems[2].remedy == f"Use it with: sley compile {tmp_path / 'ring.py'}"
 
 
 def test_the_table_gives_sizes_and_options(tmp_path: Path) -> None:

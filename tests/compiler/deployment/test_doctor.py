@@ -78,7 +78,7 @@ def xmls(target: str) -> Callable[[Path], None]:
     ("file", "runtime", "version", "write"),
     [
         ("mscclpp-2026-08", "mscclpp", "2026-08", default_plans),
-        ("executor", "msccl-executor-nccl", None, xmls("executor")),
+        ("executor", "executor", None, xmls("executor")),
         ("rccl-2.27.7", "rccl", "2.27.7", xmls("rccl")),
         ("rccl-2.28.3", "rccl", "2.28.3", xmls("rccl")),
     ],
@@ -89,8 +89,7 @@ def test_the_doctor_says_what_runs_and_why_nothing_else(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "verify_file", cache(files.verify_file))  # each command proves
     write(Path("plans"))
-    whole = ["doctor", "plans", "--runtime", runtime]
-    whole += ["--version", version] if version else []
+    whole = ["doctor", "plans", "--target", f"{runtime}@{version}" if version else runtime]
     calls = PLAN_CALLS if runtime == "mscclpp" else XML_CALLS
     lines = []
     for further in ([], *(["--collective", *call.split()] for call in calls)):
@@ -192,7 +191,7 @@ def _registered_cut_off(folder: Path) -> None:
     _cut_off(folder)
 
 
-EXECUTOR, RCCL, MSCCL = "msccl-executor-nccl", "rccl", "msccl"
+EXECUTOR, RCCL, MSCCL = "executor", "rccl", "msccl"
 MSCCLPP, PYTHON = "mscclpp", "mscclpp-python"
 
 BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
@@ -244,6 +243,12 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
         _edited(('minBytes="0"', 'minBytes="9"'), max_bytes=8),
         "F463",
         "9 to 8",
+    ),
+    "an end before any size": (
+        MSCCL,
+        _edited((f'maxBytes="{1 << 40}"', 'maxBytes="0"'), target="msccl"),
+        "F463",
+        "no size",
     ),
     "a range between two multiples": (
         EXECUTOR,
@@ -333,7 +338,7 @@ def test_a_right_directory_has_no_problem(tmp_path):
 
 
 def examined(folder: Path, runtime: str, version: str | None = None) -> Examination:
-    return examine(folder, runtime_named(runtime, version))
+    return examine(folder, runtime_named(f"{runtime}@{version}" if version else runtime))
 
 
 def codes(found: Iterable[Diagnostic]) -> list[str]:
@@ -459,7 +464,7 @@ def test_each_of_several_plans_has_its_own_effect(tmp_path):
     call = Call("allreduce", 1040, 2, 2, True)
     decision = decide(examined(tmp_path, PYTHON), call)
     assert decision.effects == {"coarse.json": Outcome.ENDS, "fine.json": Outcome.RUNS}
-    command = ["doctor", str(tmp_path), "--runtime", PYTHON, "--collective", "allreduce"]
+    command = ["doctor", str(tmp_path), "--target", PYTHON, "--collective", "allreduce"]
     output = answer(*command, "--size", "1040", "--ranks", "2", "--in-place").output
     assert "  ends the process: coarse.json; or runs: fine.json\n" in output
 
@@ -467,7 +472,7 @@ def test_each_of_several_plans_has_its_own_effect(tmp_path):
 def test_the_conditions_of_the_proofs_are_said(tmp_path):
     plan(tmp_path / "a.json", ranks=2)
     plan(tmp_path / "b.json", ranks=4)
-    command = ["doctor", str(tmp_path), "--runtime", PYTHON]
+    command = ["doctor", str(tmp_path), "--target", PYTHON]
     call = ["--collective", "allreduce", "--size", "4K", "--ranks", "2", "--in-place"]
     heading, meeting = "which the runtime doesn't check:", "new allocations on all ranks at once"
     for output, of in (
@@ -500,7 +505,7 @@ def test_a_registered_file_without_permissions_has_a_remedy_of_its_own(tmp_path,
 
 def test_the_default_of_the_ranks_of_a_node_is_said(tmp_path):
     plan(tmp_path / SMALL)
-    command = ["doctor", str(tmp_path), "--runtime", MSCCLPP, "--collective", "allreduce"]
+    command = ["doctor", str(tmp_path), "--target", MSCCLPP, "--collective", "allreduce"]
     command += ["--size", "4K", "--ranks", "16", "--in-place"]
     words = "note: without --gpus, all 16 ranks share a node\n"
     assert words in answer(*command).output
@@ -509,15 +514,13 @@ def test_the_default_of_the_ranks_of_a_node_is_said(tmp_path):
 
 def test_a_reason_is_said_once(tmp_path):
     _with_readme(tmp_path)
-    command = ["doctor", str(tmp_path), "--runtime", EXECUTOR, "--collective", "allreduce"]
+    command = ["doctor", str(tmp_path), "--target", EXECUTOR, "--collective", "allreduce"]
     output = answer(*command, "--size", "4K", "--ranks", "4", "--in-place").output
     assert output.count("F504 start-fails") == 1, output
 
 
 def test_an_option_without_a_runtime_is_named(tmp_path):
-    error = answer("doctor", str(tmp_path), "--version", "0.8").stderr
-    assert "--version needs --runtime" in error
-    assert "--size needs --runtime" in answer("doctor", str(tmp_path), "--size", "4K").stderr
+    assert "--size needs --target" in answer("doctor", str(tmp_path), "--size", "4K").stderr
 
 
 CALL = ("--collective", "allreduce", "--size", "256K", "--ranks", "16", "--gpus", "8", "--in-place")
@@ -556,7 +559,7 @@ def test_a_call_has_the_problems_of_the_directory(tmp_path, runtime, write, code
     folder = tmp_path / "default"
     folder.mkdir()
     write(folder)
-    command = ("doctor", str(folder), "--runtime", runtime, *CALL)
+    command = ("doctor", str(folder), "--target", runtime, *CALL)
     result = answer(*command)
     assert result.exit_code == 1
     assert code in result.output
@@ -566,7 +569,7 @@ def test_a_call_has_the_problems_of_the_directory(tmp_path, runtime, write, code
 
 def test_a_call_has_the_remark_of_a_directory_that_is_not_read(tmp_path):
     plan(tmp_path / LARGE, min_message_size=131072, max_message_size=1 << 21)
-    result = answer("doctor", str(tmp_path), "--runtime", MSCCLPP, *CALL)
+    result = answer("doctor", str(tmp_path), "--target", MSCCLPP, *CALL)
     assert (result.exit_code, "note: " in result.output) == (0, True), result.output
     assert "F531" in result.output
 
@@ -603,7 +606,7 @@ def test_a_runtime_that_reads_no_plans_says_so(tmp_path, runtime, version, code)
 )
 def test_an_unknown_runtime_or_version_is_refused(runtime, version):
     with pytest.raises(SleyError) as caught:
-        runtime_named(runtime, version)
+        runtime_named(f"{runtime}@{version}" if version else runtime)
     assert caught.value.code == "F500"
 
 
@@ -661,7 +664,7 @@ def test_the_overview_has_a_line_for_each_runtime(tmp_path):
 OTHERS = {
     "machine.toml": ("gpus = 8\n", "a topology in TOML", "sley topology show"),
     "steps.xml": ("<Algo nchunkspernode='1'></Algo>", "ForestColl trees", "sley import"),
-    "ring.py": ("import msccl\n", "a Python script for msccl-tools", "sley msccl"),
+    "ring.py": ("import msccl\n", "a Python script for msccl-tools", "sley compile"),
     "sketch.json": (
         '{"intranode_sketch": {}}',
         "a TACCL sketch",
@@ -675,7 +678,7 @@ OTHERS = {
 def test_a_file_that_is_no_plan_is_named_with_its_remedy(tmp_path, name, runtime):
     content, words, remedy = OTHERS[name]
     (tmp_path / name).write_text(content)
-    result = answer("doctor", str(tmp_path / name), *(["--runtime", runtime] if runtime else []))
+    result = answer("doctor", str(tmp_path / name), *(["--target", runtime] if runtime else []))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "F550" in result.stderr
     assert f"found:    {words}" in result.stderr
@@ -743,7 +746,7 @@ def test_a_file_without_a_first_tag_is_named_as_what_it_is(tmp_path, text, expec
 
 def test_a_bad_size_leaves_the_answers_for_others(tmp_path):
     xml(tmp_path / "ring.xml")
-    call = ["--runtime", EXECUTOR, "--collective", "allreduce", "--ranks", "4", "--in-place"]
+    call = ["--target", EXECUTOR, "--collective", "allreduce", "--ranks", "4", "--in-place"]
     sizes = ["--size", "4K", "--size", "1001", "--size", "8K"]
     command = ["doctor", str(tmp_path), *call]
     result = CliRunner().invoke(main, [*command, *sizes])
@@ -823,7 +826,7 @@ def test_a_folder_that_the_default_loader_does_not_read_is_a_remark(tmp_path):
 )
 def test_the_overview_says_what_a_size_that_is_no_multiple_does(tmp_path, runtime, words):
     plan(tmp_path / SMALL) if runtime == MSCCLPP else xml(tmp_path / "ring.xml")
-    output = CliRunner().invoke(main, ["doctor", str(tmp_path), "--runtime", runtime]).output
+    output = CliRunner().invoke(main, ["doctor", str(tmp_path), "--target", runtime]).output
     assert words in output
 
 
@@ -831,7 +834,7 @@ def test_json_has_the_files_the_sizes_and_the_calls(tmp_path):
     xmls("rccl")(tmp_path)
     call = ["--collective", "allreduce", "--size", "4K", "--ranks", "4", "--in-place"]
     result = CliRunner().invoke(
-        main, ["doctor", str(tmp_path), "--runtime", "rccl", *call, "--json"]
+        main, ["doctor", str(tmp_path), "--target", "rccl", *call, "--json"]
     )
     document = json.loads(result.output)
     assert document["ok"]
@@ -844,9 +847,8 @@ def test_json_has_the_files_the_sizes_and_the_calls(tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--version", "2"],
-        ["--runtime", "rccl", "--collective", "allreduce"],
-        ["--runtime", "rccl", "--size", "4K"],
+        ["--target", "rccl", "--collective", "allreduce"],
+        ["--target", "rccl", "--size", "4K"],
     ],
 )
 def test_wrong_usage_of_the_doctor_is_refused(tmp_path, arguments):
@@ -883,7 +885,7 @@ def test_a_call_with_another_root_runs_wrongly(tmp_path, runtime, write, collect
         decision = decide(found, replace(call, root=number))
         assert (decision.outcome, "F530" in codes(decision.remarks)) == (outcome, False)
         assert [one.code for one in decision.faults] == (["F530"] if number == 1 else [])
-    command = ["doctor", str(tmp_path), "--runtime", runtime, "--collective", collective]
+    command = ["doctor", str(tmp_path), "--target", runtime, "--collective", collective]
     command += ["--size", "4K", "--ranks", str(ranks), "--root", "1", "--out-of-place"]
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, "F530 root-not-compared" in result.output) == (1, True), result.output

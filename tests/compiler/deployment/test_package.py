@@ -39,13 +39,13 @@ ranks = 4
 root = 2
 min_bytes = "4K"
 """
-RUNTIMES = ("msccl-executor-nccl", "rccl")
+RUNTIMES = ("executor", "rccl")
 
 
 def package(folder: Path, table: str, runtime: str, *further: str) -> Result:
     path = folder / "table.toml"
     path.write_text(table)
-    arguments = ["package", folder / "plans", "--table", path, "--runtime", runtime, *further]
+    arguments = ["package", folder / "plans", "--table", path, "--target", runtime, *further]
     return CliRunner().invoke(main, [str(one) for one in arguments])
 
 
@@ -93,7 +93,7 @@ def test_a_package_with_a_hole_between_ranges_has_a_note(tmp_path):
 
 
 def test_files_are_beside_the_table(tmp_path):
-    package(tmp_path, TABLE, "msccl-executor-nccl")
+    package(tmp_path, TABLE, "executor")
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "plans" / "02-ring-allreduce-in-place.xml").rename(other / "ring.xml")
@@ -106,7 +106,7 @@ def test_files_are_beside_the_table(tmp_path):
     ("runtime", "change", "code"),
     [
         ("rccl", ("65537", '"64K"'), "F512"),
-        ("msccl-executor-nccl", ("ranks = 4", "ranks = 34"), "F444"),
+        ("executor", ("ranks = 4", "ranks = 34"), "F444"),
         ("msccl", ("", ""), "F518"),
         ("nccl", ("", ""), "F501"),
         ("rccl", ('"LL"', '"direct"'), "F441"),
@@ -126,7 +126,7 @@ def test_nothing_is_written_if_the_doctor_or_the_proof_finds_a_problem(
 
 
 def test_an_older_version_of_a_runtime_is_refused(tmp_path):
-    assert "F501" in package(tmp_path, TABLE, "rccl", "--version", "2.28.3").stderr
+    assert "F501" in package(tmp_path, TABLE, "rccl@2.28.3").stderr
 
 
 def test_a_folder_with_files_is_not_changed(tmp_path):

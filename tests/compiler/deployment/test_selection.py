@@ -79,7 +79,7 @@ def matches(head: Head, call: Call) -> bool:
     )
 
 
-@pytest.mark.parametrize("runtime", ["msccl-executor-nccl", "rccl"])
+@pytest.mark.parametrize("runtime", ["executor", "rccl"])
 @examples(12)
 @given(heads=st.lists(HEADS, min_size=1, max_size=4), calls=st.lists(CALLS, min_size=4, max_size=4))
 def test_the_first_match_of_random_files_runs(runtime, heads, calls):

@@ -200,7 +200,7 @@ def test_a_teccl_file_with_its_faults_allowed_runs(name: str, data_dir: Path) ->
 def test_a_lost_gpu_and_the_ranks_that_remain_are_named(data_dir: Path) -> None:
     path = data_dir / "teccl" / "NDv2_output-2_chassis-AllGather-Slow-1MB.json"
     with pytest.raises(sley.SleyError) as caught:
-        schedules.load(path, allow=["multicast"])
+        schedules.program(schedules.read(path), allow=["multicast"])
     assert "GPU 0; 15 GPUs send" in caught.value.diagnostics[0].found
     assert "all 16 GPUs" in caught.value.diagnostics[0].expected
 
@@ -270,8 +270,8 @@ def test_congestion_of_trees_equals_the_bandwidth_printed_with_them(
 
 def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_dir: Path) -> None:
     cluster = sley.Topology.cluster(2, 8, nvlink_GBps=(300, 300), nic_GBps=(25, 25))
-    program = schedules.load(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml")
-    busiest = busiest_link(program, cluster)
+    program = schedules.program(schedules.read(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml"))
+    busiest = schedules.busiest_link(program, cluster)
     assert busiest is not None
     assert busiest.algbw_GBps == pytest.approx(342.857, abs=0.005)
     doubled = sley.Topology.cluster(2, 8, nvlink_GBps=(600, 600), nic_GBps=(25, 25))
@@ -281,7 +281,7 @@ def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_d
 @pytest.mark.parametrize("collective", forestcoll.COLLECTIVES)
 @pytest.mark.parametrize("name", FORESTS)
 def test_real_trees_run(name: str, collective: str, data_dir: Path) -> None:
-    program = schedules.load(data_dir / "forestcoll" / f"{name}.xml", collective)
+    program = schedules.program(schedules.read(data_dir / "forestcoll" / f"{name}.xml"), collective)
     assert_same(through_text(program), program)
     assert_runs(program)
 
@@ -300,7 +300,7 @@ def test_real_trees_of_an_adjacency_table_run(name: str, bandwidth: float, data_
 def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
     folder, suffix = ("forestcoll", "xml") if name in FORESTS else ("teccl", "json")
     allow = () if name in FORESTS else schedules.ALLOWED
-    program = schedules.load(data_dir / folder / f"{name}.{suffix}", allow=allow)
+    program = schedules.program(schedules.read(data_dir / folder / f"{name}.{suffix}"), allow=allow)
     rows = jobs.run(sley.compile(program), Sweep([64 * 1024, 100_001], iterations=1, warmup=0))
     assert [row.wrong for row in rows] == [0, 0]
 
@@ -540,7 +540,7 @@ def test_allow_is_refused_where_it_would_do_nothing(tmp_path: Path) -> None:
             assert "F560" in found.stderr, name
     (tmp_path / "flows").write_text(gather())
     with pytest.raises(sley.SleyError) as caught:
-        schedules.load(tmp_path / "flows", allow=["multicat"])
+        schedules.program(schedules.read(tmp_path / "flows"), allow=["multicat"])
     assert caught.value.code == "F560"
 
 

@@ -107,7 +107,8 @@ class Candidate:
 def why_unused(found: Candidate) -> Diagnostic | None:
     """Why no call of any runtime chooses a file; None if some may."""
     if found.max_bytes is not None and found.max_bytes < max(found.min_bytes, 1):
-        sizes = f"{found.min_bytes} to {found.max_bytes}"
+        # A runtime that reads the end as the first size too large has none before 0.
+        sizes = f"{found.min_bytes} to {found.max_bytes}" if found.max_bytes >= 0 else "no size"
         return unused(found, "a range of sizes", sizes)
     if not any(found.places):
         return unused(found, "inplace or outofplace to be 1", "both 0")

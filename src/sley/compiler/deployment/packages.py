@@ -200,7 +200,7 @@ def _as_named(
                 at=(Place(name), of_name[name].entry),
                 expected=f"a free name of {runtime} for {wanted}",
                 found=f"other plans have {' and '.join(fitting)}" if fitting else f"only {others}",
-                remedy="Use --runtime mscclpp-python, which registers plans of any name.",
+                remedy="Use --target mscclpp-python, which registers plans of any name.",
             )
         best = max(free, key=partial(_common_bytes, runtime, head))
         (folder / name).rename(folder / best)

@@ -182,7 +182,7 @@ _MSCCLPP = Runtime(
     variables={"MSCCLPP_CACHE_DIR": _PARENT},
 )
 _EXECUTOR = Runtime(
-    "msccl-executor-nccl",
+    EXECUTOR.name,
     "2.23.4",
     "msccl-executor-nccl",
     XML,
@@ -277,14 +277,16 @@ def names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.name for one in RUNTIMES))
 
 
-def runtime_named(name: str, version: str | None = None) -> Runtime:
-    """The runtime of this name, in a version: by default the newest that reads plans. Errors: F500.
+def runtime_named(target: str) -> Runtime:
+    """The runtime of NAME or NAME@VERSION: by default the newest that reads plans. Errors: F500.
 
     MSCCL++'s version is that of the Python package `mscclpp`, if it is installed beside sley.
-    msccl-executor-nccl has one last version, 2.23.4; other versions of RCCL behave as 2.27.7, the
-    2.28s as 2.28.3, and later ones have no reader. Known versions of ROCm stand for those of RCCL.
+    executor (msccl-executor-nccl) has one last version, 2.23.4; other versions of RCCL behave as
+    2.27.7, the 2.28s as 2.28.3, and later ones have no reader. Known versions of ROCm stand for
+    RCCL's.
     """
-    known = _KNOWN.get(name)
+    name, _, given = target.partition("@")
+    known, version = _KNOWN.get(name), given or None
     if known is None:
         raise _unknown(f"a runtime of {', '.join(names())}", name)
     if known.suffix == JSON:
@@ -328,7 +330,7 @@ def _of_version(known: Runtime, version: str | None) -> Runtime:
         basis = (
             f"{version} is the version of the installed package in {folder}"
             if found
-            else f"{version} is the newest known version{unlike}: --version names the executor's"
+            else f"{version} is the newest known version{unlike}: mscclpp@VERSION names another"
         )
     if version not in VERSIONS:
         expected = f"one of {', '.join(VERSIONS)}: MSCCL++ calls all of them 0.9.0"

@@ -79,7 +79,6 @@ class MSCCLProgram:
             self.buffers = self._first_buffers()
             self._inputs = [list(own[Buffer.input]) for own in self.buffers]
             self._tracer = Tracer(declare(collective, self.buffers))
-        self._recorded: tuple[int, ScriptProgram] | None = None
 
     def _check_arguments(self) -> None:
         if not isinstance(self.collective, Collective) or not hasattr(self.topo, "num_nodes"):
@@ -114,7 +113,6 @@ class MSCCLProgram:
         if session.current is not None:
             refuse(L129, "one program at a time", "a program inside another one's with")
         session.current = self
-        session.begun = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -122,19 +120,14 @@ class MSCCLProgram:
         session.current = None
         session.programs.pop(self, None)
         if kind is None:
-            session.programs[self] = self.recorded()
+            session.programs[self] = self._record()
 
     def check(self) -> bool:
         """Whether the collective's check accepts what the program has left so far."""
         return bool(self.collective.check(self))
 
-    def recorded(self) -> ScriptProgram:
-        """The program of the operations so far. Errors: L118, L130, L133."""
-        if self._recorded is None or self._recorded[0] != self._tracer.length:
-            self._recorded = (self._tracer.length, self._record())
-        return self._recorded[1]
-
     def _record(self) -> ScriptProgram:
+        """The program of the operations. Errors: L118, L130, L133."""
         program = self._tracer.finish(str(self.name), self.protocol, self._place)
         if not is_standard(self.collective):
             self._require_check()

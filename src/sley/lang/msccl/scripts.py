@@ -21,7 +21,7 @@ from sley.errors.language import L113
 from sley.ir.program import Program
 from sley.lang.interpreter import UserFile
 from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
-from sley.lang.msccl.session import ScriptProgram, Session, Write, under_way
+from sley.lang.msccl.session import ScriptProgram, Session, under_way
 
 _BUFFERS = (buffers.Buffer, buffers.BufferSlice, buffers.ThreadblockPolicy)
 _CHUNKS = (chunks.Chunk, chunks.ReduceChunk)
@@ -86,27 +86,17 @@ MODULES: dict[str, tuple[Any, ...]] = {
 """The contents of the stand-ins."""
 
 
-def run(
-    path: str | os.PathLike[str],
-    arguments: Sequence[str],
-    write: Write,
-    *,
-    may_be_empty: bool = False,
-) -> tuple[ScriptProgram, ...]:
-    """Runs a script, and returns its programs in order.
+def run(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> tuple[ScriptProgram, ...]:
+    """Runs a script as `python path arguments...` would, and returns its programs in order, at
+    least one. XML() and Json() print nothing.
 
-    path: the script. arguments: its arguments, those after its name in `sys.argv`. write: makes the
-    texts that XML() and Json() print. may_be_empty: whether there may be no program if the script
-    exits with code 0 before it begins one, as it does after `--help`; else there is at least one.
-
-    Errors: L113, L114, F404, L1xx of its programs, and those of `write`.
+    Errors: L113, L114, F404, L114, and L1xx of its programs.
     """
     file = UserFile(path, arguments, run_name="__main__", remedy="Correct the named line.")
-    session = Session(write)
+    session = Session()
     with under_way(session), _stand_ins():
-        ends = file.run(may_exit=True)
-    only_exits = not ends and not session.begun
-    if not session.programs and not (may_be_empty and only_exits):
+        file.run(may_exit=True)
+    if not session.programs:
         found = "a script that ends without a program"
         remedy = "Give the arguments with which the script makes a program, or write one."
         if uncalled := _functions_of_programs(file.values):
@@ -114,7 +104,7 @@ def run(
             remedy = f"Let the script call {uncalled[0]}, or give the arguments with which it does."
         if any(isinstance(value, Program) for value in file.values.values()):
             found = "a program in sley's own language"
-            remedy = f"Use the commands for programs: sley compile {path}, sley verify {path}."
+            remedy = "Leave out the import of msccl."
         raise L113.error(
             at=Place(str(path)),
             expected="operations inside of `with MSCCLProgram(...)`",

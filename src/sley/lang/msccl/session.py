@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -27,23 +27,16 @@ class ScriptProgram:
     fusion: bool | None = None
 
 
-Write = Callable[[ScriptProgram, str], str]
-"""Returns the text of a program's plan, in the format of a suffix, ".xml" or ".json"."""
-
-
 @dataclass(eq=False)
 class Session:
     """A run of a script.
 
-    write: makes the texts that XML() and Json() print. current: the program inside whose `with` the
-    script is. programs: those whose `with` has ended, as they were then. begun: whether the script
-    has begun any `with`.
+    current: the program inside whose `with` the script is. programs: those whose `with` has ended,
+    as they were then.
     """
 
-    write: Write
     current: MSCCLProgram | None = None
     programs: dict[MSCCLProgram, ScriptProgram] = field(default_factory=dict)
-    begun: bool = False
 
 
 _under_way: list[Session] = []

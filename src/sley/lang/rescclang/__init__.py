@@ -5,6 +5,10 @@ In the order of processing: `text` reads a text into a `Program`; `lexer`, `pars
 once where `flow` allows it, `arithmetic` for expressions, and a `budget`.
 """
 
+from sley.lang.rescclang.header import NUMBERS, WORDS
 from sley.lang.rescclang.text import load, parse
 
-__all__ = ["load", "parse"]
+__all__ = ["HEADER", "load", "parse"]
+
+HEADER = (*NUMBERS, *WORDS)
+"""The parameters of a text's header."""

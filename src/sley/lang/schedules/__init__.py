@@ -24,7 +24,6 @@ __all__ = [
     "COLLECTIVES",
     "Schedule",
     "changes",
-    "load",
     "program",
     "read",
 ]
@@ -126,15 +125,3 @@ def changes(schedule: Schedule, allow: Iterable[str]) -> list[tuple[str, str]]:
     """What the program of a schedule does otherwise than the schedule, if faults are allowed, for
     people: pairs of a word and a text."""
     return schedule.changes(allow) if isinstance(schedule, teccl.Schedule) else []
-
-
-def load(
-    path: str | os.PathLike[str],
-    collective: str | None = None,
-    *,
-    in_place: bool = False,
-    allow: Iterable[str] = (),
-) -> Program:
-    """The program of the schedule in a file. Arguments and errors: those of `read` and
-    `program`."""
-    return program(read(path), collective, in_place=in_place, allow=allow)

@@ -1,22 +1,17 @@
 """Simulate: predicts a plan's time on a cluster, and shows what limits it.
 
 `simulator` runs the compiled event loop on `inputs`, made of `routes` (links between the ends of
-connections) and `moves` (the data that crosses them); `result` has the times. `equations` are
-ResCCL's estimates, by the `turns` of a plan's instructions.
+connections) and `moves` (the data that crosses them); `result` has the times.
 """
 
-from sley.model.simulation.equations import Estimates, LevelEstimate, estimate
 from sley.model.simulation.result import Cause, Executions, LinkLoad, Simulation
 from sley.model.simulation.simulator import Simulator, simulate
 
 __all__ = [
     "Cause",
-    "Estimates",
     "Executions",
-    "LevelEstimate",
     "LinkLoad",
     "Simulation",
     "Simulator",
-    "estimate",
     "simulate",
 ]

@@ -80,7 +80,7 @@ def _json(path: Path, place: Place) -> Any:
         # NotImplementedError, RuntimeError (encrypted), struct.error, UnicodeDecodeError.
         if isinstance(error, SleyError):
             raise
-        expected = f"a ZIP file with {_MEMBER} as `sley tune` writes it"
+        expected = f"a ZIP file with {_MEMBER} as `sley tune train` writes it"
         found = reason_of(error)
         raise D901.error(at=place, expected=expected, found=found) from error
 

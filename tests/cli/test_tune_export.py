@@ -1,4 +1,4 @@
-"""sley policy: export."""
+"""sley tune: export."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("to", "text"),
+    ("target", "name", "text"),
     [
-        ("nccl-csv", exports.nccl_csv(POLICY).text),
-        ("ncclx-csv", exports.ncclx_csv(POLICY).text),
-        ("rccl-csv", exports.rccl_csv(POLICY).text),
-        ("nccl-plugin", exports.nccl_plugin(POLICY).text),
+        ("nccl", "tuner.conf", exports.nccl_csv(POLICY).text),
+        ("ncclx", "tuner", exports.ncclx_csv(POLICY).text),
+        ("rccl", "tuner.csv", exports.rccl_csv(POLICY).text),
+        ("nccl", "tuner.c", exports.nccl_plugin(POLICY).text),
     ],
 )
-def test_a_text_is_written_and_what_it_lacks_is_named(file: Path, to: str, text: str) -> None:
-    output = file.parent / "tuner.conf"
-    result = sley("policy", "export", file, "--to", to, "-o", output)
+def test_a_text_is_written_and_what_it_lacks_is_named(
+    file: Path, target: str, name: str, text: str
+) -> None:
+    output = file.parent / name
+    result = sley("tune", "export", file, "--target", target, "-o", output)
     assert result.exit_code == 0, result.output
     assert output.read_text() == text
     assert "note: allreduce, 4097 and more: left out" in result.stderr
@@ -58,31 +60,35 @@ def test_a_text_is_written_and_what_it_lacks_is_named(file: Path, to: str, text:
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_the_plug_in_is_compiled(file: Path) -> None:
-    for name, further in (("tuner.so", ()), ("libtuner", ("--build",))):
-        output = file.parent / name
-        result = sley("policy", "export", file, "--to", "nccl-plugin", "-o", output, *further)
-        assert result.exit_code == 0, result.output
-        assert ctypes.CDLL(str(output)).ncclTunerPlugin_v7
-    assert sley("policy", "export", file, "--to", "plans", "-o", file, "--build").exit_code == 2
+    output = file.parent / "tuner.so"
+    result = sley("tune", "export", file, "--target", "nccl", "-o", output)
+    assert result.exit_code == 0, result.output
+    assert ctypes.CDLL(str(output)).ncclTunerPlugin_v7
 
 
-@pytest.mark.parametrize(("to", "suffix"), [("plans", ".py"), ("executor", ".xml")])
-def test_plans_are_written_to_a_folder(file: Path, to: str, suffix: str) -> None:
-    folder = file.parent / to
-    said = json.loads(sley("policy", "export", file, "--to", to, "-o", folder, "--json").stdout)
+@pytest.mark.parametrize(("target", "suffix"), [(None, ".py"), ("executor", ".xml")])
+def test_plans_are_written_to_a_folder(file: Path, target: str | None, suffix: str) -> None:
+    folder = file.parent / "plans"
+    given = () if target is None else ("--target", target)
+    said = json.loads(sley("tune", "export", file, *given, "-o", folder, "--json").stdout)
     assert said["ok"]
     assert said["remarks"] == []
     assert {Path(path) for path in said["files"]} == set(folder.iterdir())
     assert (folder / f"01-double-binary-tree-allreduce-in-place{suffix}").is_file()
-    assert (folder / "plans.toml").is_file() == (to == "plans")
+    assert (folder / "plans.toml").is_file() == (target is None)
 
 
-@pytest.mark.parametrize("to", ["nccl-csv", "ncclx-csv", "rccl-csv", "nccl-plugin"])
-def test_a_policy_without_an_algorithm_of_nccl_writes_nothing(tmp_path: Path, to: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("nccl", "tuner.csv"), ("ncclx", "tuner.csv"), ("rccl", "tuner.csv"), ("nccl", "tuner.c")],
+)
+def test_a_policy_without_an_algorithm_of_nccl_writes_nothing(
+    tmp_path: Path, target: str, name: str
+) -> None:
     ranges = (Range(0, None, Decision("all-pairs-allreduce")),)
     policies.write(Policy(MACHINE, {"allreduce": ranges}), tmp_path / "policy.zip")
-    output = tmp_path / "tuner.conf"
-    result = sley("policy", "export", tmp_path / "policy.zip", "--to", to, "-o", output)
+    output = tmp_path / name
+    result = sley("tune", "export", tmp_path / "policy.zip", "--target", target, "-o", output)
     assert result.exit_code == 1
     assert "D905" in result.stderr
     assert not output.exists()
@@ -91,6 +97,6 @@ def test_a_policy_without_an_algorithm_of_nccl_writes_nothing(tmp_path: Path, to
 def test_a_file_that_is_no_policy_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "agent.pkl"
     path.write_bytes(b"\x80\x04cposix\nsystem\n.")
-    result = sley("policy", "export", path, "--to", "nccl-csv", "-o", tmp_path / "x", "--json")
+    result = sley("tune", "export", path, "--target", "nccl", "-o", tmp_path / "x", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["diagnostics"][0]["code"] == "D901"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from papers_turns import Turns
 
 from sley.errors.runtime import R514
 from sley.ir.connections import Connections
@@ -24,7 +25,6 @@ from sley.ir.topology import Topology
 from sley.ir.words import is_integer
 from sley.model.simulation.inputs import Tiling, choose_topology
 from sley.model.simulation.routes import Routes, latencies
-from sley.model.simulation.turns import Turns
 
 _SAME = 1e-9
 """Relative difference up to which times are equal."""

@@ -1,4 +1,4 @@
-"""sley bench: the table, the document, exit codes."""
+"""sley run --engine both: the table, the document, exit codes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from sley.cli import main
 from sley.engine.devices.measure import CheckedData
 from sley.engine.measure import Sweep
 
-QUICK = ("--ranks", "2", "-b", "1K", "-e", "4K", "-f", "4", "-r", "3", "-n", "2", "-w", "1")
+QUICK = ("--ranks", "2", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "1")
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sley.cli.engines.ROUNDS", 3)
 
 
 def bench(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["bench", *map(str, arguments)])
+    return CliRunner().invoke(main, ["run", *map(str, arguments), "--engine", "both"])
 
 
 def test_bench_prints_a_row_for_each_size() -> None:
@@ -91,8 +96,7 @@ def test_a_bench_without_a_check_says_so() -> None:
     assert " N/A " in result.stdout
 
 
-def test_a_bench_without_a_device_is_wrong_usage() -> None:
+def test_engines_are_for_devices() -> None:
     result = bench("ring-allreduce", *QUICK)
     assert result.exit_code == 2
-    assert "--device" in result.stderr
-    assert "K510" in bench("ring-allreduce", *QUICK, "--device", "processes").stderr
+    assert "--engine needs --device cuda or --device threads" in result.stderr

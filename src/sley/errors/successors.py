@@ -1,0 +1,78 @@
+"""Successors: what replaces the commands, options, runtimes and names that went. To take one away,
+add a row here: who still uses it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from sley.errors.compiler import C316
+from sley.errors.diagnostic import SleyError
+
+_COMPILER = (
+    *("protocol", "schedule", "allocate", "channels", "instances", "fusion", "no-fusion"),
+    *("loop-order", "max-blocks", "switches", "no-switches", "size"),
+)
+
+_COMMANDS = {
+    "bench": "sley run WHAT --device cuda --engine both",
+    "msccl": "sley compile SCRIPT -o NAME.xml -- ARGUMENTS, or sley verify SCRIPT -- ARGUMENTS",
+    "policy": "sley tune show POLICY, or sley tune export POLICY",
+    "sweep": "sley tune sweep [COLLECTIVE ...] --topology NAME",
+    **{
+        f"tune {collective}": f"sley tune train {collective}"
+        for collective in ("allreduce", "allgather", "reducescatter", "alltoall", "alltonext")
+    },
+}
+
+_OPTIONS = {
+    "--node-instances": "--arg node_instances=2",
+    "--nics": "--arg nics=4",
+    "--orders": "--arg orders='[[0,1,2],[2,1,0]]'",
+    "--rings": "--arg rings=2",
+    "--stage-channels": "--arg stage_channels='[0,1,2]'",
+    **{
+        f"{command} --{word}": f"sley compile WHAT --{word} ... -o NAME.plan, and then "
+        f"sley {command} NAME.plan"
+        for command in ("draw", "lift", "verify")
+        for word in (*_COMPILER, *["slots"] * (command != "verify"))
+    },
+    "verify --show-rank": "sley compile WHAT --show-rank 0",
+    "run --size": "-b, the size for which --schedule auto chooses",
+    "simulate --size": "-b, the size for which --schedule auto chooses",
+    "simulate --equations": "benchmarks/papers.py, which prints ResCCL's equations",
+    "simulate --trace-most": "--trace: it has at most 100,000 executions",
+    "doctor --runtime": "--target",
+    "doctor --version": "--target NAME@VERSION",
+    "package --runtime": "--target",
+    "package --version": "--target NAME@VERSION",
+    "tune export --to": "--target nccl, ncclx or rccl, where -o NAME.csv is a table, and for nccl "
+    "-o NAME.c a plug-in; without --target the plans for sley's communicators",
+    "tune export --build": "-o NAME.so",
+    "tune": "sley tune train",
+}
+
+_RUNTIMES = {"msccl-executor-nccl": "executor"}
+
+_NAMES = {
+    "ScriptProgram": "sley.Program, which sley.load(SCRIPT) returns",
+    "load_msccl": "sley.load(SCRIPT, script=ARGUMENTS)",
+}
+
+SUCCESSORS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"command": _COMMANDS, "option": _OPTIONS, "runtime": _RUNTIMES, "name": _NAMES}
+)
+"""By kind: what went, and what replaces it. An option of one command follows its name, as in
+"verify --size"; the name of a group alone stands for all options that the group had."""
+
+
+def gone(kind: str, name: str, command: str = "") -> SleyError | None:
+    """The error for something that went; None for what never was. command: of an option, without
+    `sley`. Errors returned: C316."""
+    rows = SUCCESSORS[kind]
+    whole = f"{command} {name}".strip()
+    found = rows.get(whole) or rows.get(name) or (rows.get(command) if kind == "option" else None)
+    if found is None:
+        return None
+    was = {"runtime": "the earlier name of a runtime", "option": "an option that went"}
+    return C316.error(expected=found, found=f"{whole}, {was.get(kind, f'a {kind} that went')}")
