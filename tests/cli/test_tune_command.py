@@ -38,7 +38,7 @@ def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
 
 
 def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
-    policy, sweeps = tmp_path / "policy.zip", tmp_path / "sweeps"
+    policy, sweeps = tmp_path / "policy.toml", tmp_path / "sweeps"
     arguments = ("tune", *SMALL, "--samples", 30, "--sweeps", sweeps, "--noise", 0.01)
     found = json.loads(call(*arguments, "-o", policy, "--json"))
     (trained,) = found["results"]
@@ -122,7 +122,7 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
         (("tune", *SMALL, "--samples", "0"), 2, "0"),
         (("tune", *SMALL, "-j", "2"), 2, "--sweeps"),
         (("tune", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"), 2, "not for"),
-        (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
+        (("tune", *SMALL, "--compare", "-o", "p.toml"), 2, "policy"),
         (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),
         (("tune", *SMALL, "--compare", "--curves", "c.txt"), 1, "P802"),
         (("tune", *SMALL, "--checkpoints", "/dev/null/c"), 1, "F461"),
@@ -132,9 +132,9 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
         (("tune", *SMALL, "--agent", "recurrent"), 2, "--network"),
         (("tune", *SMALL, "--network", "n.npz"), 2, "--agent"),
         (("tune", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
-        (("tune", *SMALL, "-o", "missing/p.zip"), 1, "F461"),
+        (("tune", *SMALL, "-o", "missing/p.toml"), 1, "F461"),
         (("sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
-        (("policy", "show", "missing.zip"), 1, "D901"),
+        (("policy", "show", "missing.toml"), 1, "D901"),
     ],
 )
 def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):

@@ -120,8 +120,7 @@ class Endpoint:
         """A call in words, with the plan that runs it. Errors: as `submit`."""
         ready = self._open_core().ready.find(call, is_in_place(call, self.rank))
         count = call.count if call.parts is None else VARYING_COUNT
-        name = ready.plan.current.ready.selection.name
-        return f"{describe_record(ready.record, count)}, by {name}"
+        return f"{describe_record(ready.record, count)}, by {ready.plan.current.plan.name}"
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
@@ -212,7 +211,7 @@ class Endpoint:
             return []
         runs: dict[tuple[str, str, bytes], list[LoadedPlan]] = {}
         for kind, origin, loaded in core.loader.runs():
-            runs.setdefault((kind, origin, loaded.ready.digest), []).append(loaded)
+            runs.setdefault((kind, origin, loaded.digest), []).append(loaded)
         rows = [self._row(kind, origin, plans) for (kind, origin, _), plans in runs.items()]
         return [row for row in rows if row.calls]
 
@@ -223,7 +222,7 @@ class Endpoint:
 
     def _row(self, kind: str, origin: str, plans: list[LoadedPlan]) -> CallStats:
         """The statistics of one plan, which may have several engines."""
-        plan, selection = plans[0].ready.plan, plans[0].ready.selection
+        plan, sizes = plans[0].plan, plans[0].row.sizes
         tallies = [loaded.engine.tally for loaded in plans]
         calls = sum(tally.calls for tally in tallies)
         size_bytes = sum(tally.block_bytes for tally in tallies) * plan.collective.blocks
@@ -233,12 +232,12 @@ class Endpoint:
             communicator=self.name,
             rank=self.rank,
             kind=kind,
-            plan=selection.name,
+            plan=plan.name,
             origin=origin,
             protocol=plan.protocol.value,
             in_place=plan.collective.in_place,
-            begin_bytes=selection.begin_bytes,
-            end_bytes=selection.end_bytes,
+            begin_bytes=sizes.begin_bytes,
+            end_bytes=sizes.end_bytes,
             calls=calls,
             size_bytes=size_bytes,
             time_us=seconds / max(calls, 1) * 1e6,
@@ -280,7 +279,7 @@ class Endpoint:
         ready = core.ready.find(call, in_place)
         plan, dtype, op = ready.plan, call.dtype.number, int(call.op)
         if call.parts is not None:
-            collective = plan.current.ready.plan.collective
+            collective = plan.current.plan.collective
             check_count(collective, call.parts.most, f"rank {self.rank}", N627)
             return ready, native.Call.varying(call.parts.native, dtype)
         if (call.input_is_read_only and plan.writes_input) or (
@@ -288,7 +287,7 @@ class Endpoint:
         ):
             raise N627.error(
                 expected=f"an array that {call.kind} may write to, as the plan "
-                f"{plan.current.ready.plan.name} does",
+                f"{plan.current.plan.name} does",
                 found="a read-only one",
             )
         if call.blocks is not None:

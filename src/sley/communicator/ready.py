@@ -10,7 +10,8 @@ from sley.communicator.calls import Call, kind_number, record_of
 from sley.communicator.loading import AnyPlan, Loader
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import Request, size_of
-from sley.communicator.selection.plans import Plans, ReadyPlan
+from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.user_plans import ReadyPlan
 from sley.communicator.stats import logger
 from sley.engine import native
 from sley.ir.tables import NONE
@@ -92,7 +93,7 @@ class ReadyCalls:
     def _make(self, key: Key, call: Call, in_place: bool) -> Ready:
         ready = self._plan_for(call, in_place)
         loaded: AnyPlan
-        if ready.range is None:
+        if ready.tuned is None:
             loaded = self._loader.load(call.kind, ready)
         else:
             loaded = self._loader.watch(
@@ -110,8 +111,8 @@ class ReadyCalls:
             unequal = Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op, element=call.element)
             varying = self.find(unequal, False)
         current = loaded.current
-        engine = current.engine if current.ready.plan.collective.varies else loaded.engine
-        record = _record(call, current.ready)
+        engine = current.engine if current.plan.collective.varies else loaded.engine
+        record = _record(call, current.digest)
         runner = native.Runner.create(engine, record, None if varying is None else varying.runner)
         found = self._found[key] = Ready(loaded, record, runner, varying)
         if call.plan is None and call.parts is None and not call.division:
@@ -138,8 +139,8 @@ class ReadyCalls:
         return ready
 
 
-def _record(call: Call, ready: ReadyPlan) -> int:
-    return record_of(call.kind, _element(call), call.op, call.root or call.division, ready.digest)
+def _record(call: Call, digest: bytes) -> int:
+    return record_of(call.kind, _element(call), call.op, call.root or call.division, digest)
 
 
 def _element(call: Call) -> int:
