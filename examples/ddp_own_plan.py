@@ -8,7 +8,7 @@ of its sizes, after sley has proven it. All other calls run sley's own plans.
 prints:
 
     exchange-parts, allreduce(2 ranks, 2 chunks, in place), 4K and more
-    ran for all_reduce from 4096 bytes: exchange-parts, registered
+    ran for an AllReduce of 4K and more: exchange-parts, registered
 """
 
 import torch

@@ -18,7 +18,7 @@ from sley.communicator.watch import (
     POLICY,
     TRIAL_CALLS,
     WARM_CALLS,
-    Switch,
+    PlanChange,
     Turns,
     Watch,
 )
@@ -36,7 +36,7 @@ class Run:
         plans: int = 2,
         explore: float = 0.0,
     ) -> None:
-        self.switches: list[Switch] = []
+        self.switches: list[PlanChange] = []
         self.watch = Watch(RANKS, plans, explore, self.switches.append)
         self.time_us = time_us
         self.called = dict.fromkeys(range(plans), 0)
@@ -88,7 +88,7 @@ def test_a_plan_slower_than_the_default_is_reverted_for_good() -> None:
     call = WARM_CALLS + FIRST_CALLS + TRIAL_CALLS
     run = Run(constant(12.0, 10.0)).until(call)
     (switch,) = run.switches
-    assert switch == Switch(call, POLICY, DEFAULT, pytest.approx(12.0), pytest.approx(10.0))
+    assert switch == PlanChange(call, POLICY, DEFAULT, pytest.approx(12.0), pytest.approx(10.0))
     assert run.called[POLICY] == WARM_CALLS + FIRST_CALLS + PAIRS
     ((number, calls),) = run.watch.turns
     assert number == DEFAULT

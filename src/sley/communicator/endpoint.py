@@ -19,10 +19,10 @@ from sley.communicator.calls import (
     describe_record,
 )
 from sley.communicator.loading import LoadedPlan
-from sley.communicator.memory import WAYS, Memory
+from sley.communicator.memory import COPY_METHODS, Memory
 from sley.communicator.messages import ANY, Messages, Span
 from sley.communicator.opening import Core, open_core
-from sley.communicator.ready import Ready
+from sley.communicator.ready import PreparedCall
 from sley.communicator.recording import RECORDING, Member
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Hosts
@@ -97,19 +97,19 @@ class Endpoint:
         those of an asynchronous call."""
         core = self._open_core()
         recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
-        ready, made = self._prepare(core, call)
+        prepared, made = self._prepare(core, call)
         if async_op:
             work = CallWork(
                 core.calls,
-                core.calls.submit(ready.runner, made, self.settings.patience_s),
-                lambda report: self._error(core, ready, call, report),
+                core.calls.submit(prepared.runner, made, self.settings.patience_s),
+                lambda report: self._error(core, prepared, call, report),
                 owners,
             )
             if recorded is not None:
                 work.recorded = recorded.overlap()
             core.failures.latest = work
             return work
-        varied = self._run(core, ready, call, made, 1)
+        varied = self._run(core, prepared, call, made, 1)
         if recorded is not None:
             recorded.end()
             if varied:
@@ -118,18 +118,18 @@ class Endpoint:
 
     def describe(self, call: Call) -> str:
         """A call in words, with the plan that runs it. Errors: as `submit`."""
-        ready = self._open_core().ready.find(call, is_in_place(call, self.rank))
+        prepared = self._open_core().ready.find(call, is_in_place(call, self.rank))
         count = call.count if call.parts is None else VARYING_COUNT
-        return f"{describe_record(ready.record, count)}, by {ready.plan.current.plan.name}"
+        return f"{describe_record(prepared.record, count)}, by {prepared.plan.current.plan.name}"
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
         between them. Errors: as `submit`."""
         core = self._open_core()
-        ready, made = self._prepare(core, call)
-        before = ready.plan.seconds()
-        self._run(core, ready, call, made, whole(iterations, "iterations", 1))
-        return (ready.plan.seconds() - before) / iterations * 1e6
+        prepared, made = self._prepare(core, call)
+        before = prepared.plan.seconds()
+        self._run(core, prepared, call, made, whole(iterations, "iterations", 1))
+        return (prepared.plan.seconds() - before) / iterations * 1e6
 
     def send_memory(
         self,
@@ -227,7 +227,8 @@ class Endpoint:
         calls = sum(tally.calls for tally in tallies)
         size_bytes = sum(tally.block_bytes for tally in tallies) * plan.collective.blocks
         seconds = sum(tally.seconds for tally in tallies)
-        ways = [sum(number) for number in zip(*(tally.ways for tally in tallies), strict=True)]
+        by_method = [sum(n) for n in zip(*(tally.ways for tally in tallies), strict=True)]
+        copied = {one.value: n for one, n in zip(COPY_METHODS, by_method, strict=True)}
         return CallStats(
             communicator=self.name,
             rank=self.rank,
@@ -242,7 +243,7 @@ class Endpoint:
             size_bytes=size_bytes,
             time_us=seconds / max(calls, 1) * 1e6,
             algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
-            **{way.value: number for way, number in zip(WAYS, ways, strict=True)},
+            **copied,
         )
 
     def wait_until_left(self, rank: int, timeout_s: float) -> None:
@@ -273,15 +274,15 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _prepare(self, core: Core, call: Call) -> tuple[Ready, native.Call]:
+    def _prepare(self, core: Core, call: Call) -> tuple[PreparedCall, native.Call]:
         """What runs a call, and the call for the engine."""
         in_place = is_in_place(call, self.rank)
-        ready = core.ready.find(call, in_place)
-        plan, dtype, op = ready.plan, call.dtype.number, int(call.op)
+        prepared = core.ready.find(call, in_place)
+        plan, dtype, op = prepared.plan, call.dtype.number, int(call.op)
         if call.parts is not None:
             collective = plan.current.plan.collective
             check_count(collective, call.parts.most, f"rank {self.rank}", N627)
-            return ready, native.Call.varying(call.parts.native, dtype)
+            return prepared, native.Call.varying(call.parts.native, dtype)
         if (call.input_is_read_only and plan.writes_input) or (
             call.output_is_read_only and plan.writes_memory
         ):
@@ -291,36 +292,36 @@ class Endpoint:
                 found="a read-only one",
             )
         if call.blocks is not None:
-            return ready, native.Call.in_blocks(call.count, dtype, op, call.blocks.native)
-        return ready, native.Call.create(call.count, dtype, op, *_memory(call, in_place))
+            return prepared, native.Call.in_blocks(call.count, dtype, op, call.blocks.native)
+        return prepared, native.Call.create(call.count, dtype, op, *_memory(call, in_place))
 
     def _error(
-        self, core: Core, ready: Ready, call: Call, report: Report | None
+        self, core: Core, prepared: PreparedCall, call: Call, report: Report | None
     ) -> SleyError | None:
         if report is None:
             return None
         count, counts = call.count, tuple[int, ...]()
         if call.parts is not None:
             count, counts = VARYING_COUNT, call.parts.output
-        elif ready.varying is not None and Outcome.of(report).varied:
-            ready, count = ready.varying, VARYING_COUNT
+        elif prepared.varying is not None and Outcome.of(report).varied:
+            prepared, count = prepared.varying, VARYING_COUNT
             counts = (call.count,) * self.ranks
-        words = describe_record(ready.record, count)
+        words = describe_record(prepared.record, count)
         return core.failures.error(
-            report, words, self.settings.patience_s, plan=ready.plan.current, counts=counts
+            report, words, self.settings.patience_s, plan=prepared.plan.current, counts=counts
         )
 
     def _run(
-        self, core: Core, ready: Ready, call: Call, made: native.Call, iterations: int
+        self, core: Core, prepared: PreparedCall, call: Call, made: native.Call, iterations: int
     ) -> bool:
         """Runs a call in this thread, to its end. Returns whether an AllToAll ran as an
         AllToAllV."""
         self._check_thread(core)
-        report = core.calls.run(ready.runner, made, self.settings.patience_s, iterations)
+        report = core.calls.run(prepared.runner, made, self.settings.patience_s, iterations)
         if report is None:
             return False
         core.failures.look_at_latest()
-        error = self._error(core, ready, call, report)
+        error = self._error(core, prepared, call, report)
         if error is not None:
             raise error
         return True

@@ -22,7 +22,7 @@ division, and the number of the caller's type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreparedCall:
     """What runs equal calls.
 
     record: of the calls, by `record_of`. runner: plan and record for the engine. varying: what runs
@@ -32,7 +32,7 @@ class Ready:
     plan: AnyPlan
     record: int
     runner: native.Runner
-    varying: Ready | None
+    varying: PreparedCall | None
 
 
 _MOST_KEYS = 4096
@@ -59,12 +59,12 @@ class ReadyCalls:
     ) -> None:
         self._plans, self._loader, self._hosts = plans, loader, hosts
         self._rank, self._name = rank, name
-        self._found: dict[Key, Ready] = {}
+        self._found: dict[Key, PreparedCall] = {}
         self._problems = 0
         self.native = native.ReadyCalls.create(calls, timeout_s)
         plans.on_registration = self.clear
 
-    def find(self, call: Call, in_place: bool) -> Ready:
+    def find(self, call: Call, in_place: bool) -> PreparedCall:
         """What runs a call. Errors: N65x, R507, R510, V2xx."""
         which = call.kind if call.plan is None else id(call.plan)
         root = call.root or call.division
@@ -90,7 +90,7 @@ class ReadyCalls:
             logger.warning(words, self._name, self._rank, problem)
         self._problems = len(problems)
 
-    def _make(self, key: Key, call: Call, in_place: bool) -> Ready:
+    def _make(self, key: Key, call: Call, in_place: bool) -> PreparedCall:
         ready = self._plan_for(call, in_place)
         loaded: AnyPlan
         if ready.tuned is None:
@@ -114,7 +114,7 @@ class ReadyCalls:
         engine = current.engine if current.plan.collective.varies else loaded.engine
         record = _record(call, current.digest)
         runner = native.Runner.create(engine, record, None if varying is None else varying.runner)
-        found = self._found[key] = Ready(loaded, record, runner, varying)
+        found = self._found[key] = PreparedCall(loaded, record, runner, varying)
         if call.plan is None and call.parts is None and not call.division:
             kind, dtype, op = kind_number(call.kind), call.dtype.number, int(call.op)
             element = _element(call)

@@ -30,14 +30,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for word in ("arguments", "options"):
-            values: Mapping[str, Any] = getattr(self, word)
-            plain = {name: _plain(values[name]) for name in sorted(values)}
-            object.__setattr__(self, word, plain)
+            object.__setattr__(self, word, _plain(getattr(self, word)))
 
     @property
     def key(self) -> str:
         """Equal for equal recipes."""
-        return repr((self.name, self.arguments, self.options, self.tile))
+        arguments, options = sorted(self.arguments.items()), sorted(self.options.items())
+        return repr((self.name, arguments, options, self.tile))
 
     @property
     def stem(self) -> str:

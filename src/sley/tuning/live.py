@@ -102,7 +102,7 @@ class Live(Closing):
     measured. So are the default's own times, which have the same noise. Every arm is checked at a
     size on test data before it is measured there.
 
-    Its margin is larger than that of a simulation: a plan's time depends also on the way of copying
+    Its margin is larger than that of a simulation: a plan's time depends also on the copy method
     that its communicator has chosen, and on the machine's state, which last longer than the
     measurements of a plan that follow one another.
 
