@@ -53,11 +53,6 @@ def open_file(path: Path) -> BinaryIO:
     )
 
 
-def is_absent(path: Path) -> bool:
-    """Whether there is nothing at a path, not even a link that leads nowhere."""
-    return not os.path.lexists(path)
-
-
 def text_of(path: Path, rule: Rule) -> str:
     """The text of a file. Errors: `rule`, caused by the OSError or ValueError."""
     at = Place(str(path))

@@ -272,3 +272,14 @@ def test_a_file_of_a_users_program_is_registered(tmp_path: Path) -> None:
     assert found.register(tmp_path / "ring.py", max_bytes="1K") == [
         "ring.py, allreduce(4 ranks, 4 chunks, in place), 0 to 1K"
     ]
+
+
+@pytest.mark.parametrize("arguments", ["foo = 1", "hosts = 3", "stage_channels = 3", "name = 'x'"])
+def test_arguments_that_no_algorithm_has_are_a_problem_of_the_row(
+    tmp_path: Path, arguments: str
+) -> None:
+    row = '[[plans]]\nwhat = "all-pairs-allreduce"\n'
+    (tmp_path / "plans.toml").write_text(f"{row}arguments = {{ {arguments} }}\n")
+    found = plans(tmp_path)
+    assert codes(found) == ["L112"]
+    assert name(found, "all_reduce") == "one-step-allreduce"

@@ -281,7 +281,7 @@ class Plans:
                 for user_plan in (*self._registered, *self._folder.plans)
                 if user_plan.is_for(kind, in_place=in_place, root=root)
             ]
-            ranges = _overlay(fitting, self._tuned_rows(kind), library)
+            ranges = _overlay(fitting, self._tuned_rows(kind, in_place), library)
             for one in ranges:
                 if one.tuned is not None:
                     one.row = self._row_of(one.tuned, one.default)
@@ -290,12 +290,12 @@ class Plans:
             self._tables[kind, in_place, root] = table
         return table
 
-    def _tuned_rows(self, kind: str) -> Sequence[PlanRow]:
+    def _tuned_rows(self, kind: str, in_place: bool) -> Sequence[PlanRow]:
         """The policy's rows for a kind of call."""
         row = CALLS[kind]
         if self._policy is None or kind == BARRIER or row.roles or self._capacity.ranks == 1:
             return ()
-        return self._policy.of(row.name)
+        return [one for one in self._policy.of(row.name) if one.in_place in (None, in_place)]
 
     def _row_of(self, tuned: PlanRow, default: PlanRow) -> PlanRow:
         """The policy's row, for the sizes and the place of the default."""

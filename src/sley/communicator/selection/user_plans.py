@@ -33,7 +33,6 @@ from sley.errors.recognition import (
     refuse_kind,
 )
 from sley.errors.selection import N651, N652, N653, N654, N656, N657
-from sley.errors.text_files import is_absent
 from sley.formats import read
 from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
@@ -360,15 +359,14 @@ def _rows(folder: Path, files: list[Path]) -> Iterator[PlanRow]:
     """The rows of plans.toml, and one for each file that it doesn't name, by the files' names.
     Errors: N653 if plans.toml is invalid: without it the plans' sizes are unknown."""
     path = folder / TABLE
-    if is_absent(path):
-        rows: tuple[PlanRow, ...] = ()
-    else:
-        try:
+    rows: tuple[PlanRow, ...] = ()
+    try:
+        if os.path.lexists(path):  # a link that leads nowhere is a mistake
             rows = read_table(path, N653).rows
-        except SleyError as error:
-            (d,) = error.diagnostics
-            remedy = f"{d.remedy} {_CORRECT}" if d.remedy != N653.instead else _CORRECT
-            raise SleyError([replace(d, remedy=remedy)]) from error
+    except SleyError as error:
+        (d,) = error.diagnostics
+        remedy = f"{d.remedy} {_CORRECT}" if d.remedy != N653.instead else _CORRECT
+        raise SleyError([replace(d, remedy=remedy)]) from error
     for row in rows:
         source = Path(row.recipe.name)
         if source.name != row.recipe.name and not source.is_file():
