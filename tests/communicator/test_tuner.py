@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sley
 from sley.communicator import Call, Communicator, Network, Settings, loading
 from sley.communicator.arrays import span
-from sley.communicator.selection.plans import Change
+from sley.communicator.selection.plans import PlanChange
 from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Turns, Watch
 from sley.compiler import Options
 from sley.engine.types import DATA_TYPES
@@ -109,7 +109,7 @@ def test_a_slow_plan_is_reverted_by_all_ranks_at_the_same_call(
 ) -> None:
     path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
 
-    def calls(comm: Communicator) -> list[Change]:
+    def calls(comm: Communicator) -> list[PlanChange]:
         reduce(comm, 150, async_op=async_op)
         expected = {"policy": WARM_CALLS + FIRST_CALLS + PAIRS}
         assert calls_of(comm) == expected | {"default": 150 - expected["policy"]}
@@ -160,7 +160,7 @@ def test_ranks_far_ahead_of_the_others_change_at_the_same_call(
     call, others don't."""
     path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
 
-    def calls(comm: Communicator) -> list[Change]:
+    def calls(comm: Communicator) -> list[PlanChange]:
         data = [np.full(COUNT, float(turn)) for turn in range(200)]
         works = []
         if comm.rank == 0:

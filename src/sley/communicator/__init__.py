@@ -24,12 +24,11 @@ from sley.communicator.network import Network
 from sley.communicator.recording import Recorder, record
 from sley.communicator.rendezvous.environment import Started, from_environment
 from sley.communicator.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
-from sley.communicator.selection.plans import Change
+from sley.communicator.selection.plans import PlanChange
 from sley.communicator.settings import Copies, Settings
 
 __all__ = [
     "Call",
-    "Change",
     "Communicator",
     "Copies",
     "FolderStore",
@@ -37,6 +36,7 @@ __all__ = [
     "MpiStore",
     "Network",
     "Parts",
+    "PlanChange",
     "Recorder",
     "Settings",
     "Started",

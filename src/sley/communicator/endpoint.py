@@ -27,7 +27,7 @@ from sley.communicator.recording import RECORDING, Member
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import Store
-from sley.communicator.selection.plans import Change
+from sley.communicator.selection.plans import PlanChange
 from sley.communicator.settings import Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.communicator.tuner import Tuner
@@ -216,7 +216,7 @@ class Endpoint:
         return [row for row in rows if row.calls]
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[PlanChange]:
         """The changes of plans under the policy, in the order in which they were made."""
         return self.plans.changes
 

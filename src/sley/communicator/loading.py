@@ -14,11 +14,11 @@ from sley.communicator.calls import AGREEMENT, record_of
 from sley.communicator.memory import stride, tile_bytes
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import Request
-from sley.communicator.selection.plans import Change, Plans
+from sley.communicator.selection.plans import PlanChange, Plans
 from sley.communicator.selection.user_plans import ReadyPlan
 from sley.communicator.settings import Settings
 from sley.communicator.stats import logger
-from sley.communicator.watch import DEFAULT, PlanChange, Watch
+from sley.communicator.watch import DEFAULT, OnChange, Watch
 from sley.engine import native
 from sley.engine.limits import SLOT_BYTES
 from sley.engine.program import Loaded, Pullable, load
@@ -227,18 +227,17 @@ class Loader:
             self._bound[key] = _bind(ready, self._hosts, self._settings)
         return _with_engine(ready, self._bound[key], self._fabric, self._rank)
 
-    def _log_of(self, request: Request, words: Sequence[str]) -> Callable[[PlanChange], None]:
+    def _log_of(self, request: Request, words: Sequence[str]) -> OnChange:
         """A function that keeps and logs the changes of equal calls. words: the plans. It doesn't
         refer to the loader, which the engine would keep alive."""
         changes, name, is_first = self._plans.changes, self._name, self._rank == 0
         calls = request.kind, request.size_bytes, request.in_place
 
-        def log(made: PlanChange) -> None:
-            times = made.before_us, made.after_us
-            change = Change(made.call, *calls, words[made.before], words[made.after], *times)
+        def log(call: int, before: int, after: int, before_us: float, after_us: float) -> None:
+            change = PlanChange(call, *calls, words[before], words[after], before_us, after_us)
             changes.append(change)
             if is_first:
-                level = logging.WARNING if made.after == DEFAULT else logging.INFO
+                level = logging.WARNING if after == DEFAULT else logging.INFO
                 logger.log(level, "%s: %s", name, change)
 
         return log

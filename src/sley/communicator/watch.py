@@ -8,7 +8,6 @@ no other agreement, and a watch reads no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
 from typing import Final, TypeAlias
@@ -40,19 +39,9 @@ TRIAL_CALLS = WARM_CALLS + 2 * PAIRS
 _ALWAYS = 1 << 62
 
 
-@dataclass(frozen=True)
-class PlanChange:
-    """A change to another plan.
-
-    call: how many calls ran before it. before, after: the plans' numbers. before_us, after_us:
-    the times of a call, in microseconds, that led to it.
-    """
-
-    call: int
-    before: int
-    after: int
-    before_us: float
-    after_us: float
+OnChange: TypeAlias = Callable[[int, int, int, float, float], None]
+"""Called with a change to another plan: how many calls ran before it, the numbers of the plans
+before and after, and the times of a call, in microseconds, that led to it."""
 
 
 class Watch:
@@ -71,9 +60,7 @@ class Watch:
     many calls have been decided.
     """
 
-    def __init__(
-        self, ranks: int, plans: int, explore: float, on_change: Callable[[PlanChange], None]
-    ) -> None:
+    def __init__(self, ranks: int, plans: int, explore: float, on_change: OnChange) -> None:
         self.ranks, self._explore, self._on_change = ranks, explore, on_change
         self.current = POLICY
         self.ran = {POLICY}
@@ -112,10 +99,9 @@ class Watch:
     def _after_trial(self, rival: int, current_us: float, rival_us: float) -> Turns:
         self._interval = min(2 * self._interval, MOST_CALLS)
         if current_us > rival_us * (1 + MARGIN):
-            change = PlanChange(self.calls, self.current, rival, current_us, rival_us)
-            self.current, self._interval = rival, FIRST_CALLS
+            before, self.current, self._interval = self.current, rival, FIRST_CALLS
             self.ran.add(rival)
-            self._on_change(change)
+            self._on_change(self.calls, before, rival, current_us, rival_us)
         return [(self.current, _ALWAYS if self.current == DEFAULT else self._interval)]
 
     def _trial(self, rival: int) -> Turns:

@@ -41,7 +41,7 @@ from sley.ir.words import is_integer
 _NO_END = float("inf")
 
 
-class Change(NamedTuple):
+class PlanChange(NamedTuple):
     """A change of the plan of equal calls under a policy.
 
     call: how many of these calls ran before it. kind, size_bytes, in_place: the calls. before,
@@ -132,7 +132,7 @@ class Plans:
             *((refused,) if refused else ()),
             *problems,
         )
-        self.changes: list[Change] = []
+        self.changes: list[PlanChange] = []
 
     @property
     def folder_problems(self) -> tuple[Diagnostic, ...]:
