@@ -207,7 +207,7 @@ def paired(
         TemporaryDirectory() as folder,
         ProcessPoolExecutor(ranks, mp_context=get_context("spawn")) as processes,
     ):
-        path = str(Path(folder) / "policy.zip")
+        path = str(Path(folder) / "policy.toml")
         policies.write(policy, path)
         made = [
             processes.submit(compare, rank, ranks, folder, path, cases, rounds)

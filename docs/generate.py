@@ -53,6 +53,8 @@ MODULES: dict[str, str | None] = {
     "groups": None,
     "routes": None,
     "sizes": None,
+    "recipe": None,
+    "plan_table": None,
 }
 
 # Page: its title, a sentence, and the modules of `sley.errors` with its rules.

@@ -8,7 +8,7 @@ of its sizes, after sley has proven it. All other calls run sley's own plans.
 prints:
 
     exchange-parts, allreduce(2 ranks, 2 chunks, in place), 4K and more
-    ran for all_reduce from 4096 bytes: exchange-parts, registered
+    ran for an AllReduce of 4K and more: exchange-parts, registered
 """
 
 import torch
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     train(steps=5)
     if dist.get_rank() == 0:
         print(*registered)
-        for row in plans.stats():
-            if row.kind == "all_reduce":
-                print(f"ran for {row.kind} from {row.begin_bytes} bytes: {row.name}, {row.origin}")
+        for one in plans.stats():
+            if one.row.collective == "allreduce":
+                print(f"ran for an AllReduce of {one.row.sizes}: {one.plan.name}, {one.origin}")
     dist.destroy_process_group()

@@ -2,7 +2,7 @@
 
 `sley tune train` learns a policy by measuring. This one is made from `sley.choose`, which only
 simulates: for each range of sizes, an algorithm and its options. Written as a file, it steers
-sley's communicators (SLEY_TUNER=policy.zip); exported, it steers NCCL, which takes those decisions
+sley's communicators (SLEY_TUNER=policy.toml); exported, it steers NCCL, which takes those decisions
 that it has words for.
 
     python examples/tuner_policy.py
@@ -40,12 +40,11 @@ if __name__ == "__main__":
         instances=4,
     )
     ranges = tuple(
-        Range(choice.begin_bytes, choice.end_bytes, Decision(choice.algorithm, choice.options))
-        for choice in choices.ranges
+        Range(choice.sizes, Decision(choice.algorithm, choice.options)) for choice in choices.ranges
     )
     machine = Machine("simulator", TOPOLOGY, fingerprint="", nodes=2, gpus=4)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "policy.zip")
+        path = Path(folder, "policy.toml")
         policy.write(Policy(machine, {"allreduce": ranges}), path)
         learned = policy.read(path)
     for size in (64 << 10, 32 << 20):

@@ -758,10 +758,10 @@ FAULTS: tuple[Fault, ...] = (
         "limits.one_step_bytes // group.ranks",
     ),
     _fault(
-        "ladder: the last size of a rung is the first of the next",
-        "communicator/selection communicator",
-        "begin = (step.end_bytes or 0) + 1",
-        "begin = step.end_bytes or 0",
+        "rules: the last size of a row is the first of the next",
+        "selection communicator",
+        "begin = (end or 0) + 1",
+        "begin = end or 0",
     ),
     _fault(
         "tiles: pieces are twice as large",
@@ -771,9 +771,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "plan cache: plans with different options are the same",
-        "communicator/selection communicator",
-        "        repr(selection.options),\n    ]",
-        "    ]",
+        "selection communicator",
+        "arguments, options, self.tile",
+        "arguments, self.tile",
     ),
     # ---- Rendezvous
     _fault(

@@ -1,4 +1,4 @@
-"""sley sweep, sley tune and sley policy show: what they print, write and refuse."""
+"""sley tune sweep, train and show: what they print, write and refuse."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
 
 
 def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
-    policy, sweeps = tmp_path / "policy.zip", tmp_path / "sweeps"
+    policy, sweeps = tmp_path / "policy.toml", tmp_path / "sweeps"
     arguments = ("tune", "train", *SMALL, "--samples", 30, "--sweeps", sweeps)
     found = json.loads(call(*arguments, "-o", policy, "--json"))
     (trained,) = found["results"]
@@ -142,9 +142,9 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path, monkeypatch):
         (("tune", "train", *SMALL, "--agent", "recurrent"), 2, "--network"),
         (("tune", "train", *SMALL, "--network", "n.npz"), 2, "--agent"),
         (("tune", "train", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
-        (("tune", "train", *SMALL, "-o", "missing/p.zip"), 1, "F461"),
+        (("tune", "train", *SMALL, "-o", "missing/p.toml"), 1, "F461"),
         (("tune", "sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
-        (("tune", "show", "missing.zip"), 1, "D901"),
+        (("tune", "show", "missing.toml"), 1, "D901"),
     ],
 )
 def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):

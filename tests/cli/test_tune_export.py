@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from sley.cli import main
 from sley.compiler import Options
+from sley.ir.sizes import SizeRange
 from sley.tuning import policy as policies
 from sley.tuning.policy import Decision, Machine, Policy, Range, exports
 
@@ -20,8 +21,10 @@ POLICY = Policy(
     MACHINE,
     {
         "allreduce": (
-            Range(0, 4096, Decision("double-binary-tree-allreduce", Options(protocol="LL"))),
-            Range(4097, None, Decision("all-pairs-allreduce")),
+            Range(
+                SizeRange(0, 4096), Decision("double-binary-tree-allreduce", Options(protocol="LL"))
+            ),
+            Range(SizeRange(4097, None), Decision("all-pairs-allreduce")),
         )
     },
 )
@@ -33,7 +36,7 @@ def sley(*arguments: object) -> Result:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "policy.zip"
+    path = tmp_path / "policy.toml"
     policies.write(POLICY, path)
     return path
 
@@ -66,15 +69,16 @@ def test_the_plug_in_is_compiled(file: Path) -> None:
     assert ctypes.CDLL(str(output)).ncclTunerPlugin_v7
 
 
-@pytest.mark.parametrize(("target", "suffix"), [(None, ".py"), ("executor", ".xml")])
-def test_plans_are_written_to_a_folder(file: Path, target: str | None, suffix: str) -> None:
+@pytest.mark.parametrize("target", [None, "executor"])
+def test_plans_are_written_to_a_folder(file: Path, target: str | None) -> None:
     folder = file.parent / "plans"
     given = () if target is None else ("--target", target)
     said = json.loads(sley("tune", "export", file, *given, "-o", folder, "--json").stdout)
     assert said["ok"]
     assert said["remarks"] == []
     assert {Path(path) for path in said["files"]} == set(folder.iterdir())
-    assert (folder / f"01-double-binary-tree-allreduce-in-place{suffix}").is_file()
+    first = "01-double-binary-tree-allreduce-in-place.xml"
+    assert (folder / first).is_file() == (target is not None)
     assert (folder / "plans.toml").is_file() == (target is None)
 
 
@@ -85,10 +89,10 @@ def test_plans_are_written_to_a_folder(file: Path, target: str | None, suffix: s
 def test_a_policy_without_an_algorithm_of_nccl_writes_nothing(
     tmp_path: Path, target: str, name: str
 ) -> None:
-    ranges = (Range(0, None, Decision("all-pairs-allreduce")),)
-    policies.write(Policy(MACHINE, {"allreduce": ranges}), tmp_path / "policy.zip")
+    ranges = (Range(SizeRange(0, None), Decision("all-pairs-allreduce")),)
+    policies.write(Policy(MACHINE, {"allreduce": ranges}), tmp_path / "policy.toml")
     output = tmp_path / name
-    result = sley("tune", "export", tmp_path / "policy.zip", "--target", target, "-o", output)
+    result = sley("tune", "export", tmp_path / "policy.toml", "--target", target, "-o", output)
     assert result.exit_code == 1
     assert "D905" in result.stderr
     assert not output.exists()

@@ -23,7 +23,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         "SLEY_NETWORK": "TCP",
         "SLEY_PLAN_DIR": "plans",
         "SLEY_PLAN_DIR_STRICT": "1",
-        "SLEY_TUNER": "policy.zip",
+        "SLEY_TUNER": "policy.toml",
         "SLEY_EXPLORE": "0.05",
     }.items():
         monkeypatch.setenv(name, value)
@@ -31,7 +31,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert (found.timeout_s, found.cma, found.plan_dir, found.slots) == (2.5, False, "plans", 16)
     assert (found.copies, found.network) == (Copies.STREAMED, Network.TCP)
     assert found.plan_dir_strict
-    assert (found.tuner, found.explore) == ("policy.zip", 0.05)
+    assert (found.tuner, found.explore) == ("policy.toml", 0.05)
     assert Settings.from_environment(copies="cached").copies is Copies.CACHED
 
 

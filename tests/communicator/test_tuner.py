@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 import sley
 from sley.communicator import Call, Communicator, Network, Settings, loading
 from sley.communicator.arrays import span
-from sley.communicator.selection.plans import Change
+from sley.communicator.selection.plans import PlanChange
 from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Turns, Watch
 from sley.compiler import Options
 from sley.engine.types import DATA_TYPES
@@ -110,7 +109,7 @@ def test_a_slow_plan_is_reverted_by_all_ranks_at_the_same_call(
 ) -> None:
     path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
 
-    def calls(comm: Communicator) -> list[Change]:
+    def calls(comm: Communicator) -> list[PlanChange]:
         reduce(comm, 150, async_op=async_op)
         expected = {"policy": WARM_CALLS + FIRST_CALLS + PAIRS}
         assert calls_of(comm) == expected | {"default": 150 - expected["policy"]}
@@ -161,7 +160,7 @@ def test_ranks_far_ahead_of_the_others_change_at_the_same_call(
     call, others don't."""
     path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
 
-    def calls(comm: Communicator) -> list[Change]:
+    def calls(comm: Communicator) -> list[PlanChange]:
         data = [np.full(COUNT, float(turn)) for turn in range(200)]
         works = []
         if comm.rank == 0:
@@ -323,7 +322,7 @@ def test_a_policy_is_refused_on_ranks_in_another_order(
 def test_a_file_that_is_no_policy_is_refused(
     content: bytes | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "policy.zip"
+    path = tmp_path / "policy.toml"
     if content is not None:
         path.write_bytes(content)
     assert refused(caplog, settings_of(str(path))) == ["D901"] * RANKS
@@ -333,10 +332,8 @@ def test_an_algorithm_that_does_not_exist_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = policy_file(tmp_path, policy_of(RANKS))
-    with zipfile.ZipFile(path) as file:
-        text = file.read("policy.json")
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("policy.json", text.replace(b"ring-allreduce", b"star-allreduce"))
+    text = Path(path).read_text()
+    Path(path).write_text(text.replace("ring-allreduce", "star-allreduce"))
     assert refused(caplog, settings_of(path)) == ["D904"] * RANKS
 
 
@@ -364,7 +361,7 @@ def test_a_rank_whose_file_is_broken_reports_that(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = policy_file(tmp_path, policy_of(RANKS))
-    settings = [settings_of(path)] * (RANKS - 1) + [settings_of(str(tmp_path / "missing.zip"))]
+    settings = [settings_of(path)] * (RANKS - 1) + [settings_of(str(tmp_path / "missing.toml"))]
     assert refused(caplog, settings) == ["D941"] * (RANKS - 1) + ["D901"]
 
 

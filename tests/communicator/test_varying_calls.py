@@ -94,7 +94,7 @@ def takes_turns(comm: Communicator, count: int, reduced: int) -> None:
             assert (total == comm.ranks).all()
 
 
-# The large ones are those whose way of copying is found by trying.
+# The large ones are those whose copy method is found by trying.
 @pytest.mark.parametrize(
     ("hosts", "count", "reduced"), [(1, COUNT, 3), (2, COUNT, 3), (1, 20_000, 400_000)]
 )

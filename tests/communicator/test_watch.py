@@ -18,7 +18,6 @@ from sley.communicator.watch import (
     POLICY,
     TRIAL_CALLS,
     WARM_CALLS,
-    Switch,
     Turns,
     Watch,
 )
@@ -36,8 +35,8 @@ class Run:
         plans: int = 2,
         explore: float = 0.0,
     ) -> None:
-        self.switches: list[Switch] = []
-        self.watch = Watch(RANKS, plans, explore, self.switches.append)
+        self.changes: list[tuple[float, ...]] = []
+        self.watch = Watch(RANKS, plans, explore, lambda *made: self.changes.append(made))
         self.time_us = time_us
         self.called = dict.fromkeys(range(plans), 0)
         self.calls = 0
@@ -65,7 +64,7 @@ def constant(*times: float) -> Callable[[int, int], float]:
 
 def test_a_fast_plan_stays_and_the_default_has_few_calls() -> None:
     run = Run(constant(8.0, 10.0)).until(200_000)
-    assert not run.switches
+    assert not run.changes
     assert run.called[DEFAULT] <= 0.02 * run.calls
     turns = [run.turn() for _ in range(2)]
     assert [(POLICY, MOST_CALLS)] in turns
@@ -73,22 +72,22 @@ def test_a_fast_plan_stays_and_the_default_has_few_calls() -> None:
 
 def test_a_default_that_is_faster_than_it_was_in_the_training_is_found() -> None:
     run = Run(constant(8.0, 5.0)).until(2 * FIRST_CALLS)
-    assert [switch.after for switch in run.switches] == [DEFAULT]
+    assert [change[2] for change in run.changes] == [DEFAULT]
 
 
 def test_rare_slow_calls_neither_revert_a_good_plan_nor_cause_more_trials() -> None:
     draw = random.Random(1)
     run = Run(lambda number, call: 100.0 if draw.random() < 0.05 else (8.0, 10.0)[number])
     run.until(200_000)
-    assert not run.switches
+    assert not run.changes
     assert run.called[DEFAULT] <= 0.025 * run.calls
 
 
 def test_a_plan_slower_than_the_default_is_reverted_for_good() -> None:
     call = WARM_CALLS + FIRST_CALLS + TRIAL_CALLS
     run = Run(constant(12.0, 10.0)).until(call)
-    (switch,) = run.switches
-    assert switch == Switch(call, POLICY, DEFAULT, pytest.approx(12.0), pytest.approx(10.0))
+    (change,) = run.changes
+    assert change == (call, POLICY, DEFAULT, pytest.approx(12.0), pytest.approx(10.0))
     assert run.called[POLICY] == WARM_CALLS + FIRST_CALLS + PAIRS
     ((number, calls),) = run.watch.turns
     assert number == DEFAULT
@@ -97,7 +96,7 @@ def test_a_plan_slower_than_the_default_is_reverted_for_good() -> None:
 
 def test_a_difference_within_the_margin_changes_nothing() -> None:
     run = Run(constant(10.0 * (1 + MARGIN) - 0.01, 10.0)).until(50_000)
-    assert not run.switches
+    assert not run.changes
 
 
 def test_one_late_rank_in_a_trial_does_not_revert_a_good_plan() -> None:
@@ -105,13 +104,13 @@ def test_one_late_rank_in_a_trial_does_not_revert_a_good_plan() -> None:
     run = Run(lambda number, call: 1e6 if call == late else 8.0 + number)
     run.until(WARM_CALLS + FIRST_CALLS + TRIAL_CALLS)
     assert run.called[DEFAULT] == WARM_CALLS + PAIRS
-    assert not run.switches
+    assert not run.changes
 
 
 def test_a_plan_that_becomes_slow_later_is_reverted() -> None:
     run = Run(lambda number, call: 8.0 if number or call < 9_000 else 20.0).until(20_000)
-    (switch,) = run.switches
-    assert 9_000 < switch.call <= 9_000 + 2 * MOST_CALLS + TRIAL_CALLS
+    (change,) = run.changes
+    assert 9_000 < change[0] <= 9_000 + 2 * MOST_CALLS + TRIAL_CALLS
 
 
 def test_exploration_is_off_by_default() -> None:
@@ -121,7 +120,7 @@ def test_exploration_is_off_by_default() -> None:
 
 def test_exploration_finds_a_faster_alternative() -> None:
     run = Run(constant(8.0, 10.0, 9.0, 5.0), plans=4, explore=0.1).until(20_000)
-    assert [(one.before, one.after) for one in run.switches] == [(POLICY, 3)]
+    assert [change[1:3] for change in run.changes] == [(POLICY, 3)]
     assert run.watch.current == 3
     assert run.called[2] > 0
 

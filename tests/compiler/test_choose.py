@@ -18,6 +18,7 @@ from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _Row, _Search
 from sley.compiler.space import Contender, LeastTime, Space, candidates
+from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
 from support.examples import examples
@@ -56,20 +57,20 @@ def test_no_tried_plan_is_much_faster_than_the_chosen_one(table: sley.Choices, e
 
 
 def test_ranges_cover_all_sizes_and_differ(table: sley.Choices) -> None:
-    assert (table.ranges[0].begin_bytes, table.ranges[-1].end_bytes) == (2**10, 2**26)
+    assert table.sizes == SizeRange(2**10, 2**26)
     for before, after in pairwise(table.ranges):
-        assert before.end_bytes + 1 == after.begin_bytes
+        assert before.end.size_bytes + 1 == after.begin.size_bytes
         assert (before.algorithm, before.options) != (after.algorithm, after.options)
-        assert table.at(before.end_bytes) is before
-        assert table.at(after.begin_bytes) is after
+        assert table.at(before.end.size_bytes) is before
+        assert table.at(after.begin.size_bytes) is after
 
 
 def test_borders_are_where_the_faster_one_changes(table: sley.Choices) -> None:
     assert len(table.ranges) > 1
     for before, after in pairwise(table.ranges):
         for choice, other, size in (
-            (before, after, before.begin_bytes),
-            (after, before, after.begin_bytes),
+            (before, after, before.begin.size_bytes),
+            (after, before, after.begin.size_bytes),
         ):
             own = sley.simulate(choice.plan, size).time_us
             assert own <= sley.simulate(other.plan, size).time_us * (1 + MARGIN)
@@ -82,14 +83,14 @@ def test_no_two_neighbours_could_be_one_range_within_the_models_error(table: sle
         far = [
             sley.simulate(before.plan, size).time_us / sley.simulate(after.plan, size).time_us - 1
             for size in sizes
-            if after.begin_bytes <= size <= after.end_bytes
+            if after.sizes.covers(size)
         ]
         assert max(far) > MARGIN
 
 
 def test_borders_have_few_significant_bits(table: sley.Choices) -> None:
     for choice in table.ranges[1:]:
-        size = choice.begin_bytes
+        size = choice.begin.size_bytes
         assert size % (1 << size.bit_length() - SIZE_BITS) == 0
 
 
@@ -99,7 +100,7 @@ def test_what_is_chosen_is_what_its_options_make(table: sley.Choices) -> None:
         assert plan.instructions == choice.plan.instructions
         assert sley.verify(choice.plan).slots == choice.plan.slots
         assert choice.plan.blocks_per_rank == np.bincount(choice.plan.block_rank).max()
-        assert choice.end.time_us == sley.simulate(plan, choice.end_bytes).time_us
+        assert choice.end.time_us == sley.simulate(plan, choice.end.size_bytes).time_us
         assert 0 < choice.end.of_bound <= 1
 
 
@@ -254,8 +255,8 @@ def test_plans_for_a_target_are_written(tmp_path: Path) -> None:
         sley.verify(plan, per_chunk=True)
         assert plan.protocol is choice.plan.protocol
         text = path.read_text()
-        assert f'minBytes="{choice.begin_bytes}"' in text
-        assert f'maxBytes="{choice.end_bytes}"' in text
+        assert f'minBytes="{choice.begin.size_bytes}"' in text
+        assert f'maxBytes="{choice.end.size_bytes}"' in text
     # MSCCL++ finds a plan's resources by its name.
     assert [sley.load(path).name for path in paths] == [path.stem for path in paths]
 

@@ -6,8 +6,11 @@ import re
 from functools import cache
 
 import sley
-from sley.communicator.selection.plans import PlanRow
+from sley.communicator.selection.user_plans import ReadyPlan
 from sley.communicator.stats import CallStats
+from sley.ir.plan_table import PlanRow
+from sley.ir.recipe import Recipe
+from sley.ir.sizes import SizeRange
 from sley.model.bounds import bound
 
 RING = sley.algorithms.ring_allreduce(8)
@@ -39,8 +42,8 @@ def values() -> dict[str, object]:
         "Measurement(4K of float32, sum: ": sley.run(
             sley.compile(sley.algorithms.ring_allreduce(2)), "4K", iterations=1, warmup=0
         )[0],
-        "PlanRow(all_reduce in place, 1K to 4K: ring, LL, default, ready after 0.3": PlanRow(
-            "all_reduce", True, 0, 1024, 4096, "ring", "LL", "default", 1 / 3
+        "ReadyPlan(allreduce(8 ranks, 8 chunks, out of place), 1K to 4K: ring-allreduce, ": (
+            ReadyPlan(PLAN, PlanRow(Recipe("ring"), SizeRange(1024, 4096)), "compiled", b"", 1 / 3)
         ),
         "CallStats(world rank 1, allreduce, all sizes: ring, LL, user, 3 calls, 0.3 us each": (
             CallStats(

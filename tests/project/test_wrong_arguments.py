@@ -12,6 +12,7 @@ import pytest
 
 import sley
 from sley.compiler.options import OptionWords
+from sley.ir.sizes import SizeRange
 from sley.model.bounds import Bounds, bound
 from sley.model.simulation import Simulator
 
@@ -48,14 +49,14 @@ def test_several_sizes_give_a_list_in_their_order(several: Any) -> None:
     measured = sley.run(PAIR, several, iterations=1, warmup=0)
     assert [m.size_bytes for m in measured] == [2**20, 4096]
     choices = sley.choose(RING, several, NDV4, **ONE)
-    assert (choices.ranges[0].begin_bytes, choices.ranges[-1].end_bytes) == (4096, 2**20)
+    assert choices.sizes == SizeRange(4096, 2**20)
 
 
 @pytest.mark.parametrize("size", ["4K", 4096, np.int64(4096)])
 def test_one_size_is_a_number_or_a_text(size: Any) -> None:
     assert sley.simulate(PLAN, size, NDV4).size_bytes == 4096
     assert [m.size_bytes for m in sley.run(PAIR, size, iterations=1, warmup=0)] == [4096]
-    assert sley.choose(RING, size, NDV4, **ONE).at(size).end_bytes == 4096
+    assert sley.choose(RING, size, NDV4, **ONE).at(size).sizes == SizeRange(4096, 4096)
     assert sley.compile(RING, topology=NDV4, schedule="auto", size=size, channels=1, instances=1)
 
 

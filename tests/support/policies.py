@@ -10,6 +10,7 @@ from typing import Any
 from sley.communicator.selection.machine import machine_here
 from sley.communicator.watch import Turns, Watch
 from sley.compiler import Options
+from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Decision, Measured, Policy, Range, write
 from support.call_cases import hosts_of
 
@@ -30,13 +31,13 @@ def policy_of(
 ) -> Policy:
     """A policy of one range, for hosts with these numbers of ranks. machine: what differs from this
     machine."""
-    one = Range(*sizes, decision, tuple(measured), tuple(alternatives))
+    one = Range(SizeRange(*sizes), decision, tuple(measured), tuple(alternatives))
     return Policy(replace(machine_here(hosts_of(*hosts)), **machine), {collective: (one,)}, "ucb")
 
 
 def policy_file(folder: Path, policy: Policy) -> str:
     """The path of a file with a policy."""
-    path = str(folder / "policy.zip")
+    path = str(folder / "policy.toml")
     write(policy, path)
     return path
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options
+from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Decision, Machine, Policy, Range
 
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall")
@@ -57,12 +58,12 @@ def random_policy(seed: int, collectives: tuple[str, ...] = COLLECTIVES) -> Poli
             rank = range(machine.ranks)
             rings = r.choice((0, 0, 1, 3)) if name.startswith("multi-ring-") else 0
             orders = tuple(tuple(r.sample(rank, len(rank))) for _ in range(rings))
-            made.append(Range(begin, end, Decision(name, options, tile, orders)))
+            made.append(Range(SizeRange(begin, end), Decision(name, options, tile, orders)))
         if made and r.random() < 0.5:
             last = made.pop()
-            made.append(Range(last.begin_bytes, None, last.decision))
+            made.append(Range(SizeRange(last.sizes.begin_bytes), last.decision))
         ranges[collective] = tuple(made)
-    sure = Range(0, None, Decision("ring-allreduce", Options(protocol="LL", instances=3)))
+    sure = Range(SizeRange(), Decision("ring-allreduce", Options(protocol="LL", instances=3)))
     if not any(
         expected_choice(one.decision, machine.gpus)
         for name, found in ranges.items()
@@ -82,7 +83,7 @@ def interesting_sizes(policy: Policy, seed: int = 0) -> list[int]:
         end
         for ranges in policy.ranges.values()
         for one in ranges
-        for end in (one.begin_bytes, one.end_bytes)
+        for end in (one.sizes.begin_bytes, one.sizes.end_bytes)
         if end is not None
     }
     near = {max(end + step, 0) for end in ends for step in (-1, 0, 1)}

@@ -190,7 +190,7 @@ def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
     ranges = training.ranges()
     backend = training.backend
     for cell, size in enumerate(backend.sizes.tolist()):
-        found = [r for r in ranges if r.begin_bytes <= size and size <= (r.end_bytes or size)]
+        found = [r for r in ranges if r.sizes.covers(size)]
         arm = training.agent.best(cell)
         assert len(found) == (arm != 7)
         if found:
@@ -198,8 +198,9 @@ def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
             assert size in [one.size_bytes for one in found[0].measured]
             assert found[0].speedup() > 1
     for before, after in pairwise(ranges):
-        assert before.end_bytes < after.begin_bytes
-        assert before.end_bytes + 1 == after.begin_bytes or before.decision != after.decision
+        end, begin = before.sizes.end_bytes, after.sizes.begin_bytes
+        assert end < begin
+        assert end + 1 == begin or before.decision != after.decision
 
 
 @pytest.mark.parametrize("last_us", [160.0, 99.9])
@@ -213,9 +214,9 @@ def test_a_range_ends_where_its_arm_is_as_slow_as_the_default(last_us):
             training.agent.observe(cell, 7, 100.0)  # the default
     (found,) = training.ranges()
     own, before = np.log(0.8), np.log(5)
-    assert found.begin_bytes == pytest.approx(2 ** (14 - 4 * own / (own - before)), abs=1)
+    assert found.sizes.begin_bytes == pytest.approx(2 ** (14 - 4 * own / (own - before)), abs=1)
     share = 0.5 if last_us < 100 else own / (own - np.log(1.6))
-    assert found.end_bytes == pytest.approx(2 ** (14 + 4 * share), abs=1)
+    assert found.sizes.end_bytes == pytest.approx(2 ** (14 + 4 * share), abs=1)
 
 
 def test_bad_settings_are_refused():

@@ -33,6 +33,7 @@ from sley.engine.outcomes import Report
 from sley.errors import Place, SleyError
 from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
+from sley.ir.sizes import SizeRange
 from sley.ir.tables import FloatArray
 from sley.ir.words import ReduceOp
 from sley.tuning import policy as policies
@@ -115,12 +116,12 @@ def test_decisions_compile_to_the_measured_plans(collective: str) -> None:
     for arm in made.arms[::2]:
         if arm.has_stages:
             continue
-        one = policies.Range(0, None, arm.decision)
+        one = policies.Range(SizeRange(), arm.decision)
         policy = policies.Policy(made.machine, {collective: (one,)})
-        tuned = Plans(HOSTS, cache=False, policy=policy)
+        tuned = Plans(HOSTS, cache=False, policy=policies.table_of(policy))
         kind = "all_reduce" if collective == "allreduce" else "all_to_all"
         found = tuned.find(kind, 1 << 20, in_place=IN_PLACE[collective])
-        assert found.range is not None, tuned.problems
+        assert found.tuned is not None, tuned.problems
         assert found.digest == digest(arm.plan)
 
 
@@ -232,8 +233,8 @@ def test_training_chooses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> Non
         training.run(60)
         (one,) = training.ranges()
         assert one.decision == made.decisions[3]
-        assert one.begin_bytes > SIZES[0]
-        assert one.end_bytes == SIZES[1]
+        assert one.sizes.begin_bytes > SIZES[0]
+        assert one.sizes.end_bytes == SIZES[1]
 
 
 def sley(*arguments: object) -> Result:
@@ -241,7 +242,7 @@ def sley(*arguments: object) -> Result:
 
 
 def test_the_command_writes_a_policy_for_this_machine(tmp_path: Path) -> None:
-    path = tmp_path / "policy.zip"
+    path = tmp_path / "policy.toml"
     sizes = ("-b", "1K", "-e", "4K", "--samples", 4)
     done = sley("alltoall", "--live", "--ranks", 2, *sizes, "-o", path, "--json")
     assert done.exit_code == 0, done.output

@@ -108,7 +108,12 @@ def build(
             ).capitalize()
             + ".",
         )
-    return algorithm.function(**given, in_place=in_place)
+    try:
+        return algorithm.function(**given, in_place=in_place)
+    except (TypeError, ValueError, OverflowError) as error:  # no number, or one beyond all memory
+        found = ", ".join(f"{word}={value!r:.40}" for word, value in given.items())
+        at, expected = Place(detail=algorithm.name), "values that the algorithm can have"
+        raise L112.error(at=at, expected=expected, found=found) from error
 
 
 def for_collective(name: str) -> list[Algorithm]:

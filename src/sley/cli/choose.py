@@ -41,16 +41,13 @@ from sley.cli.sources import (
     topology_of,
 )
 from sley.compiler import Choice, Choices, Options, choose
-from sley.compiler.deployment import runtime_of, table_of_files
+from sley.compiler.deployment import runtime_of
 from sley.errors import SleyError
-from sley.formats import check_folder, write_file
+from sley.formats import check_folder
 from sley.ir.plan import Plan
+from sley.ir.plan_table import TABLE
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text
-
-TABLE = "plans.toml"
-"""The table of the plans in the folder of --output, for `sley package`."""
-
 
 LONG = 150_000
 """Messages of the programs times steps of a search, from which on its length is told beforehand."""
@@ -161,7 +158,6 @@ def choose_command(  # as many parameters as options; click passes each by name
     if output is not None:
         with phases("writing"):
             paths = choices.save(output, target=runtime)
-            write_file(output / TABLE, table_of_files(paths))
     theirs: list[Beside] = []
     if nccl:
         try:
@@ -177,7 +173,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     echo(choices.show())
     if verbose:
         for one, command in zip(choices.ranges, commands, strict=True):
-            echo(f"# {size_text(one.begin_bytes)}: {command}")
+            echo(f"# {size_text(one.begin.size_bytes)}: {command}")
     if theirs:
         echo("\n".join(beside_lines(theirs)))
     for path in paths:
@@ -271,7 +267,7 @@ def _command(
         words.append("--interpreter")
     for value in simulating.values:
         words += ["--set", value]
-    begin, end = choice.begin_bytes, choice.end_bytes
+    begin, end = choice.begin.size_bytes, choice.end.size_bytes
     words += ["-b", _exact(begin)]
     if end > begin:
         words += ["-e", _exact(end), "-i", str(end - begin)]

@@ -34,7 +34,7 @@ from sley.errors import counted, recognition
 from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, check, files
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
-from sley.ir.sizes import sizes_text
+from sley.ir.sizes import SizeRange
 from sley.ir.words import Schedule
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
 
@@ -166,15 +166,15 @@ def _own_sizes(
     if imported is None or not isinstance(form, RuntimeFormat):
         return {}
     own = imported.sizes(TARGETS[target or str(form.targets[0])])
-    words = ("min_bytes", "max_bytes")
-    return {word: size for word, size in zip(words, own, strict=True) if given[word] is None}
+    ends = {"min_bytes": own.begin_bytes, "max_bytes": own.end_bytes}
+    return {word: size for word, size in ends.items() if given[word] is None}
 
 
 def _sizes(own: Mapping[str, int | None]) -> list[tuple[str, str]]:
     """The row about the sizes that the new file has from the imported one, if it limits any."""
     least, most = own.get("min_bytes"), own.get("max_bytes")
     if least or most is not None:
-        return [("sizes", f"{sizes_text(least or 0, most)}, as in the file")]
+        return [("sizes", f"{SizeRange(least or 0, most)}, as in the file")]
     return []
 
 

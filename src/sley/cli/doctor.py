@@ -171,7 +171,7 @@ def _lines(examined: Examination) -> Iterator[str]:
                 one.collective,
                 f"{one.grid.ranks}{nodes}",
                 str(one.places),
-                one.sizes,
+                str(one.sizes),
                 f"{one.multiple} {runtime.unit}",
             )
         )
@@ -194,7 +194,11 @@ def _span_lines(examined: Examination) -> Iterator[str]:
         yield from ("", f"{kind}:")
         between = " or " if not examined.runtime.in_order else ", otherwise "
         rows = [
-            ("", one.sizes, between.join(file.name for file in one.files) or "none of the files")
+            (
+                "",
+                str(one.sizes),
+                between.join(file.name for file in one.files) or "none of the files",
+            )
             for one in spans
         ]
         yield from table_lines(rows, (0, 1, 2))

@@ -12,13 +12,16 @@ import click
 from sley.cli.options import FILE, RuntimeName, Selection, common_options
 from sley.cli.output import Command, Phases, echo, print_json, print_note, print_written
 from sley.cli.sources import plan_and_file, source_of, supports_both_places
-from sley.compiler import deployment
-from sley.compiler.deployment import Part, Runtime, TableRow, copied_part, naming, plan_part
+from sley.compiler import Options, deployment
+from sley.compiler.deployment import Part, Runtime, copied_part, naming, node_of, plan_part
 from sley.errors import recognition
+from sley.errors.deployment import F528
 from sley.formats import TARGETS
 from sley.formats.files import FORMATS
 from sley.formats.mscclpp.targets import SUFFIX as JSON
 from sley.ir.plan import Plan
+from sley.ir.plan_table import PlanRow, read_table
+from sley.ir.sizes import ALL_SIZES, SizeRange
 
 
 @click.command("package", cls=Command)
@@ -42,7 +45,7 @@ def package_command(folder: Path, table: Path, target: str, as_json: bool, verbo
     """
     runtime = deployment.runtime_named(target)
     phases = Phases(verbose, quiet=as_json)
-    parts = _parts(deployment.read_table(table), runtime, phases)
+    parts = _parts(read_table(table).rows, runtime, phases)
     package = deployment.write_package(parts, folder, runtime)
     if as_json:
         print_json(
@@ -64,49 +67,62 @@ def package_command(folder: Path, table: Path, target: str, as_json: bool, verbo
     phases.report()
 
 
-def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iterator[Part]:
+def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Iterator[Part]:
     """The files of a table. Algorithms and texts without a place have one for each place; for a
     runtime of one place, one in place."""
     for number, row in enumerate(rows, 1):
-        selection = Selection(
-            row.what,
-            ranks=row.ranks,
-            nodes=row.nodes,
-            gpus=row.gpus,
-            root=row.root,
-            arguments={**row.arguments, **({} if row.nics is None else {"nics": row.nics})},
-            options=row.options,
-        )
-        ways = [row.in_place]
+        stem = row.recipe.stem
         with naming(row.entry):
+            selection = _selection(row)
             is_copied = runtime.suffix == JSON and source_of(selection).kind is recognition.MSCCLPP
             is_either = row.in_place is None and supports_both_places(selection)
         if is_copied:
-            yield copied_part(f"{number:02}-{row.stem}", row, Path(row.what), runtime)
+            yield copied_part(f"{number:02}-{stem}", row, Path(row.recipe.name), runtime)
             continue
+        ways = [row.in_place]
         if is_either:
             ways = [True] if runtime.one_place else [False, True]
         for in_place in ways:
             end = "-in-place" if in_place else ""
             part = plan_part(
-                f"{number:02}-{row.stem}{end}",
+                f"{number:02}-{stem}{end}",
                 str(row),
                 partial(_plan, row, replace(selection, in_place=in_place), runtime, phases),
                 runtime,
-                (row.min_bytes, row.max_bytes),
-                0 if row.nodes is None else row.gpus or 0,
+                row.sizes,
+                node_of(row),
             )
             yield replace(part, entry=row.entry)
 
 
+def _selection(row: PlanRow) -> Selection:
+    """The row's recipe as the command line has it. Errors: C304."""
+    arguments = dict(row.recipe.arguments)
+    own = {word: arguments.pop(word) for word in ("nodes", "gpus") if word in arguments}
+    selection = Selection(
+        row.recipe.name,
+        root=row.root,
+        arguments=arguments,
+        options=Options.of(None, row.recipe.options),
+        **own,
+    )
+    if source_of(selection).is_plan or {"nodes", "gpus"} <= own.keys():
+        return selection  # it has its own ranks, which `_plan` compares with the row's
+    return replace(selection, ranks=row.ranks)
+
+
 def _plan(
-    row: TableRow, selection: Selection, runtime: Runtime, phases: Phases
-) -> tuple[Plan, tuple[int, int | None]]:
+    row: PlanRow, selection: Selection, runtime: Runtime, phases: Phases
+) -> tuple[Plan, SizeRange]:
     """A plan, and the sizes of the file that it is from, or all. Errors: those of `plan_and_file`;
-    wrong usage names the row."""
+    F528 for a plan of other calls than the row's; wrong usage names the row."""
     form = FORMATS[runtime.suffix]
     try:
         plan, imported = plan_and_file(selection, phases, verify=False, form=form)
     except click.UsageError as error:
         raise click.UsageError(f"{row.entry}: {error.message}", error.ctx) from error
-    return plan, (0, None) if imported is None else imported.sizes(TARGETS[runtime.target])
+    c = plan.collective
+    if row.collective not in ("", c.name) or row.ranks not in (None, c.ranks):
+        calls = f"{row.collective or c.name} on {row.ranks or c.ranks} ranks"
+        raise F528.error(expected=f"a plan for {calls}", found=str(c))
+    return plan, ALL_SIZES if imported is None else imported.sizes(TARGETS[runtime.target])

@@ -80,7 +80,7 @@ def _policy_lines(file: Path, policy: Policy) -> list[str]:
             rows.append(
                 (
                     collective,
-                    one.sizes,
+                    str(one.sizes),
                     str(one.decision),
                     f"{last.time_us:.1f} at {size_text(last.size_bytes)}" if last else "-",
                     f"{last.default_us:.1f}" if last else "-",
@@ -114,8 +114,8 @@ def _policy_json(policy: Policy) -> dict[str, object]:
         "ranges": {
             collective: [
                 {
-                    "begin_bytes": one.begin_bytes,
-                    "end_bytes": one.end_bytes,
+                    "begin_bytes": one.sizes.begin_bytes,
+                    "end_bytes": one.sizes.end_bytes,
                     "decision": str(one.decision),
                     "faster": one.speedup(),
                 }

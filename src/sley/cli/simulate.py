@@ -22,7 +22,6 @@ from sley.cli.output import Phases, echo, print_json, print_note, print_written,
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
-    Sizes,
     choosing_for,
     is_compiled,
     plan_and_file,
@@ -33,7 +32,7 @@ from sley.compiler import Options
 from sley.errors import SleyError, shortened
 from sley.formats import check_folder, write_file
 from sley.ir.plan import Plan
-from sley.ir.sizes import size_text, sizes_text
+from sley.ir.sizes import SizeRange, size_text
 from sley.model.simulation import Simulation, Simulator
 from sley.report.critical import critical_steps
 from sley.report.limit import limit_of
@@ -114,7 +113,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     if is_nccl(selection):
         for name, of in by_name(named):
             first, last = of[0].size_bytes, of[-1].size_bytes
-            sizes_of = size_text(first) if first == last else sizes_text(first, last)
+            sizes_of = size_text(first) if first == last else SizeRange(first, last)
             echo(f"{sizes_of:<23}{name}")
     echo("\n".join(lines))
     print_written(reports.html, reports.plot, trace_file)
@@ -165,7 +164,8 @@ def _simulate(
     if target is None:
         plan, file = plan_and_file(prefer_in_place(selection), phases, verify=True)
         if file is not None:
-            _note_other_sizes(sizes, (file.min_bytes or 0, file.max_bytes or None), "the file")
+            own = SizeRange(file.min_bytes or 0, file.max_bytes or None)
+            _note_other_sizes(sizes, own, "the file")
     else:
         plan, chosen = plan_of_target(prefer_in_place(selection), target, phases)
         _note_other_sizes(sizes, chosen, f"the file for {target}")
@@ -176,15 +176,12 @@ def _simulate(
         return [(plan.name, s) for s in run_sizes(simulator, sizes, quiet=phases.quiet)]
 
 
-def _note_other_sizes(sizes: list[int], own: Sizes, file: str) -> None:
+def _note_other_sizes(sizes: list[int], own: SizeRange, file: str) -> None:
     """Notes sizes for which no runtime would choose a file that is for its own sizes alone."""
-    least, most = own
-    others = [size for size in sizes if size < least or (most is not None and size > most)]
+    others = [size for size in sizes if not own.covers(size)]
     if others:
         shown = ", ".join(shortened([size_text(size) for size in others]))
-        print_note(
-            f"{file} is for calls of {sizes_text(least, most)}: no runtime chooses it for {shown}"
-        )
+        print_note(f"{file} is for calls of {own}: no runtime chooses it for {shown}")
 
 
 def _write_trace(file: Path, simulation: Simulation) -> None:

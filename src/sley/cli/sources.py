@@ -24,6 +24,7 @@ from sley.errors import did_you_mean, recognition
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.ir.sizes import SizeRange
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import Schedule
@@ -151,7 +152,7 @@ def plan_and_file(
     return plan, None
 
 
-def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[Plan, Sizes]:
+def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[Plan, SizeRange]:
     """The plan of a selection as a runtime executes its file, and for which sizes: WHAT itself if
     it is such a file, otherwise the file that `sley compile --target` would write. target: one of
     `MESSAGE_TARGETS`.
@@ -170,8 +171,7 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[P
         found = form.executions(source, target, **settings)
     report_notes(found.notes)
     way = found.executions[0]  # in place, if the file allows both places and the user chose none
-    sizes = way.least_bytes, way.most_bytes
-    return _on(topology_of(selection.topology), way.message_plan), sizes
+    return _on(topology_of(selection.topology), way.message_plan), way.sizes
 
 
 def check_links(plan: Plan, selection: Selection) -> None:

@@ -29,12 +29,11 @@ from sley.communicator.communicator import Communicator
 from sley.communicator.network import Network
 from sley.communicator.rendezvous.environment import Started, from_environment
 from sley.communicator.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
-from sley.communicator.selection.plans import Change
+from sley.communicator.selection.plans import PlanChange
 from sley.communicator.settings import Copies, Settings
 
 __all__ = [
     "Call",
-    "Change",
     "Communicator",
     "Copies",
     "FolderStore",
@@ -42,6 +41,7 @@ __all__ = [
     "MpiStore",
     "Network",
     "Parts",
+    "PlanChange",
     "Settings",
     "Started",
     "Store",

@@ -20,14 +20,14 @@ from sley.communicator.calls import (
     describe_record,
 )
 from sley.communicator.loading import LoadedPlan
-from sley.communicator.memory import WAYS, Memory
+from sley.communicator.memory import COPY_METHODS, Memory
 from sley.communicator.messages import ANY, Messages, Span
 from sley.communicator.opening import Core, open_core
-from sley.communicator.ready import Ready
+from sley.communicator.ready import PreparedCall
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import Store
-from sley.communicator.selection.plans import Change
+from sley.communicator.selection.plans import PlanChange
 from sley.communicator.settings import Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.communicator.tuner import Tuner
@@ -97,30 +97,29 @@ class Endpoint:
         the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
         those of an asynchronous call."""
         core = self._open_core()
-        ready, made = self._prepare(core, call)
+        prepared, made = self._prepare(core, call)
         if async_op:
             work = CallWork(
                 core.calls,
-                core.calls.submit(ready.runner, made, self.settings.patience_s),
-                lambda report: self._error(core, ready, call, report),
+                core.calls.submit(prepared.runner, made, self.settings.patience_s),
+                lambda report: self._error(core, prepared, call, report),
                 owners,
             )
             core.failures.latest = work
             return work
-        report = self._run(core, ready, made, 1)
+        report = self._run(core, prepared, made, 1)
         if report is not None:
             core.failures.look_at_latest()
-            error = self._error(core, ready, call, report)
+            error = self._error(core, prepared, call, report)
             if error is not None:
                 raise error
         return DONE
 
     def describe(self, call: Call) -> str:
         """A call in words, with the plan that runs it. Errors: as `submit`."""
-        ready = self._open_core().ready.find(call, is_in_place(call, self.rank))
+        prepared = self._open_core().ready.find(call, is_in_place(call, self.rank))
         count = call.count if call.parts is None else VARYING_COUNT
-        name = ready.plan.current.ready.selection.name
-        return f"{describe_record(ready.record, count)}, by {name}"
+        return f"{describe_record(prepared.record, count)}, by {prepared.plan.current.plan.name}"
 
     def load(self, plan: Plan) -> None:
         """Loads a plan that its caller has proven, for calls that bring it. Errors: N651, N652,
@@ -143,11 +142,11 @@ class Endpoint:
         it: the mean time of one on this rank, in microseconds; and the engine's report, if they
         failed. Errors: as `submit`, but of a call that fails."""
         core = self._open_core()
-        ready, made = self._prepare(core, call)
-        before = ready.plan.seconds()
+        prepared, made = self._prepare(core, call)
+        before = prepared.plan.seconds()
         number = whole(iterations, "iterations", 1)
-        report = self._run(core, ready, made, number, meet=True)
-        return (ready.plan.seconds() - before) / number * 1e6, report
+        report = self._run(core, prepared, made, number, meet=True)
+        return (prepared.plan.seconds() - before) / number * 1e6, report
 
     def send_memory(
         self,
@@ -229,38 +228,39 @@ class Endpoint:
             return []
         runs: dict[tuple[str, str, bytes], list[LoadedPlan]] = {}
         for kind, origin, loaded in core.loader.runs():
-            runs.setdefault((kind, origin, loaded.ready.digest), []).append(loaded)
+            runs.setdefault((kind, origin, loaded.digest), []).append(loaded)
         rows = [self._row(kind, origin, plans) for (kind, origin, _), plans in runs.items()]
         return [row for row in rows if row.calls]
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[PlanChange]:
         """The changes of plans under the policy, in the order in which they were made."""
         return self.plans.changes
 
     def _row(self, kind: str, origin: str, plans: list[LoadedPlan]) -> CallStats:
         """The statistics of one plan, which may have several engines."""
-        plan, selection = plans[0].ready.plan, plans[0].ready.selection
+        plan, sizes = plans[0].plan, plans[0].row.sizes
         tallies = [loaded.engine.tally for loaded in plans]
         calls = sum(tally.calls for tally in tallies)
         size_bytes = sum(tally.block_bytes for tally in tallies) * plan.collective.blocks
         seconds = sum(tally.seconds for tally in tallies)
-        ways = [sum(number) for number in zip(*(tally.ways for tally in tallies), strict=True)]
+        by_method = [sum(n) for n in zip(*(tally.ways for tally in tallies), strict=True)]
+        copied = {one.value: n for one, n in zip(COPY_METHODS, by_method, strict=True)}
         return CallStats(
             communicator=self.name,
             rank=self.rank,
             kind=kind,
-            plan=selection.name,
+            plan=plan.name,
             origin=origin,
             protocol=plan.protocol.value,
             in_place=plan.collective.in_place,
-            begin_bytes=selection.begin_bytes,
-            end_bytes=selection.end_bytes,
+            begin_bytes=sizes.begin_bytes,
+            end_bytes=sizes.end_bytes,
             calls=calls,
             size_bytes=size_bytes,
             time_us=seconds / max(calls, 1) * 1e6,
             algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
-            **{way.value: number for way, number in zip(WAYS, ways, strict=True)},
+            **copied,
         )
 
     def wait_until_left(self, rank: int, timeout_s: float) -> None:
@@ -290,51 +290,57 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _prepare(self, core: Core, call: Call) -> tuple[Ready, native.Call]:
+    def _prepare(self, core: Core, call: Call) -> tuple[PreparedCall, native.Call]:
         """What runs a call, and the call for the engine."""
         in_place = is_in_place(call, self.rank)
-        ready = core.ready.find(call, in_place)
-        plan, dtype, op = ready.plan, call.dtype.number, int(call.op)
+        prepared = core.ready.find(call, in_place)
+        plan, dtype, op = prepared.plan, call.dtype.number, int(call.op)
         if call.parts is not None:
-            collective = plan.current.ready.plan.collective
+            collective = plan.current.plan.collective
             check_count(collective, call.parts.most, f"rank {self.rank}", N627)
-            return ready, native.Call.varying(call.parts.native, dtype)
+            return prepared, native.Call.varying(call.parts.native, dtype)
         if (call.input_is_read_only and plan.writes_input) or (
             call.output_is_read_only and plan.writes_memory
         ):
             raise N627.error(
                 expected=f"an array that {call.kind} may write to, as the plan "
-                f"{plan.current.ready.plan.name} does",
+                f"{plan.current.plan.name} does",
                 found="a read-only one",
             )
         if call.blocks is not None:
-            return ready, native.Call.in_blocks(call.count, dtype, op, call.blocks.native)
-        return ready, native.Call.create(call.count, dtype, op, *_memory(call, in_place))
+            return prepared, native.Call.in_blocks(call.count, dtype, op, call.blocks.native)
+        return prepared, native.Call.create(call.count, dtype, op, *_memory(call, in_place))
 
     def _error(
-        self, core: Core, ready: Ready, call: Call, report: Report | None
+        self, core: Core, prepared: PreparedCall, call: Call, report: Report | None
     ) -> SleyError | None:
         if report is None:
             return None
         count, counts = call.count, tuple[int, ...]()
         if call.parts is not None:
             count, counts = VARYING_COUNT, call.parts.output
-        elif ready.varying is not None and Outcome.of(report).varied:
-            ready, count = ready.varying, VARYING_COUNT
+        elif prepared.varying is not None and Outcome.of(report).varied:
+            prepared, count = prepared.varying, VARYING_COUNT
             counts = (call.count,) * self.ranks
-        words = describe_record(ready.record, count)
+        words = describe_record(prepared.record, count)
         return core.failures.error(
-            report, words, self.settings.patience_s, plan=ready.plan.current, counts=counts
+            report, words, self.settings.patience_s, plan=prepared.plan.current, counts=counts
         )
 
     def _run(
-        self, core: Core, ready: Ready, made: native.Call, iterations: int, *, meet: bool = False
+        self,
+        core: Core,
+        prepared: PreparedCall,
+        made: native.Call,
+        iterations: int,
+        *,
+        meet: bool = False,
     ) -> Report | None:
         """Runs a call in this thread, to its end. Returns the engine's report of one that failed,
         or of an AllToAll that ran as an AllToAllV."""
         self._check_thread(core)
         timeout_s = self.settings.patience_s
-        return core.calls.run(ready.runner, made, timeout_s, iterations, meet)
+        return core.calls.run(prepared.runner, made, timeout_s, iterations, meet)
 
     def _open_core(self) -> Core:
         core = self._core

@@ -14,10 +14,11 @@ from sley.communicator.calls import AGREEMENT, record_of
 from sley.communicator.memory import stride, tile_bytes
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import Request
-from sley.communicator.selection.plans import Change, Plans, ReadyPlan
+from sley.communicator.selection.plans import PlanChange, Plans
+from sley.communicator.selection.user_plans import ReadyPlan
 from sley.communicator.settings import Settings
 from sley.communicator.stats import logger
-from sley.communicator.watch import DEFAULT, Switch, Watch
+from sley.communicator.watch import DEFAULT, OnChange, Watch
 from sley.engine import native
 from sley.engine.limits import SLOT_BYTES
 from sley.engine.program import Loaded, Pullable, load
@@ -26,8 +27,8 @@ from sley.errors import Place, SleyError
 from sley.errors.policy import D904
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
+from sley.ir.plan_table import PlanRow
 from sley.ir.words import WRITES_DESTINATION, Buffer, Protocol, ReduceOp
-from sley.tuning.policy import Decision
 from sley.verification.direct import pulls
 
 _LARGEST_ELEMENT_BYTES = 8
@@ -36,13 +37,18 @@ _LEAST_TILE_BYTES = 64
 
 @dataclass(frozen=True)
 class LoadedPlan:
-    """A plan on this rank: as the engine loads it, and the engine.
+    """A plan on this rank, and the engine that runs it.
 
+    plan, row, digest: as selected. origin: "default" (the library), "policy" or "user".
+    loaded: the plan as the engine loads it.
     writes_input: whether any rank writes to its input where that isn't its output, too.
     writes_memory: whether this rank writes to its input or output.
     """
 
-    ready: ReadyPlan
+    plan: Plan
+    row: PlanRow
+    digest: bytes
+    origin: str
     loaded: Loaded
     engine: native.Engine
     writes_input: bool
@@ -52,13 +58,6 @@ class LoadedPlan:
     def current(self) -> LoadedPlan:
         """The plan that runs."""
         return self
-
-    @property
-    def origin(self) -> str:
-        """Where the plan comes from: "default" (the library), "policy" or "user"."""
-        if self.ready.range is not None:
-            return "policy"
-        return "user" if self.ready.origin in ("registered", "given") else "default"
 
     def seconds(self) -> float:
         """The time of all calls so far."""
@@ -141,7 +140,7 @@ class Loader:
         key: Hashable,
         ready: ReadyPlan,
         request: Request,
-        record: Callable[[ReadyPlan], int],
+        record: Callable[[bytes], int],
         *,
         may_vary: bool,
     ) -> AnyPlan:
@@ -150,7 +149,7 @@ class Loader:
         The default alone, if that is the same plan, if no rank can load the policy's, or if too
         many calls are watched. A watch has its own engines: their times are those of these calls.
 
-        key: equal for equal calls. request: these calls. record: of calls with a plan.
+        key: equal for equal calls. request: these calls. record: theirs, by a plan's digest.
         may_vary: other ranks may make the call as an AllToAllV. Errors: R507, V201.
         """
         with self._lock:  # so that equal calls have one watch
@@ -160,7 +159,7 @@ class Loader:
             default = self._plans.library(kind, size_bytes, in_place=in_place)
             is_short = _significant_bits(size_bytes) <= _MOST_BITS
             has_room = is_short if may_vary else self._has_room()
-            loaded = self._candidates(ready, default, in_place) if has_room else []
+            loaded = self._candidates(ready, default) if has_room else []
             if not loaded:
                 return self.load(kind, default)
             self._counted += not may_vary
@@ -168,7 +167,7 @@ class Loader:
                 self._ranks,
                 len(loaded),
                 self._settings.explore,
-                self._log_of(request, [one.ready for one in loaded]),
+                self._log_of(request, [str(one.row.recipe) for one in loaded]),
             )
             sum_bytes = native.Choice.most_turns * DATA_TYPES["float64"].size_bytes
             small = self._plans.library("all_reduce", sum_bytes, in_place=True)
@@ -184,7 +183,7 @@ class Loader:
             for number, loaded in enumerate(watched.plans):
                 yield kind, watched.origin(number), loaded
 
-    def _candidates(self, ready: ReadyPlan, default: ReadyPlan, in_place: bool) -> list[LoadedPlan]:
+    def _candidates(self, ready: ReadyPlan, default: ReadyPlan) -> list[LoadedPlan]:
         """The policy's plan, the default, and alternatives if they may be tried; nothing if the
         first two are the same, or if the first can't be loaded."""
         if ready.digest == default.digest:
@@ -198,7 +197,7 @@ class Loader:
             return []
         if self._settings.explore > 0:
             known = {ready.digest, default.digest}
-            for one in self._plans.alternatives(ready, in_place=in_place):
+            for one in self._plans.alternatives(ready):
                 if one.digest in known:
                     continue
                 known.add(one.digest)
@@ -223,27 +222,22 @@ class Loader:
         return False
 
     def _load(self, ready: ReadyPlan) -> LoadedPlan:
-        key = ready.digest, ready.range is None
+        key = ready.digest, ready.tuned is None
         if key not in self._bound:
             self._bound[key] = _bind(ready, self._hosts, self._settings)
         return _with_engine(ready, self._bound[key], self._fabric, self._rank)
 
-    def _log_of(self, request: Request, plans: Sequence[ReadyPlan]) -> Callable[[Switch], None]:
-        """A function that keeps and logs the changes of equal calls. It doesn't refer to the
-        loader, which the engine would keep alive."""
+    def _log_of(self, request: Request, words: Sequence[str]) -> OnChange:
+        """A function that keeps and logs the changes of equal calls. words: the plans. It doesn't
+        refer to the loader, which the engine would keep alive."""
         changes, name, is_first = self._plans.changes, self._name, self._rank == 0
         calls = request.kind, request.size_bytes, request.in_place
-        words = [
-            str(Decision(one.selection.name, one.selection.options, one.tile)) for one in plans
-        ]
 
-        def log(switch: Switch) -> None:
-            times = switch.before_us, switch.after_us
-            before, after = words[switch.before], words[switch.after]
-            change = Change(switch.call, *calls, before, after, *times)
+        def log(call: int, before: int, after: int, before_us: float, after_us: float) -> None:
+            change = PlanChange(call, *calls, words[before], words[after], before_us, after_us)
             changes.append(change)
             if is_first:
-                level = logging.WARNING if switch.after == DEFAULT else logging.INFO
+                level = logging.WARNING if after == DEFAULT else logging.INFO
                 logger.log(level, "%s: %s", name, change)
 
         return log
@@ -268,8 +262,13 @@ def _bind(ready: ReadyPlan, hosts: Hosts, settings: Settings) -> Loaded:
 def _with_engine(ready: ReadyPlan, loaded: Loaded, fabric: native.Fabric, rank: int) -> LoadedPlan:
     """The rank's part of a plan with an engine of its own. Errors: R507, V201."""
     plan, program = ready.plan, loaded.programs[rank]
+    by_user = ready.origin in ("registered", "given")
+    origin = "policy" if ready.tuned else "user" if by_user else "default"
     return LoadedPlan(
-        ready,
+        plan,
+        ready.row,
+        ready.digest,
+        origin,
         loaded,
         program.engine(fabric, loaded.wiring),
         writes_input=bool(plan.input_writes.size),
@@ -283,14 +282,14 @@ def _watch_plans(
     plans: Sequence[LoadedPlan],
     sums: LoadedPlan,
     watch: Watch,
-    record: Callable[[ReadyPlan], int],
+    record: Callable[[bytes], int],
 ) -> WatchedPlan:
     """Watches plans of equal calls: the policy's, the default, alternatives. sums: an AllReduce in
-    place. record: that of a plan's calls."""
+    place. record: of their calls, by a plan's digest."""
     choice = native.Choice.create(
-        [(plan.engine, record(plan.ready)) for plan in plans],
+        [(plan.engine, record(plan.digest)) for plan in plans],
         sums.engine,
-        record_of(AGREEMENT, DATA_TYPES["float64"].number, ReduceOp.SUM, 0, sums.ready.digest),
+        record_of(AGREEMENT, DATA_TYPES["float64"].number, ReduceOp.SUM, 0, sums.digest),
         watch.turns,
         watch.decide,
     )
@@ -306,7 +305,7 @@ def _watch_plans(
 def _tile_bytes(ready: ReadyPlan, loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
     """The bytes of a slot that a plan uses. Errors: D904."""
     tile = tile_bytes(loaded, hosts, settings)
-    if ready.range is None:
+    if ready.tuned is None:
         return tile
     message = loaded.max_count * _LARGEST_ELEMENT_BYTES
     if message > tile:
@@ -315,7 +314,7 @@ def _tile_bytes(ready: ReadyPlan, loaded: Loaded, hosts: Hosts, settings: Settin
             expected=f"messages of at most {tile} bytes for one element of each chunk",
             found=f"{message} bytes",
         )
-    share = int(tile * ready.tile) // _LEAST_TILE_BYTES * _LEAST_TILE_BYTES
+    share = int(tile * ready.row.recipe.tile) // _LEAST_TILE_BYTES * _LEAST_TILE_BYTES
     return min(tile, max(message, share, _LEAST_TILE_BYTES))
 
 

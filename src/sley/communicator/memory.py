@@ -23,7 +23,7 @@ from sley.errors.runtime import R506
 _ENVELOPES = 64
 """Messages in flight on a connection whose receiver reads them in the sender's memory."""
 
-WAYS = (Copies.CACHED, Copies.STREAMED, Copies.ATTACHED)
+COPY_METHODS = (Copies.CACHED, Copies.STREAMED, Copies.ATTACHED)
 """In the order of the engine's numbers."""
 
 
@@ -63,7 +63,7 @@ class Memory:
         can = b"1" if fabric.reads_others() else b"0"
         fabric.is_attached = all(answer == b"1" for answer in rendezvous.exchange(can))
         if self._settings.copies is not Copies.AUTO:
-            fabric.use_only(WAYS.index(self._settings.copies))
+            fabric.use_only(COPY_METHODS.index(self._settings.copies))
         return fabric
 
     def close(self) -> None:

@@ -10,7 +10,8 @@ from sley.communicator.calls import Call, kind_number, record_of
 from sley.communicator.loading import AnyPlan, Loader
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import Request, size_of
-from sley.communicator.selection.plans import Plans, ReadyPlan
+from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.user_plans import ReadyPlan
 from sley.communicator.stats import logger
 from sley.engine import native
 from sley.engine.limits import check_slot
@@ -22,7 +23,7 @@ division, and the number of the caller's type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreparedCall:
     """What runs equal calls.
 
     record: of the calls, by `record_of`. runner: plan and record for the engine. varying: what runs
@@ -32,7 +33,7 @@ class Ready:
     plan: AnyPlan
     record: int
     runner: native.Runner
-    varying: Ready | None
+    varying: PreparedCall | None
 
 
 _MOST_KEYS = 4096
@@ -59,13 +60,13 @@ class ReadyCalls:
     ) -> None:
         self._plans, self._loader, self._hosts = plans, loader, hosts
         self._rank, self._name = rank, name
-        self._found: dict[Key, Ready] = {}
+        self._found: dict[Key, PreparedCall] = {}
         self._problems = 0
         self.native = native.ReadyCalls.create(calls, timeout_s)
         plans.on_registration = self.clear
 
-    def find(self, call: Call, in_place: bool) -> Ready:
-        """What runs a call. Errors: N65x, R506, R507, V201, V2xx."""
+    def find(self, call: Call, in_place: bool) -> PreparedCall:
+        """What runs a call. Errors: N65x, R507, V201, V2xx."""
         which = call.kind if call.plan is None else id(call.plan)
         root = call.root or call.division
         key = (which, call.count, call.dtype.number, int(call.op), in_place, root, call.element)
@@ -90,10 +91,10 @@ class ReadyCalls:
             logger.warning(words, self._name, self._rank, problem)
         self._problems = len(problems)
 
-    def _make(self, key: Key, call: Call, in_place: bool) -> Ready:
+    def _make(self, key: Key, call: Call, in_place: bool) -> PreparedCall:
         ready = self._plan_for(call, in_place)
         loaded: AnyPlan
-        if ready.range is None:
+        if ready.tuned is None:
             loaded = self._loader.load(call.kind, ready)
         else:
             loaded = self._loader.watch(
@@ -111,11 +112,12 @@ class ReadyCalls:
             unequal = Call("all_to_all_v", 0, 0, 0, 0, 0, call.dtype, call.op, element=call.element)
             varying = self.find(unequal, False)
         current = loaded.current
-        check_slot(current.loaded, call.dtype, varies=current.ready.plan.collective.varies)
-        engine = current.engine if current.ready.plan.collective.varies else loaded.engine
-        record = _record(call, current.ready)
+        varies = current.plan.collective.varies
+        check_slot(current.loaded, call.dtype, varies=varies)
+        engine = current.engine if varies else loaded.engine
+        record = _record(call, current.digest)
         runner = native.Runner.create(engine, record, None if varying is None else varying.runner)
-        found = self._found[key] = Ready(loaded, record, runner, varying)
+        found = self._found[key] = PreparedCall(loaded, record, runner, varying)
         if call.plan is None and call.parts is None and not call.division:
             kind, dtype, op = kind_number(call.kind), call.dtype.number, int(call.op)
             element = _element(call)
@@ -140,8 +142,8 @@ class ReadyCalls:
         return ready
 
 
-def _record(call: Call, ready: ReadyPlan) -> int:
-    return record_of(call.kind, _element(call), call.op, call.root or call.division, ready.digest)
+def _record(call: Call, digest: bytes) -> int:
+    return record_of(call.kind, _element(call), call.op, call.root or call.division, digest)
 
 
 def _element(call: Call) -> int:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from sley.errors import counted
 from sley.errors.runtime import R514
-from sley.ir.sizes import sizes_text
+from sley.ir.sizes import SizeRange
 
 logger = logging.getLogger("sley")
 
@@ -51,7 +51,7 @@ class CallStats(NamedTuple):
     def __repr__(self) -> str:
         return (
             f"CallStats({self.communicator} rank {self.rank}, {self.kind}, "
-            f"{sizes_text(self.begin_bytes, self.end_bytes)}: {self.plan}, {self.protocol}, "
+            f"{SizeRange(self.begin_bytes, self.end_bytes)}: {self.plan}, {self.protocol}, "
             f"{self.origin}, {counted(self.calls, 'call')}, {self.time_us:.1f} us each, "
             f"{self.algbw_GBps:.2f} GB/s)"
         )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from sley.communicator.rendezvous.gather import name_ranks
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here, processor
 from sley.communicator.settings import Settings
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.policy import D941
-from sley.tuning.policy import Policy, read
+from sley.errors.policy import D901, D941
+from sley.ir.plan_table import PlanTable, read_table
 
 _DIGITS = 16
 
@@ -24,18 +25,21 @@ class Tuner:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._policy: Policy | None = None
+        self._policy: PlanTable | None = None
         self._problems: tuple[Diagnostic, ...] = ()
         self.words: Mapping[str, str] = {}
         if settings.tuner is None:
             return
         self._place = Place(os.fspath(settings.tuner))
         try:
-            self._policy = read(settings.tuner)
+            table = read_table(Path(settings.tuner), D901)
+            if table.machine is None:
+                raise D901.error(at=self._place, expected="[machine]", found="a table without it")
         except SleyError as error:
             self._problems = error.diagnostics
             return
-        digest = hashlib.sha256(repr(self._policy).encode()).hexdigest()[:_DIGITS]
+        self._policy = table
+        digest = hashlib.sha256(table.text().encode()).hexdigest()[:_DIGITS]
         self.words = {
             "policy": digest,
             "processor": processor(),
@@ -44,7 +48,7 @@ class Tuner:
 
     def agree(
         self, offered: Sequence[Mapping[str, str]], hosts: Hosts
-    ) -> tuple[Policy | None, tuple[Diagnostic, ...]]:
+    ) -> tuple[PlanTable | None, tuple[Diagnostic, ...]]:
         """The policy if all ranks may use it, else None; and why not.
 
         offered: the words of all ranks, by rank. Every rank comes to the same decision: it depends
@@ -56,8 +60,10 @@ class Tuner:
             return None, self._problems or (different,)
         if self._policy is None:
             return None, self._problems
+        machine = self._policy.machine
+        assert machine is not None  # __init__
         try:
-            self._policy.machine.check(machine_here(hosts, self._place), self._place)
+            machine.check(machine_here(hosts, self._place), self._place)
         except SleyError as error:
             return None, error.diagnostics
         return self._policy, ()

@@ -8,7 +8,6 @@ no other agreement, and a watch reads no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
 from typing import Final, TypeAlias
@@ -28,8 +27,8 @@ FIRST_CALLS, MOST_CALLS = 64, 1024
 so that in the long run the default has 2 calls of 100."""
 
 WARM_CALLS = 12
-"""Calls of a plan that are not counted. In them the communicator tries its ways of copying: at most
-two calls of each of three ways, and as many again after a bad start."""
+"""Calls of a plan that are not counted. In them the communicator tries its copy methods: at most
+two calls of each of the three, and as many again after a bad start."""
 
 PAIRS = 8
 """Calls of each of two plans that are compared, by turns. Their medians count, which a late rank
@@ -40,19 +39,9 @@ TRIAL_CALLS = WARM_CALLS + 2 * PAIRS
 _ALWAYS = 1 << 62
 
 
-@dataclass(frozen=True)
-class Switch:
-    """A change to another plan.
-
-    call: how many calls ran before it. before, after: the plans' numbers. before_us, after_us:
-    the times of a call, in microseconds, that led to it.
-    """
-
-    call: int
-    before: int
-    after: int
-    before_us: float
-    after_us: float
+OnChange: TypeAlias = Callable[[int, int, int, float, float], None]
+"""Called with a change to another plan: how many calls ran before it, the numbers of the plans
+before and after, and the times of a call, in microseconds, that led to it."""
 
 
 class Watch:
@@ -60,7 +49,7 @@ class Watch:
 
     ranks: how many ranks' times are added up. plans: the number of plans: the policy's, the
     default, alternatives. explore: the most calls, as a fraction of all, that may be spent on
-    trials of alternatives. on_switch: called at every change.
+    trials of alternatives. on_change: called at every change.
 
     Between two trials one plan runs. A trial runs it and a rival by turns, and the one with the
     lower median goes on. The rival is the default, which stays once it is faster, or an
@@ -71,10 +60,8 @@ class Watch:
     many calls have been decided.
     """
 
-    def __init__(
-        self, ranks: int, plans: int, explore: float, on_switch: Callable[[Switch], None]
-    ) -> None:
-        self.ranks, self._explore, self._on_switch = ranks, explore, on_switch
+    def __init__(self, ranks: int, plans: int, explore: float, on_change: OnChange) -> None:
+        self.ranks, self._explore, self._on_change = ranks, explore, on_change
         self.current = POLICY
         self.ran = {POLICY}
         self.calls = 0
@@ -112,10 +99,9 @@ class Watch:
     def _after_trial(self, rival: int, current_us: float, rival_us: float) -> Turns:
         self._interval = min(2 * self._interval, MOST_CALLS)
         if current_us > rival_us * (1 + MARGIN):
-            switch = Switch(self.calls, self.current, rival, current_us, rival_us)
-            self.current, self._interval = rival, FIRST_CALLS
+            before, self.current, self._interval = self.current, rival, FIRST_CALLS
             self.ran.add(rival)
-            self._on_switch(switch)
+            self._on_change(self.calls, before, rival, current_us, rival_us)
         return [(self.current, _ALWAYS if self.current == DEFAULT else self._interval)]
 
     def _trial(self, rival: int) -> Turns:

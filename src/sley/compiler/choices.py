@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sley.compiler.options import Options
 from sley.errors import counted
 from sley.errors.compiler import C312
-from sley.formats import Target, files, target_named
+from sley.formats import Target, files, target_named, write_file
 from sley.ir.plan import Plan
+from sley.ir.plan_table import TABLE, PlanRow, PlanTable
 from sley.ir.program import Program
-from sley.ir.sizes import size_in_bytes, size_text, sizes_text
+from sley.ir.recipe import Recipe
+from sley.ir.sizes import SizeRange, size_in_bytes, size_text
+from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.model.bounds import Bound
 from sley.model.simulation.result import errors_text
@@ -119,14 +122,9 @@ class Choice:
     as_given: bool = False
 
     @property
-    def begin_bytes(self) -> int:
-        """The first size."""
-        return self.begin.size_bytes
-
-    @property
-    def end_bytes(self) -> int:
-        """The last size."""
-        return self.end.size_bytes
+    def sizes(self) -> SizeRange:
+        """The sizes."""
+        return SizeRange(self.begin.size_bytes, self.end.size_bytes)
 
     @property
     def algorithm(self) -> str:
@@ -136,8 +134,8 @@ class Choice:
     def __repr__(self) -> str:
         made = AS_GIVEN if self.as_given else self.options
         return (
-            f"Choice({sizes_text(self.begin_bytes, self.end_bytes)}: {self.algorithm}, "
-            f"{made}, {self.end.time_us:.1f} us at {size_text(self.end_bytes)})"
+            f"Choice({self.sizes}: {self.algorithm}, {made}, {self.end.time_us:.1f} us at "
+            f"{size_text(self.end.size_bytes)})"
         )
 
 
@@ -162,9 +160,13 @@ class Choices:
     simulations: int
 
     def __repr__(self) -> str:
-        sizes = sizes_text(self.ranges[0].begin_bytes, self.ranges[-1].end_bytes)
-        ranges = counted(len(self.ranges), "range")
+        sizes, ranges = self.sizes, counted(len(self.ranges), "range")
         return f"Choices({sizes} on {self.topology.name}: {ranges}, {self._searched})"
+
+    @property
+    def sizes(self) -> SizeRange:
+        """All sizes of the table."""
+        return SizeRange(self.ranges[0].begin.size_bytes, self.ranges[-1].end.size_bytes)
 
     @property
     def _searched(self) -> str:
@@ -195,21 +197,21 @@ class Choices:
         begins: dict[str, list[str]] = {}
         for choice in self.ranges:
             names = ", ".join(files.runtimes(choice.plan)) or "no runtime"
-            begins.setdefault(names, []).append(size_text(choice.begin_bytes))
+            begins.setdefault(names, []).append(size_text(choice.begin.size_bytes))
         return [f"# files for {names}: from {', '.join(of)}" for names, of in begins.items()]
 
     def _cells(self, place: int) -> tuple[str, ...]:
         """The row of a range; a range ends below the first size of the next."""
         choice, o = self.ranges[place], self.ranges[place].options
         following = self.ranges[place + 1 : place + 2]
-        last = size_text(choice.end_bytes)
-        end = f"<{size_text(following[0].begin_bytes)}" if following else last
+        last = size_text(choice.end.size_bytes)
+        end = f"<{size_text(following[0].begin.size_bytes)}" if following else last
         made: tuple[object, ...] = (AS_GIVEN, "-", "-", "-")
         if not choice.as_given:
             words = (o.schedule and o.schedule.value, o.allocate and o.allocate.value)
             made = (*words, o.channels, o.instances)
         return (
-            size_text(choice.begin_bytes),
+            size_text(choice.begin.size_bytes),
             end,
             choice.algorithm,
             choice.plan.protocol.value,
@@ -224,14 +226,10 @@ class Choices:
     def at(self, size: int | str) -> Choice:
         """The choice for a size. Errors: C312."""
         size_bytes = size_in_bytes(size)
-        first, last = self.ranges[0].begin_bytes, self.ranges[-1].end_bytes
-        if size_bytes is None or not first <= size_bytes <= last:
-            raise C312.error(
-                expected=f"a size from {size_text(first)} to {size_text(last)}, which the table "
-                "covers",
-                found=repr(size),
-            )
-        return self.ranges[bisect_left([r.end_bytes for r in self.ranges], size_bytes)]
+        if size_bytes is None or not self.sizes.covers(size_bytes):
+            expected = f"a size from {self.sizes}, which the table covers"
+            raise C312.error(expected=expected, found=repr(size))
+        return next(one for one in self.ranges if one.sizes.covers(size_bytes))
 
     def plan_for(self, size: int | str) -> Plan:
         """The plan for a size. Errors: as `at`."""
@@ -240,9 +238,11 @@ class Choices:
     def save(
         self, folder: str | os.PathLike[str], *, target: str | Target = "executor"
     ) -> list[Path]:
-        """Writes the plan of each range to its own file in `folder`, for the range's sizes; returns
-        the files. A runtime that has all of them selects the right one for each call. Each plan is
-        named as its file, since MSCCL++ finds a plan's resources by its name.
+        """Writes the plan of each range to its own file in `folder`, for the range's sizes, and
+        beside them plans.toml, the table of the ranges; returns the files of the plans. A
+        runtime that has all plans selects the right one for each call; `sley package` and
+        SLEY_PLAN_DIR read the folder. Each plan is named as its file, since MSCCL++ finds a plan's
+        resources by its name.
 
         `choose` considers the limits of a target only if it got this target. Errors: those of
         `sley.save`.
@@ -257,8 +257,28 @@ class Choices:
                 path,
                 target=target,
                 name=path.stem,
-                min_bytes=choice.begin_bytes,
-                max_bytes=choice.end_bytes,
+                min_bytes=choice.sizes.begin_bytes,
+                max_bytes=choice.sizes.end_bytes,
             )
             paths.append(path)
+        write_file(to / TABLE, self.table(paths).text())
         return paths
+
+    def table(self, paths: Sequence[Path]) -> PlanTable:
+        """The table of the ranges, with the plans in these files."""
+        return PlanTable(tuple(map(_row, self.ranges, paths)))
+
+
+def _row(choice: Choice, path: Path) -> PlanRow:
+    c = choice.plan.collective
+    options = {} if choice.as_given else choice.options.given()
+    time = f"{choice.end.time_us:.1f} us at {size_text(choice.end.size_bytes)}"
+    return PlanRow(
+        Recipe(path.name),
+        choice.sizes,
+        c.name,
+        c.ranks,
+        c.in_place,
+        None if c.root == NONE else c.root,
+        note=f"{Recipe(choice.algorithm, options=options)}: {time}, by simulation",
+    )

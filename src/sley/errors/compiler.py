@@ -136,7 +136,7 @@ C316 = Rule(
     "gone",
     what="A command, an option or a name is one that sley had in an earlier version.",
     why="Something else does its work now, which the message names.",
-    example="sley bench ring-allreduce --device cuda",
+    example="sley run ring-allreduce --device cuda --engine both",
     instead="Use what is expected.",
 )
 C320 = Rule(

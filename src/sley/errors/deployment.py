@@ -246,11 +246,12 @@ F527 = Rule(
 )
 F528 = Rule(
     "F528",
-    "bad-package-table",
-    what="The table of a package can't be used.",
+    "bad-plan-table",
+    what="A table of plans can't be used.",
     why="It is a TOML file with a table [[plans]] for each plan: `what` is an algorithm or a file, "
     "min_bytes and max_bytes are the sizes of its calls (both included), in_place, ranks, nodes, "
-    "gpus, nics and root are as on the command line, and options are those of sley.Options.",
+    "gpus, nics and root are as on the command line, and options are those of sley.Options. "
+    "`sley choose -o`, `sley tune` writes such tables, too.",
     example='[[plan]]\nwhat = "ring-allreduce"',
     instead="Correct the named entry.",
 )

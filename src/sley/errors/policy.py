@@ -5,12 +5,10 @@ from sley.errors.diagnostic import Rule
 D901 = Rule(
     "D901",
     "bad-policy",
-    what="A file is not a policy, its contents are invalid, or it has a format that this version "
-    "of sley doesn't know.",
-    why="A policy is a ZIP file with the member policy.json, as `sley tune train` writes it: JSON "
-    "text only, so that a file from elsewhere can't run code. Its ranges of sizes are ascending "
-    "and don't overlap, and its decisions name algorithms and options. The format's number changes "
-    "with the meaning: a half-understood file would choose plans that were never measured.",
+    what="A file is not a policy, its contents are invalid, or an older sley wrote it.",
+    why="A policy is a table of plans in TOML (F528) with a machine, as `sley tune train` writes "
+    "it: text only, so that a file from elsewhere can't run code. Its ranges of sizes are "
+    "ascending and don't overlap, and its rows name algorithms and options.",
     example="SLEY_TUNER=agent.pkl",
     instead="Check the path. Write the file again with `sley tune train`, or correct the named "
     "entry.",
@@ -22,7 +20,7 @@ D903 = Rule(
     why="The fastest plan depends on the number of ranks, on which of them share a host, and on "
     "the machine. A policy applies only where it was trained; the file has the number of ranks "
     "and the machine.",
-    example="SLEY_TUNER=ndv4.zip torchrun --nproc-per-node 4 train.py",
+    example="SLEY_TUNER=ndv4.toml torchrun --nproc-per-node 4 train.py",
     instead="Train a policy here: `sley tune train --live --ranks N`. Without one, the "
     "communicator uses its own rules.",
 )
@@ -42,7 +40,7 @@ D905 = Rule(
     why="NCCL's tuner chooses only among NCCL's own algorithms, so a policy that chooses none of "
     "them has no meaning for NCCL. A communicator has no AllToNext. A plan file has its runtime's "
     "limits. A policy that keeps the default everywhere contains nothing to write.",
-    example="sley tune export all-pairs.zip --target nccl -o tuner.csv",
+    example="sley tune export all-pairs.toml --target nccl -o tuner.csv",
     instead="For NCCL, train AllReduce, AllGather or ReduceScatter with its algorithms only (`sley "
     "tune --actions nccl`). Or write the plans (`-o FOLDER`, with `--target msccl` or `executor`).",
 )
@@ -52,7 +50,7 @@ D906 = Rule(
     what="A tuner plug-in for NCCL can't be compiled on this machine.",
     why="NCCL loads the plug-in as a shared library. A C compiler makes it from the C text, which "
     "needs no other file.",
-    example="CC=missing-cc sley tune export policy.zip --target nccl -o tuner.so",
+    example="CC=missing-cc sley tune export policy.toml --target nccl -o tuner.so",
     instead="Install a C compiler (Debian: `apt install gcc`), or name one in the variable CC. Or "
     "write the text (`-o tuner.c`), and compile it elsewhere with the command at its top.",
 )
@@ -63,6 +61,6 @@ D941 = Rule(
     what="Ranks have different policies, or some have none.",
     why="All ranks must run the same plan for a call. So a policy is used only if every rank has "
     "read the same one, with the same SLEY_EXPLORE, on the same kind of processor.",
-    example="SLEY_TUNER=policy.zip on one of two hosts",
+    example="SLEY_TUNER=policy.toml on one of two hosts",
     instead="Give all ranks the same file and settings. Until then all of them use the default.",
 )

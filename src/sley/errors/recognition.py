@@ -74,10 +74,12 @@ AMD_SMI = Kind(
 )
 NVIDIA_SMI = Kind("a topology that nvidia-smi topo -m printed", "sley topology show {file}")
 SLEY_TOPOLOGY = Kind("a topology in TOML", "sley topology show {file}")
-PACKAGE_TABLE = Kind(
-    "a table of plans for a package", "sley package --table {file} --target NAME DIR"
-)
+PACKAGE_TABLE = Kind("a table of plans", "sley package --table {file} --target NAME DIR")
 POLICY = Kind("a policy of a tuner", "sley tune show {file}")
+OLD_POLICY = Kind(
+    "a policy of a tuner of an older sley",
+    remedy="Train again: `sley tune train -o policy.toml` writes a table of plans.",
+)
 TUNER_CSV = Kind(
     "a table for NCCL's or RCCL's tuner plug-in",
     remedy="NCCL reads it itself: NCCL_TUNER_CONFIG_FILE names it. sley writes such tables with "
@@ -167,7 +169,7 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
     """The kind of a file by the first bytes of its content. suffix: of its name; Python that begins
     with another kind of text, as a string, is recognised only with .py."""
     if content.startswith(b"PK\x03\x04"):
-        return POLICY if b"policy.json" in content[:128] else BINARY
+        return OLD_POLICY if b"policy.json" in content[:128] else BINARY
     if _CHAKRA.match(content):
         return CHAKRA
     try:
@@ -336,6 +338,7 @@ _MSCCL_PROGRAM = re.compile(_lines(r"[ \t]*+with[ \t]++MSCCLProgram\("), re.MULT
 _TOML_LINES = tuple(
     (kind, re.compile(pattern, re.MULTILINE))
     for kind, pattern in (
+        (POLICY, _lines(r"fingerprint[ \t]*+=[ \t]*+\"")),
         (PACKAGE_TABLE, _lines(r"\[\[plans\]\]")),
         (
             SLEY_TOPOLOGY,

@@ -39,11 +39,10 @@ N653 = Rule(
     "bad-plan-folder",
     what="The folder of user plans, or its plans.toml, can't be used.",
     why="SLEY_PLAN_DIR names a folder. Its files that end in .xml, .resccl or .py, and those whose "
-    "content is a plan, a text or a schedule, are plans and programs; plans.toml may have a table "
-    "for each of them with min_bytes, max_bytes, in_place, root and options (those of "
-    "sley.Options).",
-    example='["ring.py"]\nmin_byte = "1M"',
-    instead="Correct the named entry; sley still uses the folder's other files.",
+    "content is a plan, a text or a schedule, are plans and programs; plans.toml, a table of plans "
+    "(F528), may give them sizes and options, and name algorithms of the library.",
+    example='[[plans]]\nwhat = "ring.py"\nmin_byte = "1M"',
+    instead="Correct the named entry.",
 )
 N654 = Rule(
     "N654",

@@ -17,6 +17,7 @@ from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, Condition
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
+from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.tables import NONE
 
 NO_LIMIT = 1 << 40
@@ -70,11 +71,11 @@ class Imported:
     min_bytes: int | None
     max_bytes: int | None
 
-    def sizes(self, target: Target) -> tuple[int, int | None]:
-        """The sizes of calls for which a target would choose the file, both included; the second
-        is None without a limit. A maxBytes of 0 is no limit for any target."""
+    def sizes(self, target: Target) -> SizeRange:
+        """The sizes of calls for which a target would choose the file. A maxBytes of 0 is no limit
+        for any target."""
         last = None if self.max_bytes == 0 else target.last_size(self.max_bytes)
-        return self.min_bytes or 0, last
+        return SizeRange(self.min_bytes or 0, last)
 
     @property
     def message_plan(self) -> Plan:
@@ -102,8 +103,7 @@ class Execution:
     conditions: when the runtime executes the file in this way, beyond what the plan itself says.
     one_slot_bytes: if every chunk takes a slot, the largest call in which every message would take
         only one.
-    least_bytes, most_bytes: the sizes of calls for which the runtime chooses the file, both
-        included; None for no limit.
+    sizes: of calls for which the runtime chooses the file.
     """
 
     plan: Plan | OneSidedPlan
@@ -111,8 +111,7 @@ class Execution:
     per_chunk: bool | None = None
     conditions: tuple[Condition, ...] = ()
     one_slot_bytes: int | None = None
-    least_bytes: int = 0
-    most_bytes: int | None = None
+    sizes: SizeRange = ALL_SIZES
 
     @property
     def message_plan(self) -> Plan:

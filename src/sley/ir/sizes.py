@@ -1,11 +1,13 @@
-"""Sizes: numbers of bytes as text."""
+"""Sizes: numbers of bytes, and ranges of them, as values and as text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from sley.errors import Place, Rule
 from sley.errors.simulation import S702
 from sley.ir.words import is_integer
 
@@ -69,8 +71,63 @@ def size_text(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-def sizes_text(begin_bytes: int, end_bytes: int | None) -> str:
-    """A short text of a range of sizes, both ends included; without an end if that is None."""
-    if end_bytes is None:
-        return f"{size_text(begin_bytes)} and more" if begin_bytes else "all sizes"
-    return f"{size_text(begin_bytes)} to {size_text(end_bytes)}"
+@dataclass(frozen=True)
+class SizeRange:
+    """The sizes of calls from `begin_bytes` to `end_bytes`, both included; None: no end."""
+
+    begin_bytes: int = 0
+    end_bytes: int | None = None
+
+    @classmethod
+    def of(cls, begin: object, end: object, rule: Rule, at: Place = Place()) -> SizeRange:
+        """The range between two sizes as a user gives them: numbers from 0, texts such as "64K", or
+        None for an open end. Errors: `rule`."""
+        ends = {"min_bytes": begin, "max_bytes": end}
+        found = {word: 0 if _is_zero(size) else size_in_bytes(size) for word, size in ends.items()}
+        for word, size in ends.items():
+            if size is not None and found[word] is None:
+                expected = f'{word} as a size from 0 on, such as 65536 or "64K"'
+                raise rule.error(at=at, expected=expected, found=f"{word} = {size!r}")
+        made = cls(found["min_bytes"] or 0, found["max_bytes"])
+        if made.is_empty:
+            words = f"min_bytes = {made.begin_bytes}, max_bytes = {made.end_bytes}"
+            raise rule.error(at=at, expected="0 <= min_bytes <= max_bytes", found=words)
+        return made
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no size is in the range."""
+        return self.end_bytes is not None and self.end_bytes < self.begin_bytes
+
+    def covers(self, size_bytes: int) -> bool:
+        """Whether a size is in the range."""
+        return self.begin_bytes <= size_bytes and (
+            self.end_bytes is None or size_bytes <= self.end_bytes
+        )
+
+    def filled(self, own: SizeRange) -> SizeRange:
+        """The range; an open end, 0 or None, is the one of `own`."""
+        end = own.end_bytes if self.end_bytes is None else self.end_bytes
+        return SizeRange(self.begin_bytes or own.begin_bytes, end)
+
+    def __str__(self) -> str:
+        if self.end_bytes is None:
+            return f"{size_text(self.begin_bytes)} and more" if self.begin_bytes else "all sizes"
+        return f"{size_text(self.begin_bytes)} to {size_text(self.end_bytes)}"
+
+
+ALL_SIZES = SizeRange()
+"""The range of all sizes."""
+
+
+def borders(ranges: Iterable[SizeRange]) -> list[int]:
+    """The sizes at which some range begins, or the one before it has ended; ascending."""
+    found = set()
+    for one in ranges:
+        found.add(one.begin_bytes)
+        found |= {one.end_bytes + 1} if one.end_bytes is not None else set()
+    return sorted(found)
+
+
+def _is_zero(size: object) -> bool:
+    return is_integer(size) and size == 0

@@ -103,9 +103,7 @@ class UserFile:
                 at=_own_line(self.path, error),
                 expected="exit code 0" if may_exit else "code that runs to its end",
                 found=f"sys.exit({error.code!r})",
-                remedy="Pass the arguments that the file expects: after -- for a file with a "
-                "program, after the script's name for `sley msccl`, whose own options come before "
-                "it.",
+                remedy="Pass the arguments that the file expects, after -- on the command line.",
             ) from error
         except BaseException as error:  # also exceptions that the file defines
             raise self.problem(error, remedy) from error

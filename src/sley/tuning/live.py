@@ -22,7 +22,7 @@ from sley.communicator.jobs import Job, JobPlan
 from sley.communicator.jobs.commands import Turn
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here
-from sley.communicator.selection.rules import Selection, ladder
+from sley.communicator.selection.rules import default_rows, program_of
 from sley.communicator.selection.user_plans import Capacity, check_capacity
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
@@ -32,6 +32,7 @@ from sley.errors.tuning import D921, D923, D926
 from sley.formats.plan_bytes import digest
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
+from sley.ir.recipe import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
@@ -105,7 +106,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
     measured. So are the default's own times, which have the same noise. Every arm is checked at a
     size on test data before it is measured there.
 
-    Its margin is larger than that of a simulation: a plan's time depends also on the way of copying
+    Its margin is larger than that of a simulation: a plan's time depends also on the copy method
     that its communicator has chosen, and on the machine's state, which last longer than the
     measurements of a plan that follow one another.
 
@@ -130,21 +131,25 @@ class Live(contextlib.AbstractContextManager["Live"]):
         self.collective = collective
         self.machine: Machine = machine_here(hosts)
         self.sizes: LongArray = np.array(sorted(set(sizes)), np.int64)
-        selections = ladder(STANDARD[collective].call, hosts, in_place=IN_PLACE[collective])
-        plans = [compile(one.program(), one.options) for one in selections]
+        in_place = IN_PLACE[collective]
+        default = default_rows(STANDARD[collective].call, hosts, in_place=in_place)
+        options = [Options.of(None, one.recipe.options) for one in default]
+        programs = [program_of(one.recipe) for one in default]
+        plans = list(map(compile, programs, options))
         found = list(_arms(collective, hosts, settings, algorithms))
         by_digest = {digest(arm.plan): index for index, arm in enumerate(found)}
-        for selection, plan in zip(selections, plans, strict=True):
-            decision = Decision(selection.name, selection.options)
+        for row, own, plan in zip(default, options, plans, strict=True):
+            decision = Decision(row.recipe.name, own)
             index = by_digest.setdefault(digest(plan), len(found))
             if index == len(found):
-                found.append(LiveArm(decision, plan, has_stages=not _is_expressible(selection)))
-            elif _is_expressible(selection):  # named as the communicator names it
+                found.append(LiveArm(decision, plan, has_stages=not _is_expressible(row.recipe)))
+            elif _is_expressible(row.recipe):  # named as the communicator names it
                 found[index] = replace(found[index], decision=decision)
         rows = [by_digest[digest(plan)] for plan in plans]
-        ends = [np.inf if one.end_bytes is None else one.end_bytes for one in selections]
+        ends = [one.sizes.end_bytes for one in default]
         self.arms = tuple(found)
-        self.default: LongArray = np.array(rows, np.int64)[np.searchsorted(ends, self.sizes)]
+        last = [np.inf if end is None else end for end in ends]
+        self.default: LongArray = np.array(rows, np.int64)[np.searchsorted(last, self.sizes)]
         self.decisions: tuple[Decision, ...] = tuple(arm.decision for arm in found)
         self.mask: BoolArray = np.tile([not arm.has_stages for arm in found], (len(self.sizes), 1))
         self.mask[np.arange(len(self.sizes)), self.default] = True
@@ -268,9 +273,9 @@ def _arms(
                 yield LiveArm(decision, plan, has_stages=False)
 
 
-def _is_expressible(selection: Selection) -> bool:
-    """Whether a decision can express a selection: its program has no arguments but its size."""
-    return set(dict(selection.arguments)) <= {"ranks", "nodes", "gpus", "in_place"}
+def _is_expressible(recipe: Recipe) -> bool:
+    """Whether a decision can express a recipe: its program has no arguments but its size."""
+    return set(recipe.arguments) <= {"ranks", "nodes", "gpus", "in_place"}
 
 
 def _estimates(plans: Sequence[Plan], sizes: LongArray) -> FloatArray:

@@ -89,8 +89,8 @@ def _draw_collective(axes: Axes, collective: str, policies: Sequence[Policy]) ->
 
 def _ends(one: Range) -> tuple[float, float]:
     """The first and the last size of a range as powers of two, within the map."""
-    left = np.log2(max(one.begin_bytes, 1))
-    right = _LAST if one.end_bytes is None else np.log2(one.end_bytes + 1)
+    left = np.log2(max(one.sizes.begin_bytes, 1))
+    right = _LAST if one.sizes.end_bytes is None else np.log2(one.sizes.end_bytes + 1)
     return max(float(left), _FIRST), min(float(right), _LAST)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.tuning import D922, D923
+from sley.ir.sizes import SizeRange
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.contextual import Thompson
@@ -165,7 +166,11 @@ class Training:
                 continue
             found = self._range(cell, chosen)
             last = ranges[-1] if ranges else None
-            if last and last.end_bytes == found.begin_bytes - 1 and last.decision == found.decision:
+            if (
+                last
+                and last.sizes.end_bytes == found.sizes.begin_bytes - 1
+                and (last.decision == found.decision)
+            ):
                 ranges[-1] = _join(last, found)
             else:
                 ranges.append(found)
@@ -186,9 +191,8 @@ class Training:
             close = np.argsort(mean, kind="stable")[: _MOST_ALTERNATIVES + 2].tolist()
             near = [a for a in close if mean[a] < mean[arm] + np.log(NEAR)]
         others = [backend.decisions[a] for a in near if a not in (arm, default)]
-        return Range(
-            begin, end, backend.decisions[arm], measured, tuple(others[:_MOST_ALTERNATIVES])
-        )
+        kept = tuple(others[:_MOST_ALTERNATIVES])
+        return Range(SizeRange(begin, end), backend.decisions[arm], measured, kept)
 
     def _reach(self, cell: int, to: int, chosen: Sequence[int]) -> int:
         """The last size of a cell's range towards another cell."""
@@ -219,4 +223,5 @@ def _join(first: Range, second: Range) -> Range:
     others += [other for other in second.alternatives if other not in others]
     measured = (*first.measured, *second.measured)
     kept = tuple(others[:_MOST_ALTERNATIVES])
-    return Range(first.begin_bytes, second.end_bytes, first.decision, measured, kept)
+    sizes = SizeRange(first.sizes.begin_bytes, second.sizes.end_bytes)
+    return Range(sizes, first.decision, measured, kept)

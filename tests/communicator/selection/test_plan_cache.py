@@ -16,10 +16,11 @@ import sley
 from sley.communicator.selection import plan_cache
 from sley.communicator.selection.kinds import Request
 from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.rules import Selection, ladder
+from sley.communicator.selection.rules import default_rows
 from sley.errors.disk_cache import folder as cache_folder
 from sley.formats.plan_bytes import decode, digest, encode
 from sley.ir.plan import Plan
+from sley.ir.recipe import Recipe
 from sley.ir.tables import Edges, Table
 from support.call_cases import hosts_of, requests
 from support.examples import examples
@@ -111,8 +112,8 @@ def test_plans_for_a_topology_have_no_bytes() -> None:
         encode(plan)
 
 
-def a_selection(rung: int = -1) -> Selection:
-    return ladder("all_reduce", hosts_of(4), in_place=True)[rung]
+def a_recipe(row: int = -1) -> Recipe:
+    return default_rows("all_reduce", hosts_of(4), in_place=True)[row].recipe
 
 
 class Builder:
@@ -128,39 +129,36 @@ class Builder:
 
 def test_the_second_time_nothing_is_built(folder: Path) -> None:
     builder = Builder()
-    plan, was_there = plan_cache.cached_plan(a_selection(), 4, builder)
-    again, is_there = plan_cache.cached_plan(a_selection(), 4, builder)
+    plan, was_there = plan_cache.cached_plan(a_recipe().key, 4, builder)
+    again, is_there = plan_cache.cached_plan(a_recipe().key, 4, builder)
     assert (was_there, is_there, builder.built) == (False, True, 1)
     assert same(plan, again)
     assert len(list(folder.iterdir())) == 1
 
 
 def test_the_key_of_a_plan_has_every_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    builder, selection = Builder(), a_selection()
-    plan_cache.cached_plan(selection, 4, builder)
-    plan_cache.cached_plan(a_selection(0), 4, builder)
-    plan_cache.cached_plan(
-        replace(selection, options=replace(selection.options, instances=2)), 4, builder
-    )
-    plan_cache.cached_plan(replace(selection, arguments=selection.arguments[:-1]), 4, builder)
-    plan_cache.cached_plan(selection, 5, builder)
+    builder, recipe = Builder(), a_recipe()
+    plan_cache.cached_plan(recipe.key, 4, builder)
+    plan_cache.cached_plan(a_recipe(0).key, 4, builder)
+    more = replace(recipe, options={**recipe.options, "instances": 2})
+    plan_cache.cached_plan(more.key, 4, builder)
+    plan_cache.cached_plan(recipe.given(stage_channels=(0, 0)).key, 4, builder)
+    plan_cache.cached_plan(recipe.key, 5, builder)
     monkeypatch.setattr(plan_cache, "_makers", lambda: "another version")
-    plan_cache.cached_plan(selection, 4, builder)
+    plan_cache.cached_plan(recipe.key, 4, builder)
     assert builder.built == 6
-    plan_cache.cached_plan(replace(selection, reason="in other words", begin_bytes=7), 4, builder)
-    assert builder.built == 6, "for which sizes it is and why makes no other plan"
 
 
 @pytest.mark.parametrize("content", [b"", b"foreign", None])
 def test_a_file_that_was_changed_is_made_anew(folder: Path, content: bytes | None) -> None:
     builder = Builder()
-    plan_cache.cached_plan(a_selection(), 4, builder)
+    plan_cache.cached_plan(a_recipe().key, 4, builder)
     (file,) = folder.iterdir()
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data) if content is None else content)
-    assert plan_cache.cached_plan(a_selection(), 4, builder)[1] is False
-    assert plan_cache.cached_plan(a_selection(), 4, builder)[1] is True
+    assert plan_cache.cached_plan(a_recipe().key, 4, builder)[1] is False
+    assert plan_cache.cached_plan(a_recipe().key, 4, builder)[1] is True
     assert builder.built == 2
 
 
@@ -168,8 +166,8 @@ def test_a_sound_file_that_holds_no_plan_is_not_used(monkeypatch: pytest.MonkeyP
     builder = Builder()
     with monkeypatch.context() as patched:
         patched.setattr(plan_cache, "encode", lambda plan: b"no plan")
-        plan_cache.cached_plan(a_selection(), 4, builder)
-    plan, was_there = plan_cache.cached_plan(a_selection(), 4, builder)
+        plan_cache.cached_plan(a_recipe().key, 4, builder)
+    plan, was_there = plan_cache.cached_plan(a_recipe().key, 4, builder)
     assert same(plan, a_plan())
     assert (was_there, builder.built) == (False, 2)
 
@@ -190,7 +188,7 @@ def test_plans_from_disk_are_those_that_were_compiled(request: Request) -> None:
 def test_the_folder_is_made_for_nobody_else(folder: Path) -> None:
     old = os.umask(0)
     try:
-        plan_cache.cached_plan(a_selection(), 4, Builder())
+        plan_cache.cached_plan(a_recipe().key, 4, Builder())
     finally:
         os.umask(old)
     assert folder.stat().st_mode & 0o077 == 0

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 import sley
 from sley.communicator.selection import plans as module
 from sley.communicator.selection.kinds import Request
-from sley.communicator.selection.plans import Plans, ReadyPlan
+from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.user_plans import ReadyPlan
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
+from sley.tuning.policy import table_of
 from support import rank_threads
 from support.call_cases import hosts_of
 from support.examples import examples
@@ -75,12 +77,11 @@ def test_unknown_kinds_sizes_and_roots_are_refused() -> None:
 def test_rows_say_what_was_made_ready() -> None:
     made = plans()
     made.find("all_reduce", 1 << 20, in_place=True)
-    (row,) = made.stats()
-    assert row[:3] == ("all_reduce", True, 0)
-    assert row.begin_bytes <= 1 << 20
-    assert row.end_bytes is None
-    assert (row.name, row.protocol, row.origin) == ("all-pairs-allreduce", "Direct", "compiled")
-    assert row.ready_ms > 0
+    (ready,) = made.stats()
+    assert (ready.row.collective, ready.row.in_place) == ("allreduce", True)
+    assert ready.row.sizes.covers(1 << 20)
+    assert (ready.plan.name, ready.origin) == ("all-pairs-allreduce", "compiled")
+    assert ready.ready_ms > 0
 
 
 def test_threads_that_want_one_plan_get_one() -> None:
@@ -121,7 +122,7 @@ def test_a_user_plan_wins_within_its_sizes() -> None:
     assert name(64 << 10) == name(2 << 20) == "ring-allreduce"
     chosen = made.find("all_reduce", 1 << 20, in_place=True)
     assert chosen.origin == "registered"
-    assert (chosen.selection.begin_bytes, chosen.selection.end_bytes) == (64 << 10, 2 << 20)
+    assert (chosen.row.sizes.begin_bytes, chosen.row.sizes.end_bytes) == (64 << 10, 2 << 20)
     assert made.find("all_reduce", 1 << 20).plan.name == "all-pairs-allreduce", "out of place"
     after = made.find("all_reduce", 4 << 20, in_place=True)
     assert after.plan is before.plan, "what was compiled stays"
@@ -154,9 +155,7 @@ def test_every_size_gets_the_first_user_plan_that_is_for_it(
         library = plain.find("all_reduce", size, in_place=True)
         chosen = made.find("all_reduce", size, in_place=True)
         assert chosen.plan.name == (str(fitting[-1]) if fitting else library.plan.name)
-        selection = chosen.selection
-        assert selection.begin_bytes <= size
-        assert selection.end_bytes is None or size <= selection.end_bytes
+        assert chosen.row.sizes.covers(size)
 
 
 def vars_of(plan: sley.Plan) -> dict[str, Any]:
@@ -256,8 +255,8 @@ def test_a_policy_may_not_choose_a_plan_that_writes_its_input(
         return compile_plan(WRITES_INPUT if program.name == "ring-allreduce" else program, options)
 
     monkeypatch.setattr(module, "compile", compile_writer)
-    made = Plans(hosts_of(2), cache=False, policy=policy_of(2))
-    assert made.find("all_reduce", 10).range is None
+    made = Plans(hosts_of(2), cache=False, policy=table_of(policy_of(2)))
+    assert made.find("all_reduce", 10).tuned is None
     assert [problem.found[:5] for problem in made.problems] == ["F454:"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from sley.algorithms import CATALOG
 from sley.communicator.selection.kinds import BARRIER, CALLS, Request
 from sley.communicator.selection.machine import machine_here
 from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.rules import ladder
+from sley.communicator.selection.rules import default_rows
 from sley.compiler import Options
 from sley.errors import SleyError
+from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
-from sley.tuning.policy import Decision, Measured, Policy, Range
+from sley.tuning.policy import Decision, Measured, Policy, Range, table_of
 from support.call_cases import hosts_of
 from support.policies import RING, policy_of
 
@@ -26,7 +28,7 @@ HOSTS = hosts_of(4)
 
 
 def plans(policy: Policy, **options: object) -> Plans:
-    return Plans(HOSTS, cache=False, policy=policy, **options)  # type: ignore[arg-type]
+    return Plans(HOSTS, cache=False, policy=table_of(policy), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -35,13 +37,13 @@ def test_the_policy_chooses_within_its_sizes(in_place: bool) -> None:
     for size_bytes in (999, 1000, 5000, 5001, 1 << 20):
         found = made.find("all_reduce", size_bytes, in_place=in_place)
         default = made.library("all_reduce", size_bytes, in_place=in_place)
-        assert default.range is None
+        assert default.tuned is None
         if 1000 <= size_bytes <= 5000:
             assert found.plan.name == "ring-allreduce"
             assert found.plan.collective.in_place is in_place
-            assert (found.selection.begin_bytes, found.selection.end_bytes) == (1000, 5000)
+            assert found.row.sizes == SizeRange(1000, 5000)
         else:
-            assert found.range is None
+            assert found.tuned is None
             assert found.digest == default.digest
 
 
@@ -65,17 +67,17 @@ def test_every_algorithm_of_the_library_can_be_chosen(kind: str, name: str) -> N
 
 def test_other_calls_keep_the_default() -> None:
     made = plans(policy_of(4))
-    assert made.find("all_reduce", 0, in_place=True).range is None, "nothing to tune"
-    assert made.find("barrier", 1, in_place=True).range is None
-    assert made.find("all_gather", 1 << 20).range is None
+    assert made.find("all_reduce", 0, in_place=True).tuned is None, "nothing to tune"
+    assert made.find("barrier", 1, in_place=True).tuned is None
+    assert made.find("all_gather", 1 << 20).tuned is None
     rooted = Decision("flat-broadcast")
     assert (
         plans(policy_of(4, collective="broadcast", decision=rooted))
         .find("broadcast", 4096, in_place=True)
-        .range
+        .tuned
         is None
     )
-    one = Plans(hosts_of(1), cache=False, policy=policy_of(1))
+    one = Plans(hosts_of(1), cache=False, policy=table_of(policy_of(1)))
     assert one.find("all_reduce", 4096).plan.name == "local-copy"
     assert not one.problems
 
@@ -84,7 +86,7 @@ def test_other_calls_keep_the_default() -> None:
 def test_a_user_plan_takes_precedence(order: str) -> None:
     made = plans(policy_of(4))
     if order == "later":
-        assert made.find("all_reduce", 2048, in_place=True).range is not None
+        assert made.find("all_reduce", 2048, in_place=True).tuned is not None
     tree = sley.algorithms.double_binary_tree_allreduce(4, in_place=True)
     made.register(tree, min_bytes=2000, max_bytes=3000)
     names = [made.find("all_reduce", n, in_place=True).plan.name for n in (1999, 2048, 3001)]
@@ -113,12 +115,12 @@ def test_a_plan_that_cannot_run_is_a_problem_and_the_default_runs(
     ranks: int, collective: str, decision: Decision, found: str
 ) -> None:
     policy, hosts = policy_of(ranks, collective=collective, decision=decision), hosts_of(ranks)
-    made = Plans(hosts, cache=False, policy=policy, channels=2)
+    made = Plans(hosts, cache=False, policy=table_of(policy), channels=2)
     kind = {"allreduce": "all_reduce", "allgather": "all_gather"}[collective]
     for size_bytes in (4096, 4096, 1 << 20):
         default = made.library(kind, size_bytes, in_place=True)
         ready = made.find(kind, size_bytes, in_place=True)
-        assert (ready.digest, ready.range) == (default.digest, None)
+        assert (ready.digest, ready.tuned) == (default.digest, None)
     (problem,) = made.problems
     assert problem.code == "D904"
     assert problem.found.startswith(found)
@@ -131,7 +133,7 @@ def test_alternatives_that_cannot_run_are_left_out() -> None:
     direct = Decision("all-pairs-allreduce", Options(protocol=Protocol.DIRECT))
     made = plans(policy_of(4, alternatives=[wide, direct]), channels=4)
     chosen = made.find("all_reduce", 4096, in_place=True)
-    (ready,) = made.alternatives(chosen, in_place=True)
+    (ready,) = made.alternatives(chosen)
     assert (ready.plan.name, ready.plan.protocol) == ("all-pairs-allreduce", Protocol.DIRECT)
     assert [problem.code for problem in made.problems] == ["D904"]
 
@@ -140,7 +142,7 @@ def test_another_tile_is_another_plan_to_the_ranks() -> None:
     whole = plans(policy_of(4)).find("all_reduce", 4096)
     half = plans(policy_of(4, decision=Decision(RING.algorithm, RING.options, 0.5)))
     ready = half.find("all_reduce", 4096)
-    assert ready.tile == 0.5
+    assert ready.row.recipe.tile == 0.5
     assert len(ready.digest) == len(whole.digest)
     assert ready.digest != whole.digest
 
@@ -149,23 +151,21 @@ def test_another_tile_is_another_plan_to_the_ranks() -> None:
 def test_every_size_has_one_range_without_gaps(cuts: set[int], size_bytes: int) -> None:
     ends = sorted(cuts)
     ranges = tuple(
-        Range(begin, end, RING) for begin, end in zip(ends[::2], ends[1::2], strict=False)
+        Range(SizeRange(begin, end), RING)
+        for begin, end in zip(ends[::2], ends[1::2], strict=False)
     )
     made = plans(Policy(machine_here(HOSTS), {"allreduce": ranges}))
-    rungs = made._table("all_reduce", True, 0).rungs
-    assert rungs[0].selection.begin_bytes == 0
-    assert rungs[-1].selection.end_bytes is None
-    for before, after in pairwise(rungs):
-        assert before.selection.end_bytes == after.selection.begin_bytes - 1
-    rung = made._rung("all_reduce", size_bytes, True, 0)
-    covered = any(one.begin_bytes <= size_bytes <= (one.end_bytes or 0) for one in ranges)
-    assert (rung.range is not None) is (covered and size_bytes > 0)
-    default = next(
-        one
-        for one in ladder("all_reduce", HOSTS, in_place=True)
-        if one.end_bytes is None or size_bytes <= one.end_bytes
-    )
-    assert rung.default == default
+    found = made._table("all_reduce", True, 0).ranges
+    assert found[0].row.sizes.begin_bytes == 0
+    assert found[-1].row.sizes.end_bytes is None
+    for before, after in pairwise(found):
+        assert before.row.sizes.end_bytes == after.row.sizes.begin_bytes - 1
+    chosen = made._range("all_reduce", size_bytes, True, 0)
+    covered = any(one.sizes.covers(size_bytes) for one in ranges)
+    assert (chosen.tuned is not None) is (covered and size_bytes > 0)
+    rows = default_rows("all_reduce", HOSTS, in_place=True)
+    default = next(row for row in rows if row.sizes.covers(size_bytes))
+    assert replace(chosen.default, sizes=default.sizes) == default
 
 
 def test_only_grids_of_hosts_are_machines() -> None:
@@ -182,6 +182,7 @@ def test_programs_that_name_their_cluster_are_cached(
     monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path))
     policy = policy_of(4, decision=Decision("hm-allreduce"))
     origins = [
-        Plans(HOSTS, policy=policy).find("all_reduce", 4096, in_place=True).origin for _ in range(2)
+        Plans(HOSTS, policy=table_of(policy)).find("all_reduce", 4096, in_place=True).origin
+        for _ in range(2)
     ]
     assert origins == ["compiled", "disk"]

@@ -20,7 +20,7 @@ from sley.communicator.selection.kinds import (
     size_of,
 )
 from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.rules import Limits, ladder
+from sley.communicator.selection.rules import Limits, default_rows, program_of
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from support.call_cases import hosts_of, inputs, outputs, requests, some_hosts
@@ -36,7 +36,7 @@ CHANNELS = 3
 def test_every_call_has_a_plan_that_does_what_it_asks(request: Request, elements: int) -> None:
     where = {"in_place": request.in_place, "root": request.root}
     ready = Plans(request.hosts, cache=False).find(request.kind, request.size_bytes, **where)
-    first, last = ready.selection.begin_bytes, ready.selection.end_bytes
+    first, last = ready.row.sizes.begin_bytes, ready.row.sizes.end_bytes
     assert first <= request.size_bytes <= (last or request.size_bytes)
     plan = ready.plan
     c = plan.collective
@@ -76,20 +76,20 @@ def test_every_call_has_a_plan_that_does_what_it_asks(request: Request, elements
     ),
 )
 @settings(deadline=None)
-def test_ladders_have_no_gaps(hosts: Hosts, kind: str, in_place: bool, limits: Limits) -> None:
-    rungs = ladder(kind, hosts, in_place=in_place, limits=limits)
-    assert rungs[0].begin_bytes == 0
-    assert rungs[-1].end_bytes is None
-    for rung, following in pairwise(rungs):
-        assert rung.end_bytes is not None
-        assert rung.begin_bytes <= rung.end_bytes == following.begin_bytes - 1
-    for rung in rungs:
-        assert rung.reason
-        assert all(": " in line for line in rung.refused)
+def test_the_rows_have_no_gaps(hosts: Hosts, kind: str, in_place: bool, limits: Limits) -> None:
+    rows = default_rows(kind, hosts, in_place=in_place, limits=limits)
+    assert rows[0].sizes.begin_bytes == 0
+    assert rows[-1].sizes.end_bytes is None
+    for row, following in pairwise(rows):
+        assert row.sizes.end_bytes is not None
+        assert row.sizes.begin_bytes <= row.sizes.end_bytes == following.sizes.begin_bytes - 1
+    for row in rows:
+        assert row.note
+        assert all(": " in line for line in row.refused)
 
 
 def names(kind: str, *sizes: int) -> list[str]:
-    return [rung.name for rung in ladder(kind, hosts_of(*sizes))]
+    return [row.recipe.name for row in default_rows(kind, hosts_of(*sizes))]
 
 
 @pytest.mark.parametrize(
@@ -142,24 +142,26 @@ def test_each_call_gets_the_algorithm_of_its_rule(
 @pytest.mark.parametrize("sizes", [(2,), (4,), (1, 1, 1), (4, 4), (4, 3)])
 def test_one_step_reads_as_much_as_its_limit_allows(sizes: tuple[int, ...]) -> None:
     limits = Limits()
-    rung = ladder("all_reduce", hosts_of(*sizes), limits=limits)[0]
-    program = rung.program()
+    row = default_rows("all_reduce", hosts_of(*sizes), limits=limits)[0]
+    program = program_of(row.recipe)
     t = program.transfers
     chunks_read = np.bincount(t.dst[t.remote], weights=t.count[t.remote]).max()
     blocks_read = chunks_read / program.collective.chunks
-    assert rung.end_bytes is not None
-    assert rung.end_bytes * blocks_read <= limits.one_step_bytes
-    assert (rung.end_bytes + 1) * blocks_read > limits.one_step_bytes
+    assert row.sizes.end_bytes is not None
+    assert row.sizes.end_bytes * blocks_read <= limits.one_step_bytes
+    assert (row.sizes.end_bytes + 1) * blocks_read > limits.one_step_bytes
 
 
 def test_ranks_that_alternate_between_hosts_know_their_hosts() -> None:
     hosts = Hosts.of(["a", "b"] * 3)
-    rung = ladder("all_reduce", hosts)[-1]
-    assert rung.name == "two-level-allreduce"
-    t = rung.program().transfers
+    row = default_rows("all_reduce", hosts)[-1]
+    assert row.recipe.name == "two-level-allreduce"
+    t = program_of(row.recipe).transfers
     crossing = t.src % 2 != t.dst % 2
     out = np.bincount(t.src[crossing] % 2, weights=t.count[crossing])
-    assert (out / rung.program().collective.chunks).tolist() == [1, 1], "2 (H - 1) / H of the data"
+    assert (out / program_of(row.recipe).collective.chunks).tolist() == [1, 1], (
+        "2 (H - 1) / H of the data"
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,11 +169,13 @@ def test_ranks_that_alternate_between_hosts_know_their_hosts() -> None:
 )
 def test_large_calls_are_read_in_place(kind: str) -> None:
     for hosts in (hosts_of(8), hosts_of(4, 4)):
-        rungs = ladder(kind, hosts, in_place=True)
-        assert rungs[0].options.protocol is Protocol.SIMPLE
+        rows = default_rows(kind, hosts, in_place=True)
+        assert rows[0].recipe.options["protocol"] == Protocol.SIMPLE.value
         # A chain's sums are in no memory but messages.
         is_chain = kind == "reduce" and hosts.count == 1
-        assert rungs[-1].options.protocol is (Protocol.SIMPLE if is_chain else Protocol.DIRECT)
+        assert Protocol(rows[-1].recipe.options["protocol"]) is (
+            Protocol.SIMPLE if is_chain else Protocol.DIRECT
+        )
 
 
 def test_the_size_of_a_call_is_that_of_its_largest_buffer() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 
 from sley.compiler import Options
 from sley.errors import SleyError
+from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
 from sley.tuning.policy import Decision, Machine, Policy, Range
 from sley.tuning.policy.exports import nccl_csv, ncclx_csv, rccl_csv
@@ -202,7 +203,13 @@ def test_ncclx_names_the_ranges_whose_ends_it_rounds():
     ring = Decision("ring-allreduce")
     policy = Policy(
         machine,
-        {"allreduce": (Range(0, 1023, ring), Range(1025, 1027, ring), Range(1032, 2000, ring))},
+        {
+            "allreduce": (
+                Range(SizeRange(0, 1023), ring),
+                Range(SizeRange(1025, 1027), ring),
+                Range(SizeRange(1032, 2000), ring),
+            )
+        },
     )
     export = ncclx_csv(policy)
     assert re.findall(r"allreduce,(\S+?\]),", export.text) == ["[0,127]", "[129,250]"]
@@ -212,9 +219,11 @@ def test_ncclx_names_the_ranges_whose_ends_it_rounds():
     ]
     assert "left out" in export.remarks[0]
     assert "rounds" in export.remarks[1]
-    gather = Policy(machine, {"allgather": (Range(1, 9999, Decision("ring-allgather")),)})
+    gather = Policy(
+        machine, {"allgather": (Range(SizeRange(1, 9999), Decision("ring-allgather")),)}
+    )
     assert ncclx_csv(gather).remarks == (), "its sizes are multiples of the ranks"
-    nothing = Policy(machine, {"allreduce": (Range(1025, 1027, ring),)})
+    nothing = Policy(machine, {"allreduce": (Range(SizeRange(1025, 1027), ring),)})
     with pytest.raises(SleyError, match="multiple of 8 bytes"):
         ncclx_csv(nothing)
 
@@ -225,12 +234,14 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
         machine,
         {
             "allreduce": (
-                Range(0, 10, Decision("all-pairs-allreduce")),
-                Range(11, 20, Decision("ring-allreduce", Options(protocol=Protocol.DIRECT))),
-                Range(21, 30, Decision("ring-allreduce", Options(schedule="hpds"), 0.5)),
-                Range(31, 40, Decision("multi-tree-allreduce", tile=0.25)),
+                Range(SizeRange(0, 10), Decision("all-pairs-allreduce")),
+                Range(
+                    SizeRange(11, 20), Decision("ring-allreduce", Options(protocol=Protocol.DIRECT))
+                ),
+                Range(SizeRange(21, 30), Decision("ring-allreduce", Options(schedule="hpds"), 0.5)),
+                Range(SizeRange(31, 40), Decision("multi-tree-allreduce", tile=0.25)),
             ),
-            "alltonext": (Range(0, None, Decision("direct-alltonext")),),
+            "alltonext": (Range(SizeRange(0, None), Decision("direct-alltonext")),),
         },
     )
     for export in (nccl_csv(policy), rccl_csv(policy), ncclx_csv(policy)):
@@ -248,7 +259,9 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
 
 def test_a_title_with_line_ends_stays_a_comment():
     machine = Machine("simulator", "x\nallreduce,0,1,ring,ll,9,-1,-1\r*/\\\u2028ü" * 9, "f", 1, 4)
-    policy = Policy(machine, {"allreduce": (Range(0, 9, Decision("ring-allreduce")),)}, "a\nb")
+    policy = Policy(
+        machine, {"allreduce": (Range(SizeRange(0, 9), Decision("ring-allreduce")),)}, "a\nb"
+    )
     text = rccl_csv(policy).text
     assert [line for line in text.splitlines() if line[0] != "#"] == [
         "allreduce,0,9,ring,simple,1,1,4"

@@ -13,6 +13,7 @@ from sley.compiler import Options
 from sley.errors import SleyError
 from sley.errors.formats import F461
 from sley.formats import files, read
+from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Decision, Machine, Policy, Range
 from sley.tuning.policy.exports import write_package, write_plan_folder
 
@@ -23,10 +24,10 @@ DIRECT = Decision("ring-allgather", Options(protocol="Direct"), 0.25)
 POLICY = Policy(
     MACHINE,
     {
-        "allreduce": (Range(0, 4096, TREE), Range(4097, None, MERGED)),
-        "allgather": (Range(1024, 65536, DIRECT),),
-        "alltonext": (Range(0, None, Decision("alltonext", Options(protocol="LL"))),),
-        "broadcast": (Range(1, 100, Decision("flat-broadcast")),),
+        "allreduce": (Range(SizeRange(0, 4096), TREE), Range(SizeRange(4097, None), MERGED)),
+        "allgather": (Range(SizeRange(1024, 65536), DIRECT),),
+        "alltonext": (Range(SizeRange(0, None), Decision("alltonext", Options(protocol="LL"))),),
+        "broadcast": (Range(SizeRange(1, 100), Decision("flat-broadcast")),),
     },
 )
 
@@ -58,7 +59,7 @@ def test_a_package_has_the_plans_of_the_ranges_with_their_sizes(tmp_path, target
 
 
 def test_a_package_for_mscclpp_has_plans_in_place_and_their_registration(tmp_path):
-    ranges = (Range(0, 4096, Decision("all-pairs-allreduce", Options(protocol="LL"))),)
+    ranges = (Range(SizeRange(0, 4096), Decision("all-pairs-allreduce", Options(protocol="LL"))),)
     policy = Policy(Machine("simulator", "1x4", "f00d", 1, 4), {"allreduce": ranges})
     paths, remarks = write_package(policy, tmp_path / "plans", "mscclpp")
     assert [path.name for path in paths] == [
@@ -71,7 +72,7 @@ def test_a_package_for_mscclpp_has_plans_in_place_and_their_registration(tmp_pat
 
 def test_a_package_has_loop_orders_that_its_runtimes_know(tmp_path):
     decision = Decision("ring-allreduce", Options(schedule="hpds"))
-    policy = Policy(MACHINE, {"allreduce": (Range(0, None, decision),)})
+    policy = Policy(MACHINE, {"allreduce": (Range(SizeRange(0, None), decision),)})
     paths, remarks = write_package(policy, tmp_path)
     assert len(paths) == 2
     assert remarks == ()
@@ -130,8 +131,10 @@ def test_a_communicator_chooses_from_the_folder_as_the_policy(tmp_path):
 
 def test_an_algorithm_that_does_not_fit_the_ranks_is_left_out(tmp_path):
     machine = Machine("simulator", "1x3", "f00d", 1, 3)
-    doubling = Range(0, 9, Decision("recursive-doubling-allgather"))
-    policy = Policy(machine, {"allgather": (doubling, Range(10, 99, Decision("ring-allgather")))})
+    doubling = Range(SizeRange(0, 9), Decision("recursive-doubling-allgather"))
+    policy = Policy(
+        machine, {"allgather": (doubling, Range(SizeRange(10, 99), Decision("ring-allgather")))}
+    )
     for number, write in enumerate((write_package, write_plan_folder)):
         paths, remarks = write(policy, tmp_path / str(number))
         assert not any("doubling" in path.name for path in paths)

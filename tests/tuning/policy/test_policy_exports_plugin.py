@@ -14,6 +14,7 @@ import pytest
 from sley.compiler import Options
 from sley.errors import SleyError
 from sley.errors.disk_cache import cached
+from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Decision, Machine, Policy, Range
 from sley.tuning.policy.exports import build_plugin, nccl_plugin
 from sley.tuning.policy.exports.nccl_plugin import FLAGS
@@ -24,8 +25,12 @@ POLICIES = [random_policy(seed) for seed in (3, 8)]
 DRIVEN = Policy(
     Machine("simulator", "ndv4", "f00d", 2, 4),
     {
-        "allreduce": (Range(0, None, Decision("ring-allreduce", Options(instances=2), 0.5)),),
-        "allgather": (Range(4096, 1 << 20, Decision("multi-ring-allgather", tile=0.25)),),
+        "allreduce": (
+            Range(SizeRange(0, None), Decision("ring-allreduce", Options(instances=2), 0.5)),
+        ),
+        "allgather": (
+            Range(SizeRange(4096, 1 << 20), Decision("multi-ring-allgather", tile=0.25)),
+        ),
     },
 )
 CALLS = 1000
@@ -126,7 +131,7 @@ def sizes_of(policy, r):
         end
         for ranges in policy.ranges.values()
         for one in ranges
-        for end in (one.begin_bytes, one.end_bytes)
+        for end in (one.sizes.begin_bytes, one.sizes.end_bytes)
         if end is not None
     ]
     return lambda: r.choice(
@@ -197,12 +202,14 @@ def test_a_tile_divides_the_chunks_of_each_channels_part(compiler: str, version:
         machine,
         {
             "allreduce": (
-                Range(1000, 9999, half),
-                Range(10000, 99999, eighth),
-                Range(100000, (1 << 20) - 1, tree),
-                Range(1 << 20, None, whole),
+                Range(SizeRange(1000, 9999), half),
+                Range(SizeRange(10000, 99999), eighth),
+                Range(SizeRange(100000, (1 << 20) - 1), tree),
+                Range(SizeRange(1 << 20, None), whole),
             ),
-            "allgather": (Range(1000, None, Decision("ring-allgather", half.options, 0.5)),),
+            "allgather": (
+                Range(SizeRange(1000, None), Decision("ring-allgather", half.options, 0.5)),
+            ),
         },
     )
     text = nccl_plugin(policy).text

@@ -1,7 +1,7 @@
 """Selection: which plan runs for a call of a communicator.
 
 kinds.py          kinds of calls, and the collective of each
-rules.py          which algorithm for which sizes, and why
+rules.py          the library's table: which algorithm for which sizes, and why
 plans.py          the plans of a communicator, each loaded or compiled once
 user_plans.py     plans of the user: values, programs, files, and a folder of files
 machine.py        the machine of a communicator, as policies name it

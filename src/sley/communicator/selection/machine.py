@@ -11,7 +11,7 @@ from pathlib import Path
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.errors import Place
 from sley.errors.policy import D903
-from sley.tuning.policy import Machine
+from sley.ir.plan_table import Machine
 
 _DIGITS = 16
 

@@ -15,7 +15,6 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from sley.communicator.selection.rules import Selection
 from sley.errors import Diagnostic, Place
 from sley.errors.aside import LateError, within
 from sley.errors.disk_cache import PATIENCE_S, cached_bytes, folder
@@ -28,16 +27,16 @@ _MAKERS = ("algorithms", "compiler", "ir", "lang", "passes", "verification")
 """The packages that make a plan."""
 
 
-def cached_plan(selection: Selection, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
-    """The plan of a selection, from the cache if it is there, else from `build`; and whether it was
-    there. If several processes need it, one builds it, and the others wait while it does."""
+def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
+    """The plan of a recipe, from the cache if it is there, else from `build`; and whether it was
+    there. recipe: its key. If several processes need it, one builds it, and the others wait."""
     built: list[Plan] = []
 
     def content() -> bytes:
         built.append(build())
         return encode(built[0])
 
-    data = cached_bytes(_key(selection, ranks), ".plan", content, section=_SECTION)
+    data = cached_bytes(_key(recipe, ranks), ".plan", content, section=_SECTION)
     if built:
         return built[0], False
     try:
@@ -80,15 +79,13 @@ def _other_writers(found: os.stat_result) -> str | None:
     return None
 
 
-def _key(selection: Selection, ranks: int) -> list[str]:
+def _key(recipe: str, ranks: int) -> list[str]:
     """Everything that the plan depends on."""
     return [
         f"plan {FORMAT}",
         _makers(),
         str(ranks),
-        selection.name,
-        repr(selection.arguments),
-        repr(selection.options),
+        recipe,
     ]
 
 

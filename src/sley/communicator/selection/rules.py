@@ -1,20 +1,26 @@
 """Rules: which algorithm runs for a call, by kind, hosts and size, with the reasons in words.
 
-`ladder` lists the ranges of sizes of a kind of call. Nothing is compiled here. The sizes at which
+`default_rows` is the table of a kind of call. Nothing is compiled here. The sizes at which
 one algorithm replaces another were measured: `Limits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collective_of
 from sley.compiler import Options
+from sley.errors import Place
+from sley.errors.language import L112
+from sley.ir.plan_table import PlanRow
 from sley.ir.program import Program
+from sley.ir.recipe import Recipe
+from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
 
@@ -57,16 +63,21 @@ class Limits:
     chain_bytes: int = 128 << 10
 
 
-@dataclass(frozen=True)
-class Step:
-    """A rung of a ladder: an algorithm up to a size, with its arguments, options and reason."""
+def _row(
+    end_bytes: int | None,
+    name: str,
+    options: Options,
+    note: str,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+    refused: tuple[str, ...] = (),
+) -> PlanRow:
+    """An algorithm up to a size, with its arguments, options and the reason for it."""
+    recipe = Recipe(name, arguments, options.given())
+    return PlanRow(recipe, SizeRange(0, end_bytes), note=note, refused=refused)
 
-    end_bytes: int | None
-    name: str
-    options: Options
-    reason: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()
+
+def _up_to(row: PlanRow, end_bytes: int | None) -> PlanRow:
+    return replace(row, sizes=SizeRange(0, end_bytes))
 
 
 @dataclass(frozen=True)
@@ -127,29 +138,28 @@ class Group:
         )
 
 
-def _two_ways(limits: Limits, step: Step) -> list[Step]:
+def _two_ways(limits: Limits, row: PlanRow) -> list[PlanRow]:
     """One algorithm for all sizes: small messages through slots, large ones read in place."""
-    staged = replace(
-        step,
-        end_bytes=limits.staged_bytes,
-        options=replace(step.options, protocol=Protocol.SIMPLE),
-        reason=f"{step.reason}; small, so through slots",
+    ways = (
+        (limits.staged_bytes, Protocol.SIMPLE, "small, so through slots"),
+        (None, Protocol.DIRECT, "large, so read in place where the buffers are shared"),
     )
-    pulled = replace(
-        step,
-        end_bytes=None,
-        options=replace(step.options, protocol=Protocol.DIRECT),
-        reason=f"{step.reason}; large, so read in place where the buffers are shared",
-    )
-    return [staged, pulled]
+    return [
+        replace(
+            _up_to(row, end_bytes),
+            recipe=replace(row.recipe, options={**row.recipe.options, "protocol": protocol}),
+            note=f"{row.note}; {words}",
+        )
+        for end_bytes, protocol, words in ways
+    ]
 
 
-def _all_reduce(group: Group) -> list[Step]:
+def _all_reduce(group: Group) -> list[PlanRow]:
     limits = group.limits
     if group.is_flat and group.is_mesh:
         once = limits.one_step_bytes // (group.ranks - 1)
         return [
-            Step(
+            _row(
                 once,
                 "one-step-allreduce",
                 _STAGED,
@@ -157,7 +167,7 @@ def _all_reduce(group: Group) -> list[Step]:
                 group.size,
                 ("all-pairs-allreduce: two steps, whose latency would dominate",),
             ),
-            Step(
+            _row(
                 None,
                 "all-pairs-allreduce",
                 _PULLED,
@@ -172,7 +182,7 @@ def _all_reduce(group: Group) -> list[Step]:
     if group.is_mesh:
         once = limits.one_step_bytes // (group.largest + group.hosts.count - 2)
         return [
-            Step(
+            _row(
                 once,
                 "two-level-one-step-allreduce",
                 _STAGED,
@@ -184,7 +194,7 @@ def _all_reduce(group: Group) -> list[Step]:
                     "ranks over the network",
                 ),
             ),
-            Step(
+            _row(
                 None,
                 "two-level-allreduce",
                 _PULLED,
@@ -196,8 +206,8 @@ def _all_reduce(group: Group) -> list[Step]:
     return _many_all_reduce(group)
 
 
-def _many_all_reduce(group: Group) -> list[Step]:
-    few = Step(
+def _many_all_reduce(group: Group) -> list[PlanRow]:
+    few = _row(
         group.limits.tree_bytes,
         "recursive-halving-doubling-allreduce",
         _FUSED,
@@ -206,7 +216,7 @@ def _many_all_reduce(group: Group) -> list[Step]:
         (f"all-pairs-allreduce: {group.too_many}",),
     )
     if group.is_grid and group.hosts.count > 1:
-        rings = Step(
+        rings = _row(
             None,
             "hierarchical-allreduce",
             _FUSED,
@@ -215,7 +225,7 @@ def _many_all_reduce(group: Group) -> list[Step]:
             (f"two-level-allreduce: {group.too_many}",),
         )
         return [few, rings]
-    ring = Step(
+    ring = _row(
         None,
         "ring-allreduce",
         _FUSED,
@@ -229,52 +239,52 @@ def _many_all_reduce(group: Group) -> list[Step]:
     return [few, ring]
 
 
-def _all_gather(group: Group) -> list[Step]:
+def _all_gather(group: Group) -> list[PlanRow]:
     if group.is_flat and group.is_mesh:
         reason = "each rank reads the parts of all others, in one step"
-        step = Step(None, "all-pairs-allgather", _STAGED, reason, group.size)
-        return _two_ways(group.limits, step)
+        row = _row(None, "all-pairs-allgather", _STAGED, reason, group.size)
+        return _two_ways(group.limits, row)
     if group.is_mesh:
         reason = "each part crosses the network once to each other host"
         arguments = {**group.members, **_STAGES}
         refused = ("all-pairs-allgather: each part would cross the network once for each rank",)
-        step = Step(None, "two-level-allgather", _STAGED, reason, arguments, refused)
-        return _two_ways(group.limits, step)
-    steps = []
+        row = _row(None, "two-level-allgather", _STAGED, reason, arguments, refused)
+        return _two_ways(group.limits, row)
+    rows = []
     if group.ranks & (group.ranks - 1) == 0:
         reason = "many ranks, small: few steps and few connections"
         end = group.limits.tree_bytes
-        steps = [Step(end, "recursive-doubling-allgather", _FUSED, reason, group.size)]
+        rows = [_row(end, "recursive-doubling-allgather", _FUSED, reason, group.size)]
     reason = "many ranks: the fewest bytes with two connections a rank"
     refused = (f"all-pairs-allgather, two-level-allgather: {group.too_many}",)
-    return [*steps, Step(None, "ring-allgather", _FUSED, reason, group.size, refused)]
+    return [*rows, _row(None, "ring-allgather", _FUSED, reason, group.size, refused)]
 
 
-def _reduce_scatter(group: Group) -> list[Step]:
+def _reduce_scatter(group: Group) -> list[PlanRow]:
     if group.is_flat and group.is_mesh:
         reason = "each rank reads its part from all others and reduces it, in one step"
-        step = Step(None, "all-pairs-reducescatter", _STAGED, reason, group.size)
-        return _two_ways(group.limits, step)
+        row = _row(None, "all-pairs-reducescatter", _STAGED, reason, group.size)
+        return _two_ways(group.limits, row)
     if group.is_mesh:
         reason = "hosts reduce first, so each part crosses the network once from each host"
         refused = ("all-pairs-reducescatter: every rank would send its parts over the network",)
-        step = Step(None, "two-level-reducescatter", _STAGED, reason, group.members, refused)
-        return _two_ways(group.limits, step)
+        row = _row(None, "two-level-reducescatter", _STAGED, reason, group.members, refused)
+        return _two_ways(group.limits, row)
     reason = "many ranks: the fewest bytes with two connections a rank"
     refused = (f"all-pairs-reducescatter, two-level-reducescatter: {group.too_many}",)
-    return [Step(None, "ring-reducescatter", _FUSED, reason, group.size, refused)]
+    return [_row(None, "ring-reducescatter", _FUSED, reason, group.size, refused)]
 
 
-def _all_to_all(group: Group) -> list[Step]:
+def _all_to_all(group: Group) -> list[PlanRow]:
     reason = "every rank has different data for every other"
-    pairs = Step(None, "all-pairs-alltoall", _STAGED, reason, group.size)
+    pairs = _row(None, "all-pairs-alltoall", _STAGED, reason, group.size)
     if group.is_flat:
         return _two_ways(group.limits, pairs)
     end = group.limits.two_step_bytes * group.ranks
     if not group.is_grid:
         refused = ("two-step-alltoall: needs the same number of ranks on every host, in order",)
         return _two_ways(group.limits, replace(pairs, refused=refused))
-    few = Step(
+    few = _row(
         end,
         "two-step-alltoall",
         _STAGED,
@@ -286,84 +296,84 @@ def _all_to_all(group: Group) -> list[Step]:
     return [few, *_two_ways(group.limits, replace(pairs, refused=refused))]
 
 
-def _all_to_all_v(group: Group) -> list[Step]:
+def _all_to_all_v(group: Group) -> list[PlanRow]:
     reason = "every rank has different data for every other; no rank knows all counts"
-    return [Step(None, "all-pairs-alltoallv", _STAGED, reason, group.size)]
+    return [_row(None, "all-pairs-alltoallv", _STAGED, reason, group.size)]
 
 
-def _all_gather_v(group: Group) -> list[Step]:
+def _all_gather_v(group: Group) -> list[PlanRow]:
     if group.is_mesh:
         reason = "each rank sends its part to all others, in one step"
-        return [Step(None, "all-pairs-allgatherv", _STAGED, reason, group.size)]
+        return [_row(None, "all-pairs-allgatherv", _STAGED, reason, group.size)]
     reason = "many ranks: the fewest bytes with two connections a rank"
     refused = (f"all-pairs-allgatherv: {group.too_many}",)
-    return [Step(None, "ring-allgatherv", _FUSED, reason, group.size, refused)]
+    return [_row(None, "ring-allgatherv", _FUSED, reason, group.size, refused)]
 
 
-def _broadcast(group: Group) -> list[Step]:
+def _broadcast(group: Group) -> list[PlanRow]:
     reason = "all ranks read the root's data, in one step"
-    flat = Step(None, "flat-broadcast", _STAGED, reason, group.size)
+    flat = _row(None, "flat-broadcast", _STAGED, reason, group.size)
     if group.hosts.count == 1:
         few = group.ranks <= group.limits.mesh_ranks
         return [*([] if few else [_tree(group, "broadcast")]), *_two_ways(group.limits, flat)]
     if not group.is_mesh:
-        return [replace(_tree(group, "broadcast"), end_bytes=None)]
-    small = replace(flat, end_bytes=group.limits.rooted_bytes)
+        return [_up_to(_tree(group, "broadcast"), None)]
+    small = _up_to(flat, group.limits.rooted_bytes)
     why_not = "flat-broadcast: the root's host would send the data over the network several times"
     if group.is_network:
         reason = "the root scatters the data, and the others gather it: the root sends it once"
-        large = Step(None, "all-pairs-broadcast", _PULLED, reason, group.size, (why_not,))
+        large = _row(None, "all-pairs-broadcast", _PULLED, reason, group.size, (why_not,))
     else:
         reason = "the root's host sends the data once, spread over its ranks"
-        large = Step(None, "two-level-broadcast", _PULLED, reason, group.members, (why_not,))
+        large = _row(None, "two-level-broadcast", _PULLED, reason, group.members, (why_not,))
     return [small, large]
 
 
-def _reduce(group: Group) -> list[Step]:
+def _reduce(group: Group) -> list[PlanRow]:
     if not group.is_mesh:
         tree = _tree(group, "reduce")
-        return [tree, _chain(group)] if group.hosts.count == 1 else [replace(tree, end_bytes=None)]
+        return [tree, _chain(group)] if group.hosts.count == 1 else [_up_to(tree, None)]
     reason = "small: the root reads all ranks' data and reduces it, in one step"
-    small = Step(group.limits.rooted_bytes, "flat-reduce", _STAGED, reason, group.size)
+    small = _row(group.limits.rooted_bytes, "flat-reduce", _STAGED, reason, group.size)
     why_not = ("flat-reduce: the root alone would do all the work",)
     if group.is_flat:
         reason = "each rank reduces its part, and the root reads the results"
         arguments = {**group.size, **_STAGES}
-        large = Step(None, "all-pairs-reduce", _PULLED, reason, arguments, why_not)
+        large = _row(None, "all-pairs-reduce", _PULLED, reason, arguments, why_not)
         if group.hosts.count == 1:
             between = group.limits.chain_bytes * (group.ranks - 2)
-            return [small, replace(large, end_bytes=between), _chain(group)]
+            return [small, _up_to(large, between), _chain(group)]
     else:
         reason = "hosts reduce first, so each sends its result over the network once"
         arguments = {**group.members, **_STAGES}
-        large = Step(None, "two-level-reduce", _PULLED, reason, arguments, why_not)
+        large = _row(None, "two-level-reduce", _PULLED, reason, arguments, why_not)
     return [small, large]
 
 
-def _chain(group: Group) -> Step:
+def _chain(group: Group) -> PlanRow:
     reason = "large: each rank adds its data to what arrives and sends it on: the fewest copies"
     why_not = "all-pairs-reduce: stages every rank's data, and the results once more"
-    return Step(None, "ring-reduce", _FUSED, reason, group.size, (why_not,))
+    return _row(None, "ring-reduce", _FUSED, reason, group.size, (why_not,))
 
 
-def _tree(group: Group, kind: str) -> Step:
+def _tree(group: Group, kind: str) -> PlanRow:
     refused = (f"flat-{kind}: {group.too_many}",)
     reason = "many ranks: few steps and few connections"
     end = group.limits.tree_bytes
-    return Step(end, f"binomial-{kind}", _FUSED, reason, group.size, refused)
+    return _row(end, f"binomial-{kind}", _FUSED, reason, group.size, refused)
 
 
-def _gather(group: Group) -> list[Step]:
+def _gather(group: Group) -> list[PlanRow]:
     reason = "the root reads every rank's part"
-    return _two_ways(group.limits, Step(None, "flat-gather", _STAGED, reason, group.size))
+    return _two_ways(group.limits, _row(None, "flat-gather", _STAGED, reason, group.size))
 
 
-def _scatter(group: Group) -> list[Step]:
+def _scatter(group: Group) -> list[PlanRow]:
     reason = "every rank reads its part of the root's data"
-    return _two_ways(group.limits, Step(None, "flat-scatter", _STAGED, reason, group.size))
+    return _two_ways(group.limits, _row(None, "flat-scatter", _STAGED, reason, group.size))
 
 
-RULES: Mapping[str, Callable[[Group], list[Step]]] = {
+RULES: Mapping[str, Callable[[Group], list[PlanRow]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -376,7 +386,7 @@ RULES: Mapping[str, Callable[[Group], list[Step]]] = {
     "scatter": _scatter,
     BARRIER: _all_reduce,
 }
-"""For each kind of call, the rungs for a group of more than one rank; the last has no end."""
+"""For each kind of call, the rows for a group of more than one rank; the last has no end."""
 
 
 _TWO_LEVEL: Mapping[str, Callable[..., Program]] = {
@@ -391,66 +401,56 @@ _LOCAL = "local-copy"
 """The program of a single rank."""
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The algorithm or user plan for a range of sizes.
-
-    name: of the algorithm, or of the user plan.
-    arguments, options: those with which the algorithm is built and compiled.
-    begin_bytes, end_bytes: the first and the last size; None for no end.
-    reason: why it was chosen. refused: the alternatives, each with the reason against it.
-    """
-
-    name: str
-    arguments: tuple[tuple[str, Any], ...]
-    options: Options
-    reason: str
-    begin_bytes: int = 0
-    end_bytes: int | None = None
-    refused: tuple[str, ...] = ()
-
-    def program(self) -> Program:
-        """The algorithm's program. Errors: its own."""
-        arguments = dict(self.arguments)
-        if "hosts" in arguments:  # and no decision of a policy, which has nodes and GPUs
-            return _TWO_LEVEL[self.name](TwoLevel(arguments.pop("hosts")), **arguments)
-        if self.name == _LOCAL:
-            return _local_copy(**arguments)
-        return build(self.name, **arguments)
+def program_of(recipe: Recipe) -> Program:
+    """The program of an algorithm with its arguments. Errors: L112, L120, the algorithm's own."""
+    try:
+        return _program(recipe.name, dict(recipe.arguments))
+    except (KeyError, TypeError) as error:  # a table may have any arguments
+        found = f"{dict(recipe.arguments)!r:.80}"
+        at, expected = Place(detail=recipe.name), "arguments of the algorithm"
+        raise L112.error(at=at, expected=expected, found=found) from error
 
 
-def ladder(
+def _program(name: str, arguments: dict[str, Any]) -> Program:
+    if "hosts" in arguments:  # of the library's own choice; others give nodes and GPUs
+        return _TWO_LEVEL[name](TwoLevel(arguments.pop("hosts")), **arguments)
+    if name == _LOCAL:
+        return _local_copy(**arguments)
+    return build(name, **arguments)
+
+
+def default_rows(
     kind: str, hosts: Hosts, *, in_place: bool = False, root: int = 0, limits: Limits | None = None
-) -> tuple[Selection, ...]:
-    """The selections of a kind of call on these hosts: ranges of sizes without gaps, ascending; the
-    last one has no end. Errors: N650."""
+) -> tuple[PlanRow, ...]:
+    """What the library runs for a kind of call on these hosts: rows of a table, with ranges of
+    sizes without gaps, ascending; the last one has no end. Errors: N650."""
     group = Group(hosts, limits or Limits())
     check_call(kind, group.ranks, 0, root)
     common: dict[str, Any] = {"in_place": in_place}
     if CALLS[kind].roles:
         common["root"] = root
     if group.ranks == 1:
-        steps = [Step(None, _LOCAL, Options(), "one rank already has its data", {"kind": kind})]
+        found = [_row(None, _LOCAL, Options(), "one rank already has its data", {"kind": kind})]
         common.pop("root", None)
     else:
-        steps = RULES[kind](group)
-    rungs, begin = [], 0
-    for step in steps:
-        if step.end_bytes is not None and step.end_bytes < begin:
+        found = RULES[kind](group)
+    rows, begin = [], 0
+    for row in found:
+        end = row.sizes.end_bytes
+        if end is not None and end < begin:
             continue
-        rungs.append(
-            Selection(
-                name=step.name,
-                arguments=tuple(sorted({**step.arguments, **common}.items())),
-                options=step.options,
-                reason=step.reason,
-                begin_bytes=begin,
-                end_bytes=step.end_bytes,
-                refused=step.refused,
+        rows.append(
+            replace(
+                row,
+                recipe=row.recipe.given(**common),
+                sizes=SizeRange(begin, end),
+                collective=CALLS[kind].name,
+                ranks=group.ranks,
+                **common,
             )
         )
-        begin = (step.end_bytes or 0) + 1
-    return tuple(rungs)
+        begin = (end or 0) + 1
+    return tuple(rows)
 
 
 def _local_copy(kind: str, in_place: bool) -> Program:

@@ -1,25 +1,23 @@
-"""User plans: verified plans made of a user's Plan, Program or file.
+"""User plans: verified plans made of a user's Plan, Program or file, or of a table's row.
 
-A folder of such files (SLEY_PLAN_DIR) may have a plans.toml:
-
-    ["ring.py"]
-    min_bytes = "1M"                             # sizes, both included
-    max_bytes = "64M"
-    options = { protocol = "Direct", instances = 2 }     # of sley.Options
-
-An invalid file is reported, and doesn't disable the others; an invalid plans.toml disables all.
+A folder of such files (SLEY_PLAN_DIR) may have a plans.toml, a table of plans (`ir.plan_table`):
+its rows give files sizes and options, and name algorithms of the library. A file without a row is
+for all calls that it fits. An invalid file is reported, and doesn't disable the others; an invalid
+plans.toml disables all.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sley.communicator.selection.kinds import kinds_of
+from sley.communicator.selection.rules import program_of
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
 from sley.errors.formats import F454
@@ -36,34 +34,20 @@ from sley.errors.recognition import (
     refuse_kind,
 )
 from sley.errors.selection import N651, N652, N653, N654, N656
-from sley.errors.text_files import checked_words, text_of, toml_tables
 from sley.formats import read
+from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
+from sley.ir.plan_table import TABLE, PlanRow, read_table
 from sley.ir.program import Program
-from sley.ir.sizes import size_in_bytes, sizes_text
+from sley.ir.recipe import Recipe
+from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.tables import NONE
-from sley.ir.words import is_integer
 from sley.lang import rescclang, schedules
 from sley.lang.files import program_of_file
 from sley.verification import verify
 
 Source: TypeAlias = Plan | Program | str | os.PathLike[str]
 """The source of a user plan."""
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """What a user requests of a plan; None leaves it to the file.
-
-    min_bytes, max_bytes: its sizes, both included. in_place, root: for files that don't define
-    them. options: how a program is compiled.
-    """
-
-    min_bytes: int | None = None
-    max_bytes: int | None = None
-    in_place: bool | None = None
-    root: int | None = None
-    options: Options | None = None
 
 
 @dataclass(frozen=True)
@@ -76,59 +60,90 @@ class Capacity:
     channels: int | None = None
 
 
-@dataclass(frozen=True)
-class UserPlan:
-    """A proven plan of the user.
+@dataclass(frozen=True, eq=False)
+class ReadyPlan:
+    """A proven plan that is ready to run, and the row of a table that it is for.
 
-    origin: its file, or the plan's name.
-    kinds: the kinds of calls that it can run.
-    min_bytes, max_bytes: its sizes, both included; None for no end.
+    origin: "compiled", "disk" (from the cache), "registered" by the user or "given" with the call.
+    digest: 16 bytes, equal on all ranks that chose the same plan and tile.
+    ready_ms: how long compiling or loading took.
+    tuned: the row of the tuner's policy, if that chose the plan.
     """
 
     plan: Plan
+    row: PlanRow
     origin: str
-    kinds: tuple[str, ...]
-    min_bytes: int
-    max_bytes: int | None
+    digest: bytes
+    ready_ms: float
+    tuned: PlanRow | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, row: PlanRow, origin: str, started_s: float) -> ReadyPlan:
+        """started_s: when the work on it began, by `time.perf_counter`."""
+        own = digest(plan)
+        return cls(plan, row, origin, own, (time.perf_counter() - started_s) * 1e3)
 
     def __str__(self) -> str:
-        return f"{self.origin}, {self.plan.collective}, {self.sizes}"
+        return f"{self.row.recipe.name}, {self.plan.collective}, {self.row.sizes}"
 
-    @property
-    def sizes(self) -> str:
-        """The sizes in words."""
-        return sizes_text(self.min_bytes, self.max_bytes)
+    def __repr__(self) -> str:
+        return (
+            f"ReadyPlan({self.plan.collective}, {self.row.sizes}: {self.plan.name}, "
+            f"{self.plan.protocol.value}, {self.origin}, ready after {self.ready_ms:.1f} ms)"
+        )
 
     def is_for(self, kind: str, *, in_place: bool, root: int) -> bool:
         """Whether it can run such calls, of some size."""
         c = self.plan.collective
-        return kind in self.kinds and c.in_place == in_place and c.root in (NONE, root)
-
-    def covers(self, size_bytes: int) -> bool:
-        """Whether it is for calls of this size."""
-        return self.min_bytes <= size_bytes and (
-            self.max_bytes is None or size_bytes <= self.max_bytes
-        )
+        return kind in kinds_of(c) and c.in_place == in_place and c.root in (NONE, root)
 
 
-def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list[UserPlan]:
-    """Proven plans of a source: one; or, if a file doesn't define whether it runs in place, one in
+def user_plans(source: Source, row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
+    """Proven plans of a source: one; or, if it doesn't define whether it runs in place, one in
     place and one out of place, as far as these are possible.
 
+    source: a plan, a program or a file. row: what the user requests, and the options.
     Errors: F550, N651, N652, N654, N656, F454, and those of the file, the compiler and the proof.
     """
     if isinstance(source, (Plan, Program)):
-        return [_user_plan(source, source.name, request, capacity)]
+        named = replace(row, recipe=replace(row.recipe, name=source.name))
+        return [_user_plan(source, named, capacity)]
     path, load = _path_and_loader(source)
-    ways = [request.in_place]
-    if request.in_place is None and load is not _load_python:
-        ways = [True, False]
-    found: list[UserPlan] = []
+    named = replace(row, recipe=replace(row.recipe, name=path.name))
+    is_either = load is not _load_python
+    return _in_each_place(lambda one: load(path, one), named, capacity, is_either=is_either)
+
+
+def file_plans(row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
+    """The plans of a row whose recipe is a file, as `user_plans`."""
+    return user_plans(row.recipe.name, row, capacity)
+
+
+def algorithm_plans(row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
+    """The plans of a row whose recipe is an algorithm, as `user_plans`. Errors: as there, and those
+    of the algorithm."""
+
+    def build(one: PlanRow) -> tuple[Program, PlanRow]:
+        grid = one.recipe.arguments.keys() & {"ranks", "nodes", "gpus"}
+        ranks = None if grid else one.ranks or capacity.ranks
+        given = one.recipe.given(ranks=ranks, root=one.root, in_place=one.in_place)
+        return program_of(given), one
+
+    return _in_each_place(build, row, capacity, is_either=True)
+
+
+def _in_each_place(
+    load: Callable[[PlanRow], Loaded], row: PlanRow, capacity: Capacity, *, is_either: bool
+) -> list[ReadyPlan]:
+    """The plans for the row's place; if it names none, for both that are possible. is_either:
+    whether a source without a place may run in both."""
+    places = [True, False] if row.in_place is None and is_either else [row.in_place]
+    found: list[ReadyPlan] = []
     problems: list[SleyError] = []
-    for in_place in ways:
+    for in_place in places:
         try:
-            loaded, full_request = load(path, replace(request, in_place=in_place))
-            plan = _user_plan(loaded, path.name, full_request, capacity)
+            loaded, full_row = load(replace(row, in_place=in_place))
+            plan = _user_plan(loaded, full_row, capacity)
         except SleyError as problem:
             problems.append(problem)
         else:
@@ -139,8 +154,10 @@ def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list
     return found
 
 
-_Loader: TypeAlias = Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequest]]
-"""Reads a file, and completes a request by what the file says."""
+Loaded: TypeAlias = tuple[Plan | Program, PlanRow]
+"""What a file has, and the row of a request completed by what the file says."""
+
+_Loader: TypeAlias = Callable[[Path, PlanRow], Loaded]
 
 
 def _path_and_loader(source: object) -> tuple[Path, _Loader]:
@@ -158,23 +175,19 @@ def _path_and_loader(source: object) -> tuple[Path, _Loader]:
     return path, load
 
 
-def _load_plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
-    imported = read(path, in_place=request.in_place, root=request.root)
-    sizes = replace(
-        request,
-        min_bytes=imported.min_bytes if request.min_bytes is None else request.min_bytes,
-        max_bytes=(imported.max_bytes or None) if request.max_bytes is None else request.max_bytes,
-    )
-    return imported.message_plan, sizes
+def _load_plan(path: Path, row: PlanRow) -> Loaded:
+    imported = read(path, in_place=row.in_place, root=row.root)
+    own = SizeRange(imported.min_bytes or 0, imported.max_bytes or None)
+    return imported.message_plan, replace(row, sizes=row.sizes.filled(own))
 
 
-def _load_text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
-    return rescclang.load(path, in_place=bool(request.in_place)), request
+def _load_text(path: Path, row: PlanRow) -> Loaded:
+    return rescclang.load(path, in_place=bool(row.in_place)), row
 
 
-def _load_python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
+def _load_python(path: Path, row: PlanRow) -> Loaded:
     try:
-        return program_of_file(path), request
+        return program_of_file(path), row
     except SleyError as error:
         if error.code not in (L113.code, L115.code):
             raise
@@ -182,10 +195,10 @@ def _load_python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest
         raise SleyError([replace(d, remedy=remedy) for d in error.diagnostics]) from None
 
 
-def _load_schedule(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
+def _load_schedule(path: Path, row: PlanRow) -> Loaded:
     schedule = schedules.read(path)
-    in_place = bool(request.in_place) and schedule.collective != "alltoall"
-    return schedules.program(schedule, in_place=in_place), request
+    in_place = bool(row.in_place) and schedule.collective != "alltoall"
+    return schedules.program(schedule, in_place=in_place), row
 
 
 _LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
@@ -198,44 +211,38 @@ _LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
 )
 
 
-def _user_plan(
-    loaded: Plan | Program, origin: str, request: PlanRequest, capacity: Capacity
-) -> UserPlan:
+def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> ReadyPlan:
     """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, F454, C3xx,
     V2xx."""
-    least, most = request.min_bytes or 0, request.max_bytes
-    if least < 0 or (most is not None and most < least):
-        raise N656.error(
-            at=Place(origin),
-            expected="0 <= min_bytes <= max_bytes",
-            found=f"min_bytes={least}, max_bytes={most}",
-        )
-    c = loaded.collective
-    if c.varies and (least, most) != (0, None):
+    started, c, origin = time.perf_counter(), loaded.collective, row.recipe.name
+    if c.varies and row.sizes != ALL_SIZES:
         raise N656.error(
             at=Place(origin),
             expected=f"no sizes for {c}, as no rank knows the size of a call",
-            found=f"min_bytes={least}, max_bytes={most}",
+            found=str(row.sizes),
             remedy="Leave min_bytes and max_bytes out: the plan is for all calls.",
         )
-    kinds = kinds_of(c)
-    fits = c.ranks == capacity.ranks and request.in_place in (None, c.in_place)
-    if not kinds or not fits or request.root not in (None, c.root):
-        where = {None: "", True: ", in place", False: ", out of place"}[request.in_place]
-        where += "" if request.root is None else f", root {request.root}"
+    asked = {
+        "in place" if row.in_place else "out of place": row.in_place in (None, c.in_place),
+        f"root {row.root}": row.root in (None, c.root),
+        row.collective: row.collective in ("", c.name),
+        f"{row.ranks} ranks": row.ranks in (None, c.ranks),
+    }
+    if not kinds_of(c) or c.ranks != capacity.ranks or not all(asked.values()):
+        words = [word for word, is_so in asked.items() if not is_so]
         raise N651.error(
             at=Place(origin),
-            expected=f"a collective of a call, on {capacity.ranks} ranks{where}",
+            expected=", ".join([f"a collective of a call, on {capacity.ranks} ranks", *words]),
             found=str(c),
         )
     if isinstance(loaded, Program):
-        plan = compile(loaded, request.options)
+        plan = compile(loaded, Options.of(None, row.recipe.options))
         check_capacity(plan, capacity, origin)
     else:
         plan = loaded
         prove(plan, capacity, origin)
     check_input(plan, origin)
-    return UserPlan(plan, origin, kinds, least, most)
+    return ReadyPlan.of(plan, row, "registered", started)
 
 
 def prove(plan: Plan, capacity: Capacity, origin: str, *, is_proven: bool = False) -> None:
@@ -278,33 +285,16 @@ def check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
             )
 
 
-def size_of_request(word: str, value: object, at: Place = Place()) -> int | None:
-    """Bytes from a number or a text such as "64K"; None for None. Errors: N656."""
-    size = 0 if value == 0 and not isinstance(value, bool) else size_in_bytes(value)
-    if value is not None and size is None:
-        raise N656.error(
-            at=at,
-            expected=f'{word} as a size from 0 on, such as 65536 or "64K"',
-            found=f"{word} = {value!r}",
-        )
-    return size
-
-
-_TABLE = "plans.toml"
-"""The file with the sizes and options of the other files."""
-
 _CORRECT = (
     "Correct plans.toml: without it the sizes of the folder's plans are unknown, and none is used."
 )
-
-_OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
 
 
 @dataclass(frozen=True)
 class PlanFolder:
     """The plans of a folder that fit, its problems, and its plans for other groups, in words."""
 
-    plans: tuple[UserPlan, ...] = ()
+    plans: tuple[ReadyPlan, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
     others: tuple[str, ...] = ()
 
@@ -322,22 +312,29 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
             remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
         )
         return PlanFolder(problems=(wrong,))
-    place = Path(folder)
-    table, problems = _table(place / _TABLE, {path.name for path in files})
-    if table is None:
-        return PlanFolder(problems=tuple(problems))
-    plans: list[UserPlan] = []
+    try:
+        rows = list(_rows(Path(folder), files))
+    except SleyError as error:
+        return PlanFolder(problems=error.diagnostics)
+    plans: list[ReadyPlan] = []
+    problems: list[Diagnostic] = []
     others: list[str] = []
-    for path in files:
+    for row in rows:
+        name = row.recipe.name
         try:
-            request = _request_of(table.get(path.name, {}), place / _TABLE, path.name)
-            plans += user_plans(path, request, capacity)
+            make = algorithm_plans if Path(name).name == name else file_plans
+            plans += make(row, capacity)
         except SleyError as error:
             if error.code == N651.code:
-                others.append(f"{path.name}: it is for {error.diagnostics[0].found}")
+                others.append(f"{Path(name).name}: it is for {error.diagnostics[0].found}")
             else:
-                problems += error.diagnostics
+                problems += _with_entry(error, row.entry).diagnostics
     return PlanFolder(tuple(plans), tuple(problems), tuple(others))
+
+
+def _with_entry(error: SleyError, entry: Place) -> SleyError:
+    """The error, with the place of a row if it has none of its own."""
+    return SleyError([d if d.places else replace(d, places=(entry,)) for d in error.diagnostics])
 
 
 _SUFFIXES = (".xml", ".resccl", ".py")
@@ -363,52 +360,28 @@ def _is_data(path: Path) -> bool:
     return kind in _LOADERS and kind is not PYTHON
 
 
-def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Diagnostic]]:
-    """The tables of plans.toml, by file, and its problems. None if plans.toml is invalid: without
-    it the plans' sizes are unknown."""
-    at = Place(str(path))
+def _rows(folder: Path, files: list[Path]) -> Iterator[PlanRow]:
+    """The rows of plans.toml, and one for each file that it doesn't name, by the files' names.
+    Errors: N653 if plans.toml is invalid: without it the plans' sizes are unknown."""
+    path = folder / TABLE
+    rows: tuple[PlanRow, ...] = ()
     try:
-        table = toml_tables(str(path), text_of(path, N653), N653)
+        if os.path.lexists(path):  # a link that leads nowhere is a mistake
+            rows = read_table(path, N653).rows
     except SleyError as error:
-        if isinstance(error.__cause__, FileNotFoundError) and not path.is_symlink():
-            return {}, []
-        return None, [replace(d, remedy=_CORRECT) for d in error.diagnostics]
-    problems = [
-        N653.diagnostic(
-            at=at,
-            expected="tables with the names of files in this folder",
-            found=f"[{name!r}]",
-            remedy=f"{did_you_mean(name, files)} {_CORRECT}".lstrip(),
-        )
-        for name in table
-        if name not in files
-    ]
-    return None if problems else table, problems
-
-
-def _request_of(table: object, path: Path, name: str) -> PlanRequest:
-    """The request of a file's table. Errors: N653, N656, C304."""
-    at = Place(str(path), detail=name)
-    words = tuple(f.name for f in fields(PlanRequest))
-    entry = checked_words(table, words, at, N653)
-    if not isinstance(entry.get("in_place", False), bool):
-        found = f"in_place = {entry['in_place']!r}"
-        raise N653.error(at=at, expected="in_place = true or false", found=found)
-    if "root" in entry and not is_integer(entry["root"]):
-        raise N653.error(at=at, expected="root = a rank", found=f"root = {entry['root']!r}")
-    options = checked_words(entry.get("options", {}), _OPTIONS, at, N653)
-    return PlanRequest(
-        min_bytes=size_of_request("min_bytes", entry.get("min_bytes"), at),
-        max_bytes=size_of_request("max_bytes", entry.get("max_bytes"), at),
-        in_place=entry.get("in_place"),
-        root=entry.get("root"),
-        options=_options(options, at),
-    )
-
-
-def _options(given: Mapping[str, Any], at: Place) -> Options | None:
-    """Errors: C304."""
-    try:
-        return Options(**given) if given else None
-    except SleyError as error:
-        raise SleyError([replace(d, places=(at, *d.places)) for d in error.diagnostics]) from None
+        (d,) = error.diagnostics
+        remedy = f"{d.remedy} {_CORRECT}" if d.remedy != N653.instead else _CORRECT
+        raise SleyError([replace(d, remedy=remedy)]) from error
+    for row in rows:
+        source = Path(row.recipe.name)
+        if source.name != row.recipe.name and not source.is_file():
+            names = [file.name for file in files]
+            raise N653.error(
+                at=row.entry,
+                expected="algorithms of the library, and files in this folder",
+                found=source.name,
+                remedy=f"{did_you_mean(source.name, names)} {_CORRECT}".lstrip(),
+            )
+    named = {Path(row.recipe.name) for row in rows}
+    further = [PlanRow(Recipe(str(file))) for file in files if file not in named]
+    return iter([*rows, *further])

@@ -4,8 +4,8 @@
 does: its `candidates` are files of MSCCL XML (`xml_candidates`, `xml_head`) or execution plans
 (`plan_candidates`), and `consequences` say what a problem of a file means. `examination` finds what
 is wrong in a directory, and `decisions` which file runs for a call (`calls`). `packages` writes
-directories; `tables` say which plan has which sizes, and `registration` is the program that
-registers plans with MSCCL++.
+directories, of the rows of a plan table, and `registration` is the program that registers plans
+with MSCCL++.
 """
 
 from sley.compiler.deployment.calls import OPERATIONS as OPERATIONS
@@ -20,16 +20,14 @@ from sley.compiler.deployment.folders import check_path as check_path
 from sley.compiler.deployment.packages import Package as Package
 from sley.compiler.deployment.packages import Part as Part
 from sley.compiler.deployment.packages import copied_part as copied_part
+from sley.compiler.deployment.packages import left_out as left_out
 from sley.compiler.deployment.packages import naming as naming
+from sley.compiler.deployment.packages import node_of as node_of
 from sley.compiler.deployment.packages import plan_part as plan_part
 from sley.compiler.deployment.packages import write_package as write_package
-from sley.compiler.deployment.packages import write_parts as write_parts
 from sley.compiler.deployment.runtimes import RUNTIMES as RUNTIMES
 from sley.compiler.deployment.runtimes import Runtime as Runtime
 from sley.compiler.deployment.runtimes import environment as environment
 from sley.compiler.deployment.runtimes import names as names
 from sley.compiler.deployment.runtimes import runtime_named as runtime_named
 from sley.compiler.deployment.runtimes import runtime_of as runtime_of
-from sley.compiler.deployment.tables import TableRow as TableRow
-from sley.compiler.deployment.tables import read_table as read_table
-from sley.compiler.deployment.tables import table_of_files as table_of_files

@@ -16,7 +16,7 @@ from sley.formats import files, target_named
 from sley.formats.format import root_conditions
 from sley.ir.conditions import INPUT_KEPT, Condition
 from sley.ir.one_sided import OneSidedPlan
-from sley.ir.sizes import sizes_text
+from sley.ir.sizes import SizeRange
 from sley.ir.tables import NONE
 from sley.verification import Proof
 
@@ -43,7 +43,7 @@ class Candidate:
     collective: sley's name, or the file's if sley has none. plan_name: the name in the file.
     ranks: of the plan. grid: the communicators for which the runtime takes it. places: the places
         of its calls.
-    min_bytes, max_bytes: the sizes of its calls, both included; None for no limit.
+    sizes: of its calls; an empty range if none chooses it.
     multiple: a call's elements (XML) or bytes (JSON) must be a multiple of this number, counted in
         the largest buffer.
     unused: why no call chooses it, or None. stop: why communicators of its ranks don't start, or
@@ -61,8 +61,7 @@ class Candidate:
     ranks: int
     grid: Grid
     places: Places
-    min_bytes: int
-    max_bytes: int | None
+    sizes: SizeRange
     multiple: int
     unused: Diagnostic | None = None
     stop: Diagnostic | None = None
@@ -76,11 +75,6 @@ class Candidate:
         """The file's name."""
         return self.path.name
 
-    @property
-    def sizes(self) -> str:
-        """The sizes in words."""
-        return sizes_text(self.min_bytes, self.max_bytes)
-
     def to_json(self) -> dict[str, object]:
         """The file as plain values, for ``--json``."""
         return {
@@ -91,24 +85,19 @@ class Candidate:
             "node": self.grid.node or None,
             "out_of_place": self.places.outside,
             "in_place": self.places.inside,
-            "min_bytes": self.min_bytes,
-            "max_bytes": self.max_bytes,
+            "min_bytes": self.sizes.begin_bytes,
+            "max_bytes": self.sizes.end_bytes,
             "multiple": self.multiple,
             "root": self.root,
         }
 
-    def covers(self, size_bytes: int) -> bool:
-        """Whether a size is in the range."""
-        return self.min_bytes <= size_bytes and (
-            self.max_bytes is None or size_bytes <= self.max_bytes
-        )
-
 
 def why_unused(found: Candidate) -> Diagnostic | None:
     """Why no call of any runtime chooses a file; None if some may."""
-    if found.max_bytes is not None and found.max_bytes < max(found.min_bytes, 1):
+    if found.sizes.is_empty or found.sizes.end_bytes == 0:
         # A runtime that reads the end as the first size too large has none before 0.
-        sizes = f"{found.min_bytes} to {found.max_bytes}" if found.max_bytes >= 0 else "no size"
+        begin, end = found.sizes.begin_bytes, found.sizes.end_bytes
+        sizes = f"{begin} to {end}" if end is None or end >= 0 else "no size"
         return unused(found, "a range of sizes", sizes)
     if not any(found.places):
         return unused(found, "inplace or outofplace to be 1", "both 0")

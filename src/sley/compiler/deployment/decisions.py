@@ -201,8 +201,8 @@ def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -
         rule, expected, found = F521, str(Grid(call.ranks, call.node)), str(one.grid)
     elif not one.places.has(call.in_place) and not undecided:
         rule, expected, found = F522, PLACE_WORDS[call.in_place], PLACE_WORDS[not call.in_place]
-    elif not one.covers(size):
-        rule, expected, found = F523, f"a range with {size_text(size)}", one.sizes
+    elif not one.sizes.covers(size):
+        rule, expected, found = F523, f"a range with {size_text(size)}", str(one.sizes)
     elif runtime.compares_op and call.op == "avg" and call.reduces:
         rule, expected, found = F524, "sum, prod, min or max", call.op
     elif runtime.divides_first and (elements := size // TYPES[call.dtype]) % one.multiple:

@@ -28,7 +28,7 @@ from sley.errors.deployment import (
     F533,
 )
 from sley.ir.conditions import Condition
-from sley.ir.sizes import sizes_text
+from sley.ir.sizes import SizeRange, borders
 
 _REMARKS = (F507, F513, F530, F531, F532, F533)
 """Findings that need not be mistakes."""
@@ -41,17 +41,11 @@ PLACE_WORDS = ("out of place", "in place")
 
 @dataclass(frozen=True)
 class Span:
-    """A range of sizes, both included (None: no end), and the files that match there, in the order
-    in which the runtime tries them."""
+    """A range of sizes, and the files that match there, in the order in which the runtime tries
+    them."""
 
-    begin_bytes: int
-    end_bytes: int | None
+    sizes: SizeRange
     files: tuple[Candidate, ...]
-
-    @property
-    def sizes(self) -> str:
-        """The range in words."""
-        return sizes_text(self.begin_bytes, self.end_bytes)
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,8 @@ class Examination:
                     "ranks": kind.grid.ranks,
                     "node": kind.grid.node or None,
                     "in_place": kind.in_place,
-                    "begin_bytes": one.begin_bytes,
-                    "end_bytes": one.end_bytes,
+                    "begin_bytes": one.sizes.begin_bytes,
+                    "end_bytes": one.sizes.end_bytes,
                     "files": [file.name for file in one.files],
                 }
                 for kind, spans in self.spans.items()
@@ -178,16 +172,14 @@ def _spans(candidates: Sequence[Candidate]) -> dict[Kind, tuple[Span, ...]]:
 
 def _spans_of(found: Sequence[Candidate]) -> tuple[Span, ...]:
     """The ranges between the ends of files, merged where the same files match."""
-    starts = {one.min_bytes for one in found}
-    starts |= {one.max_bytes + 1 for one in found if one.max_bytes is not None}
-    begins = sorted(starts)
+    begins = borders(one.sizes for one in found)
     spans: list[Span] = []
     for begin, following in zip(begins, [*begins[1:], None], strict=True):
-        matching = tuple(one for one in found if one.covers(begin))
+        matching = tuple(one for one in found if one.sizes.covers(begin))
         end = None if following is None else following - 1
         if spans and spans[-1].files == matching:
-            begin = spans.pop().begin_bytes
-        spans.append(Span(begin, end, matching))
+            begin = spans.pop().sizes.begin_bytes
+        spans.append(Span(SizeRange(begin, end), matching))
     return tuple(spans[:-1] if not spans[-1].files else spans)
 
 
@@ -226,13 +218,15 @@ def _about_spans(runtime: Runtime, spans: dict[Kind, tuple[Span, ...]]) -> Itera
         for one in ranges:
             if not one.files:
                 yield F513.diagnostic(
-                    at=Place(detail=str(kind)), expected="ranges without holes", found=one.sizes
+                    at=Place(detail=str(kind)),
+                    expected="ranges without holes",
+                    found=str(one.sizes),
                 )
             elif len(one.files) > 1 and not runtime.in_order:
                 names = " and ".join(file.name for file in one.files)
-                at = [Place(str(file.path)) for file in one.files]
+                both = [Place(str(file.path)) for file in one.files]
                 found = f"{kind}, {one.sizes}: {names}"
-                yield F511.diagnostic(at=at, expected="one file for each size", found=found)
+                yield F511.diagnostic(at=both, expected="one file for each size", found=found)
             for k, file in enumerate(one.files if runtime.in_order else ()):
                 if any(file.multiple % earlier.multiple == 0 for earlier in one.files[:k]):
                     hidden[file.name].append(one)
@@ -248,7 +242,7 @@ def _hidden(kind: Kind, name: str, places: Sequence[Span]) -> Diagnostic:
     return F512.diagnostic(
         at=Place(str(path)),
         expected="sizes that no earlier file has",
-        found=f"{kind}, {', '.join(one.sizes for one in places)}: {' or '.join(earlier)} runs",
+        found=f"{kind}, {', '.join(str(one.sizes) for one in places)}: {' or '.join(earlier)} runs",
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from sley.compiler.deployment.examination import Examination, examine
 from sley.compiler.deployment.registration import SCRIPT, script
 from sley.compiler.deployment.runtimes import Grid, Runtime, environment, misplaced
-from sley.compiler.deployment.tables import TableRow
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.deployment import F507, F519, F528, F531
 from sley.errors.formats import F461
@@ -23,9 +22,8 @@ from sley.formats import files, new_folder, write_file
 from sley.formats.mscclpp.document import read_json
 from sley.formats.mscclpp.header import PlanHeader, read_header
 from sley.ir.plan import Plan
-
-Sizes = tuple[int, int | None]
-"""The first and the last size of calls in bytes, both included; the second is None for no end."""
+from sley.ir.plan_table import PlanRow
+from sley.ir.sizes import SizeRange
 
 
 @dataclass(frozen=True)
@@ -60,22 +58,22 @@ class Package:
 def plan_part(
     name: str,
     label: str,
-    make: Callable[[], tuple[Plan, Sizes]],
+    make: Callable[[], tuple[Plan, SizeRange]],
     runtime: Runtime,
-    sizes: tuple[int | None, int | None],
+    sizes: SizeRange,
     node: int = 0,
 ) -> Part:
     """The part of a plan for a runtime.
 
     make: makes the plan, with the options that the runtime's format needs, and its own range of
-    sizes, as the runtime compares it. sizes: the first and the last size of its calls, of the
-    largest buffer of any rank; None for the plan's own. node: as in `Part`.
+    sizes, as the runtime compares it. sizes: of its calls, of the largest buffer of any rank; an
+    open end is the plan's own. node: as in `Part`.
     """
 
     def write(path: Path) -> None:
         plan, own = make()
-        least, most = _range_for(runtime, plan, sizes, own)
-        settings: dict[str, Any] = {"min_bytes": least, "max_bytes": most}
+        range_ = _range_for(runtime, plan, sizes).filled(own)
+        settings: dict[str, Any] = {"min_bytes": range_.begin_bytes, "max_bytes": range_.end_bytes}
         if runtime.knows_names:
             settings |= {"name": name, "ranks_per_node": node or plan.collective.ranks}
         files.save(plan, path, target=runtime.target, **settings)
@@ -83,11 +81,11 @@ def plan_part(
     return Part(f"{name}{runtime.suffix}", label, write, node)
 
 
-def copied_part(name: str, row: TableRow, source: Path, runtime: Runtime) -> Part:
+def copied_part(name: str, row: PlanRow, source: Path, runtime: Runtime) -> Part:
     """The part of an execution plan that is copied, with the name of the part and the row's sizes.
 
     source: the file. Errors, when it is written: F506, F528 if the row says more of the plan than
-    its sizes and nodes, or another place than the file.
+    its sizes and nodes, or other calls than the file.
     """
 
     def write(path: Path) -> None:
@@ -95,32 +93,35 @@ def copied_part(name: str, row: TableRow, source: Path, runtime: Runtime) -> Par
         if row.in_place not in (None, head.in_place):
             expected = f"in_place = {str(head.in_place).lower()}, as the file says"
             raise F528.error(at=at, expected=expected, found="the other place")
-        given = [word for word in ("ranks", "nics", "root") if getattr(row, word) is not None]
-        given += row.options.given()
+        if row.ranks not in (None, head.ranks):
+            raise F528.error(at=at, expected=f"ranks = {head.ranks}", found=f"ranks = {row.ranks}")
+        given = ["root"] if row.root is not None else []
+        given += [word for word in row.recipe.arguments if word not in ("nodes", "gpus")]
+        given += row.recipe.options
         if given:
-            expected = "for an execution plan only what, its sizes, in_place, nodes and gpus"
+            expected = "for an execution plan only its calls, nodes and gpus"
             raise F528.error(at=at, expected=expected, found=given[0])
         document = json.loads(read_json(source)[1])
-        least = head.min_bytes if row.min_bytes is None else row.min_bytes
-        most = head.max_bytes if row.max_bytes is None else row.max_bytes
-        document |= {"name": name, "min_message_size": least, "max_message_size": most}
+        own = row.sizes.filled(SizeRange(head.min_bytes, head.max_bytes))
+        document["name"] = name
+        document |= {"min_message_size": own.begin_bytes, "max_message_size": own.end_bytes}
         write_file(path, json.dumps(document))
 
-    node = 0 if row.nodes is None else row.gpus or 0
-    return Part(f"{name}{runtime.suffix}", str(row), write, node, row.entry)
+    return Part(f"{name}{runtime.suffix}", str(row), write, node_of(row), row.entry)
 
 
-def _range_for(
-    runtime: Runtime, plan: Plan, sizes: tuple[int | None, int | None], own: Sizes
-) -> Sizes:
+def node_of(row: PlanRow) -> int:
+    """The ranks of a node of a row's machine, 0 if all ranks share one."""
+    arguments = row.recipe.arguments
+    return arguments.get("gpus", 0) if "nodes" in arguments else 0
+
+
+def _range_for(runtime: Runtime, plan: Plan, sizes: SizeRange) -> SizeRange:
     """A range of sizes as the runtime compares it: for some collectives the size of a rank's
-    part. own: the ends where the range has none."""
-    least, most = sizes
+    part."""
     parts = plan.collective.ranks if plan.collective.name in runtime.part_of else 1
-    return (
-        own[0] if least is None else -(-least // parts),
-        own[1] if most is None else most // parts,
-    )
+    end = sizes.end_bytes
+    return SizeRange(-(-sizes.begin_bytes // parts), None if end is None else end // parts)
 
 
 def write_package(
@@ -143,7 +144,7 @@ def write_package(
     final = Path(folder)
     with new_folder(final) as temporary:
         parts = list(parts)
-        names, remarks = write_parts(parts, temporary, lenient=lenient)
+        names, remarks = _write_parts(parts, temporary, lenient=lenient)
         names = _as_named(names, parts, temporary, runtime)
         if runtime.has_program and names:
             names.append(_register(names, parts, temporary))
@@ -223,7 +224,7 @@ def _register(names: Sequence[str], parts: Sequence[Part], folder: Path) -> str:
     return SCRIPT
 
 
-def write_parts(
+def _write_parts(
     parts: Iterable[Part], folder: Path, *, lenient: bool
 ) -> tuple[list[str], list[str]]:
     """Writes parts to a folder; returns the names of the files, and a remark on each part that is
@@ -237,12 +238,16 @@ def write_parts(
         except SleyError as error:
             if error.code == F461.code or not lenient:  # F461 would repeat for every part
                 raise
-            d = error.diagnostics[0]
-            reason = f"{d.code}: expected {d.expected}, found {d.found}"
-            remarks.append(f"{part.label}: left out, {reason}")
+            remarks.append(f"{part.label}: {left_out(error)}")
         else:
             names.append(part.name)
     return names, remarks
+
+
+def left_out(error: SleyError) -> str:
+    """Why something is left out, for a remark."""
+    d = error.diagnostics[0]
+    return f"left out, {d.code}: expected {d.expected}, found {d.found}"
 
 
 @contextmanager

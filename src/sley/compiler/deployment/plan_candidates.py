@@ -13,6 +13,7 @@ from sley.errors import Diagnostic, Place, Rule
 from sley.errors.deployment import F508, F515, F516
 from sley.formats.mscclpp.header import MAX_SIZE, PlanHeader, read_header
 from sley.formats.mscclpp.targets import MSCCLPP
+from sley.ir.sizes import SizeRange
 
 _INT_MAX = (1 << 31) - 1
 
@@ -31,8 +32,7 @@ def read_plan(path: Path, runtime: Runtime) -> Candidate:
         head.ranks,
         grid,
         Places(not head.in_place, head.in_place),
-        head.min_bytes,
-        None if head.max_bytes == MAX_SIZE else head.max_bytes,
+        SizeRange(head.min_bytes, None if head.max_bytes == MAX_SIZE else head.max_bytes),
         _multiple(head),
         faults=tuple(_faults(path, head, grid)),
     )
@@ -45,7 +45,7 @@ def read_plan(path: Path, runtime: Runtime) -> Candidate:
 
 def _why_unused(found: Candidate) -> Diagnostic | None:
     """Why no call chooses a plan; None if some may."""
-    if found.min_bytes > _INT_MAX:
+    if found.sizes.begin_bytes > _INT_MAX:
         expected = f"min_message_size up to {_INT_MAX}, which MSCCL++ reads as 32 bits"
         return unused(found, expected, "more")
     if found.collective not in PLANNED:

@@ -15,6 +15,7 @@ from sley.errors.deployment import F504, F506, F515
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.msccl_xml.words import COLLECTIVE_NAMES
+from sley.ir.sizes import SizeRange
 
 _ONLY_KNOWN = ("alltoallv", "send", "recv")
 """Names that msccl-executor-nccl and RCCL know, of collectives that sley doesn't have."""
@@ -44,8 +45,7 @@ def read_xml(path: Path, runtime: Runtime) -> Candidate:
         ranks=ranks,
         grid=Grid(ranks),
         places=Places(outside, inside),
-        min_bytes=least,
-        max_bytes=_last_size(most, target),
+        sizes=SizeRange(least, _last_size(most, target)),
         multiple=max(abs(chunks), 1),
     )
     if chunks == 0:
@@ -57,7 +57,7 @@ def read_xml(path: Path, runtime: Runtime) -> Candidate:
     if collective in _ONLY_KNOWN and reason is None:
         reason = unused(found, "a collective that calls ask for", collective)
     if reason is None and not _has_multiple(found):
-        reason = unused(found, f"a size that is a multiple of {found.multiple}", found.sizes)
+        reason = unused(found, f"a size that is a multiple of {found.multiple}", str(found.sizes))
     # A file with another suffix is read by the runtime, but sley knows formats by their suffix.
     is_known = collective in COLLECTIVE_NAMES.values() and path.suffix.lower() == runtime.suffix
     if reason is not None or not is_known:
@@ -67,7 +67,7 @@ def read_xml(path: Path, runtime: Runtime) -> Candidate:
 
 def _has_multiple(found: Candidate) -> bool:
     """Whether the chunks of a file divide a size of its range."""
-    least, most = max(found.min_bytes, 1), found.max_bytes
+    least, most = max(found.sizes.begin_bytes, 1), found.sizes.end_bytes
     return most is None or -(-least // found.multiple) * found.multiple <= most
 
 

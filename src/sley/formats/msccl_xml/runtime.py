@@ -52,7 +52,7 @@ from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition
 from sley.ir.plan import Plan
-from sley.ir.sizes import size_text, sizes_text
+from sley.ir.sizes import SizeRange, size_text
 from sley.ir.tables import NONE
 from sley.ir.words import SENDS, Op, Protocol, is_integer
 
@@ -74,13 +74,12 @@ _DESTINATION_COMPARED = _only(
 class _Calls:
     """The calls for which a target chooses a file.
 
-    least, most: the sizes in bytes, both included; `most` is None without a limit.
+    sizes: of the calls.
     places: whether input and output are the same memory, for each of the places.
     declares_both: whether the file is for both places, of which the user may have chosen one.
     """
 
-    least: int
-    most: int | None
+    sizes: SizeRange
     places: tuple[bool, ...]
     declares_both: bool
 
@@ -180,7 +179,7 @@ def _calls(
                 found=f"minBytes={header.min_bytes}",
             )
     _check_multiple(raw, least, most, problems)
-    return _Calls(least, most, places, len(allowed) > 1)
+    return _Calls(SizeRange(least, most), places, len(allowed) > 1)
 
 
 def _check_multiple(raw: RawFile, least: int, most: int | None, problems: Problems) -> None:
@@ -417,10 +416,10 @@ def _execution(
     plan: Plan, header: Header, target: XmlTarget, calls: _Calls, slot_bytes: int | None
 ) -> Execution:
     """The execution of a plan, with the conditions that the target adds."""
-    sizes = sizes_text(calls.least, calls.most)
+    sizes, end = calls.sizes, calls.sizes.end_bytes
     chunks = header.nchunksperloop
     of_chunks = ChunkBytes(
-        least=-(-calls.least // chunks), most=None if calls.most is None else calls.most // chunks
+        least=-(-sizes.begin_bytes // chunks), most=None if end is None else end // chunks
     )
     conditions = [Condition("sizes", f"{sizes}, in elements a multiple of {chunks}", of_chunks)]
     if plan.reduces:
@@ -430,22 +429,21 @@ def _execution(
     longest = int(plan.instructions.count[SENDS[plan.instructions.op]].max(initial=1))
     slot_bytes = slot_bytes or _slot_bytes(header, target)
     per_chunk = True
-    if longest > 1 and calls.most is not None:
-        needed = longest * -(-calls.most // header.nchunksperloop)
+    if longest > 1 and calls.sizes.end_bytes is not None:
+        needed = longest * -(-calls.sizes.end_bytes // header.nchunksperloop)
         per_chunk = needed > slot_bytes
         if not per_chunk:
             text = f"slots of {size_text(needed)} bytes or more, for messages of {longest} chunks"
             conditions.append(Condition("slot sizes", text))
     small = slot_bytes // longest * header.nchunksperloop
-    one_slot_bytes = small if per_chunk and small >= calls.least else None
+    one_slot_bytes = small if per_chunk and small >= calls.sizes.begin_bytes else None
     return Execution(
         plan,
         plan.slots,
         per_chunk,
         tuple(conditions),
         one_slot_bytes,
-        least_bytes=calls.least,
-        most_bytes=calls.most,
+        sizes=calls.sizes,
     )
 
 

@@ -26,7 +26,7 @@ from sley.formats.mscclpp.words import (
 )
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition, Offset
-from sley.ir.sizes import sizes_text
+from sley.ir.sizes import SizeRange
 from sley.ir.words import Buffer, Protocol
 
 _MOST = (1 << 32) - 1
@@ -60,7 +60,7 @@ def _about_chunks(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Conditi
     if least == most:
         return Condition(about, f"chunks of {most} bytes", demand)
     least = -(-least // multiple) * multiple
-    span = f", {sizes_text(least, most)}" if most is not None or least > multiple else ""
+    span = f", {SizeRange(least, most)}" if most is not None or least > multiple else ""
     return Condition(about, f"chunks of a multiple of {multiple} bytes{span}", demand)
 
 
@@ -76,7 +76,7 @@ def _about_sizes(raw: RawPlan, collective: Collective, cutting: Cutting) -> Iter
     end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
     if raw.min_bytes or end is not None:
         # A call of 0 bytes ends the process, which divides by 0.
-        text = f"{side} of {sizes_text(max(raw.min_bytes, cutting.multiple_bytes), end)}"
+        text = f"{side} of {SizeRange(max(raw.min_bytes, cutting.multiple_bytes), end)}"
         own = own_chunks(raw, collective)
         demand = ChunkBytes(least=-(-raw.min_bytes // own), most=raw.max_bytes // own)
         yield Condition("sizes", text, demand)
@@ -96,7 +96,7 @@ def _about_allocations(raw: RawPlan, collective: Collective) -> Iterator[Conditi
         # A switch channel has the size of the lowest rank's buffer.
         yield Condition("allocations", "allocations of one size on all ranks")
     elif is_halved:
-        enough = "" if end is None else f", or of {sizes_text(end, None)}"
+        enough = "" if end is None else f", or of {SizeRange(end, None)}"
         yield Condition("allocations", f"allocations of one size on all ranks{enough}")
     if is_halved:
         copies = 2 * (2 if raw.protocol is Protocol.LL else 1)

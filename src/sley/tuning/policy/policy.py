@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from statistics import geometric_mean
-from typing import Any
 
 from sley.algorithms import CATALOG, build
 from sley.compiler import Options
 from sley.errors import Place, did_you_mean
-from sley.errors.policy import D901, D903, D904
+from sley.errors.policy import D901, D904
 from sley.ir.collectives import SIZED
+from sley.ir.plan_table import Machine, Measured, PlanRow
 from sley.ir.program import Program
-from sley.ir.sizes import sizes_text
-
-FORMAT = 1
-"""The number of the file format."""
+from sley.ir.recipe import Recipe
+from sley.ir.sizes import SizeRange
+from sley.ir.topology import MAX_RANKS
+from sley.ir.words import is_integer
 
 TILES = tuple(0.5**power for power in range(7))
 """The tiles that a decision may ask for, as shares of the runtime's own tile."""
@@ -44,51 +44,61 @@ class Decision:
         orders = self.orders or None
         return build(self.algorithm, nodes=nodes, gpus=gpus, orders=orders, in_place=in_place)
 
+    @classmethod
+    def of(cls, recipe: Recipe) -> Decision:
+        """The decision of a recipe. Errors: C304, D901 for other arguments than orders."""
+        arguments = dict(recipe.arguments)
+        orders = arguments.pop("orders", ())
+        is_list = isinstance(orders, tuple) and all(isinstance(one, tuple) for one in orders)
+        if arguments or not (is_list and all(is_rank(rank) for one in orders for rank in one)):
+            expected = "no arguments but orders, a list of lists of ranks"
+            raise D901.error(expected=expected, found=repr(recipe.arguments))
+        return cls(recipe.name, Options.of(None, recipe.options), recipe.tile, orders)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The decision as a recipe, without the ranks."""
+        arguments = {"orders": self.orders} if self.orders else {}
+        return Recipe(self.algorithm, arguments, self.options.given(), self.tile)
+
     def __str__(self) -> str:
-        words = [f"{word}={_word(value)}" for word, value in self.options.given().items()]
-        words += [f"tile={self.tile:g}"] if self.tile != 1 else []
-        if self.orders:
-            words.append("orders=" + ";".join(",".join(map(str, order)) for order in self.orders))
-        return " ".join([self.algorithm, *words])
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Times at one size, in microseconds: of the decision and of the default."""
-
-    size_bytes: int
-    time_us: float
-    default_us: float
+        return str(self.recipe)
 
 
 @dataclass(frozen=True)
 class Range:
-    """A range of sizes, both ends included (None: no end), and the decision for it.
+    """A range of sizes, and the decision for it.
 
     measured: the times at sizes in the range on which the decision is based, ascending.
     alternatives: other decisions that were nearly as fast; exploration tries only these.
     """
 
-    begin_bytes: int
-    end_bytes: int | None
+    sizes: SizeRange
     decision: Decision
     measured: tuple[Measured, ...] = ()
     alternatives: tuple[Decision, ...] = ()
 
-    @property
-    def sizes(self) -> str:
-        """The range in words."""
-        return sizes_text(self.begin_bytes, self.end_bytes)
+    @classmethod
+    def of(cls, row: PlanRow) -> Range:
+        """The range of a table's row. Errors: C304."""
+        others = tuple(map(Decision.of, row.alternatives))
+        return cls(row.sizes, Decision.of(row.recipe), row.measured, others)
+
+    def row(self, collective: str) -> PlanRow:
+        """The range as a row of a table."""
+        speedup = self.speedup()
+        return PlanRow(
+            self.decision.recipe,
+            self.sizes,
+            collective,
+            note="" if speedup is None else f"measured {speedup:.2f} times as fast as the default",
+            measured=self.measured,
+            alternatives=tuple(one.recipe for one in self.alternatives),
+        )
 
     def label(self, collective: str) -> str:
         """The range of a collective in words, for messages."""
         return f"{collective}, {self.sizes}"
-
-    def covers(self, size_bytes: int) -> bool:
-        """Whether the range has a size."""
-        return self.begin_bytes <= size_bytes and (
-            self.end_bytes is None or size_bytes <= self.end_bytes
-        )
 
     def speedup(self) -> float | None:
         """Time of the default over time of the decision: the geometric mean of the measured sizes.
@@ -96,40 +106,6 @@ class Range:
         if not self.measured:
             return None
         return geometric_mean(one.default_us / one.time_us for one in self.measured)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where a policy was trained.
-
-    engine: "simulator" or "cpu", whose times it has learned. topology: its name, for people.
-    fingerprint: equal for equal machines. nodes, gpus: the nodes, and the ranks of each.
-    """
-
-    engine: str
-    topology: str
-    fingerprint: str
-    nodes: int
-    gpus: int
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return self.nodes * self.gpus
-
-    def check(self, here: Machine, at: Place) -> None:
-        """Refuses another machine than `here`. Errors: D903."""
-        for word in ("engine", "nodes", "gpus", "fingerprint"):
-            trained, wanted = getattr(self, word), getattr(here, word)
-            if trained != wanted:
-                raise D903.error(
-                    at=at,
-                    expected=f"a policy for {here}, {word} {wanted}",
-                    found=f"one for {self}, {word} {trained}",
-                )
-
-    def __str__(self) -> str:
-        return f"{self.topology} ({self.nodes} x {self.gpus} ranks, {self.engine})"
 
 
 @dataclass(frozen=True)
@@ -177,7 +153,8 @@ class Policy:
             for one in ranges:
                 _check_range(collective, one)
             for before, after in pairwise(ranges):
-                if before.end_bytes is None or before.end_bytes >= after.begin_bytes:
+                end = before.sizes.end_bytes
+                if end is None or end >= after.sizes.begin_bytes:
                     raise D901.error(
                         at=Place(detail=collective),
                         expected="ascending ranges that don't overlap",
@@ -186,7 +163,9 @@ class Policy:
 
     @cached_property
     def _begins(self) -> dict[str, list[int]]:
-        return {name: [one.begin_bytes for one in ranges] for name, ranges in self.ranges.items()}
+        return {
+            name: [one.sizes.begin_bytes for one in ranges] for name, ranges in self.ranges.items()
+        }
 
     def find(self, collective: str, size_bytes: int) -> Range | None:
         """The range of a call, by bisection; None where the default runs."""
@@ -194,21 +173,17 @@ class Policy:
         if not begins:
             return None
         one = self.ranges[collective][max(bisect_right(begins, size_bytes) - 1, 0)]
-        return one if one.covers(size_bytes) else None
+        return one if one.sizes.covers(size_bytes) else None
 
 
 def _check_range(collective: str, one: Range) -> None:
     """Refuses a range without sizes, or with a decision that the collective or a file can't have.
     Errors: D901, D904."""
     place = Place(detail=one.label(collective))
-    if one.begin_bytes < 0 or (one.end_bytes is not None and one.end_bytes < one.begin_bytes):
-        raise D901.error(
-            at=place,
-            expected="a range of sizes from 0 on",
-            found=f"{one.begin_bytes} to {one.end_bytes}",
-        )
+    if one.sizes.begin_bytes < 0 or one.sizes.is_empty:
+        raise D901.error(at=place, expected="a range of sizes from 0 on", found=str(one.sizes))
     measured = [0, *(m.size_bytes for m in one.measured)]
-    if measured != sorted(set(measured)) or not all(map(one.covers, measured[1:])):
+    if measured != sorted(set(measured)) or not all(map(one.sizes.covers, measured[1:])):
         found = ", ".join(map(str, measured[1:]))
         raise D901.error(at=place, expected="measured sizes of the range, ascending", found=found)
     for decision in (one.decision, *one.alternatives):
@@ -229,5 +204,6 @@ def _check_range(collective: str, one: Range) -> None:
             raise D901.error(at=place, expected="options without costs", found=repr(costs))
 
 
-def _word(value: Any) -> str:
-    return str(getattr(value, "value", value))
+def is_rank(value: object) -> bool:
+    """Whether a value may be a rank."""
+    return is_integer(value) and 0 <= value < MAX_RANKS  # type: ignore[operator]

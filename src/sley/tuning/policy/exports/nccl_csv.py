@@ -74,7 +74,13 @@ def _text(policy: Policy, lines: Iterable[str], reader: str) -> str:
 def _lines(ranges: Iterable[NcclRange], policy: Policy) -> list[str]:
     place = (policy.machine.nodes, policy.machine.ranks)
     return [
-        _line(one.collective, one.range.begin_bytes, one.range.end_bytes, one.choice, place)
+        _line(
+            one.collective,
+            one.range.sizes.begin_bytes,
+            one.range.sizes.end_bytes,
+            one.choice,
+            place,
+        )
         for one in ranges
     ]
 

@@ -86,7 +86,7 @@ def _compiler() -> list[str]:
 def _row(one: NcclRange) -> str:
     """The range as an element of the table."""
     c = one.choice
-    begin, end = one.range.begin_bytes, one.range.end_bytes
+    begin, end = one.range.sizes.begin_bytes, one.range.sizes.end_bytes
     sizes = f"UINT64_C({begin}), UINT64_C({NO_END if end is None else end})"
     numbers = f"{c.algorithm_number}, {c.protocol_number}, {c.channels}, {round(1 / c.tile)}"
     comment = f"/* {one.collective}: {c.algorithm}, {c.protocol} */"

@@ -53,7 +53,7 @@ def ncclx_csv(policy: Policy) -> Export:
 def _interval(one: NcclRange, ranks: int) -> tuple[str, str]:
     """The interval of bytes per rank, empty if no multiple of the ranks is in the range; and a
     remark, or nothing."""
-    begin_bytes, end_bytes = one.range.begin_bytes, one.range.end_bytes
+    begin_bytes, end_bytes = one.range.sizes.begin_bytes, one.range.sizes.end_bytes
     begin = -(-begin_bytes // ranks)
     if end_bytes is None:
         ends_within, interval = False, f"[{begin},)"

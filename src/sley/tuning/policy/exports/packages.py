@@ -1,29 +1,28 @@
 """Packages: a policy as folders of plans, each file for a range of sizes.
 
-`write_package` writes plans for runtimes that read plan files, `write_plan_folder` programs with a
-plans.toml for sley's communicators (SLEY_PLAN_DIR).
+`write_package` writes plans for runtimes that read plan files, `write_plan_folder` a plans.toml for
+sley's communicators (SLEY_PLAN_DIR) and `sley package`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sley.compiler import compile, deployment
-from sley.compiler.deployment import Part, plan_part, runtime_of, write_parts
+from sley.compiler.deployment import Part, left_out, plan_part, runtime_of
 from sley.errors import SleyError
 from sley.errors.policy import D905
 from sley.formats import Target, new_folder, target_named, write_file
 from sley.formats.files import FORMATS
 from sley.ir.collectives import SIZED
 from sley.ir.plan import Plan
+from sley.ir.plan_table import TABLE, Machine, PlanRow, PlanTable
 from sley.ir.program import Program
+from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.tuning.policy.policy import Policy, Range
-
-PLANS_TOML = "plans.toml"
 
 
 def write_package(
@@ -42,11 +41,10 @@ def write_package(
     def part(row: _Row) -> Part:
         decision = row.range.decision
 
-        def make() -> tuple[Plan, tuple[int, int | None]]:
-            return compile(_program(policy, row), decision.options.filled(needs)), (0, None)
+        def make() -> tuple[Plan, SizeRange]:
+            return compile(_program(policy, row), decision.options.filled(needs)), ALL_SIZES
 
-        sizes = (row.range.begin_bytes, row.range.end_bytes)
-        return plan_part(row.stem, row.label, make, runtime, sizes, policy.machine.gpus)
+        return plan_part(row.stem, row.label, make, runtime, row.range.sizes, policy.machine.gpus)
 
     rows = [row for row in _rows(policy) if row.in_place or not runtime.one_place]
     written = deployment.write_package(map(part, rows), folder, runtime, lenient=True)
@@ -59,22 +57,11 @@ def write_package(
 def write_plan_folder(
     policy: Policy, folder: str | os.PathLike[str]
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes a folder for SLEY_PLAN_DIR: a program for each range, out of place and in place, and
-    plans.toml with its sizes and options.
+    """Writes a folder for SLEY_PLAN_DIR: plans.toml with a row for each range.
 
-    folder: an empty or a new one. Each program is compiled and proven before it is written. Returns
-    the files, and remarks on ranges that are left out. Errors: D905 if no program remains, F461.
+    folder: an empty or a new one. Each row is compiled and proven before it is written. Returns the
+    file, and remarks on ranges that are left out. Errors: D905 if no row remains, F461.
     """
-    tables: list[str] = []
-
-    def part(row: _Row) -> Part:
-        def write(path: Path) -> None:
-            compile(_program(policy, row), row.range.decision.options)
-            write_file(path, _source(policy, row))
-            tables.append(_table(path.name, row.range))
-
-        return Part(f"{row.stem}.py", row.label, write)
-
     rows = {name: SIZED[name] for name in policy.ranges}
     calls = replace(policy, ranges={c: r for c, r in policy.ranges.items() if rows[c].call})
     remarks = [
@@ -83,20 +70,26 @@ def write_plan_folder(
             for collective, one in _ranges(policy)
             if not rows[collective].call
         ),
-        *_tile_remarks(calls, PLANS_TOML),
+        *_tile_remarks(calls, TABLE),
         *(
             f"{one.label(collective)}: only for calls with root 0"
             for collective, one in _ranges(calls)
             if "root" in rows[collective].roles
         ),
     ]
+    kept: list[PlanRow] = []
+    for row in _rows(calls):
+        try:
+            compile(_program(policy, row), row.range.decision.options)
+        except SleyError as error:
+            remarks.append(f"{row.label}: {left_out(error)}")
+        else:
+            kept.append(row.full(policy.machine))
+    if not kept:
+        raise _nothing(remarks, "a range whose program compiles")
     with new_folder(folder) as temporary:
-        names, found = write_parts(map(part, _rows(calls)), temporary, lenient=True)
-        remarks += found
-        if not names:
-            raise _nothing(remarks, "a range whose program compiles")
-        write_file(temporary / PLANS_TOML, "\n".join(tables))
-    return [Path(folder, name) for name in (*names, PLANS_TOML)], tuple(remarks)
+        write_file(temporary / TABLE, PlanTable(tuple(kept)).text())
+    return [Path(folder, TABLE)], tuple(remarks)
 
 
 def _nothing(remarks: Sequence[str], expected: str) -> SleyError:
@@ -119,6 +112,14 @@ class _Row:
         """The file's name without its suffix."""
         end = "-in-place" if self.in_place else ""
         return f"{self.number:02}-{self.range.decision.algorithm}{end}"
+
+    def full(self, machine: Machine) -> PlanRow:
+        """The row of a table, with the ranks."""
+        row = self.range.row(self.collective)
+        given = row.recipe.given(nodes=machine.nodes, gpus=machine.gpus)
+        recipe = replace(given, tile=1.0)
+        row = replace(row, recipe=recipe, ranks=machine.ranks, in_place=self.in_place)
+        return replace(row, measured=(), alternatives=())
 
     @property
     def label(self) -> str:
@@ -153,29 +154,3 @@ def _tile_remarks(policy: Policy, reader: str) -> list[str]:
         for collective, one in _ranges(policy)
         if one.decision.tile != 1
     ]
-
-
-def _source(policy: Policy, row: _Row) -> str:
-    """The Python text of a program."""
-    m = policy.machine
-    orders = row.range.decision.orders
-    grid = f"nodes={m.nodes}, gpus={m.gpus}, in_place={row.in_place}"
-    grid += f", orders={orders}" if orders else ""
-    return (
-        f'"""A program of a policy that was trained for {m.ranks} ranks; plans.toml has its '
-        'sizes."""\n\n'
-        "from sley.algorithms import build\n\n"
-        f"program = build({row.range.decision.algorithm!r}, {grid})\n"
-    )
-
-
-def _table(name: str, one: Range) -> str:
-    """The file's table in plans.toml."""
-    lines = [f"[{json.dumps(name)}]", f"min_bytes = {one.begin_bytes}"]
-    if one.end_bytes is not None:
-        lines.append(f"max_bytes = {one.end_bytes}")
-    given = one.decision.options.given().items()
-    if given:
-        words = [f"{word} = {json.dumps(getattr(value, 'value', value))}" for word, value in given]
-        lines.append(f"options = {{ {', '.join(words)} }}")
-    return "".join(f"{line}\n" for line in lines)

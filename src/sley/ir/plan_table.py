@@ -1,0 +1,335 @@
+"""Plan table: which plan runs for which calls, as a value and as TOML.
+
+    [[plans]]
+    what = "ring-allreduce"          # an algorithm, or a file beside the table
+    ranks = 8                        # nodes, gpus, nics, root: as on the command line
+    collective = "allreduce"         # by default the plan's
+    in_place = true                  # by default both, for what runs in both places
+    min_bytes = "64K"                # both sizes included; an open end is the file's
+    max_bytes = "16M"
+    arguments = { stages = 2 }       # of an algorithm, or of a function in a Python file
+    options = { instances = 2 }      # of sley.Options
+    tile = 0.5                       # a share of the runtime's own tile
+    note = "why"
+    measured = [{ size_bytes = 65536, time_us = 10.0, default_us = 12.0 }]
+    alternatives = [{ what = "ring-allreduce", options = { instances = 4 } }]
+
+A table of a tuner also has [machine], where it was measured, and [facts] about the training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sley.errors import Place, Rule, SleyError, did_you_mean
+from sley.errors.deployment import F528
+from sley.errors.policy import D903
+from sley.errors.text_files import checked_words, text_of, toml_tables
+from sley.ir.recipe import Recipe
+from sley.ir.sizes import ALL_SIZES, SizeRange
+from sley.ir.topology import MAX_RANKS
+from sley.ir.words import is_integer, is_real
+
+TABLE = "plans.toml"
+"""The name of the table in a folder of plans."""
+
+_GRID = ("nodes", "gpus", "nics")
+"""Arguments that a row has beside `arguments`, as the command line has options for them."""
+
+_RECIPE = ("what", *_GRID, "arguments", "options", "tile")
+_ROW = (
+    *("what", "collective", "ranks", *_GRID, "in_place", "root", "min_bytes", "max_bytes"),
+    *("arguments", "options", "tile", "note", "measured", "alternatives", "refused"),
+)
+_MOST_TEXT, _MOST_NUMBER = 1000, 1e15
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Times at one size, in microseconds: of a row's plan, and of the runtime's default."""
+
+    size_bytes: int
+    time_us: float
+    default_us: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the times of a table were measured.
+
+    engine: "simulator" or "cpu". topology: its name, for people. fingerprint: equal for equal
+    machines. nodes, gpus: the nodes, and the ranks of each.
+    """
+
+    engine: str
+    topology: str
+    fingerprint: str
+    nodes: int
+    gpus: int
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.nodes * self.gpus
+
+    def check(self, here: Machine, at: Place) -> None:
+        """Refuses another machine than `here`. Errors: D903."""
+        for word in ("engine", "nodes", "gpus", "fingerprint"):
+            trained, wanted = getattr(self, word), getattr(here, word)
+            if trained != wanted:
+                raise D903.error(
+                    at=at,
+                    expected=f"a policy for {here}, {word} {wanted}",
+                    found=f"one for {self}, {word} {trained}",
+                )
+
+    def __str__(self) -> str:
+        return f"{self.topology} ({self.nodes} x {self.gpus} ranks, {self.engine})"
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """What runs for some calls.
+
+    recipe: what makes the plan. sizes: of the largest buffer of any rank; the open ends are those
+        of the plan's file, if it has some.
+    collective, ranks, in_place, root: the calls; "" and None for what the plan is for, and
+        in_place None for both places if the recipe makes plans for both.
+    note: the reason, in words. refused: other plans, each with the reason against it.
+    measured: times on which the choice is based, by ascending sizes in the range.
+    alternatives: other recipes that were nearly as fast; exploration tries only these.
+    entry: the row's place in its file.
+    """
+
+    recipe: Recipe
+    sizes: SizeRange = ALL_SIZES
+    collective: str = ""
+    ranks: int | None = None
+    in_place: bool | None = None
+    root: int | None = None
+    note: str = ""
+    measured: tuple[Measured, ...] = ()
+    alternatives: tuple[Recipe, ...] = ()
+    refused: tuple[str, ...] = ()
+    entry: Place = field(default=Place(), compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.recipe.name}, {self.sizes}"
+
+    def lines(self) -> Iterator[str]:
+        """The row in TOML."""
+        values: dict[str, Any] = {
+            **_recipe_values(self.recipe),
+            "collective": self.collective or None,
+            "ranks": self.ranks,
+            "in_place": self.in_place,
+            "root": self.root,
+            "min_bytes": self.sizes.begin_bytes or None,
+            "max_bytes": self.sizes.end_bytes,
+            "note": self.note or None,
+            "measured": [vars(one) for one in self.measured] or None,
+            "alternatives": [_recipe_values(one) for one in self.alternatives] or None,
+            "refused": self.refused or None,
+        }
+        yield "[[plans]]"
+        yield from (
+            f"{word} = {_toml(values[word])}" for word in _ROW if values.get(word) is not None
+        )
+        yield ""
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """What runs for which calls: of the rows for a call, the first one counts.
+
+    machine: where the times were measured, None without times. facts: what else the maker of the
+    table says, as values that TOML has.
+    """
+
+    rows: tuple[PlanRow, ...] = ()
+    machine: Machine | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, collective: str) -> tuple[PlanRow, ...]:
+        """The rows of a collective."""
+        return tuple(row for row in self.rows if row.collective == collective)
+
+    def text(self) -> str:
+        """The table in TOML. Errors: F528 for a value that TOML doesn't have."""
+        heads = {"machine": self.machine and vars(self.machine), "facts": self.facts}
+        lines = []
+        for word, values in heads.items():
+            if values:
+                lines += [f"[{word}]", *(f"{_key(k)} = {_toml(v)}" for k, v in values.items()), ""]
+        return "\n".join([*lines, *(line for row in self.rows for line in row.lines())])
+
+
+def _recipe_values(recipe: Recipe) -> dict[str, Any]:
+    arguments = dict(recipe.arguments)
+    values = {"what": recipe.name, **{word: arguments.pop(word, None) for word in _GRID}}
+    tile = None if recipe.tile == 1 else recipe.tile
+    more = {"arguments": arguments or None, "options": recipe.options or None, "tile": tile}
+    return values | more
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("_", "a").isalnum() else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML, on one line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if is_integer(value) or is_real(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        given = (f"{_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None)
+        return f"{{ {', '.join(given)} }}"
+    if isinstance(value, Iterable):
+        return f"[{', '.join(map(_toml, value))}]"
+    raise F528.error(expected="values that TOML has", found=repr(value))
+
+
+def read_table(path: Path, rule: Rule = F528) -> PlanTable:
+    """The table in a file. Errors: `rule`."""
+    at = Place(str(path))
+    found = toml_tables(str(path), text_of(path, rule), rule)
+    _check_texts(found, at, rule)
+    return _Reader(path.parent, rule).table(found, at)
+
+
+def _check_texts(value: Any, at: Place, rule: Rule) -> None:
+    """Refuses texts that would spoil a terminal. Errors: `rule`."""
+    if isinstance(value, str) and not (value.isprintable() and len(value) <= _MOST_TEXT):
+        expected = f"texts of at most {_MOST_TEXT} characters, without control characters"
+        raise rule.error(at=at, expected=expected, found=ascii(value[:60]))
+    if isinstance(value, dict):
+        _check_texts([*value, *value.values()], at, rule)
+    elif isinstance(value, list):
+        for one in value:
+            _check_texts(one, at, rule)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the entries of a table. folder: where its files are. Errors of each: `rule`."""
+
+    folder: Path
+    rule: Rule
+
+    def table(self, found: Mapping[str, Any], at: Place) -> PlanTable:
+        for word, value in found.items():
+            if isinstance(value, dict) and word not in ("machine", "facts"):
+                remedy = f"Write [[plans]], what = {json.dumps(word)} and the entries of the plan."
+                expected = "tables [[plans]]"
+                raise self.rule.error(at=at, expected=expected, found=repr(word), remedy=remedy)
+        self._words(found, ("plans", "machine", "facts"), at)
+        rows = found.get("plans", [] if "machine" in found else None)
+        if not isinstance(rows, list) or not (rows or "machine" in found):
+            nothing = "no plans" if rows is None else repr(rows)
+            raise self.rule.error(at=at, expected="tables [[plans]]", found=nothing)
+        places = [Place(at.file, detail=f"plan {number}") for number in range(1, len(rows) + 1)]
+        machine = self._machine(found["machine"], at) if "machine" in found else None
+        facts = found.get("facts", {})
+        return PlanTable(tuple(map(self._row, rows, places)), machine, facts)
+
+    def _row(self, row: Any, at: Place) -> PlanRow:
+        self._words(row, _ROW, at)
+        measured = [self._measured(one, at) for one in self._list(row, "measured", at)]
+        others = [self._recipe(one, at) for one in self._list(row, "alternatives", at)]
+        refused = self._list(row, "refused", at)
+        if not all(isinstance(one, str) for one in refused):
+            raise self.rule.error(at=at, expected="refused: texts", found=repr(refused))
+        own = {word: row[word] for word in _RECIPE if word in row}
+        return PlanRow(
+            self._recipe(own, at),
+            SizeRange.of(row.get("min_bytes"), row.get("max_bytes"), self.rule, at),
+            self._one(row, "collective", str, "", at),
+            self._number(row, "ranks", 1, at),
+            self._one(row, "in_place", bool, None, at),
+            self._number(row, "root", 0, at),
+            self._one(row, "note", str, "", at),
+            tuple(measured),
+            tuple(others),
+            tuple(refused),
+            at,
+        )
+
+    def _recipe(self, given: Any, at: Place) -> Recipe:
+        self._words(given, _RECIPE, at)
+        what = given.get("what")
+        if not isinstance(what, str) or not what:
+            found = "no what" if what is None else repr(what)
+            raise self.rule.error(at=at, expected="what: an algorithm or a file", found=found)
+        arguments = dict(self._one(given, "arguments", dict, {}, at))
+        for word in _GRID:
+            if (number := self._number(given, word, 1, at)) is not None:
+                arguments[word] = number
+        tile = given.get("tile", 1.0)
+        if not is_real(tile) or not 0 < tile <= 1:
+            raise self.rule.error(at=at, expected="tile: above 0, at most 1", found=repr(tile))
+        options = self._one(given, "options", dict, {}, at)
+        return Recipe(self._source(what), arguments, options, float(tile))
+
+    def _source(self, what: str) -> str:
+        """The name of an algorithm, perhaps misspelt; or the path of a file beside the table."""
+        beside = self.folder / what
+        is_name = not beside.suffix and Path(what).name == what and not beside.is_file()
+        return what if is_name else str(beside)
+
+    def _measured(self, given: Any, at: Place) -> Measured:
+        words = [one.name for one in fields(Measured)]
+        self._words(given, words, at)
+        if not all(is_real(given.get(word)) and 0 < given[word] < _MOST_NUMBER for word in words):
+            expected = f"measured: {', '.join(words)}, all positive"
+            raise self.rule.error(at=at, expected=expected, found=repr(given))
+        return Measured(int(given["size_bytes"]), *(float(given[word]) for word in words[1:]))
+
+    def _machine(self, given: Any, top: Place) -> Machine:
+        at = Place(top.file, detail="machine")
+        words = [one.name for one in fields(Machine)]
+        self._words(given, words, at)
+        if missing := [word for word in words if word not in given]:
+            expected = ", ".join(words)
+            raise self.rule.error(at=at, expected=expected, found=f"no {', '.join(missing)}")
+        numbers = [self._number(given, word, 1, at) or 0 for word in words[3:]]
+        return Machine(*(self._one(given, word, str, "", at) for word in words[:3]), *numbers)
+
+    def _words(self, table: Any, words: Sequence[str], at: Place) -> None:
+        try:
+            checked_words(table, tuple(words), at, self.rule)
+        except SleyError as error:
+            if not isinstance(table, dict):
+                raise
+            (d,) = error.diagnostics
+            word = next(word for word in table if word not in words)
+            remedy = f"If it is an option of the compiler, write options = {{ {word} = ... }}."
+            near = did_you_mean(word, words)
+            raise SleyError([replace(d, remedy=f"{near} {remedy}".lstrip())]) from None
+
+    def _one(self, table: Mapping[str, Any], word: str, kind: type, default: Any, at: Place) -> Any:
+        value = table.get(word, default)
+        if word in table and not isinstance(value, kind):
+            names = {str: "a text", bool: "true or false", dict: "a table of values by name"}
+            found = f"{word} = {value!r}"
+            raise self.rule.error(at=at, expected=f"{word}: {names[kind]}", found=found)
+        return value
+
+    def _number(self, table: Mapping[str, Any], word: str, least: int, at: Place) -> int | None:
+        value: Any = table.get(word)
+        if word in table and not (is_integer(value) and least <= int(value) <= MAX_RANKS):
+            expected = f"{word}: a number from {least} to {MAX_RANKS}"
+            raise self.rule.error(at=at, expected=expected, found=f"{word} = {value!r}")
+        return None if value is None else int(value)
+
+    def _list(self, table: Mapping[str, Any], word: str, at: Place) -> list[Any]:
+        value = table.get(word, [])
+        if not isinstance(value, list):
+            raise self.rule.error(at=at, expected=f"{word}: a list", found=repr(value))
+        return value
