@@ -22,7 +22,7 @@ from sley.communicator.selection.machine import machine_here
 from sley.communicator.selection.plans import Plans
 from sley.engine.types import Array
 from sley.errors import Place, SleyError
-from sley.formats.plan_bytes import digest, encode
+from sley.formats.plan_file import digest, encode
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
 from sley.tuning import policy as policies

@@ -23,6 +23,7 @@ from sley.cli.simulating import Reports, Simulating, report_options, simulation_
 from sley.cli.sources import (
     MESSAGE_TARGETS,
     Sizes,
+    is_of_runtime,
     is_plan,
     plan_and_file,
     plan_of_target,
@@ -143,7 +144,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
 def _simulated(selection: Selection) -> str:
     """What is simulated without --target, and what with it."""
     names = ", ".join(MESSAGE_TARGETS[:-1]) + f" or {MESSAGE_TARGETS[-1]}"
-    if is_plan(selection) and selection.options.schedule is None:
+    if is_of_runtime(selection) and selection.options.schedule is None:
         what = f"code generated for {selection.what}"
         return f"{what}, not an interpreter that reads the file: --target {names}"
     return f"code generated for the plan, not its file, which is another plan: --target {names}"

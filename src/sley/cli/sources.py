@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from sley.errors import Place, did_you_mean, recognition
 from sley.errors.formats import F404
 from sley.errors.recognition import Kind
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
+from sley.formats.source_paths import portable_path
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
@@ -55,7 +57,7 @@ def plan_and_file(
         return _on(topology, imported.message_plan), imported
     program = program_or_lifted(selection, topology, phases)
     options = _options(selection, {} if form is None else form.needs)
-    if form is not None:
+    if form is not None and not form.is_own:
         refuse_varying_counts(program.collective)
         without = options.switches is False and selection.options.switches is None
         if without and (program.transfers.group != NONE).any():
@@ -69,6 +71,31 @@ def plan_and_file(
         verify=verify,
     )
     return plan, None
+
+
+def recipe_of(selection: Selection) -> dict[str, str]:
+    """What a plan is compiled from, in words, for its file: "what", "arguments", "options". Paths
+    in them are those of `portable_path`."""
+    given = {
+        word: getattr(selection, word)
+        for word in (*PARAMETERS, "root", "in_place", "size", "collective", "topology")
+    }
+    parts = {
+        "what": [selection.what],
+        "arguments": [*_words({**given, **selection.arguments}), *selection.script],
+        "options": _words(selection.options.given()),
+    }
+    return {
+        word: _PATH.sub(lambda found: portable_path(found[0]), " ".join(part))
+        for word, part in parts.items()
+    }
+
+
+_PATH = re.compile(r"(?<![\w.<>/])/[^\s,;:='\"]+")
+
+
+def _words(values: Mapping[str, object]) -> list[str]:
+    return [f"{k}={getattr(v, 'value', v)}" for k, v in values.items() if v is not None]
 
 
 MESSAGE_TARGETS = tuple(
@@ -87,12 +114,13 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[P
     `MESSAGE_TARGETS`.
     """
     form = FORMATS[TARGETS[target].suffix]
-    if is_plan(selection) and selection.options.schedule is None:
+    topology = topology_of(selection.topology)
+    if is_of_runtime(selection) and selection.options.schedule is None:
         source: str | Path = Path(selection.what)
         settings = file_settings(selection)
     else:
         plan = plan_of(selection, phases, verify=True, form=form)
-        own = plan.collective
+        own, topology = plan.collective, plan.topology
         settings = {"collective": own, "in_place": own.in_place, "file": plan.name + form.suffix}
         with phases("writing"):
             source = form.write(plan, target=target)
@@ -101,7 +129,7 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[P
     report_notes(found.notes)
     way = found.executions[0]  # in place, if the file allows both places and the user chose none
     sizes = way.least_bytes, way.most_bytes
-    return _on(topology_of(selection.topology), way.message_plan), sizes
+    return _on(topology, way.message_plan), sizes
 
 
 def check_links(plan: Plan, selection: Selection) -> None:
@@ -110,9 +138,10 @@ def check_links(plan: Plan, selection: Selection) -> None:
 
 
 def _on(topology: Topology | None, plan: Plan) -> Plan:
-    """The plan on a topology, which must link all ranks that exchange messages."""
-    if topology is not None:
-        Routes.of(plan, topology)
+    """The plan on a topology, if one is named, which must link all ranks that exchange messages."""
+    if topology is None:  # a plan file may have one
+        return plan
+    Routes.of(plan, topology)
     return replace(plan, topology=topology)
 
 
@@ -175,6 +204,11 @@ def is_plan(selection: Selection) -> bool:
     return _kind(selection) in recognition.PLANS
 
 
+def is_of_runtime(selection: Selection) -> bool:
+    """Whether WHAT is a file with a plan that a runtime reads. Errors: those of `_kind`."""
+    return _kind(selection) in recognition.RUNTIME_PLANS
+
+
 def is_python(selection: Selection) -> bool:
     """Whether WHAT is a Python file. Errors: those of `_kind`."""
     return _kind(selection) is recognition.PYTHON
@@ -189,7 +223,7 @@ def takes_collective(selection: Selection) -> bool:
     """Whether WHAT is a file for which --collective may say the collective."""
     if collectives.is_collective(selection.what):
         return False
-    return _kind(selection) in (*recognition.PLANS, *recognition.SCHEDULES)
+    return _kind(selection) in (*recognition.RUNTIME_PLANS, *recognition.SCHEDULES)
 
 
 def prefer_in_place(selection: Selection) -> Selection:

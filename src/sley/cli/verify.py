@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import click
@@ -18,7 +19,13 @@ from sley.cli.options import (
     plan_options,
 )
 from sley.cli.output import Phases, echo, print_json, report_notes
-from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refuse_foreign
+from sley.cli.sources import (
+    check_links,
+    file_settings,
+    is_of_runtime,
+    plan_and_file,
+    refuse_foreign,
+)
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.formats import keywords
@@ -61,8 +68,9 @@ def verify_command(
     """
     phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()
+    recipe: Mapping[str, str] = {}
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
-    is_file = is_plan(selection) and selection.options.schedule is None
+    is_file = is_of_runtime(selection) and selection.options.schedule is None
     form = formats.form_of(selection.what) if is_file else None
     if form is not None and target is None and form.only_target is not None:
         target = str(form.only_target)
@@ -70,7 +78,8 @@ def verify_command(
     if given and (form is None or target is None):
         raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
     if form is None:
-        proofs: tuple[Proof, ...] = (_prove_plan(selection, target, phases),)
+        proof, recipe = _prove_plan(selection, target, phases)
+        proofs: tuple[Proof, ...] = (proof,)
         end = "" if target is None else f"within the limits of {target}"
     else:
         refuse_foreign(form, keywords(form.executions), {"slots": selection.options.slots, **sizes})
@@ -88,6 +97,7 @@ def verify_command(
                 "target": target,
                 "proofs": [_row(proof) for proof in proofs],
                 "notes": [note.to_json() for note in notes],
+                "recipe": dict(recipe),
                 "seconds": phases.seconds,
             }
         )
@@ -97,6 +107,8 @@ def verify_command(
         report_notes(proof.remarks)
         echo(str(proof))
         echo(proof.holds)
+    if recipe:
+        echo(f"made from: {' '.join(filter(None, recipe.values()))}")
     if end:
         echo(end)
     if shown:
@@ -117,18 +129,20 @@ def _prove_file(
     return found.proofs, found.notes
 
 
-def _prove_plan(selection: Selection, target: str | None, phases: Phases) -> Proof:
-    """The proof of the plan, within the target's limits. The plan is made for the protocol's slots,
-    and proven for the given ones."""
+def _prove_plan(
+    selection: Selection, target: str | None, phases: Phases
+) -> tuple[Proof, Mapping[str, str]]:
+    """The proof of the plan, within the target's limits, and what its file says that it was made
+    from. The plan is made for the protocol's slots, and proven for the given ones."""
     form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
     unset = replace(selection, options=Options.of(selection.options, {"slots": None}))
-    plan = plan_of(unset, phases, verify=False, form=form)
+    plan, file = plan_and_file(unset, phases, verify=False, form=form)
     with phases("verification"):
         proof = verify(plan, selection.options.slots)
     if target is not None:
         with phases("limits"):
             formats.check(plan, target)
-    return proof
+    return proof, {} if file is None else file.recipe
 
 
 def _table(plan: Plan | OneSidedPlan, rank: int) -> list[str]:

@@ -26,7 +26,7 @@ from sley.engine.types import DATA_TYPES, Array
 from sley.errors import Place, SleyError
 from sley.errors.closing import Closing
 from sley.errors.runtime import R501, R507, R508, R511, R513
-from sley.formats.plan_bytes import decode, encode
+from sley.formats.plan_file import decode, encode
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
 from sley.ir.words import ReduceOp
@@ -63,7 +63,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Load:
-    """Keeps a plan by its number. content: as `plan_bytes.encode` writes it."""
+    """Keeps a plan by its number. content: as `plan_file.encode` writes it."""
 
     plan: int
     content: bytes

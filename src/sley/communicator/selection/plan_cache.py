@@ -16,11 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from sley.communicator.selection.rules import Selection
-from sley.errors import Diagnostic, Place
+from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.aside import LateError, within
 from sley.errors.disk_cache import PATIENCE_S, cached_bytes, folder
 from sley.errors.selection import N655
-from sley.formats.plan_bytes import FORMAT, decode, encode
+from sley.formats.plan_file import MAJOR, MINOR, decode, encode
 from sley.ir.plan import Plan
 
 _SECTION = "plans"
@@ -42,7 +42,7 @@ def cached_plan(selection: Selection, ranks: int, build: Callable[[], Plan]) -> 
         return built[0], False
     try:
         return decode(data), True
-    except (ValueError, KeyError, TypeError):
+    except SleyError:
         return build(), False
 
 
@@ -83,7 +83,7 @@ def _other_writers(found: os.stat_result) -> str | None:
 def _key(selection: Selection, ranks: int) -> list[str]:
     """Everything that the plan depends on."""
     return [
-        f"plan {FORMAT}",
+        f"plan {MAJOR}.{MINOR}",
         _makers(),
         str(ranks),
         selection.name,

@@ -32,7 +32,7 @@ from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.policy import D904
 from sley.errors.runtime import R514
-from sley.formats.plan_bytes import digest
+from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text, sizes_text
 from sley.ir.words import is_integer

@@ -29,6 +29,7 @@ from sley.errors.recognition import (
     PYTHON,
     RESCCLANG,
     SCHEDULES,
+    SLEY_PLAN,
     Kind,
     kind_of,
     presumed_kind,
@@ -120,7 +121,7 @@ def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list
         return [_user_plan(source, source.name, request, capacity)]
     path, load = _path_and_loader(source)
     ways = [request.in_place]
-    if request.in_place is None and load is not _load_python:
+    if request.in_place is None and load not in (_load_python, _load_own):
         ways = [True, False]
     found: list[UserPlan] = []
     problems: list[SleyError] = []
@@ -153,7 +154,7 @@ def _path_and_loader(source: object) -> tuple[Path, _Loader]:
     if load is None and kind is MISSING:
         raise N654.error(expected=expected, found=f"{source!r}: no such file")
     if load is None:
-        raise refuse_kind(path, kind, "MSCCL XML, a program or a schedule")
+        raise refuse_kind(path, kind, "a plan file, MSCCL XML, a program or a schedule")
     return path, load
 
 
@@ -165,6 +166,10 @@ def _load_plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
         max_bytes=(imported.max_bytes or None) if request.max_bytes is None else request.max_bytes,
     )
     return imported.message_plan, sizes
+
+
+def _load_own(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
+    return read(path).message_plan, request
 
 
 def _load_text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
@@ -189,6 +194,7 @@ def _load_schedule(path: Path, request: PlanRequest) -> tuple[Program, PlanReque
 
 _LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
     {
+        SLEY_PLAN: _load_own,
         MSCCL_XML: _load_plan,
         RESCCLANG: _load_text,
         PYTHON: _load_python,
@@ -335,7 +341,7 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
     return PlanFolder(tuple(plans), tuple(problems), tuple(others))
 
 
-_SUFFIXES = (".xml", ".resccl", ".py")
+_SUFFIXES = (".plan", ".xml", ".resccl", ".py")
 """What ends the names of files that shall have a plan or a program, whatever their content is."""
 
 
