@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ import sley as library
 from sley.cli import main
 
 RING = ("ring-allreduce", "--instances", 4, "--topology", "ndv4")
+
+
+@pytest.fixture
+def ring(plans: Mapping[str, Path]) -> Path:
+    """The plan of RING, in a file."""
+    return plans["ring"]
 
 
 def sley(*arguments: object) -> Result:
@@ -41,13 +48,13 @@ def test_the_command_gives_the_figures_of_the_library() -> None:
     assert row["bound_reason"] == own.bound.reason
 
 
-def test_one_size_in_full_and_several_as_a_table() -> None:
-    full = sley("simulate", *RING, "-b", "1M").stdout
+def test_one_size_in_full_and_several_as_a_table(ring: Path) -> None:
+    full = sley("simulate", ring, "-b", "1M").stdout
     assert "critical path" in full
     assert "launch_us" in full
-    table = sley("simulate", *RING, "-b", "1M", "-e", "16M", "-f", 4).stdout
+    table = sley("simulate", ring, "-b", "1M", "-e", "16M", "-f", 4).stdout
     assert len(table.splitlines()) == len(
-        sley("simulate", *RING, "-b", "1M", "-e", "4M").stdout.splitlines()
+        sley("simulate", ring, "-b", "1M", "-e", "4M").stdout.splitlines()
     )
     assert "critical path" not in table
 
@@ -68,13 +75,13 @@ def test_what_if_is_in_the_text_in_the_json_and_on_the_page(tmp_path: Path) -> N
 
 
 def test_a_trace_that_is_cut_says_so_and_one_in_gz_is_packed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = tmp_path / "whole.json.gz", tmp_path / "cut.json"
-    assert "note" not in sley("simulate", *RING, "-b", "1M", "--trace", whole).stderr
+    assert "note" not in sley("simulate", ring, "-b", "1M", "--trace", whole).stderr
     every = json.loads(gzip.decompress(whole.read_bytes()))["otherData"]
     monkeypatch.setattr("sley.cli.simulate.MOST_EXECUTIONS", 50)
-    done = sley("simulate", *RING, "-b", "1M", "--trace", cut)
+    done = sley("simulate", ring, "-b", "1M", "--trace", cut)
     about = json.loads(cut.read_text())["otherData"]
     assert about["executions"] == every["executions"]
     assert f"{about['complete_ranks']} of 8 ranks" in done.stderr
@@ -126,11 +133,11 @@ def test_a_target_with_one_sided_plans_is_refused() -> None:
     assert "'mscclpp' is not one of 'executor', 'rccl', 'msccl'" in result.stderr
 
 
-def test_the_limit_and_its_remedy_are_in_every_output() -> None:
-    (row,) = simulated("simulate", *RING)
+def test_the_limit_and_its_remedy_are_in_every_output(ring: Path) -> None:
+    (row,) = simulated("simulate", ring)
     assert row["limit"]["factor"] == "blocks"
-    assert row["limit"]["remedy"] in sley("simulate", *RING).stdout
-    table = sley("simulate", *RING, "-b", "1K", "-e", "64M", "-f", 65536).stdout.splitlines()
+    assert row["limit"]["remedy"] in sley("simulate", ring).stdout
+    table = sley("simulate", ring, "-b", "1K", "-e", "64M", "-f", 65536).stdout.splitlines()
     assert [line.split()[-1] for line in table[1:-1]] == ["limit", "(GB/s)", "latency", "blocks"]
 
 
@@ -144,21 +151,21 @@ def test_an_algorithm_without_a_size_gets_the_clusters() -> None:
     )
 
 
-def test_parameters_of_the_model_can_be_set() -> None:
-    (plain,) = simulated("simulate", *RING, "-b", "1K")
-    (later,) = simulated("simulate", *RING, "-b", "1K", "--set", "launch_us=100")
+def test_parameters_of_the_model_can_be_set(ring: Path) -> None:
+    (plain,) = simulated("simulate", ring, "-b", "1K")
+    (later,) = simulated("simulate", ring, "-b", "1K", "--set", "launch_us=100")
     assert later["time_us"] == pytest.approx(plain["time_us"] - 8.4 + 100)
-    (by_protocol,) = simulated("simulate", *RING, "-b", "1K", "--set", "launch_us=1,2,100")
+    (by_protocol,) = simulated("simulate", ring, "-b", "1K", "--set", "launch_us=1,2,100")
     assert by_protocol["time_us"] == later["time_us"]
-    (tiles,) = simulated("simulate", *RING, "-b", "16M", "--set", "tile_bytes=64K")
+    (tiles,) = simulated("simulate", ring, "-b", "16M", "--set", "tile_bytes=64K")
     assert tiles["tiles"] == 8
-    (slower,) = simulated("simulate", *RING, "-b", "16M", "--interpreter")
-    assert slower["time_us"] > simulated("simulate", *RING, "-b", "16M")[0]["time_us"]
+    (slower,) = simulated("simulate", ring, "-b", "16M", "--interpreter")
+    assert slower["time_us"] > simulated("simulate", ring, "-b", "16M")[0]["time_us"]
 
 
-def test_html_and_trace_are_written(tmp_path: Path) -> None:
+def test_html_and_trace_are_written(ring: Path, tmp_path: Path) -> None:
     page, trace, plot = tmp_path / "p.html", tmp_path / "t.json", tmp_path / "p.svg"
-    done = sley("simulate", *RING, "--html", page, "--trace", trace, "--plot", plot)
+    done = sley("simulate", ring, "--html", page, "--trace", trace, "--plot", plot)
     assert done.exit_code == 0, done.output
     assert page.read_text().startswith("<!")
     assert json.loads(trace.read_text())["traceEvents"]
@@ -201,9 +208,9 @@ def test_a_comparison_leaves_out_plans_with_errors_and_names_them() -> None:
     assert (refused["what"], refused["diagnostics"][0]["code"]) == (what[1], "C308")
 
 
-def test_files_of_reports_are_named(tmp_path: Path) -> None:
+def test_files_of_reports_are_named(ring: Path, tmp_path: Path) -> None:
     page, picture = tmp_path / "p.html", tmp_path / "p.svg"
-    result = sley("simulate", *RING, "-b", "1K", "--html", page, "--plot", picture)
+    result = sley("simulate", ring, "-b", "1K", "--html", page, "--plot", picture)
     assert result.stdout.splitlines()[-2:] == [f"{'written':<23}{f}" for f in (page, picture)]
 
 

@@ -104,7 +104,7 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
         ("simulate ring-allreduce --topology 2x3x4", "found:    '2x3x4'"),
         ("simulate ring-allreduce --topology 1x4 --ranks 6", "at least 6 ranks"),
         ("simulate ring-allreduce --topology 1x4 --html no/a.html", "a folder that exists"),
-        ("compile ring-allreduce --ranks 4 -o x.txt", "ends in .xml, .json"),
+        ("compile ring-allreduce --ranks 4 -o x.txt", "ends in .plan, .xml"),
         ("compile ring-allreduce --ranks 4 -o no/x.xml", "No such file or directory"),
         ("compile ring-allreduce --ranks 4 --slots 0", "slots from 1 to 4096"),
         (

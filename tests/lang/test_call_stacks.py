@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.errors import Diagnostic, Place
-from sley.formats.plan_bytes import decode, encode
+from sley.formats.plan_file import decode, encode
 from sley.lang import ChunkProgram, msccl
 
 HERE = __file__

@@ -31,7 +31,7 @@ from sley.communicator.selection.plans import Plans
 from sley.engine.measure import Sweep
 from sley.engine.outcomes import Report
 from sley.errors import Place, SleyError
-from sley.formats.plan_bytes import digest
+from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange
 from sley.ir.tables import FloatArray

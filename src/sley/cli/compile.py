@@ -26,7 +26,13 @@ from sley.cli.options import (
     plan_options,
 )
 from sley.cli.output import Phases, echo, print_json
-from sley.cli.sources import MESSAGE_TARGETS, plan_and_file, refuse_foreign, source_of
+from sley.cli.sources import (
+    MESSAGE_TARGETS,
+    plan_and_file,
+    recipe_of,
+    refuse_foreign,
+    source_of,
+)
 from sley.compiler.pipeline import PASSES
 from sley.engine.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
@@ -131,6 +137,8 @@ def compile_command(  # as many parameters as options; click passes each by name
             settings["ranks_per_node"] = selection.gpus
         own = _own_sizes(form, target, imported, settings)
         settings |= own
+        if form is not None and form.is_own:
+            settings["recipe"] = recipe_of(selection) if imported is None else imported.recipe
         with phases("writing"):
             files.save(plan, output, target=target, reduce_op=REDUCE_OPS.get(op), **settings)
     elif target is not None:
@@ -198,6 +206,8 @@ def _written(
     """The row about the file, or about the checked limits. kernels: what kernels are for."""
     if form is None:
         return []
+    if form.is_own:
+        return [("written", str(output))]
     if output is None:
         return [("limits", f"within those of {target}")]
     if form.per_rank:

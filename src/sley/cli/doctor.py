@@ -102,7 +102,7 @@ def _check_kind(where: Path) -> None:
     """Refuses a file that is something else than a plan. A file that shows nothing may be a damaged
     plan, and the script that registers plans is read with their directory. Errors: F550."""
     kind = recognition.kind_of(where)
-    known = (*recognition.PLANS, *recognition.VAGUE, *recognition.ABSENT)
+    known = (*recognition.RUNTIME_PLANS, *recognition.VAGUE, *recognition.ABSENT)
     if kind not in known and where.name != SCRIPT:
         raise recognition.refuse_kind(where, kind, "a plan, or a directory of plans")
 

@@ -24,6 +24,7 @@ from sley.cli.sources import (
     MESSAGE_TARGETS,
     choosing_for,
     is_compiled,
+    is_compiled_for_runtime,
     plan_and_file,
     plan_of_target,
     prefer_in_place,
@@ -123,7 +124,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
 def _simulated(selection: Selection) -> str:
     """The plan to simulate: the program's or the file's, and what --target adds."""
     names = ", ".join(MESSAGE_TARGETS[:-1]) + f" or {MESSAGE_TARGETS[-1]}"
-    if is_compiled(selection):
+    if is_compiled_for_runtime(selection):
         return f"{selection.what} as generated code; --target {names}: as this runtime runs it"
     return f"the plan as generated code; --target {names}: its file, as this runtime runs it"
 

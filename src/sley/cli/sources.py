@@ -3,6 +3,7 @@ gives, for a `compiler.opening.Source`."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import redirect_stdout
@@ -22,6 +23,7 @@ from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
 from sley.errors import did_you_mean, recognition
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
+from sley.formats.source_paths import portable_path
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange
@@ -98,6 +100,11 @@ def is_compiled(selection: Selection) -> bool:
     return source_of(selection).is_plan and selection.options.schedule is None
 
 
+def is_compiled_for_runtime(selection: Selection) -> bool:
+    """Whether WHAT is such a file that a runtime reads."""
+    return is_compiled(selection) and source_of(selection).is_of_runtime
+
+
 def has_sizes(selection: Selection) -> bool:
     """Whether the user gives a number of ranks, nodes or GPUs."""
     words = ("ranks", "nodes", "gpus")
@@ -136,7 +143,7 @@ def plan_and_file(
         return _on(topology, imported.message_plan), imported
     program = program_or_lifted(selection, topology, phases)
     options = _options(selection, {} if form is None else form.needs)
-    if form is not None:
+    if form is not None and not form.is_own:
         refuse_varying_counts(program.collective)
         without = options.switches is False and selection.options.switches is None
         if without and (program.transfers.group != NONE).any():
@@ -152,18 +159,44 @@ def plan_and_file(
     return plan, None
 
 
+def recipe_of(selection: Selection) -> dict[str, str]:
+    """What a plan is compiled from, in words, for its file: "what", "arguments", "options". Paths
+    in them are those of `portable_path`."""
+    given = {
+        word: getattr(selection, word)
+        for word in (*PARAMETERS, "root", "in_place", "size", "collective", "topology")
+    }
+    parts = {
+        "what": [selection.what],
+        "arguments": [*_words({**given, **selection.arguments}), *selection.script],
+        "options": _words(selection.options.given()),
+    }
+    return {
+        word: _PATH.sub(lambda found: portable_path(found[0]), " ".join(part))
+        for word, part in parts.items()
+    }
+
+
+_PATH = re.compile(r"(?<![\w.<>/])/[^\s,;:='\"]+")
+
+
+def _words(values: Mapping[str, object]) -> list[str]:
+    return [f"{k}={getattr(v, 'value', v)}" for k, v in values.items() if v is not None]
+
+
 def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[Plan, SizeRange]:
     """The plan of a selection as a runtime executes its file, and for which sizes: WHAT itself if
     it is such a file, otherwise the file that `sley compile --target` would write. target: one of
     `MESSAGE_TARGETS`.
     """
     form = FORMATS[TARGETS[target].suffix]
-    if is_compiled(selection):
+    topology = topology_of(selection.topology)
+    if is_compiled_for_runtime(selection):
         source: str | Path = Path(selection.what)
         settings = file_settings(selection)
     else:
         plan = plan_of(selection, phases, verify=True, form=form)
-        own = plan.collective
+        own, topology = plan.collective, plan.topology
         settings = {"collective": own, "in_place": own.in_place, "file": plan.name + form.suffix}
         with phases("writing"):
             source = form.write(plan, target=target)
@@ -171,7 +204,7 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[P
         found = form.executions(source, target, **settings)
     report_notes(found.notes)
     way = found.executions[0]  # in place, if the file allows both places and the user chose none
-    return _on(topology_of(selection.topology), way.message_plan), way.sizes
+    return _on(topology, way.message_plan), way.sizes
 
 
 def check_links(plan: Plan, selection: Selection) -> None:
@@ -180,9 +213,10 @@ def check_links(plan: Plan, selection: Selection) -> None:
 
 
 def _on(topology: Topology | None, plan: Plan) -> Plan:
-    """The plan on a topology, which must link all ranks that exchange messages."""
-    if topology is not None:
-        Routes.of(plan, topology)
+    """The plan on a topology, if one is named, which must link all ranks that exchange messages."""
+    if topology is None:  # a plan file may have one
+        return plan
+    Routes.of(plan, topology)
     return replace(plan, topology=topology)
 
 

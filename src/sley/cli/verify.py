@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import click
@@ -17,7 +18,7 @@ from sley.cli.options import (
     program_options,
 )
 from sley.cli.output import Phases, echo, print_json, report_notes
-from sley.cli.sources import check_links, file_settings, plan_of, refuse_foreign, source_of
+from sley.cli.sources import check_links, file_settings, plan_and_file, refuse_foreign, source_of
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.formats import keywords
@@ -63,16 +64,18 @@ def verify_command(
     """
     phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()
+    recipe: Mapping[str, str] = {}
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
     selection = replace(selection, options=Options(slots=slots))
-    form = formats.form_of(selection.what) if source_of(selection).is_plan else None
+    form = formats.form_of(selection.what) if source_of(selection).is_of_runtime else None
     if form is not None and target is None and form.only_target is not None:
         target = str(form.only_target)
     given = [word for word, value in sizes.items() if value is not None]
     if given and (form is None or target is None):
         raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
     if form is None:
-        proofs: tuple[Proof, ...] = (_prove_plan(selection, target, phases),)
+        proof, recipe = _prove_plan(selection, target, phases)
+        proofs: tuple[Proof, ...] = (proof,)
         end = "" if target is None else f"within the limits of {target}"
     else:
         refuse_foreign(form, keywords(form.executions), {"slots": slots, **sizes})
@@ -89,6 +92,7 @@ def verify_command(
                 "target": target,
                 "proofs": [_row(proof) for proof in proofs],
                 "notes": [note.to_json() for note in notes],
+                "recipe": dict(recipe),
                 "seconds": phases.seconds,
             }
         )
@@ -98,6 +102,8 @@ def verify_command(
         report_notes(proof.remarks)
         echo(str(proof))
         echo(proof.holds)
+    if recipe:
+        echo(f"made from: {' '.join(filter(None, recipe.values()))}")
     if end:
         echo(end)
     phases.report()
@@ -116,18 +122,20 @@ def _prove_file(
     return found.proofs, found.notes
 
 
-def _prove_plan(selection: Selection, target: str | None, phases: Phases) -> Proof:
-    """The proof of the plan, within the target's limits. The plan is made for the protocol's slots,
-    and proven for the given ones."""
+def _prove_plan(
+    selection: Selection, target: str | None, phases: Phases
+) -> tuple[Proof, Mapping[str, str]]:
+    """The proof of the plan, within the target's limits, and what its file says that it was made
+    from. The plan is made for the protocol's slots, and proven for the given ones."""
     form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
     unset = replace(selection, options=Options())
-    plan = plan_of(unset, phases, verify=False, form=form)
+    plan, file = plan_and_file(unset, phases, verify=False, form=form)
     with phases("verification"):
         proof = verify(plan, selection.options.slots)
     if target is not None:
         with phases("limits"):
             formats.check(plan, target)
-    return proof
+    return proof, {} if file is None else file.recipe
 
 
 def _row(proof: Proof) -> dict[str, object]:

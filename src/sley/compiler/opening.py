@@ -126,6 +126,11 @@ class Source:
         return self.kind in recognition.PLANS
 
     @property
+    def is_of_runtime(self) -> bool:
+        """Whether it is a file with a plan that a runtime reads."""
+        return self.kind in recognition.RUNTIME_PLANS
+
+    @property
     def is_python(self) -> bool:
         """Whether it is a file that Python runs."""
         return self.kind in (recognition.PYTHON, recognition.MSCCL_TOOLS)
@@ -133,7 +138,7 @@ class Source:
     @property
     def takes_collective(self) -> bool:
         """Whether the caller may say the collective."""
-        return self.is_plan or self.kind in recognition.SCHEDULES
+        return self.is_of_runtime or self.kind in recognition.SCHEDULES
 
     @cached_property
     def maker(self) -> Maker:

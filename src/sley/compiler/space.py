@@ -15,7 +15,7 @@ from sley.compiler.pipeline import Phase, build
 from sley.errors import SleyError
 from sley.errors.compiler import C304
 from sley.formats import FORMATS, Target, files
-from sley.formats.plan_bytes import digest
+from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE

@@ -1,6 +1,6 @@
 """Rules of the formats: requirements on files that are read, and on plans that are written (F4xx).
 
-F401 to F424 refuse to read a file; F430 to F434 are remarks about it. F436 and F462 to F468 refuse
+F401 to F426 refuse to read a file; F430 to F434 are remarks about it. F436 and F462 to F468 refuse
 a file that a target does not load, or that it executes otherwise than its steps say. F437 to F454
 refuse to write a plan; F460 and F461 concern files in general. F470 to F499 are in
 `mscclpp`, F500 and above in `deployment`.
@@ -182,6 +182,23 @@ F424 = Rule(
     example='sley.load(file, collective=sley.AllReduce(ranks=4)), where the file has ngpus="8"',
     instead="Pass a collective for the file's ranks.",
 )
+F425 = Rule(
+    "F425",
+    "damaged-plan-file",
+    what="A .plan file is cut off or changed: its size, checksum, header or tables contradict one "
+    "another.",
+    why="sley reads the columns of such a file as they are in memory.",
+    example="a file whose copying was interrupted, or that was transferred as text",
+    instead="Copy the file again, as binary, or write it again with sley compile or sley.save.",
+)
+F426 = Rule(
+    "F426",
+    "newer-plan-file",
+    what="A .plan file has a newer major version than this sley reads.",
+    why="A new major version changes the meaning of what older versions read.",
+    example="a file of version 2.0, where sley reads version 1",
+    instead="Read it with a newer sley, or write the plan again with this one.",
+)
 F430 = Rule(
     "F430",
     "wait-without-hasdep",
@@ -325,12 +342,12 @@ F454 = Rule(
 F460 = Rule(
     "F460",
     "unknown-format",
-    what="The suffix of a file's name is not a known format: .xml is MSCCL XML, .json is an "
-    "MSCCL++ execution plan, .cu and .cpp are kernels, which can only be written; pictures are "
-    ".svg, .png and .pdf.",
-    why="The suffix selects the format; sley does not guess it from the text.",
+    what="The suffix of a file's name is not a known format: .plan is sley's own, .xml is MSCCL "
+    "XML, .json is an MSCCL++ execution plan, .cu and .cpp are kernels, which can only be "
+    "written; pictures are .svg, .png and .pdf.",
+    why="sley does not guess a format from the text.",
     example='sley.save(plan, "plan.txt")',
-    instead="Give the file a name that ends in .xml, or .cu for kernels.",
+    instead="Give the file a name that ends in .plan, .xml, or .cu for kernels.",
 )
 F461 = Rule(
     "F461",

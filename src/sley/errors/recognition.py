@@ -41,6 +41,7 @@ class Kind:
         return f"Use it with: {self.command.format(file=file)}" if self.command else self.remedy
 
 
+SLEY_PLAN = Kind("a plan of sley", "sley verify {file}")
 MSCCL_XML = Kind("an MSCCL XML plan", "sley verify {file}")
 MSCCLPP = Kind("an MSCCL++ execution plan", "sley verify {file}")
 TECCL = Kind("a TE-CCL schedule", "sley import {file}")
@@ -119,7 +120,8 @@ MISSING = Kind("nothing: no such file", remedy="Check the path.")
 UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
 
 SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
-PLANS = (MSCCL_XML, MSCCLPP)
+RUNTIME_PLANS = (MSCCL_XML, MSCCLPP)
+PLANS = (SLEY_PLAN, *RUNTIME_PLANS)
 PROGRAMS = (PYTHON, MSCCL_TOOLS, RESCCLANG)
 TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NCCL_LOG, HWLOC, AMD_SMI, NVIDIA_SMI, SLEY_TOPOLOGY)
 VAGUE = (JSON, UNKNOWN_JSON, XML, TOML, TEXT, EMPTY, BINARY)
@@ -146,7 +148,13 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         return UNREADABLE
 
 
-_BY_SUFFIX = {".xml": MSCCL_XML, ".json": MSCCLPP, ".py": PYTHON, ".resccl": RESCCLANG}
+_BY_SUFFIX = {
+    ".plan": SLEY_PLAN,
+    ".xml": MSCCL_XML,
+    ".json": MSCCLPP,
+    ".py": PYTHON,
+    ".resccl": RESCCLANG,
+}
 
 
 def presumed_kind(path: str | os.PathLike[str], kind: Kind) -> Kind:
@@ -170,6 +178,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
     with another kind of text, as a string, is recognised only with .py."""
     if content.startswith(b"PK\x03\x04"):
         return OLD_POLICY if b"policy.json" in content[:128] else BINARY
+    if content.startswith(b"sleyplan"):
+        return SLEY_PLAN
     if _CHAKRA.match(content):
         return CHAKRA
     try:

@@ -1,11 +1,11 @@
-"""Formats: files with plans, of other tools and for other tools.
+"""Formats: files with plans, sley's own, and of other tools and for other tools.
 
 A format is a folder with a `RuntimeFormat` (`format`), and an entry in `FORMATS` by the suffix of
 its files. They are `msccl_xml`, `mscclpp`, and
 `chakra` (execution traces, written only); `kernel_files` writes kernels. `files` loads, saves and
 verifies files of all formats. `problems` collects the problems of a file or plan; `rewriting`
-replaces instructions that a target doesn't run. `program_source` writes programs as Python;
-`plan_bytes` stores plans for sley itself.
+replaces instructions that a target doesn't run. `program_source` writes programs as Python.
+`plan_file` is sley's own format, with `plan_header`, `plan_faults` and `source_paths`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import Any
 
 from sley.errors import Place, reason_of, recognition, shortened
 from sley.errors.formats import F461
-from sley.formats import msccl_xml, mscclpp
+from sley.formats import msccl_xml, mscclpp, plan_file
 from sley.formats.format import (
+    Content,
     Execution,
     Executions,
     Format,
@@ -40,6 +41,7 @@ from sley.ir.plan import Plan
 __all__ = [
     "FORMATS",
     "TARGETS",
+    "Content",
     "Execution",
     "Executions",
     "Format",
@@ -50,6 +52,7 @@ __all__ = [
     "check",
     "check_folder",
     "form_of",
+    "is_own",
     "keywords",
     "make_folder",
     "new_folder",
@@ -63,7 +66,7 @@ __all__ = [
 FORMATS: Mapping[str, RuntimeFormat] = MappingProxyType(
     {f.suffix: f for f in (msccl_xml.FORMAT, mscclpp.FORMAT)}
 )
-"""The formats by suffix."""
+"""The formats that runtimes read, by suffix."""
 
 TARGETS: Mapping[str, Target] = MappingProxyType({**msccl_xml.TARGETS, **mscclpp.TARGETS})
 """The runtimes that read these files, by name. A name with a version, as mscclpp@v0.9.0, is one
@@ -79,23 +82,31 @@ _BY_KIND = {recognition.MSCCL_XML: msccl_xml.FORMAT, recognition.MSCCLPP: mscclp
 
 
 def form_of(path: str | os.PathLike[str]) -> RuntimeFormat:
-    """The format of an existing file, by its content, or by the suffix of its name if the content
-    shows none. Errors: F460 for an unknown suffix, F550 for a file of another kind."""
+    """The format of an existing file for runtimes, by its content, or by the suffix of its name if
+    the content shows none. Errors: F460 for an unknown suffix, F550 for a file of another kind."""
     kind = recognition.kind_of(path)
     if kind in _BY_KIND:
         return _BY_KIND[kind]
     if kind in (*recognition.VAGUE, *recognition.ABSENT):
         return by_suffix(path, FORMATS)
-    raise recognition.refuse_kind(path, kind, "a plan")
+    raise recognition.refuse_kind(path, kind, "a plan of a runtime")
+
+
+def is_own(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a plan file of sley, perhaps a damaged one."""
+    return recognition.presumed_kind(path, recognition.kind_of(path)) is recognition.SLEY_PLAN
 
 
 def read(path: str | os.PathLike[str], **settings: Any) -> Imported:
     """The plan of a file, with the reader's remarks.
 
     settings: collective, in_place, root, slots, see `msccl_xml.read` and `mscclpp.read`; None for
-    the default. Errors: those of `form_of`, C309 for settings that the format doesn't have, and
-    those of the format's reader.
+    the default. sley's own files have none. Errors: those of `form_of`, C309 for settings that the
+    format doesn't have, and those of the format's reader.
     """
+    if is_own(path):
+        plan_file.FORMAT.settings_of(path, (), settings)
+        return plan_file.read(path)
     form = form_of(path)
     return form.read(Path(path), **form.settings_of(path, keywords(form.read), settings))
 
@@ -106,12 +117,12 @@ def check(plan: Plan, target: str | Target) -> None:
     FORMATS[target.suffix].check(plan, target)
 
 
-def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+def write_file(path: str | os.PathLike[str], content: Content) -> None:
     """Writes a text, or bytes, atomically: after an error the file is unchanged. Errors: F461."""
     write_files({Path(path): content})
 
 
-def write_files(contents: Mapping[Path, str | bytes]) -> None:
+def write_files(contents: Mapping[Path, Content]) -> None:
     """Writes texts, or bytes, to files. None is changed before the contents of all are on the disk.
     Errors: F461."""
     with contextlib.ExitStack() as undo:
@@ -135,14 +146,17 @@ def _unwritable(path: Path) -> Iterator[None]:
         ) from problem
 
 
-def _temporary(path: Path, content: str | bytes, undo: contextlib.ExitStack) -> Path:
+def _temporary(path: Path, content: Content, undo: contextlib.ExitStack) -> Path:
     """A new file beside `path` with the content; `undo` deletes it if it is still there."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with temporary.open("xb") as stream:
         undo.callback(_delete, temporary)
-        stream.write(content.encode() if isinstance(content, str) else content)
+        if isinstance(content, list):
+            stream.writelines(content)
+        else:
+            stream.write(content.encode() if isinstance(content, str) else content)
         stream.flush()
         os.fsync(stream.fileno())
     return temporary

@@ -1,5 +1,5 @@
-"""Files: loads plans from files, proves files, and saves plans, proven for the runtime that will
-read them."""
+"""Files: loads plans from files, proves files, and saves plans: as sley's own file, or proven for
+the runtime that will read them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sley.errors.compiler import C309
 from sley.errors.formats import F440
 from sley.errors.verifier import V203
 from sley.formats import (
+    Content,
     Format,
     RuntimeFormat,
     Target,
@@ -25,6 +26,7 @@ from sley.formats import (
     form_of,
     kernel_files,
     keywords,
+    plan_file,
     refuse_varying_counts,
     target_named,
     write_files,
@@ -34,7 +36,15 @@ from sley.ir.plan import Plan, check_kind
 from sley.verification import Proof, verify
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
-    {**formats.FORMATS, **{f.suffix: f for f in (*kernel_files.FORMATS, chakra.FORMAT)}}
+    {
+        f.suffix: f
+        for f in (
+            plan_file.FORMAT,
+            *formats.FORMATS.values(),
+            *kernel_files.FORMATS,
+            chakra.FORMAT,
+        )
+    }
 )
 """The formats of plans, by the suffix of a file's name."""
 
@@ -55,21 +65,23 @@ def save(
     target: str | Target | None = None,
     **settings: Any,
 ) -> None:
-    """Proves a plan and writes it: as MSCCL XML, as an execution plan of MSCCL++, as kernels, or as
-    Chakra traces. If anything fails, an existing file is not changed. What a runtime makes of the
-    file is proven too.
+    """Writes a plan to sley's own file, which `load` reads as an equal plan; or proves it, and
+    writes it as MSCCL XML, as an execution plan of MSCCL++, as kernels, or as Chakra traces: what a
+    runtime makes of the file is proven too. If anything fails, an existing file is not changed.
 
     Once a chunk fills a tile, the kernels that run XML send a message of several chunks chunk by
     chunk, each in its own slot, and a connection has the protocol's slots. A plan that was not
     compiled for this (`per_chunk`) may hang there, and is refused.
 
-    path: ends in .xml, in .json for MSCCL++, in .cu for kernels for GPUs, in .cpp for kernels for
-        CPUs, or in .et for ASTRA-sim, which stands for a file of each rank: a.0.et for a.et.
+    path: ends in .plan for sley's own file, in .xml, in .json for MSCCL++, in .cu for kernels for
+        GPUs, in .cpp for kernels for CPUs, or in .et for ASTRA-sim, which stands for a file of each
+        rank: a.0.et for a.et.
     target: for XML: executor (the default), rccl or msccl; for .json: mscclpp, or a version of it,
         as mscclpp@v0.9.0.
-    settings: settings of the format; None for the default. XML has name, min_bytes, max_bytes,
-        threads (`sley.formats.msccl_xml.write`), execution plans have these, zero_copy and
-        ranks_per_node (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
+    settings: settings of the format; None for the default. sley's own file has recipe
+        (`sley.formats.plan_file.write`), XML has name, min_bytes, max_bytes, threads
+        (`sley.formats.msccl_xml.write`), execution plans have these, zero_copy and ranks_per_node
+        (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
         (`sley.formats.kernel_files.write`), traces have size and tile_bytes
         (`sley.formats.chakra.write`).
     Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K521,
@@ -84,7 +96,7 @@ def render(
     *,
     target: str | Target | None = None,
     **settings: Any,
-) -> dict[Path, str | bytes]:
+) -> dict[Path, Content]:
     """The content of the files that `save` writes for `path`, proven in the same way. Errors: those
     of `save`, except F461."""
     form = by_suffix(path, FORMATS)
@@ -93,7 +105,10 @@ def render(
         given = {"target": chosen, **form.settings_of(path, form.settings, settings)}
     else:
         given = form.settings_of(path, form.settings, {**settings, "target": target})
-    _prove(plan, form)
+    if form.is_own:
+        check_kind(plan)
+    else:
+        _prove(plan, form)
     written = form.write(plan, **given)
     if isinstance(form, RuntimeFormat):
         settings = {"collective": plan.collective, "file": str(path)}
@@ -129,10 +144,16 @@ def verify_file(
         executor, and none for XML. mscclpp@v0.9.0 names a version.
     settings: those of `load`, and with a target those of the format's `executions`; None for the
         default.
+    A plan file is proven like a plan, and within the target's limits.
     Errors: those of `sley.formats.form_of`, F440 for a target that doesn't read it,
         C309 for settings that the format, or a proof without a target, doesn't have, those of
         `load` and `executions`, V2xx.
     """
+    if formats.is_own(path):
+        plan = formats.read(path, **settings).message_plan
+        if target is not None:
+            check(plan, target)
+        return FileProof(None, (verify(plan),), ())
     form = form_of(path)
     target = target or form.only_target
     if target is None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sley.errors import Diagnostic, Place
 from sley.errors.compiler import C309
@@ -19,6 +19,9 @@ from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.tables import NONE
+
+Content: TypeAlias = str | bytes | list[Any]
+"""The content of a file: a text, bytes, or parts of it one after another."""
 
 NO_LIMIT = 1 << 40
 """A size in bytes that no call has."""
@@ -64,12 +67,14 @@ class Imported:
     notes: remarks (F430 to F434, F497), each with its first place.
     min_bytes, max_bytes: the attributes of the file, or None; the meaning of max_bytes depends on
         the target.
+    recipe: what a .plan file was made from, in words.
     """
 
     plan: Plan | OneSidedPlan
     notes: tuple[Diagnostic, ...]
     min_bytes: int | None
     max_bytes: int | None
+    recipe: Mapping[str, str] = field(default_factory=dict)
 
     def sizes(self, target: Target) -> SizeRange:
         """The sizes of calls for which a target would choose the file. A maxBytes of 0 is no limit
@@ -147,6 +152,8 @@ class Format:
         targets, and its settings as keywords.
     per_rank: whether `write` returns the content of a file for each rank instead; the name
         "a.suffix" then stands for "a.0.suffix", "a.1.suffix" and so on.
+    is_own: whether it is sley's own, for every plan. Such a file isn't proven when it is written,
+        since no reader believes that it was.
     targets: the runtimes that read its files; the first one is the default.
     needs: the options (of `sley.Options`) that a plan must be compiled with.
     runs_with_own_slots: whether the runtimes ignore the plan's slots: a connection has the
@@ -160,13 +167,14 @@ class Format:
     needs: Mapping[str, object] = field(default_factory=dict)
     runs_with_own_slots: bool = False
     per_rank: bool = False
+    is_own: bool = False
 
     @property
     def settings(self) -> tuple[str, ...]:
         """The settings that `write` takes."""
         return keywords(self.write)
 
-    def contents(self, path: str | os.PathLike[str], written: Any) -> dict[Path, str | bytes]:
+    def contents(self, path: str | os.PathLike[str], written: Any) -> dict[Path, Content]:
         """The files for the name `path`, with their content from what `write` has returned."""
         whole = Path(path)
         if not self.per_rank:

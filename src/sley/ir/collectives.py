@@ -447,6 +447,19 @@ class Standard:
             words["max_count"] = c.max_count
         return self.build(c.ranks, chunks=c.chunks, in_place=in_place, **words)
 
+    def has_sizes_of(self, c: Collective) -> bool:
+        """Whether the buffers of `c` have as many chunks as those of this collective, on the ranks
+        that have one."""
+        for chunks, has_parts, role in (
+            (c.input_chunks, self.input_parts, self.input_of),
+            (c.output_chunks, self.output_parts, self.output_of),
+        ):
+            size = c.chunks * (c.ranks if has_parts else 1)
+            found = chunks.max(initial=0) if role else chunks.sum(dtype=np.int64)
+            if len(chunks) != c.ranks or found != (size if role else size * c.ranks):
+                return False
+        return True
+
     def roles_in(self, c: Collective) -> dict[str, int]:
         """The rank of each role in `c`, if `c` is this collective."""
         holders = (c.root, int(np.argmax(c.output_chunks)))
@@ -538,7 +551,8 @@ SIZED: Mapping[str, Standard] = MappingProxyType(
 def standard(c: Collective) -> Standard | None:
     """The row of the standard collective that equals `c`, or None; an equal name is not enough."""
     row = STANDARD.get(c.name)
-    return row if row is not None and _like(row, c) == c else None
+    # Sizes first: of a damaged file, the standard collective may not fit into memory.
+    return row if row is not None and row.has_sizes_of(c) and _like(row, c) == c else None
 
 
 def bus_factor(c: Collective) -> float:

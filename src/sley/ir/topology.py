@@ -61,8 +61,10 @@ class Topology(Value):
         if not 1 <= ranks <= MAX_RANKS or (kind[:ranks] != VertexKind.GPU).any():
             expected = f"1 to {MAX_RANKS} GPUs, before all other vertices"
             raise T601.error(expected=expected, found=f"{self.name}: {counted(ranks, 'GPU')}")
-        if (self.vertices.node[:ranks] < 0).any():
-            raise T601.error(expected="a node for every GPU", found=self.name)
+        node = self.vertices.node[:ranks]
+        if node.min() < 0 or node.max() >= ranks:
+            expected = f"a node from 0 to {ranks - 1} for every GPU"
+            raise T601.error(expected=expected, found=self.name)
         outside = (np.minimum(t.src, t.dst) < 0) | (np.maximum(t.src, t.dst) >= len(kind))
         if (outside | (t.src == t.dst)).any():
             row = int(np.flatnonzero(outside | (t.src == t.dst))[0])

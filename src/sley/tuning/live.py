@@ -29,7 +29,7 @@ from sley.compiler import Options, compile
 from sley.engine.measure import Sweep
 from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.tuning import D921, D923, D926
-from sley.formats.plan_bytes import digest
+from sley.formats.plan_file import digest
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
 from sley.ir.recipe import Recipe

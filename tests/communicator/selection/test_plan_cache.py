@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import sley
 from sley.communicator.selection import plan_cache
@@ -18,13 +17,11 @@ from sley.communicator.selection.kinds import Request
 from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.rules import default_rows
 from sley.errors.disk_cache import folder as cache_folder
-from sley.formats.plan_bytes import decode, digest, encode
 from sley.ir.plan import Plan
 from sley.ir.recipe import Recipe
 from sley.ir.tables import Edges, Table
 from support.call_cases import hosts_of, requests
 from support.examples import examples
-from support.random_programs import RandomProgram, random_programs
 
 
 @pytest.fixture(autouse=True)
@@ -42,74 +39,8 @@ def same(one: Any, two: Any) -> bool:
     return all(same(getattr(one, f.name), getattr(two, f.name)) for f in fields(one))
 
 
-@given(
-    random=random_programs(directives=False),
-    options=st.sampled_from([{}, {"schedule": "hpds", "allocate": "state"}]),
-)
-@examples(16)
-def test_a_plan_comes_back_from_its_bytes(random: RandomProgram, options: dict[str, Any]) -> None:
-    plan = sley.compile(random.program, **options, verify=False)
-    again = decode(encode(plan))
-    assert same(plan, again)
-    assert encode(again) == encode(plan)
-    assert digest(again) == digest(plan)
-
-
 def a_plan(**options: Any) -> Plan:
     return sley.compile(sley.algorithms.all_pairs_allreduce(4, in_place=True), **options)
-
-
-def test_digests_tell_plans_apart_by_what_they_do() -> None:
-    plan = a_plan()
-    assert digest(plan) == digest(replace(plan, name="another name"))
-    t = plan.instructions
-    moved = replace(t, src_index=np.where(np.arange(len(t)) == 3, 1, t.src_index))
-    others = [
-        a_plan(protocol="Direct"),
-        a_plan(slots=4),
-        replace(plan, instructions=moved),
-        replace(plan, waits=Edges.empty(len(t))),
-        sley.compile(sley.algorithms.all_pairs_allreduce(4)),
-    ]
-    digests = {digest(p) for p in (plan, *others)}
-    assert len(digests) == len(others) + 1
-
-
-def test_the_bytes_of_a_plan_say_whether_its_counts_vary() -> None:
-    def pairs(p: sley.lang.ChunkProgram) -> None:
-        rank = np.arange(2)
-        p.chunk(rank, "in", rank).copy(rank, "out", rank)
-        p.chunk(rank, "in", 1 - rank).copy(1 - rank, "out", rank)
-
-    makes = [sley.AllToAll(2), sley.AllToAllV(2), sley.AllToAllV(2, max_count=10)]
-    plans = [sley.compile(sley.trace(make, pairs, name="pairs")) for make in makes]
-    for plan in plans:
-        assert same(decode(encode(plan)), plan)
-        assert decode(encode(plan)).collective == plan.collective
-    assert len(set(map(digest, plans))) == len(plans)
-    # Plans of equal counts keep the bytes that earlier versions wrote.
-    assert b'"collective": ["alltoall", 2, 1, false, -1]' in encode(plans[0])
-
-
-@pytest.mark.parametrize("change", ["cut", "longer", "head", "empty", "pickle"])
-def test_bytes_of_something_else_are_no_plan(change: str) -> None:
-    data = encode(a_plan())
-    wrong = {
-        "cut": data[:-8],
-        "longer": data + bytes(8),
-        "head": data.replace(b'"collective"', b'"collectivf"'),
-        "empty": b"",
-        "pickle": b"\x80\x04N.",
-    }
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        decode(wrong[change])
-
-
-def test_plans_for_a_topology_have_no_bytes() -> None:
-    topology = sley.Topology.cluster(2, 2)
-    plan = sley.compile(sley.algorithms.all_pairs_allreduce(4), topology=topology)
-    with pytest.raises(ValueError, match="topology"):
-        encode(plan)
 
 
 def a_recipe(row: int = -1) -> Recipe:

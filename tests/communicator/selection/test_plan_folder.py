@@ -13,6 +13,7 @@ from sley.communicator.selection.kinds import Request
 from sley.communicator.selection.plans import Plans
 from sley.ir.words import Protocol
 from support.call_cases import hosts_of
+from support.damage import swapped
 from support.schedule_files import taccl_schedule
 
 PROGRAM = """\
@@ -63,6 +64,26 @@ def test_programs_texts_and_xml_are_registered(tmp_path: Path) -> None:
     for size, own in ((511, False), (512, True), (4096, True), (4097, False)):
         is_own = name(found, "reduce_scatter", size, in_place=True) == "ring-reducescatter"
         assert is_own == own
+
+
+def test_plan_files_are_for_the_place_and_the_ranks_of_their_plan(tmp_path: Path) -> None:
+    for in_place in (True, False):
+        plan = sley.compile(sley.algorithms.ring_allgather(4, in_place=in_place), topology="1x4")
+        sley.save(plan, tmp_path / f"gather-{in_place}.plan")
+    sley.save(sley.compile(sley.algorithms.ring_allgather(3)), tmp_path / "three.plan")
+    data = (tmp_path / "three.plan").read_bytes()
+    (tmp_path / "cut.plan").write_bytes(data[:-8])
+    (tmp_path / "wrong.plan").write_bytes(
+        swapped((tmp_path / "gather-True.plan").read_bytes(), *SWAPPED)
+    )
+    found = plans(tmp_path)
+    assert name(found, "all_gather") == name(found, "all_gather", in_place=True) == "ring-allgather"
+    assert [code[:2] for code in codes(found)] == ["F4", *["V2"] * (len(found.problems) - 1)]
+    assert {str(one.places[0]) for one in found.problems[:1]} == {str(tmp_path / "cut.plan")}
+    assert len(found.problems) > 1
+
+
+SWAPPED = ("instructions.src_index", "instructions.channel")
 
 
 def test_a_file_is_what_its_content_is(tmp_path: Path) -> None:

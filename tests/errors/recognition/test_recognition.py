@@ -41,6 +41,7 @@ def chakra_trace() -> bytes:
 
 
 SMALL: dict[str, tuple[bytes | str, Kind]] = {
+    "sley's plan": ("sleyplan\1", recognition.SLEY_PLAN),
     "plan": ('<algo name="a" proto="LL"><gpu id="0"/></algo>', recognition.MSCCL_XML),
     "plan after comments": (XML_HEAD + '<algo name="a">', recognition.MSCCL_XML),
     "trees": (XML_HEAD + '<Algo nchunkspernode="1">', recognition.FORESTCOLL),

@@ -15,11 +15,11 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from sley.errors import Diagnostic, Place
+from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.aside import LateError, within
 from sley.errors.disk_cache import PATIENCE_S, cached_bytes, folder
 from sley.errors.selection import N655
-from sley.formats.plan_bytes import FORMAT, decode, encode
+from sley.formats.plan_file import MAJOR, MINOR, decode, encode
 from sley.ir.plan import Plan
 
 _SECTION = "plans"
@@ -41,7 +41,7 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
         return built[0], False
     try:
         return decode(data), True
-    except (ValueError, KeyError, TypeError):
+    except SleyError:
         return build(), False
 
 
@@ -82,7 +82,7 @@ def _other_writers(found: os.stat_result) -> str | None:
 def _key(recipe: str, ranks: int) -> list[str]:
     """Everything that the plan depends on."""
     return [
-        f"plan {FORMAT}",
+        f"plan {MAJOR}.{MINOR}",
         _makers(),
         str(ranks),
         recipe,

@@ -28,6 +28,7 @@ from sley.errors.recognition import (
     PYTHON,
     RESCCLANG,
     SCHEDULES,
+    SLEY_PLAN,
     Kind,
     kind_of,
     presumed_kind,
@@ -35,7 +36,7 @@ from sley.errors.recognition import (
 )
 from sley.errors.selection import N651, N652, N653, N654, N656
 from sley.formats import read
-from sley.formats.plan_bytes import digest
+from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
 from sley.ir.plan_table import TABLE, PlanRow, read_table
 from sley.ir.program import Program
@@ -110,7 +111,7 @@ def user_plans(source: Source, row: PlanRow, capacity: Capacity) -> list[ReadyPl
         return [_user_plan(source, named, capacity)]
     path, load = _path_and_loader(source)
     named = replace(row, recipe=replace(row.recipe, name=path.name))
-    is_either = load is not _load_python
+    is_either = load not in (_load_python, _load_own)
     return _in_each_place(lambda one: load(path, one), named, capacity, is_either=is_either)
 
 
@@ -171,7 +172,7 @@ def _path_and_loader(source: object) -> tuple[Path, _Loader]:
     if load is None and kind is MISSING:
         raise N654.error(expected=expected, found=f"{source!r}: no such file")
     if load is None:
-        raise refuse_kind(path, kind, "MSCCL XML, a program or a schedule")
+        raise refuse_kind(path, kind, "a plan file, MSCCL XML, a program or a schedule")
     return path, load
 
 
@@ -179,6 +180,10 @@ def _load_plan(path: Path, row: PlanRow) -> Loaded:
     imported = read(path, in_place=row.in_place, root=row.root)
     own = SizeRange(imported.min_bytes or 0, imported.max_bytes or None)
     return imported.message_plan, replace(row, sizes=row.sizes.filled(own))
+
+
+def _load_own(path: Path, row: PlanRow) -> Loaded:
+    return read(path).message_plan, row
 
 
 def _load_text(path: Path, row: PlanRow) -> Loaded:
@@ -203,6 +208,7 @@ def _load_schedule(path: Path, row: PlanRow) -> Loaded:
 
 _LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
     {
+        SLEY_PLAN: _load_own,
         MSCCL_XML: _load_plan,
         RESCCLANG: _load_text,
         PYTHON: _load_python,
@@ -337,7 +343,7 @@ def _with_entry(error: SleyError, entry: Place) -> SleyError:
     return SleyError([d if d.places else replace(d, places=(entry,)) for d in error.diagnostics])
 
 
-_SUFFIXES = (".xml", ".resccl", ".py")
+_SUFFIXES = (".plan", ".xml", ".resccl", ".py")
 """What ends the names of files that shall have a plan or a program, whatever their content is."""
 
 
