@@ -73,7 +73,7 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
     parts: int64 (instructions,), the number of pieces of each instruction of `plan`.
     """
     messages = Messages.of(plan)
-    level = levels(Edges.from_pairs(len(parts), *messages.happens_before(plan)))
+    level = levels(len(parts), *messages.happens_before(plan))
     if (level == NONE).any():  # it hangs, and so may the pieces
         return found
     origin, piece = spans(np.zeros(len(parts), np.int64), parts)
