@@ -45,6 +45,7 @@ set(SIMULATOR_MODULE  # sley.model.simulation._event_loop
   bindings/event_loop.cpp)
 set(GRAPHS
   graphs/graph.cpp
+  graphs/hazards.cpp
   graphs/order.cpp)
 set(GRAPHS_MODULE  # sley.ir._graphs
   bindings/graphs.cpp)

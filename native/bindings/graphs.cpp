@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
@@ -13,6 +14,7 @@
 #include "bindings/columns.hpp"
 #include "bindings/python_lock.hpp"
 #include "graphs/graph.hpp"
+#include "graphs/hazards.hpp"
 #include "graphs/order.hpp"
 
 namespace nb = nanobind;
@@ -146,11 +148,30 @@ nb::tuple order_of(std::int64_t slots, const Rows& width, const Rows& forward, c
     return nb::make_tuple(array(std::move(ordered.receive)), array(std::move(ordered.send)));
 }
 
+nb::tuple conflicts_of(std::int64_t cells, const Rows& order, const Rows& count, const Numbers& read,
+                       const Numbers& write, const Rows& block, const Numbers& wait_offset,
+                       const Rows& wait_target, bool unordered) {
+    const Accesses accesses{cells,        order.data(), count.data(),
+                            read.data(),  write.data(), static_cast<std::int64_t>(order.size())};
+    std::int64_t blocks = 0;
+    for (std::size_t row = 0; row < block.size(); ++row) {
+        blocks = std::max<std::int64_t>(blocks, block.data()[row] + 1);
+    }
+    const Blocks direct{block.data(), blocks, wait_offset.data(), wait_target.data()};
+    Conflicts found;
+    {
+        const Unlocked unlocked;
+        found = find_conflicts(accesses, unordered ? &direct : nullptr);
+    }
+    return nb::make_tuple(array(std::move(found.first)), array(std::move(found.second)),
+                          array(std::move(found.cell)), array(std::move(found.aligned)));
+}
+
 }  // namespace
 }  // namespace sley
 
 NB_MODULE(_graphs, m) {
-    m.doc() = "Levels, flows, shortest paths and strong components of directed graphs.";
+    m.doc() = "Levels, flows, shortest paths and components of directed graphs.";
     m.def("maximum_flow", &sley::maximum_flow_of, "vertices"_a, "src"_a, "dst"_a, "capacity"_a,
           "source"_a, "sink"_a,
           nb::sig("def maximum_flow(vertices: int, src: NDArray[numpy.int64], "
@@ -166,6 +187,13 @@ NB_MODULE(_graphs, m) {
     m.def("levels", &sley::levels_of, "vertices"_a, "src"_a, "dst"_a,
           "(vertices,), the number of edges of the longest path from a root to each vertex; -1 for "
           "vertices on a cycle or behind one. Linear in the edges, which may repeat.");
+    m.def("conflicts", &sley::conflicts_of, "cells"_a, nb::kw_only(), "order"_a, "count"_a, "read"_a,
+          "write"_a, "block"_a, "wait_offset"_a, "wait_target"_a, "unordered"_a,
+          nb::sig("def conflicts(cells: int, *, unordered: bool, **columns: NDArray[typing.Any]) -> "
+                  "tuple[NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.int64], "
+                  "NDArray[numpy.uint8]]"),
+          "The columns of `sley.ir.happens_before.Hazards`; those given are named as in "
+          "native/graphs/hazards.hpp.");
     m.def("order_instructions", &sley::order_of, "slots"_a, nb::kw_only(), "width"_a, "forward"_a,
           "copied"_a, "connection"_a, "leader"_a, "sender"_a, "receiver"_a, "row_offset"_a, "row"_a,
           "reduces"_a, "priority"_a, "first_alike"_a, "offset"_a, "successor"_a,

@@ -83,9 +83,8 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
         HappensBefore(plan, messages, level),
         HappensBefore(found, Messages.of(found), place),
     )
-    first, second, _, aligned = hazards(found, place)
-    unordered = np.flatnonzero(~after.by_block_or_wait(first, second))
-    pairs = set(zip(*(c[unordered].tolist() for c in (first, second, ~aligned)), strict=True))
+    first, second, _, aligned = hazards(found, place, unordered=True)
+    pairs = set(zip(first.tolist(), second.tolist(), (~aligned).tolist(), strict=True))
     lost = np.array(
         sorted(
             {
