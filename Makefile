@@ -17,7 +17,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/engine/kernels/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow fuzz gpu peers lint types imports size docs picture update-golden check clean
+.PHONY: help demo test slow fuzz work gpu peers lint types imports size docs picture update-golden check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ slow: $(VENV)/.dev ## run all tests, including the slow ones, with 5000 random e
 
 fuzz: $(VENV)/.dev ## damage files of every format for MINUTES, from SEED on
 	@$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --seed $(SEED)
+
+work: $(VENV)/.dev ## count the work of compiling, proving and simulating beside its records
+	@$(BIN)/python benchmarks/work.py
 
 gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
 	@$(BIN)/python benchmarks/on_gpu.py $(GPU_ARGS)
@@ -65,7 +68,7 @@ picture: $(VENV)/.dev ## make the picture of a report again, with Chromium
 update-golden: $(VENV)/.dev ## regenerate the expected files of the tests; review them with git diff
 	@$(BIN)/python -m pytest --quiet --update-golden $(PYTEST_ARGS)
 
-check: test lint types imports size docs ## run all checks of CI
+check: test work lint types imports size docs ## run all checks of CI
 
 clean: ## remove the environment and everything built
 	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -44,6 +44,8 @@ set(ENGINE_MODULE  # sley.engine._native, over the first four and TORCH
 set(SIMULATOR_MODULE  # sley.model.simulation._event_loop
   bindings/event_loop.cpp)
 set(GRAPHS
-  graphs/graph.cpp)
+  graphs/graph.cpp
+  graphs/hazards.cpp
+  graphs/order.cpp)
 set(GRAPHS_MODULE  # sley.ir._graphs
   bindings/graphs.cpp)

@@ -133,6 +133,8 @@ FAULTS: tuple[Fault, ...] = (
         "compiler/passes compiler",
         "return copy if self._is_free(copy) else NONE",
         "return copy",
+        "return is_free(copy) ? copy : NONE;",
+        "return copy;",
     ),
     _fault(
         "fuse: parts of different lanes are fused",
@@ -151,6 +153,8 @@ FAULTS: tuple[Fault, ...] = (
         "compiler",
         "return self._rows(receive) if receive in self.reduces else (receive,)",
         "return (receive,)",
+        "return in_.reduces[receive] ? rows(receive) : Rows{&receive, &receive + 1};",
+        "return Rows{&receive, &receive + 1};",
     ),
     _fault(
         "groups: the ends of an instruction are in several blocks",
@@ -205,12 +209,16 @@ FAULTS: tuple[Fault, ...] = (
         "compiler/passes compiler",
         "least = max(self.slots, width) - width\n",
         "least = max(self.slots, width) + 1 - width\n",
+        "const auto least = std::max(in_.slots, width) - width;",
+        "const auto least = std::max(in_.slots, width) + 1 - width;",
     ),
     _fault(
         "order: a wide message frees only one slot",
         "compiler/passes compiler",
         "self.used[connection] -= self.width[receive]",
         "self.used[connection] -= 1",
+        "fifo(row).used -= in_.width[receive];",
+        "fifo(row).used -= 1;",
     ),
     _fault(
         "pipelines: the receiver's card may be in use",
@@ -348,6 +356,8 @@ FAULTS: tuple[Fault, ...] = (
         "verification",
         "np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)\n",
         "np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)[1:]\n",
+        "[&](auto reader) { meet(reader, a.read, row, cell, place); });",
+        "[&](auto reader) { if (reader) meet(reader, a.read, row, cell, place); });",
     ),
     _fault(
         "races: a wait for the instruction before is enough",
@@ -759,7 +769,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "rules: the last size of a row is the first of the next",
-        "selection communicator",
+        "communicator/selection communicator",
         "begin = (end or 0) + 1",
         "begin = end or 0",
     ),
@@ -771,7 +781,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "plan cache: plans with different options are the same",
-        "selection communicator",
+        "communicator/selection communicator",
         "arguments, options, self.tile",
         "arguments, self.tile",
     ),

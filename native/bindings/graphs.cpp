@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
@@ -13,6 +14,8 @@
 #include "bindings/columns.hpp"
 #include "bindings/python_lock.hpp"
 #include "graphs/graph.hpp"
+#include "graphs/hazards.hpp"
+#include "graphs/order.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,6 +24,7 @@ namespace sley {
 namespace {
 
 using Numbers = Column<std::int64_t>;
+using Rows = Column<std::int32_t>;
 
 void check_vertices(const std::vector<std::int64_t>& numbers, std::int64_t vertices) {
     for (const auto v : numbers) {
@@ -98,11 +102,76 @@ Array<std::int64_t> strong_components_of(std::int64_t vertices, const Numbers& s
     return array(strong_components(make_graph(vertices, source, target)));
 }
 
+Array<std::int32_t> levels_of(std::int64_t vertices, const Rows& source, const Rows& target) {
+    check_length(target.size(), source.size());
+    for (const auto* column : {&source, &target}) {
+        for (std::size_t e = 0; e < column->size(); ++e) {
+            if (column->data()[e] < 0 || column->data()[e] >= vertices) {
+                throw std::invalid_argument("an edge of a vertex that doesn't exist");
+            }
+        }
+    }
+    std::vector<std::int32_t> found;
+    {
+        const Unlocked unlocked;
+        found = levels(vertices, source.data(), target.data(), source.size());
+    }
+    return array(std::move(found));
+}
+
+// More than eight parameters: the columns of `OrderInputs`, each given by its name.
+nb::tuple order_of(std::int64_t slots, const Rows& width, const Rows& forward, const Rows& copied,
+                   const Rows& connection, const Rows& leader, const Rows& sender,
+                   const Rows& receiver, const Numbers& row_offset, const Rows& row,
+                   const Column<std::uint8_t>& reduces, const Rows& priority,
+                   const Rows& first_alike, const Numbers& offset, const Rows& successor) {
+    const OrderInputs inputs{slots,
+                             to_vector(width),
+                             to_vector(forward),
+                             to_vector(copied),
+                             to_vector(connection),
+                             to_vector(leader),
+                             to_vector(sender),
+                             to_vector(receiver),
+                             to_vector(row_offset),
+                             to_vector(row),
+                             to_vector(reduces),
+                             to_vector(priority),
+                             to_vector(first_alike),
+                             to_vector(offset),
+                             to_vector(successor)};
+    Ordered ordered;
+    {
+        const Unlocked unlocked;
+        ordered = order_instructions(inputs);
+    }
+    return nb::make_tuple(array(std::move(ordered.receive)), array(std::move(ordered.send)));
+}
+
+nb::tuple conflicts_of(std::int64_t cells, const Rows& order, const Rows& count, const Numbers& read,
+                       const Numbers& write, const Rows& block, const Numbers& wait_offset,
+                       const Rows& wait_target, bool unordered) {
+    const Accesses accesses{cells,        order.data(), count.data(),
+                            read.data(),  write.data(), static_cast<std::int64_t>(order.size())};
+    std::int64_t blocks = 0;
+    for (std::size_t row = 0; row < block.size(); ++row) {
+        blocks = std::max<std::int64_t>(blocks, block.data()[row] + 1);
+    }
+    const Blocks direct{block.data(), blocks, wait_offset.data(), wait_target.data()};
+    Conflicts found;
+    {
+        const Unlocked unlocked;
+        found = find_conflicts(accesses, unordered ? &direct : nullptr);
+    }
+    return nb::make_tuple(array(std::move(found.first)), array(std::move(found.second)),
+                          array(std::move(found.cell)), array(std::move(found.aligned)));
+}
+
 }  // namespace
 }  // namespace sley
 
 NB_MODULE(_graphs, m) {
-    m.doc() = "Flows, shortest paths and strong components of directed graphs.";
+    m.doc() = "Levels, flows, shortest paths and components of directed graphs.";
     m.def("maximum_flow", &sley::maximum_flow_of, "vertices"_a, "src"_a, "dst"_a, "capacity"_a,
           "source"_a, "sink"_a,
           nb::sig("def maximum_flow(vertices: int, src: NDArray[numpy.int64], "
@@ -115,4 +184,21 @@ NB_MODULE(_graphs, m) {
           "infinity where there is none. length: of each edge, from 0.");
     m.def("strong_components", &sley::strong_components_of, "vertices"_a, "src"_a, "dst"_a,
           "(vertices,), the number of each vertex's strong component, from 0.");
+    m.def("levels", &sley::levels_of, "vertices"_a, "src"_a, "dst"_a,
+          "(vertices,), the number of edges of the longest path from a root to each vertex; -1 for "
+          "vertices on a cycle or behind one. Linear in the edges, which may repeat.");
+    m.def("conflicts", &sley::conflicts_of, "cells"_a, nb::kw_only(), "order"_a, "count"_a, "read"_a,
+          "write"_a, "block"_a, "wait_offset"_a, "wait_target"_a, "unordered"_a,
+          nb::sig("def conflicts(cells: int, *, unordered: bool, **columns: NDArray[typing.Any]) -> "
+                  "tuple[NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.int64], "
+                  "NDArray[numpy.uint8]]"),
+          "The columns of `sley.ir.happens_before.Hazards`; those given are named as in "
+          "native/graphs/hazards.hpp.");
+    m.def("order_instructions", &sley::order_of, "slots"_a, nb::kw_only(), "width"_a, "forward"_a,
+          "copied"_a, "connection"_a, "leader"_a, "sender"_a, "receiver"_a, "row_offset"_a, "row"_a,
+          "reduces"_a, "priority"_a, "first_alike"_a, "offset"_a, "successor"_a,
+          nb::sig("def order_instructions(slots: int, **columns: NDArray[typing.Any]) -> "
+                  "tuple[NDArray[numpy.int32], NDArray[numpy.int32]]"),
+          "The transfers that each instruction receives and sends, in order; the columns are those "
+          "of `OrderInputs` (native/graphs/order.hpp).");
 }

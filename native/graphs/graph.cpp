@@ -188,4 +188,34 @@ std::vector<std::int64_t> strong_components(const Graph& graph) {
     return component;
 }
 
+std::vector<std::int32_t> levels(std::size_t vertices, const std::int32_t* source,
+                                 const std::int32_t* target, std::size_t edges) {
+    // The targets by source: those of vertex v end at end[v], and begin where those of v - 1 end.
+    std::vector<std::int64_t> end(vertices + 1);
+    std::vector<std::int32_t> waiting(vertices), level(vertices, -1), next(edges), queue;
+    for (std::size_t e = 0; e < edges; ++e) {
+        ++end[source[e] + 1];
+        ++waiting[target[e]];
+    }
+    for (std::size_t v = 0; v < vertices; ++v) end[v + 1] += end[v];
+    for (std::size_t e = 0; e < edges; ++e) next[end[source[e]]++] = target[e];
+    queue.reserve(vertices);
+    for (std::size_t v = 0; v < vertices; ++v) {
+        if (waiting[v]) continue;
+        queue.push_back(v);
+        level[v] = 0;
+    }
+    // The queue is in ascending order of levels, so the predecessor of a vertex that comes last is
+    // one of the highest level.
+    for (std::size_t k = 0; k < queue.size(); ++k) {
+        const auto v = queue[k];
+        for (auto at = v ? end[v - 1] : 0; at < end[v]; ++at) {
+            if (--waiting[next[at]]) continue;
+            level[next[at]] = level[v] + 1;
+            queue.push_back(next[at]);
+        }
+    }
+    return level;
+}
+
 }  // namespace sley

@@ -1,6 +1,7 @@
-// Directed graphs with values on their edges: flows, shortest paths, strong components.
+// Directed graphs: levels, flows, shortest paths, strong components.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -31,5 +32,10 @@ std::vector<double> distances(const Graph& graph, const std::vector<double>& len
 
 // The number of each vertex's strong component, from 0 (Tarjan 1972).
 std::vector<std::int64_t> strong_components(const Graph& graph);
+
+// The number of edges of the longest path from a root to each vertex; -1 for vertices on a cycle or
+// behind one (Kahn 1962). The edges, from `source` to `target`, may repeat.
+std::vector<std::int32_t> levels(std::size_t vertices, const std::int32_t* source,
+                                 const std::int32_t* target, std::size_t edges);
 
 }  // namespace sley

@@ -411,8 +411,7 @@ def order_faults(
 
 
 def _dependency_faults(dag: InstructionDag, order: Order, at: LongArray) -> list[Fault]:
-    halves = dag.chunks.halves()
-    before, after = halves.source.astype(np.int64), halves.target.astype(np.int64)
+    before, after = dag.chunks.half_pairs()
     return [
         Fault(
             (int(at[after[k]]),),

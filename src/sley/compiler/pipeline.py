@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Protocol as Interface
 from typing import TypeVar
 
@@ -34,21 +35,26 @@ from sley.verification import verify as verify_plan
 
 T = TypeVar("T")
 
-PASSES = (
-    "parallelize",
-    "copies",
-    "dependencies",
-    "links",
-    "fuse",
-    "channels",
-    "copy sends",
-    "order",
-    "pipelines",
-    "blocks",
-    "allocate",
-    "emit",
-)
-"""The names of the passes, in the order of the compiler; no program needs all of them."""
+
+class Pass(StrEnum):
+    """The passes by name, in the order of the compiler; no program needs all of them."""
+
+    PARALLELIZE = "parallelize"
+    COPIES = "copies"
+    DEPENDENCIES = "dependencies"
+    LINKS = "links"
+    FUSE = "fuse"
+    CHANNELS = "channels"
+    COPY_SENDS = "copy sends"
+    ORDER = "order"
+    PIPELINES = "pipelines"
+    BLOCKS = "blocks"
+    ALLOCATE = "allocate"
+    EMIT = "emit"
+
+
+PASSES = tuple(each.value for each in Pass)
+"""The names of the passes, in the order of the compiler."""
 
 
 class Phase(Interface):
@@ -80,29 +86,31 @@ def build(
     topology = topology or program.topology
     settings = _Settings.of(program, options)
     _check(program, settings, topology)
-    parts = phase("parallelize", lambda: parallelize(program, settings.instances))
-    forwarded = phase("copies", lambda: _forward_copies(parts, settings))
-    dag = phase("dependencies", lambda: dependencies(forwarded.program, forwarded.operands))
-    links = phase("links", lambda: used_links(forwarded.program, topology))
+    parts = phase(Pass.PARALLELIZE, lambda: parallelize(program, settings.instances))
+    forwarded = phase(Pass.COPIES, lambda: _forward_copies(parts, settings))
+    dag = phase(Pass.DEPENDENCIES, lambda: dependencies(forwarded.program, forwarded.operands))
+    links = phase(Pass.LINKS, lambda: used_links(forwarded.program, topology))
     fuses_receives = settings.fusion and settings.by_depth
-    forward = phase("fuse", lambda: fuse(dag, settings.widest)) if fuses_receives else None
-    lowered = phase("channels", lambda: assign_channels(dag, forward, settings.channels))
+    forward = phase(Pass.FUSE, lambda: fuse(dag, settings.widest)) if fuses_receives else None
+    lowered = phase(Pass.CHANNELS, lambda: assign_channels(dag, forward, settings.channels))
     if settings.fusion:
         unfused = lowered
-        lowered = phase("copy sends", lambda: fuse_copies(unfused, settings.widest))
+        lowered = phase(Pass.COPY_SENDS, lambda: fuse_copies(unfused, settings.widest))
     if settings.by_depth:
         ordered = phase(
-            "order", lambda: order(lowered, settings.slots, per_chunk=settings.per_chunk)
+            Pass.ORDER, lambda: order(lowered, settings.slots, per_chunk=settings.per_chunk)
         )
     else:
-        ordered = phase("pipelines", lambda: pipelines(lowered, links, settings.schedule))
-    blocks = phase("blocks", lambda: assign_blocks(lowered, ordered))
+        ordered = phase(Pass.PIPELINES, lambda: pipelines(lowered, links, settings.schedule))
+    blocks = phase(Pass.BLOCKS, lambda: assign_blocks(lowered, ordered))
     estimate = None
     if settings.merges or not settings.by_depth:
-        allocated = phase("allocate", lambda: _allocate(lowered, ordered, blocks, links, settings))
+        allocated = phase(
+            Pass.ALLOCATE, lambda: _allocate(lowered, ordered, blocks, links, settings)
+        )
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
     plan = phase(
-        "emit",
+        Pass.EMIT,
         lambda: replace(
             _emit(lowered, ordered, blocks, settings), estimate=estimate, topology=topology
         ),

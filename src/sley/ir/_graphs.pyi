@@ -1,6 +1,6 @@
-"""Flows, shortest paths and strong components of directed graphs."""
+"""Levels, flows, shortest paths and components of directed graphs."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -18,3 +18,18 @@ def distances(vertices: int, src: Annotated[NDArray[numpy.int64], dict(shape=(No
 
 def strong_components(vertices: int, src: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
     """(vertices,), the number of each vertex's strong component, from 0."""
+
+def levels(vertices: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+    """
+    (vertices,), the number of edges of the longest path from a root to each vertex; -1 for vertices on a cycle or behind one. Linear in the edges, which may repeat.
+    """
+
+def conflicts(cells: int, *, unordered: bool, **columns: NDArray[Any]) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.int64], NDArray[numpy.uint8]]:
+    """
+    The columns of `sley.ir.happens_before.Hazards`; those given are named as in native/graphs/hazards.hpp.
+    """
+
+def order_instructions(slots: int, **columns: NDArray[Any]) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32]]:
+    """
+    The transfers that each instruction receives and sends, in order; the columns are those of `OrderInputs` (native/graphs/order.hpp).
+    """

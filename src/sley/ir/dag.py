@@ -13,7 +13,6 @@ from sley.ir.tables import (
     NONE,
     BoolArray,
     ByteArray,
-    Edges,
     IntArray,
     LongArray,
     Table,
@@ -101,12 +100,11 @@ class ChunkDag(Value):
     readers: IntArray
     kept: BoolArray
 
-    def halves(self) -> Edges:
-        """The dependencies as a graph of halves: 2t is transfer t at its source, 2t + 1 at its
-        destination."""
+    def half_pairs(self) -> tuple[LongArray, LongArray]:
+        """(before, after), the halves of each dependency: 2t is transfer t at its source, 2t + 1 at
+        its destination."""
         d = self.dependencies
-        return Edges.from_pairs(
-            2 * len(self.program.transfers),
+        return (
             2 * d.before.astype(np.int64) + d.before_at_dst,
             2 * d.after.astype(np.int64) + d.after_at_dst,
         )

@@ -73,7 +73,7 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
     parts: int64 (instructions,), the number of pieces of each instruction of `plan`.
     """
     messages = Messages.of(plan)
-    level = levels(Edges.from_pairs(len(parts), *messages.happens_before(plan)))
+    level = levels(len(parts), *messages.happens_before(plan))
     if (level == NONE).any():  # it hangs, and so may the pieces
         return found
     origin, piece = spans(np.zeros(len(parts), np.int64), parts)
@@ -83,9 +83,8 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
         HappensBefore(plan, messages, level),
         HappensBefore(found, Messages.of(found), place),
     )
-    first, second, _, aligned = hazards(found, place)
-    unordered = np.flatnonzero(~after.by_block_or_wait(first, second))
-    pairs = set(zip(*(c[unordered].tolist() for c in (first, second, ~aligned)), strict=True))
+    first, second, _, aligned = hazards(found, place, unordered=True)
+    pairs = set(zip(first.tolist(), second.tolist(), (~aligned).tolist(), strict=True))
     lost = np.array(
         sorted(
             {

@@ -8,23 +8,17 @@ before it has the last ones.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from sley.ir.connections import Messages
+from sley.ir.extension import load
 from sley.ir.faults import own_operands
 from sley.ir.plan import Plan
-from sley.ir.tables import (
-    NONE,
-    BoolArray,
-    IntArray,
-    LongArray,
-    neighbouring_writes,
-    ordered_by,
-    spans,
-)
+from sley.ir.tables import NONE, BoolArray, IntArray, LongArray
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 
 
@@ -43,35 +37,39 @@ class Hazards(NamedTuple):
     aligned: BoolArray
 
 
-def hazards(plan: Plan, level: IntArray) -> Hazards:
-    """The adjacent conflicts of a plan.
+def hazards(plan: Plan, level: IntArray, *, unordered: bool = False) -> Hazards:
+    """The adjacent conflicts of a plan. Errors: R512.
 
     level: int32 (instructions,), of an abstract run. A read is adjacent to the write before it; a
     write is adjacent to the write before it and to the reads since. If all these pairs are ordered,
     so are all other conflicts. A copy of chunks onto themselves doesn't change them and counts as a
     read.
+    unordered: leaves out pairs that one block or one wait orders (`by_block_or_wait`), in large
+        plans nearly all.
     """
     t = plan.instructions
-    changes = WRITES_DESTINATION[t.op]
-    changes[own_operands(plan, Op.COPY)] = False
-    reads, writes = np.flatnonzero(READS_SOURCE[t.op]), np.flatnonzero(changes)
-    parts = []
-    for rows, start, writes_it in (
-        (reads, plan.source_cells(reads), False),
-        (writes, plan.destination_cells(writes), True),
-    ):
-        owner, cells = spans(start, t.count[rows])
-        parts.append((rows[owner], cells, np.full(len(cells), writes_it), cells - start[owner]))
-    row, cell, write, place = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = ordered_by(cell, level[row], row, write)
-    row, cell, write, place = row[order], cell[order], write[order], place[order]
-    before, after = neighbouring_writes(cell, write)
-    late, early = np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)
-    one, other = np.append(before[late], early), np.append(late, after[early])
-    different = row[one] != row[other]
-    one, other = one[different], other[different]
-    aligned = place[one] == place[other]
-    return Hazards(row[one].astype(np.int64), row[other], cell[one], aligned)
+    reads, writes = READS_SOURCE[t.op], WRITES_DESTINATION[t.op]
+    writes[own_operands(plan, Op.COPY)] = False
+    first, second, cell, aligned = load("sley.ir._graphs").conflicts(
+        plan.layout.cells,
+        order=np.argsort(level, kind="stable").astype(np.int32),
+        count=t.count,
+        read=_starts(plan.source_cells, reads),
+        write=_starts(plan.destination_cells, writes),
+        block=plan.block,
+        wait_offset=plan.waits.offset,
+        wait_target=plan.waits.target,
+        unordered=unordered,
+    )
+    return Hazards(first.astype(np.int64), second.astype(np.int64), cell, aligned.astype(bool))
+
+
+def _starts(cells: Callable[[LongArray], LongArray], accesses: BoolArray) -> LongArray:
+    """int64 (instructions,): the first cell of each instruction's access, NONE without one."""
+    start = np.full(len(accesses), NONE, np.int64)
+    rows = np.flatnonzero(accesses)
+    start[rows] = cells(rows)
+    return start
 
 
 @dataclass

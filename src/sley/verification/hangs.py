@@ -52,11 +52,14 @@ def run_abstractly(
         takes one for each chunk only in larger calls; for the notes of V203.
     """
     events = Events.of(plan, per_chunk)
-    graph = _waiting(plan, messages, slots, events, holds)
-    level = levels(graph)
+    before, behind = _waiting(plan, messages, slots, events, holds)
+    level = levels(events.total, before, behind)
     found = []
     if (level == NONE).any():
-        found.append(_describe(plan, graph, level, messages, slots, events, holds, one_slot_bytes))
+        predecessors = Edges.from_pairs(events.total, behind, before)
+        found.append(
+            _describe(plan, predecessors, level, messages, slots, events, holds, one_slot_bytes)
+        )
     elif plan.loop_order is LoopOrder.INSTRUCTION:
         found = check_meetings(plan, messages)
     return Run(level[events.offset[:-1]], found)
@@ -64,13 +67,13 @@ def run_abstractly(
 
 def _waiting(
     plan: Plan, messages: Messages, slots: int, events: Events, holds: Edges | None
-) -> Edges:
-    """The graph of waiting: each event, and those that must come after it."""
-    pairs = [wait_pairs(plan, messages, slots, events)]
+) -> tuple[LongArray, LongArray]:
+    """The graph of waiting, as pairs of events: the first comes before the second."""
+    before, behind = wait_pairs(plan, messages, slots, events)
     if holds is not None:
-        pairs.append(hold_pairs(messages, holds, events))
-    before, behind = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    return Edges.from_pairs(events.total, before, behind)
+        held = hold_pairs(messages, holds, events)
+        before, behind = np.append(before, held[0]), np.append(behind, held[1])
+    return before, behind
 
 
 def run_of(plan: Plan, messages: Messages) -> Run:
@@ -144,7 +147,7 @@ def hold_pairs(messages: Messages, holds: Edges, events: Events) -> tuple[LongAr
 
 def _describe(
     plan: Plan,
-    graph: Edges,
+    predecessors: Edges,
     level: IntArray,
     messages: Messages,
     slots: int,
@@ -153,7 +156,7 @@ def _describe(
     one_slot_bytes: int | None,
 ) -> Diagnostic:
     """V203 for one cycle of waiting."""
-    cycle = find_cycle(graph.reversed(), level == NONE)
+    cycle = find_cycle(predecessors, level == NONE)
     rows = [events.instruction(event) for event in cycle]
     rows = [row for k, row in enumerate(rows) if row != rows[k - 1]] or rows[:1]
     notes = [
@@ -186,8 +189,9 @@ def _describe(
 def _hangs(
     plan: Plan, messages: Messages, slots: int, per_chunk: bool, holds: Edges | None
 ) -> bool:
-    graph = _waiting(plan, messages, slots, Events.of(plan, per_chunk), holds)
-    return bool((levels(graph) == NONE).any())
+    events = Events.of(plan, per_chunk)
+    pairs = _waiting(plan, messages, slots, events, holds)
+    return bool((levels(events.total, *pairs) == NONE).any())
 
 
 def _enough_slots(

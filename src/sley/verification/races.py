@@ -35,11 +35,9 @@ def check_races(plan: Plan, messages: Messages, level: np.ndarray) -> list[Diagn
         plan.layout,
         plan.collective.varies,
     )
-    all_pairs = hazards(plan, level)
-    unordered = ~order.by_block_or_wait(all_pairs.first, all_pairs.second)
-    first, second, cell, aligned = (column[unordered] for column in all_pairs)
+    first, second, cell, aligned = hazards(plan, level, unordered=True)
     # Of the cells of a pair one that isn't aligned decides: it needs the stronger order.
-    sort = np.lexsort((aligned, second, first))
+    sort = np.lexsort((cell, aligned, second, first))
     _, one = np.unique(np.stack([first, second])[:, sort], axis=1, return_index=True)
     found = []
     for k in sort[one].tolist():

@@ -6,16 +6,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain as chain_of
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.compiler.passes.fuse import with_messages
+from sley.compiler.passes.fuse import remaining_steps, with_messages
 from sley.ir.dag import ChunkDag, InstructionDag
 from sley.ir.graph import levels
 from sley.ir.program import Transfers
-from sley.ir.tables import NONE, BoolArray, IntArray, distinct
+from sley.ir.tables import NONE, BoolArray, IntArray, LongArray, distinct, offsets_of
 from sley.ir.words import MAX_NUMBER, TransferKind
 
 MAX_CHANNELS = 32
@@ -52,29 +52,41 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
         forward = np.full(len(t), NONE, np.int32)
         return InstructionDag(dag, forward, _number_channels(t, logical), forward)
     forward = forward.copy()
-    chains = _chains(forward, requested, t)
+    chains = _Chains.of(_chains(forward, requested, t), requested, t)
     binding = _Binding(dag, channels)
     follows = _follows_leader(t)
     beside = _beside(t, chains)
-    kinds = _kinds(dag, chains, requested)
-    ordered = _in_order(chains, kinds, requested, t)
-    for _, numbers in groupby(ordered, kinds.__getitem__):
-        alike = [chains[k] for k in numbers]
-        free = binding.fit([(chain, int(logical[chain[0]])) for chain in alike])
-        shared = bool(beside[[row for chain in alike for row in chain]].any())
-        beyond = len(alike) > 1 and shared and not free
-        for chain in alike:
-            fixed = int(requested[chain].max())
-            if follows[chain[0]]:
-                fixed = int(logical[chain[0]])
-            start = int(logical[chain[0]]) if fixed == NONE else fixed
-            chosen, fitting = binding.place(chain, start, fixed=fixed != NONE, beyond=beyond)
-            logical[[row for head in chain for row in binding.rows(head)]] = chosen
-            for receive, fits in zip(chain[:-1], fitting, strict=True):
-                if not fits:
+    kinds = _kinds(dag, chains)
+    # Kind after kind: the chains of a kind choose together, around all that chose before them.
+    for kind, numbers in groupby(_in_order(chains, kinds, t), kinds.__getitem__):
+        alike, decided = list(numbers), kind == _DECIDED
+        if decided or len(alike) > 1:
+            chain, rows = chains.flat(alike)
+            start = chains.channel[alike] if decided else logical[chains.head[alike]]
+            hops = _Hops.of(start[chain], chain, rows)
+            fits = binding.bind(hops, partly=decided)
+            if decided or fits.all():
+                logical[rows] = start[chain]
+                forward[hops.receive[~fits]] = NONE
+                continue
+        # One chain after another: none of a kind can know what is free before those before it.
+        beyond = len(alike) > 1 and bool(beside[rows].any())
+        for one in (chains.rows[k] for k in alike):
+            fixed = int(requested[one].max())
+            if follows[one[0]]:
+                fixed = int(logical[one[0]])
+            first = int(logical[one[0]]) if fixed == NONE else fixed
+            chosen, fitting = binding.place(one, first, fixed=fixed != NONE, beyond=beyond)
+            logical[[row for head in one for row in binding.rows(head)]] = chosen
+            for receive, stays in zip(one[:-1], fitting, strict=True):
+                if not stays:
                     forward[receive] = NONE
     copied = np.full(len(t), NONE, np.int32)
     return InstructionDag(dag, forward, _number_channels(t, logical), copied)
+
+
+_DECIDED = -1
+"""The kind of all chains on a requested channel that no group shares."""
 
 
 def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[list[int]]:
@@ -84,11 +96,14 @@ def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[li
     follows[forward[forward != NONE]] = True
     joins = _follows_leader(t)
     leads = (t.group != NONE) & ~joins
+    heads = np.flatnonzero(((forward != NONE) | leads) & ~follows).tolist()
+    # Lists, which Python indexes faster than arrays: the loop visits each fused transfer once.
+    next_of, channel_of = forward.tolist(), requested.tolist()
     chains = []
-    for head in np.flatnonzero(((forward != NONE) | leads) & ~follows).tolist():
-        chain, channel, joined = [head], int(requested[head]), bool(joins[head])
-        while (after := int(forward[chain[-1]])) != NONE:
-            other = int(requested[after])
+    for head in heads:
+        chain, channel, joined = [head], channel_of[head], bool(joins[head])
+        while (after := next_of[chain[-1]]) != NONE:
+            other = channel_of[after]
             if other not in (NONE, channel) and (joined or channel != NONE):
                 forward[chain[-1]] = NONE
                 chains.append(chain)
@@ -100,51 +115,96 @@ def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[li
     return chains
 
 
+@dataclass(frozen=True)
+class _Chains:
+    """The fused chains.
+
+    rows: the transfers of each, in order. head: (chains,), the first one. length: (chains,), their
+    number. channel: (chains,), the requested channel, or NONE. grouped: (chains,), whether any
+    transfer is in a group.
+    """
+
+    rows: list[list[int]]
+    head: LongArray
+    length: LongArray
+    channel: LongArray
+    grouped: BoolArray
+
+    @classmethod
+    def of(cls, rows: list[list[int]], requested: NDArray[Any], t: Transfers) -> _Chains:
+        length = np.array([len(chain) for chain in rows], np.int64)
+        flat = np.fromiter(chain_of.from_iterable(rows), np.int64, int(length.sum()))
+        first = offsets_of(length)[:-1]
+        if not rows:
+            return cls(rows, flat, length, flat, flat.astype(bool))
+        channel = np.maximum.reduceat(requested[flat], first).astype(np.int64)
+        grouped = np.logical_or.reduceat(t.group[flat] != NONE, first)
+        return cls(rows, flat[first], length, channel, grouped)
+
+    def flat(self, numbers: list[int]) -> tuple[LongArray, LongArray]:
+        """The transfers of the chains `numbers`, one chain after another: for each the place of its
+        chain among them, and its row."""
+        length = self.length[numbers]
+        rows = chain_of.from_iterable(self.rows[k] for k in numbers)
+        chain = np.repeat(np.arange(len(numbers)), length)
+        return chain, np.fromiter(rows, np.int64, len(chain))
+
+
+class _Hops(NamedTuple):
+    """One row an instruction that receives a transfer and sends the next one of its chain.
+
+    channel: the channel on which it should be. receive, send: the two transfers.
+    """
+
+    channel: LongArray
+    receive: LongArray
+    send: LongArray
+
+    @classmethod
+    def of(cls, channel: LongArray, chain: LongArray, rows: LongArray) -> _Hops:
+        """The hops of chains in a row; the columns have an entry for each transfer."""
+        at = np.flatnonzero(chain[1:] == chain[:-1])
+        return cls(channel[at], rows[at], rows[at + 1])
+
+
 def _follows_leader(t: Transfers) -> BoolArray:
     """bool (transfers,): the transfers of groups but their leaders."""
     return np.asarray((t.group != NONE) & (t.leader != np.arange(len(t))))
 
 
-def _beside(t: Transfers, chains: list[list[int]]) -> BoolArray:
+def _beside(t: Transfers, chains: _Chains) -> BoolArray:
     """bool (transfers,): whether a transfer in no chain is on the same connection, on any
     channel."""
     alone = t.remote.copy()
-    for chain in chains:
-        alone[chain] = False
+    alone[chains.flat(list(range(len(chains.rows))))[1]] = False
     ends = t.src.astype(np.int64) * (int(t.dst.max(initial=0)) + 1) + t.dst
     return np.isin(ends, ends[alone])
 
 
-def _in_order(
-    chains: list[list[int]], kinds: list[int], requested: NDArray[Any], t: Transfers
-) -> list[int]:
+def _in_order(chains: _Chains, kinds: list[int], t: Transfers) -> list[int]:
     """The numbers of the chains in the order of their choices. Those that cannot choose come first,
     so that the others choose around them; a group comes before the chains that begin with one of
     its receives."""
-
-    def place(number: int) -> tuple[Any, ...]:
-        chain = chains[number]
-        grouped = bool((t.group[chain] != NONE).any())
-        leader = t.leader[chain[0]]
-        group = (leader, leader != chain[0]) if grouped else (0, 0)
-        return requested[chain].max() == NONE, not grouped, group, kinds[number]
-
-    return sorted(range(len(chains)), key=place)
+    leader = np.where(chains.grouped, t.leader[chains.head], 0)
+    begins = chains.grouped & (leader != chains.head)
+    order = np.lexsort((np.array(kinds), begins, leader, ~chains.grouped, chains.channel == NONE))
+    return cast("list[int]", order.tolist())
 
 
-def _kinds(dag: ChunkDag, chains: list[list[int]], requested: NDArray[Any]) -> list[int]:
+def _kinds(dag: ChunkDag, chains: _Chains) -> list[int]:
     """For each chain the number of the first one that is alike: of the same length, equally far
-    from the program's begin and end, in the same lane. One that can't choose is like no other."""
-    t, graph = dag.program.transfers, with_messages(dag)
-    depth, remaining = levels(graph), levels(graph.reversed())
-    found: dict[tuple[int, ...], int] = {}
-    kinds = []
-    for number, chain in enumerate(chains):
-        head = 2 * chain[0]
-        free = requested[chain].max() == NONE and (t.group[chain] == NONE).all()
-        alike = (len(chain), int(depth[head]), int(remaining[head]), int(t.lane[chain[0]]))
-        kinds.append(found.setdefault(alike, number) if free else number)
-    return kinds
+    from the program's begin and end, in the same lane. Those that can't choose are `_DECIDED`; a
+    chain with a group is like no other."""
+    kinds = np.where(chains.grouped, np.arange(len(chains.rows)), _DECIDED)
+    free = np.flatnonzero(~chains.grouped & (chains.channel == NONE))
+    if len(free):
+        t, (before, after) = dag.program.transfers, with_messages(dag)
+        head = chains.head[free]
+        depth, remaining = levels(2 * len(t), before, after), remaining_steps(dag)
+        alike = np.stack([chains.length[free], depth[2 * head], remaining[2 * head], t.lane[head]])
+        _, first, of = np.unique(alike, axis=1, return_index=True, return_inverse=True)
+        kinds[free] = free[first[of.ravel()]]
+    return cast("list[int]", kinds.tolist())
 
 
 def _number_channels(t: Transfers, logical: NDArray[Any]) -> IntArray:
@@ -177,8 +237,8 @@ class _Unit(NamedTuple):
 @dataclass
 class _Bound:
     """The ends of one channel bound to one block so far: receive ends to send ends, one to one; the
-    ends of groups and of their members; and the requested blocks of ends. An end is a number for
-    (rank, peer, lane)."""
+    ends of groups and of their members; and the requested blocks of ends. An end is the number of
+    its connection on the channel: of (source, destination, lane)."""
 
     send_of: dict[int, tuple[int, ...]] = field(default_factory=dict)
     receive_of: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -233,30 +293,46 @@ class _Binding:
         self._limit, self._group_limit = MAX_CHANNELS // lanes, MAX_NUMBER // lanes
         self._rows = t.group_rows()
         self._reduces = (t.kind == TransferKind.REDUCE).tolist()
-        src, dst = t.src.astype(np.int64), t.dst.astype(np.int64)
-        self._receive = ((dst * ranks + src) * lanes + t.lane).tolist()
-        self._send = ((src * ranks + dst) * lanes + t.lane).tolist()
+        pair = t.src.astype(np.int64) * ranks + t.dst
+        self._connection = np.unique(pair * lanes + t.lane, return_inverse=True)[1]
+        self._end = self._connection.tolist()
         self._bound: defaultdict[int, _Bound] = defaultdict(_Bound)
         for row in np.flatnonzero(t.by_hand).tolist():
             bound = self._bound[max(int(t.channel[row]), 0)]
             if t.send_block[row] != NONE:
-                bound.send_block[self._send[row]] = int(t.send_block[row])
+                bound.send_block[self._end[row]] = int(t.send_block[row])
             if t.recv_block[row] != NONE:
-                bound.receive_block[self._receive[row]] = int(t.recv_block[row])
+                bound.receive_block[self._end[row]] = int(t.recv_block[row])
 
     def rows(self, transfer: int) -> list[int]:
         """The transfers of the group that a transfer leads, otherwise the transfer alone."""
         return self._rows.get(transfer, [transfer])
 
-    def fit(self, chains: list[tuple[list[int], int]]) -> bool:
-        """Whether chains can all stay fused on the channels given with them."""
+    def bind(self, hops: _Hops, *, partly: bool) -> BoolArray:
+        """bool (hops,): whether each stays fused on its channel, after those before it. Binds those
+        that do; if not `partly`, only if all do.
+
+        Hops between the same connections on one channel fit together or not at all, so one of them
+        is tried: a ring of n ranks has n of them and n times as many hops.
+        """
+        receive, send = self._connection[hops.receive], self._connection[hops.send]
+        most = int(self._connection.max(initial=0)) + 1
+        key = (hops.channel * most + receive) * most + send
+        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        fits, bound = np.zeros(len(first), bool), []
         together: defaultdict[int, _Bound] = defaultdict(_Bound)
-        for chain, channel in chains:
-            for unit in map(self._unit, chain, chain[1:]):
-                if not (self._bound[channel].fits(unit) and together[channel].fits(unit)):
-                    return False
+        for k in np.argsort(first).tolist():
+            channel, receive, send = (int(column[first[k]]) for column in hops)
+            unit = self._unit(receive, send)
+            fits[k] = self._bound[channel].fits(unit) and together[channel].fits(unit)
+            if fits[k]:
                 together[channel].bind(unit)
-        return True
+                bound.append((channel, unit))
+            elif not partly:
+                return fits[of]
+        for channel, unit in bound:
+            self._bound[channel].bind(unit)
+        return fits[of]
 
     def place(
         self, chain: list[int], start: int, *, fixed: bool, beyond: bool
@@ -274,6 +350,8 @@ class _Binding:
         further = range(self._channels, limit)
         either = chain_of(further, within) if beyond else chain_of(within, further)
         choices = [start] if fixed else either
+        # The first channel on which the whole chain fits: at most `limit` are tried, so the search
+        # is linear in the chain.
         suitable = (c for c in choices if all(self._bound[c].fits(unit) for unit in units))
         channel = next(suitable, start)
         fitting = []
@@ -289,16 +367,16 @@ class _Binding:
         """The ends of an instruction that receives one transfer and sends another, either of which
         may be NONE."""
         if not self._rows and NONE not in (receive, send):
-            return _Unit((self._receive[receive],), (self._send[send],))
+            return _Unit((self._end[receive],), (self._end[send],))
         taken = [] if receive == NONE else self._takes(receive)
         put = [] if send == NONE else self.rows(send)
         of_reduction = taken if receive in self._rows and self._reduces[receive] else []
         of_multicast = put if send in self._rows else []
         return _Unit(
-            tuple(self._receive[row] for row in taken),
-            tuple(self._send[row] for row in put),
-            frozenset(self._receive[row] for row in of_multicast),
-            frozenset(self._send[row] for row in of_reduction),
+            tuple(self._end[row] for row in taken),
+            tuple(self._end[row] for row in put),
+            frozenset(self._end[row] for row in of_multicast),
+            frozenset(self._end[row] for row in of_reduction),
         )
 
     def _takes(self, receive: int) -> list[int]:

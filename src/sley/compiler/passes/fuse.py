@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.ir.dag import ChunkDag, InstructionDag
 from sley.ir.graph import levels
-from sley.ir.tables import NONE, Edges, IntArray, LongArray
+from sley.ir.tables import NONE, IntArray, LongArray
 from sley.ir.words import TransferKind
 
 
@@ -37,7 +37,7 @@ def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
         one, other = of_receive[earlier], of_send[later]
         fits &= (one == other) | (one == NONE) | (other == NONE)
     later, earlier = later[fits], earlier[fits]
-    remaining = levels(with_messages(dag).reversed())[2 * later]
+    remaining = remaining_steps(dag)[2 * later]
     # The last of equal `earlier` wins: the longest path, then the earlier line.
     order = np.lexsort((-later, remaining, earlier))
     forward = np.full(len(t), NONE, np.int32)
@@ -65,7 +65,7 @@ def fuse_copies(dag: InstructionDag, widest: int | None = None) -> InstructionDa
         sends &= t.count <= widest
     if not sends.any():
         return dag
-    remaining = levels(with_messages(chunks).reversed())[::2]
+    remaining = remaining_steps(chunks)[::2]
     rows = np.flatnonzero(copies | sends)
     read = np.stack([source[rows], t.count[rows], t.lane[rows], chunks.version[rows]])
     same = np.full(len(t), NONE)
@@ -91,11 +91,15 @@ def _counted(keys: LongArray) -> LongArray:
     return rows - np.maximum.accumulate(np.where(starts, rows, 0))
 
 
-def with_messages(dag: ChunkDag) -> Edges:
-    """The graph of halves with an edge from each transfer's source to its destination."""
-    halves, t = dag.halves(), dag.program.transfers
-    return Edges.from_pairs(
-        2 * len(t),
-        np.concatenate([halves.source, 2 * t.sender]),
-        np.concatenate([halves.target, 2 * t.receiver + 1]),
-    )
+def with_messages(dag: ChunkDag) -> tuple[LongArray, LongArray]:
+    """(before, after), pairs of halves: the dependencies, and each transfer's source before its
+    destination."""
+    (before, after), t = dag.half_pairs(), dag.program.transfers
+    return np.append(before, 2 * t.sender), np.append(after, 2 * t.receiver + 1)
+
+
+def remaining_steps(dag: ChunkDag) -> IntArray:
+    """int32 (2 * transfers,): the longest path from each half to the program's end, in dependencies
+    and messages."""
+    before, after = with_messages(dag)
+    return levels(2 * len(dag.program.transfers), after, before)

@@ -83,9 +83,10 @@ def _without_cycles(dag: InstructionDag) -> InstructionDag:
     """The instruction DAG without those of `copied` that, as parts of the transfers with which
     they are sent, would wait for themselves."""
     while dag.sent.any():
-        later = Edges.from_pairs(len(dag.copied), *dag.dependencies)
+        before, after = dag.dependencies
         # On a cycle or between two.
-        cyclic = (levels(later) == NONE) & (levels(later.reversed()) == NONE)
+        cyclic = levels(len(dag.copied), before, after) == NONE
+        cyclic &= levels(len(dag.copied), after, before) == NONE
         if not cyclic.any():
             break
         dag = replace(dag, copied=np.where(cyclic, NONE, dag.copied))

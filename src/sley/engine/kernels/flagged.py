@@ -24,9 +24,8 @@ def needed_waits(plan: Plan) -> Edges:
     neither their blocks nor waits order: CSR, instruction -> instructions of the same rank.
     SleyError (V202, V203) for an incorrect plan."""
     level = run_of(plan, messages_of(plan)).level
-    first, second, *_ = hazards(plan, level)
-    apart = plan.block[first] != plan.block[second]
-    pairs = np.unique(np.stack([first[apart], second[apart]], axis=1), axis=0)
+    first, second, *_ = hazards(plan, level, unordered=True)
+    pairs = np.unique(np.stack([first, second], axis=1), axis=0)
     missing = _unordered(plan, level, pairs[:, 0], pairs[:, 1])
     source = np.concatenate([plan.waits.source, [after for _, after in missing]])
     target = np.concatenate([plan.waits.target, [before for before, _ in missing]])

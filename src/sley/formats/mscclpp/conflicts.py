@@ -10,7 +10,7 @@ from sley.ir import happens_before
 from sley.ir.connections import Messages
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
-from sley.ir.tables import Edges, IntArray, LongArray
+from sley.ir.tables import IntArray, LongArray
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Conflicts:
     @classmethod
     def of(cls, plan: Plan, messages: Messages) -> Conflicts:
         before, after = messages.happens_before(plan)
-        level = levels(Edges.from_pairs(len(plan.instructions), before, after))
+        level = levels(len(plan.instructions), before, after)
         first, second, *_ = happens_before.hazards(plan, level)
         pairs = np.unique(np.stack([first, second], axis=1), axis=0)
         order = happens_before.HappensBefore(plan, messages, level)

@@ -13,7 +13,7 @@ from sley.ir.dependencies import dependencies
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.tables import NONE, Edges, LongArray
+from sley.ir.tables import NONE, LongArray
 from sley.ir.words import Buffer, TransferKind
 from sley.report.pictures.canvas import (
     BLUE,
@@ -59,7 +59,7 @@ def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Pic
     t, chosen = program.transfers, rank_mask(ranks, program.collective.ranks)
     shown = np.flatnonzero(chosen[t.src] | chosen[t.dst])
     before, after, true = _pairs(dependencies(program).dependencies)
-    depth = levels(Edges.from_pairs(len(t), before, after))
+    depth = levels(len(t), before, after)
     seen = np.isin(before, shown) & np.isin(after, shown)
     check_size("transfers", len(shown), "dependencies", int(seen.sum()))
     # A part of the program has the order of its depths without empty columns.
@@ -112,7 +112,7 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
         "wait": (WAIT, _waits(plan)),
     }
     every = np.concatenate([pairs for _, pairs in kinds.values()])
-    column = levels(Edges.from_pairs(len(plan.instructions), every[:, 0], every[:, 1]))
+    column = levels(len(plan.instructions), every[:, 0], every[:, 1])
     if (column == NONE).any():
         row = int(np.argmax(column == NONE))
         found = f"{int((column == NONE).sum())} without order, {plan.label(row)} among them"

@@ -149,7 +149,7 @@ class _Order:
     @classmethod
     def of(cls, rows: int, happens: Pairs, holds: Pairs) -> _Order:
         before, after = (np.append(a, b) for a, b in zip(happens, holds, strict=True))
-        level = levels(Edges.from_pairs(rows, before, after))
+        level = levels(rows, before, after)
         hold = np.append(np.full(len(happens[0]), NONE), np.arange(len(holds[0])))
         order = ordered_by(level[after], after)
         return cls(level, before[order], after[order], hold[order])

@@ -55,7 +55,7 @@ class _Tile:
         nodes = len(hard.offset) - 1
         before = np.concatenate([hard.source, soft.source])
         after = np.concatenate([hard.target, soft.target])
-        stuck = levels(Edges.from_pairs(nodes, before, after)) == NONE
+        stuck = levels(nodes, before, after) == NONE
         number = np.cumsum(stuck) - 1
         self._event = np.flatnonzero(stuck)
         self._cost = cost[stuck].tolist()

@@ -74,10 +74,10 @@ def _refuse(plan: Plan, found: list[Fault]) -> None:
 def _positions(plan: Plan, messages: Messages) -> LongArray:
     """int64 (events,): see `Events.position`. Errors: C320."""
     rows = len(plan.instructions)
-    graph = Edges.from_pairs(rows, *messages.happens_before(plan))
-    level = levels(graph)
+    before, after = messages.happens_before(plan)
+    level = levels(rows, before, after)
     if (level == NONE).any():
-        cycle = find_cycle(graph.reversed(), level == NONE)
+        cycle = find_cycle(Edges.from_pairs(rows, after, before), level == NONE)
         raise C320.error(
             at=plan.places(cycle[:LIMIT]),
             expected="a plan that runs to its end",

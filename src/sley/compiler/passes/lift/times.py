@@ -16,7 +16,7 @@ import numpy as np
 from sley.compiler.passes.lift.events import Events
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, Edges, IntArray
+from sley.ir.tables import NONE, BoolArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def _times(events: Events, lands: BoolArray) -> IntArray:
     node[receive[~lands]] = send[~lands]
     source = np.concatenate([node[events.order.source], send[lands]])
     target = np.concatenate([node[events.order.target], receive[lands]])
-    return levels(Edges.from_pairs(len(node), source, target))[node]
+    return levels(len(node), source, target)[node]
 
 
 class _Cycles:
