@@ -10,7 +10,6 @@ from sley.communicator.running import execute, run
 from sley.communicator.stats import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
 from sley.compiler.passes.lift import lift
-from sley.compiler.passes.timeline import Costs
 from sley.compiler.scripts import load_msccl
 from sley.errors import Diagnostic, SleyError
 from sley.formats.files import FileProof, load, save, verify_file
@@ -41,7 +40,6 @@ __all__ = [
     "Communicator",
     "Condition",
     "CostModel",
-    "Costs",
     "Diagnostic",
     "Estimate",
     "FileProof",

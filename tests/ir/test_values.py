@@ -45,7 +45,7 @@ def examples() -> dict[str, Any]:
         *(sley.ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
         *(topology, topology.model, program, plan, plan.layout, plan.estimate, simulation),
         *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),
-        *(choices.ranges[0].options, sley.Costs(), dependencies(program), pulls(direct), EXECUTOR),
+        *(choices.ranges[0].options, dependencies(program), pulls(direct), EXECUTOR),
         *(plan.collective, plan.instructions, plan.waits, plan.sources, program.transfers),
     ]
     return {type(value).__name__: value for value in found}

@@ -22,14 +22,16 @@ from sley.compiler.passes.links import Links, check_links, check_switches, used_
 from sley.compiler.passes.order import order
 from sley.compiler.passes.parallelize import parallelize
 from sley.compiler.passes.pipelines import pipelines
-from sley.compiler.passes.timeline import Costs
+from sley.compiler.passes.timeline import TILES, Estimator, HopCosts
 from sley.errors.compiler import C307, C309, C314
 from sley.ir.dag import Blocks, Forwarded, InstructionDag, Order
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, FloatArray
 from sley.ir.topology import Topology
 from sley.ir.words import GROUP_PROTOCOLS, Allocation, LoopOrder, Protocol, Schedule
+from sley.model.bounds import Bounds
+from sley.model.simulation import Simulator
 from sley.verification import verify as verify_plan
 
 T = TypeVar("T")
@@ -49,6 +51,11 @@ PASSES = (
     "emit",
 )
 """The names of the passes, in the order of the compiler; no program needs all of them."""
+
+
+SIMULATED_BYTES = (2**20, 2**26)
+"""The sizes of the calls by which ways to share thread blocks are compared: one that latencies
+decide, and one that rates decide."""
 
 
 class Phase(Interface):
@@ -99,7 +106,9 @@ def build(
     blocks = phase("blocks", lambda: assign_blocks(lowered, ordered))
     estimate = None
     if settings.merges or not settings.by_depth:
-        allocated = phase("allocate", lambda: _allocate(lowered, ordered, blocks, links, settings))
+        allocated = phase(
+            "allocate", lambda: _allocate(lowered, ordered, blocks, links, topology, settings)
+        )
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
     plan = phase(
         "emit",
@@ -127,7 +136,7 @@ class _Settings:
     fusion: bool
     allocate: Allocation
     max_blocks: int | None
-    costs: Costs
+    tiles: int
 
     @classmethod
     def of(cls, program: Program, options: Options) -> _Settings:
@@ -140,7 +149,6 @@ class _Settings:
         if options.fusion and not by_depth:
             raise C309.error(expected="whole transfers", found=f"{schedule.value} with fusion")
         protocol = options.protocol or program.protocol or Protocol.SIMPLE
-        costs = options.costs or Costs()
         return cls(
             instances=options.instances or 1,
             channels=options.channels or 1,
@@ -153,7 +161,7 @@ class _Settings:
             allocate=options.allocate or Allocation.CONNECTION,
             max_blocks=options.max_blocks,
             # In tile order one tile passes all instructions before the next one starts.
-            costs=replace(costs, tiles=1) if loop_order is LoopOrder.TILE else costs,
+            tiles=1 if loop_order is LoopOrder.TILE else TILES,
         )
 
     @property
@@ -210,10 +218,27 @@ def _forward_copies(program: Program, settings: _Settings) -> Forwarded:
 
 
 def _allocate(
-    dag: InstructionDag, ordered: Order, blocks: Blocks, links: Links, settings: _Settings
+    dag: InstructionDag,
+    ordered: Order,
+    blocks: Blocks,
+    links: Links,
+    topology: Topology | None,
+    settings: _Settings,
 ) -> Allocated:
+    program = dag.chunks.program
+    costs = HopCosts.of(program, topology, settings.protocol, per_chunk=settings.per_chunk)
+    dag = dag.as_ordered(ordered)
+    estimator = Estimator.of(dag, links, costs, settings.tiles)
+    machine = topology or Topology.cluster(1, program.collective.ranks)
+    bounds = Bounds.of(program.collective, machine)
+
+    def simulate(order: Order, blocks: Blocks) -> FloatArray:
+        plan = _emit(dag, order, blocks, settings)
+        simulator = Simulator(plan, machine, bounds=bounds)
+        return np.array([simulator(size).time_us for size in SIMULATED_BYTES])
+
     return allocate(
-        dag, ordered, blocks, links, settings.costs, settings.allocate, settings.max_blocks
+        dag, ordered, blocks, estimator, settings.allocate, settings.max_blocks, simulate
     )
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options
-from sley.compiler.passes.timeline import Costs
 from sley.errors import Place, SleyError
 from sley.tuning.policy import Change, Decision, Machine, Measured, Policy, Range, read, write
 from sley.tuning.policy.policy import TILES
@@ -166,14 +165,6 @@ def test_a_changed_entry_is_refused_with_its_place(tmp_path, keys, value, code, 
     change(plain, keys, value)
     path = zipped(tmp_path / "bad.zip", {"policy.json": json.dumps(plain)})
     assert says in rejected(path, code)
-
-
-def test_a_decision_that_no_file_can_hold_is_refused():
-    decision = Decision("ring-allreduce", Options(costs=Costs()))
-    for one in (Range(0, None, decision), replace(RULE, alternatives=(decision,))):
-        with pytest.raises(SleyError, match="costs") as caught:
-            Policy(MACHINE, {"allreduce": (one,)})
-        assert caught.value.code == "D901"
 
 
 def test_overlapping_ranges_are_refused(tmp_path):

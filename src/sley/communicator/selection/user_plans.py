@@ -292,7 +292,7 @@ _CORRECT = (
     "Correct plans.toml: without it the sizes of the folder's plans are unknown, and none is used."
 )
 
-_OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
+_OPTIONS = tuple(f.name for f in fields(Options))
 
 
 @dataclass(frozen=True)

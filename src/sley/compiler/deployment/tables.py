@@ -26,7 +26,7 @@ from sley.ir.words import is_integer
 
 _PLANS = "plans"
 _NUMBERS = ("ranks", "nodes", "gpus", "nics", "root")
-_OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
+_OPTIONS = tuple(f.name for f in fields(Options))
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ MOST_BYTES = 16 << 20
 
 _MOST_TEXT, _MOST_NUMBER = 1000, 1e15
 
-_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "costs")
-"""The options of a decision; a policy has no decision with costs."""
+_OPTIONS = tuple(field.name for field in fields(Options))
+"""The options of a decision."""
 
 
 def write(policy: Policy, path: str | os.PathLike[str]) -> None:
