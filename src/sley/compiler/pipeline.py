@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 from typing import TypeVar
@@ -27,7 +27,7 @@ from sley.errors.compiler import C307, C309, C314
 from sley.ir.dag import Blocks, Forwarded, InstructionDag, Order
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.tables import NONE, FloatArray
+from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import GROUP_PROTOCOLS, Allocation, LoopOrder, Protocol, Schedule
 from sley.model.bounds import Bounds
@@ -54,8 +54,8 @@ PASSES = (
 
 
 SIMULATED_BYTES = (2**20, 2**26)
-"""The sizes of the calls by which ways to share thread blocks are compared: one that latencies
-decide, and one that rates decide."""
+"""Sizes of calls by which ways to share thread blocks are compared: one that latencies decide, and
+one that rates decide. A third one has `TILES` tiles a chunk."""
 
 
 class Phase(Interface):
@@ -232,10 +232,15 @@ def _allocate(
     machine = topology or Topology.cluster(1, program.collective.ranks)
     bounds = Bounds.of(program.collective, machine)
 
-    def simulate(order: Order, blocks: Blocks) -> FloatArray:
+    tile_bytes = machine.model.tile_bytes[settings.protocol] / costs.longest
+    largest = int(TILES * tile_bytes * program.collective.blocks * program.collective.chunks)
+    # A call of a protocol for small calls has thousands of tiles at the other sizes.
+    sizes = sorted({largest, *(size for size in SIMULATED_BYTES if size <= 4 * largest)})
+
+    def simulate(order: Order, blocks: Blocks) -> Iterator[float]:
         plan = _emit(dag, order, blocks, settings)
         simulator = Simulator(plan, machine, bounds=bounds)
-        return np.array([simulator(size).time_us for size in SIMULATED_BYTES])
+        return (simulator(size).time_us for size in sizes)
 
     return allocate(
         dag, ordered, blocks, estimator, settings.allocate, settings.max_blocks, simulate

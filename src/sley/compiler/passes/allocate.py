@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 import numpy as np
 
@@ -36,8 +36,8 @@ SIMULATED = 100_000
 OTHERS = 4
 """Drafts within a limit that are simulated beside the one with the shortest estimate."""
 
-Simulate = Callable[[Order, Blocks], FloatArray]
-"""The simulated times of calls of several sizes, in microseconds."""
+Simulate = Callable[[Order, Blocks], Iterator[float]]
+"""The simulated times of calls of several sizes, small ones first, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -204,16 +204,15 @@ def _merge_to_limit(
     """Drafts with at most `limit` blocks a rank: merged by least overlap or spread evenly, in the
     order of the draft or in that in which blocks become free.
 
-    A lower limit can give a better plan, so lower limits are tried too, down to half, at which each
-    block has twice the work.
+    A lower limit can give a better plan, so lower limits are tried too, down to half.
     """
     tries = max(PATIENCE // max(len(draft.order), 1), 1)
     limits = range(min(limit, _most(draft.blocks)), max(limit // 2, limit - tries, 0), -1)
     limits = limits or range(limit, limit - 1, -1)
     merges = Overlaps.of(draft.order, draft.blocks, *draft.activity).merges(limits[-1])
     busy, ranks = draft.busy_us, np.ones(len(np.bincount(draft.blocks.rank)), np.int64)
-    # Neither way of merging is better on all plans, nor either order, and nothing bounds the time of
-    # one before its timeline is known: all four are estimated.
+    # Neither way of merging is better on all plans, nor either order, and nothing bounds the time
+    # of one before its timeline is known: all four are estimated.
     for here in limits:
         for colour in (merges.colours(here), spread(draft.blocks, busy, here * ranks)):
             fixed = _Draft.of(estimator, draft.order, merge(draft.blocks, colour))
@@ -242,21 +241,24 @@ def _fastest(
     tries = SIMULATED // len(draft.order) - 2
     if tries < 0:
         return draft
-    best = least = simulate(draft.order, draft.blocks)
-    fastest = None
+    most = list(simulate(draft.order, draft.blocks))
+    best, fastest = float(np.log(most).sum()), None
     # Every way is simulated: none has a bound, and an early one is not more often the fastest.
     for order, blocks in islice(ways, tries):
-        times = simulate(order, blocks)
         # A size at which it is slower rules a way out, however fast it is at another: what the
-        # simulation changes makes no call slower.
-        if (times <= least).all() and np.log(times / best).sum() < -1e-9:
-            best, fastest = times, (order, blocks)
+        # simulation changes makes no call slower. Larger calls, which take longer to simulate, need
+        # not be simulated then.
+        pairs = zip(simulate(order, blocks), most, strict=False)
+        times = [time for time, _ in takewhile(lambda pair: pair[0] <= pair[1], pairs)]
+        score = float(np.log(times).sum())
+        if len(times) == len(most) and score < best - 1e-9:
+            best, fastest = score, (order, blocks)
     if not exceeds and _most(draft.blocks) < _most(unmerged.blocks):
         # Sharing is worth its time only while it leaves more of the GPU to others: a plan occupies
         # its blocks for as long as it runs.
-        apart = simulate(unmerged.order, unmerged.blocks)
-        share = _most(draft.blocks) / _most(unmerged.blocks)
-        if np.log(share * best / apart).sum() > 0:
+        apart = float(np.log(list(simulate(unmerged.order, unmerged.blocks))).sum())
+        fewer = np.log(_most(unmerged.blocks) / _most(draft.blocks))
+        if best - apart > fewer * len(most):
             return unmerged
     return _Draft.of(estimator, *fastest) if fastest else draft
 

@@ -35,11 +35,13 @@ Simple)."""
 class HopCosts:
     """The costs of moving the chunks of transfers, by a topology's cost model.
 
+    longest: the number of chunks that fill a tile, those of the longest message.
     latency_us: float64 (transfers,), from the end of a move until the receiver sees it; 0 within a
         rank.
     chunk_us: float64 (transfers,), the time of a thread block to move one chunk of a tile.
     """
 
+    longest: int
     latency_us: FloatArray
     chunk_us: FloatArray
 
@@ -59,7 +61,7 @@ class HopCosts:
         longest = 1 if per_chunk else int(t.count.max(initial=1))
         # Data that stays in its rank carries no protocol flags.
         flags = np.where(t.remote, model.wire_efficiency[protocol], 1.0)
-        return cls(latency, model.tile_bytes[protocol] / longest / (flags * rate * 1e3))
+        return cls(longest, latency, model.tile_bytes[protocol] / longest / (flags * rate * 1e3))
 
 
 def _over_paths(
