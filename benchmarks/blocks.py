@@ -5,8 +5,7 @@
 Each MSCCL XML file is verified, lifted to a program, and scheduled by HPDS as whole tasks: with
 thread blocks for each connection, by state (ResCCL 4.4), and with the smallest number of blocks
 whose estimated time is not above that with a block for each connection. All plans are verified.
-`idle` is the average idle share of the estimated time. The estimates come from `Costs`,
-printed above the table; nothing is measured on GPUs.
+`idle` is the average idle share of the estimated time; nothing is measured on GPUs.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import sley
-from sley.compiler.passes.timeline import Costs
 
 
 def idle(plan: sley.Plan) -> float:
@@ -85,9 +82,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = [measure(path, options.cluster) for path in options.files]
     if options.json:
-        json.dump({"costs": asdict(Costs()), "rows": rows}, sys.stdout, indent=2)
+        json.dump({"rows": rows}, sys.stdout, indent=2)
         return
-    print("costs:", ", ".join(f"{k}={v}" for k, v in asdict(Costs()).items()))
     print(HEAD)
     for row in rows:
         print(

@@ -80,7 +80,6 @@ def test_schedule_and_allocation_decide_the_plan() -> None:
     assert (tasks["blocks_per_rank"], tasks["loop_order"]) == (14, "instruction")
     state = compiled(*what, "--schedule", "HPDS", "--allocate", "state")
     assert state["blocks_per_rank"] == 8
-    assert state["estimate"]["time_us"] <= state["estimate"]["unmerged_us"]
     few = compiled(*what, "--schedule", "round-robin", "--max-blocks", 3, "--loop-order", "tile")
     assert (few["blocks_per_rank"], few["loop_order"]) == (3, "tile")
 

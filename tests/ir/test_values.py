@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import sley
-from sley.compiler.passes.timeline import Costs
 from sley.formats.msccl_xml.targets import EXECUTOR
 from sley.ir.dependencies import dependencies
 from sley.ir.tables import Edges, Table, Value, column_types, difference
@@ -47,7 +46,7 @@ def examples() -> dict[str, Any]:
         *(msccl.ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
         *(topology, topology.model, program, plan, plan.layout, plan.estimate, simulation),
         *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),
-        *(choices.ranges[0].options, Costs(), dependencies(program), pulls(direct), EXECUTOR),
+        *(choices.ranges[0].options, dependencies(program), pulls(direct), EXECUTOR),
         *(plan.collective, plan.instructions, plan.waits, plan.sources, program.transfers),
     ]
     return {type(value).__name__: value for value in found}

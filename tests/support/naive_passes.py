@@ -10,7 +10,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import sley
-from sley.compiler.passes.timeline import Costs
 from sley.ir.dag import Blocks, Order
 from sley.ir.program import Program
 from sley.ir.tables import NONE
@@ -174,19 +173,32 @@ class Clock:
 
 @dataclass
 class Times:
-    """The costs of transfers: of a hop, and of a tile."""
+    """The costs of transfers with Simple, on nodes around NVSwitches: of a hop, and of a tile."""
 
     graph: Graph
-    costs: Costs
+    tiles: int
+
+    @property
+    def model(self) -> sley.CostModel:
+        return self.graph.topology.model if self.graph.topology else sley.CostModel()
 
     def latency(self, t: int) -> float:
-        crosses = self.graph.crosses[t]
-        return self.costs.inter_latency_us if crosses else self.costs.intra_latency_us
+        if not self.graph.links[t]:
+            return 0.0
+        model, crosses = self.model, self.graph.crosses[t]
+        return (model.network_latency_us if crosses else model.nvlink_latency_us).simple
 
     def tile(self, t: int) -> float:
-        rate = self.costs.inter_GBps if self.graph.crosses[t] else self.costs.intra_GBps
-        count = int(self.graph.program.transfers.count[t])
-        return count * (self.costs.tile_bytes / (rate * 1000))
+        transfers, topology = self.graph.program.transfers, self.graph.topology
+        model, crosses = self.model, self.graph.crosses[t]
+        rate = model.network_block_GBps if crosses else model.nvlink_block_GBps
+        if not self.graph.links[t]:
+            rate = model.local_block_GBps
+        elif topology is not None:
+            path = topology.paths([transfers.src[t]], [transfers.dst[t]])[0].tolist()
+            rate = min(rate, *topology.links.GBps[path].tolist())
+        share = int(transfers.count[t]) / int(transfers.count.max())
+        return share * model.tile_bytes.simple / (rate * 1000)
 
     def begin(self, t: int, clock: Clock, blocks: Sequence[int]) -> float:
         """The earliest start of the transfer after its dependencies, and on its links and
@@ -203,7 +215,7 @@ class Times:
         """Executes the transfer from `begin` on."""
         last = max((clock.end[p] for p in self.graph.before[t]), default=0.0)
         end = max(
-            begin + self.latency(t) + self.costs.tiles * self.tile(t),
+            begin + self.latency(t) + self.tiles * self.tile(t),
             last + self.tile(t),
         )
         clock.start[t], clock.end[t] = begin, end

@@ -10,11 +10,15 @@ from typing import Any, TypedDict, get_args, get_type_hints
 
 import numpy as np
 
-from sley.compiler.passes.timeline import Costs
 from sley.errors import did_you_mean
 from sley.errors.compiler import C304, C307
 from sley.ir.choices import member
 from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer
+
+WENT = {
+    "costs": "Name a topology: its cost model (sley.CostModel, `topology.model`) has the costs."
+}
+"""What replaces the options that went, by name."""
 
 
 def _option(line: str | None = None) -> Any:
@@ -51,7 +55,6 @@ class Options:
         kernels once a chunk fills a tile. A plan for them needs it.
     switches: whether switches make the transfers of a group together (default: yes); otherwise each
         has a message of its own, and any runtime can run the plan.
-    costs: the parameters of the timeline for `allocate` and `max_blocks` (default: `Costs()`).
 
     Members of enumerations may be given by name. Errors: C304, C307.
     """
@@ -81,7 +84,6 @@ class Options:
     switches: bool | None = _option(
         "Let switches reduce and multicast where the program allows it. [yes]"
     )
-    costs: Costs | None = _option()
 
     def __post_init__(self) -> None:
         for word, kind in kinds().items():
@@ -114,7 +116,7 @@ class Options:
                 raise C304.error(
                     expected=f"options of {', '.join(kinds())}",
                     found=repr(word),
-                    remedy=did_you_mean(str(word), list(kinds())),
+                    remedy=WENT.get(word) or did_you_mean(str(word), list(kinds())),
                 )
         return replace(options or cls(), **overrides)
 
@@ -133,7 +135,6 @@ class OptionWords(TypedDict, total=False):
     slots: int | None
     per_chunk: bool | None
     switches: bool | None
-    costs: Costs | None
 
 
 @cache

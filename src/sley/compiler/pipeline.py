@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol as Interface
@@ -22,7 +22,7 @@ from sley.compiler.passes.links import check_links, check_switches, used_links
 from sley.compiler.passes.order import order
 from sley.compiler.passes.parallelize import parallelize
 from sley.compiler.passes.pipelines import pipelines
-from sley.compiler.passes.timeline import Costs
+from sley.compiler.passes.timeline import TILES, Estimator, HopCosts
 from sley.errors.compiler import C307, C309, C314
 from sley.ir.dag import Allocated, Blocks, Forwarded, InstructionDag, Links, Order
 from sley.ir.dependencies import dependencies
@@ -31,6 +31,8 @@ from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import GROUP_PROTOCOLS, Allocation, LoopOrder, Protocol, Schedule
+from sley.model.bounds import Bounds
+from sley.model.simulation import Simulator
 from sley.verification import verify as verify_plan
 
 T = TypeVar("T")
@@ -55,6 +57,11 @@ class Pass(StrEnum):
 
 PASSES = tuple(each.value for each in Pass)
 """The names of the passes, in the order of the compiler."""
+
+
+SIMULATED_BYTES = (2**20, 2**26)
+"""Sizes of calls by which ways to share thread blocks are compared: one that latencies decide, and
+one that rates decide. A third one has `TILES` tiles a chunk."""
 
 
 class Phase(Interface):
@@ -106,7 +113,8 @@ def build(
     estimate = None
     if settings.merges or not settings.by_depth:
         allocated = phase(
-            Pass.ALLOCATE, lambda: _allocate(lowered, ordered, blocks, links, settings)
+            Pass.ALLOCATE,
+            lambda: _allocate(lowered, ordered, blocks, links, topology, settings),
         )
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
     plan = phase(
@@ -135,7 +143,7 @@ class _Settings:
     fusion: bool
     allocate: Allocation
     max_blocks: int | None
-    costs: Costs
+    tiles: int
 
     @classmethod
     def of(cls, program: Program, options: Options) -> _Settings:
@@ -148,7 +156,6 @@ class _Settings:
         if options.fusion and not by_depth:
             raise C309.error(expected="whole transfers", found=f"{schedule.value} with fusion")
         protocol = options.protocol or program.protocol or Protocol.SIMPLE
-        costs = options.costs or Costs()
         return cls(
             instances=options.instances or 1,
             channels=options.channels or 1,
@@ -161,7 +168,7 @@ class _Settings:
             allocate=options.allocate or Allocation.CONNECTION,
             max_blocks=options.max_blocks,
             # In tile order one tile passes all instructions before the next one starts.
-            costs=replace(costs, tiles=1) if loop_order is LoopOrder.TILE else costs,
+            tiles=1 if loop_order is LoopOrder.TILE else TILES,
         )
 
     @property
@@ -218,10 +225,32 @@ def _forward_copies(program: Program, settings: _Settings) -> Forwarded:
 
 
 def _allocate(
-    dag: InstructionDag, ordered: Order, blocks: Blocks, links: Links, settings: _Settings
+    dag: InstructionDag,
+    ordered: Order,
+    blocks: Blocks,
+    links: Links,
+    topology: Topology | None,
+    settings: _Settings,
 ) -> Allocated:
+    program = dag.chunks.program
+    costs = HopCosts.of(program, topology, settings.protocol, per_chunk=settings.per_chunk)
+    dag = dag.as_ordered(ordered)
+    estimator = Estimator.of(dag, links, costs, settings.tiles)
+    machine = topology or Topology.cluster(1, program.collective.ranks)
+    bounds = Bounds.of(program.collective, machine)
+
+    tile_bytes = machine.model.tile_bytes[settings.protocol] / costs.longest
+    largest = int(TILES * tile_bytes * program.collective.blocks * program.collective.chunks)
+    # A call of a protocol for small calls has thousands of tiles at the other sizes.
+    sizes = sorted({largest, *(size for size in SIMULATED_BYTES if size <= 4 * largest)})
+
+    def simulate(order: Order, blocks: Blocks) -> Iterator[float]:
+        plan = _emit(dag, order, blocks, settings)
+        simulator = Simulator(plan, machine, bounds=bounds)
+        return (simulator(size).time_us for size in sizes)
+
     return allocate(
-        dag, ordered, blocks, links, settings.costs, settings.allocate, settings.max_blocks
+        dag, ordered, blocks, estimator, settings.allocate, settings.max_blocks, simulate
     )
 
 

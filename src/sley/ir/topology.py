@@ -18,6 +18,7 @@ from sley.ir.routes import Pairs, Routes, find_unreachable, nearest_cards
 from sley.ir.tables import (
     NONE,
     BoolArray,
+    ByteArray,
     Edges,
     FloatArray,
     IntArray,
@@ -175,6 +176,21 @@ class Topology(Value):
         found = [self._routes.path(a, b) for a, b in np.column_stack((src, dst)).tolist()]
         offset = np.concatenate([[0], np.cumsum([len(p) for p in found])])
         return Edges(offset, np.array([row for p in found for row in p], np.int32))
+
+    def slowest_kinds(self, paths: Edges) -> ByteArray:
+        """int8 (paths,): the slowest LinkKind of each path, none of which is empty."""
+        if not len(paths.target):
+            return np.zeros(0, np.int8)
+        return np.maximum.reduceat(self.links.kind[paths.target], paths.offset[:-1])
+
+    def hop_latencies(self, paths: Edges, by_kind: FloatArray) -> FloatArray:
+        """float64 (paths,): the latency of a hop over each path: the sum of the links' latencies if
+        all links on it have one, else the cost model's, `by_kind` (paths,)."""
+        if not len(paths.target):
+            return np.zeros(0)
+        own, first = self.links.latency_us[paths.target], paths.offset[:-1]
+        complete = np.logical_and.reduceat(own >= 0, first)
+        return np.where(complete, np.add.reduceat(own, first), by_kind)
 
     def link_label(self, link: int) -> str:
         """A link's name for messages: "GPU 3 -> switch 0"."""

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options
-from sley.compiler.passes.timeline import Costs
 from sley.errors import Place, SleyError
 from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Change, Decision, Machine, Measured, Policy, Range, read, write
@@ -142,14 +141,6 @@ def test_a_changed_entry_is_refused_with_its_place(tmp_path, old, new, code, say
     assert old in text
     path.write_text(text.replace(old, new, 1))
     assert says in rejected(path, code)
-
-
-def test_a_decision_that_no_file_can_hold_is_refused():
-    decision = Decision("ring-allreduce", Options(costs=Costs()))
-    for one in (Range(SizeRange(0, None), decision), replace(RULE, alternatives=(decision,))):
-        with pytest.raises(SleyError, match="costs") as caught:
-            Policy(MACHINE, {"allreduce": (one,)})
-        assert caught.value.code == "D901"
 
 
 def test_overlapping_ranges_are_refused(tmp_path):

@@ -2,7 +2,8 @@
 
 By the timeline of the plan with a block for each connection, blocks of a rank that are never active
 at the same time are merged (equation 7). A limit merges further blocks, first those that are active
-at the same time for the shortest time.
+at the same time for the shortest time. Of small plans, other ways to share as many blocks are
+simulated, and the fastest is taken.
 
 A merged block lists its instructions in the order of the plan, so merging never makes a plan hang:
 that order is a complete execution with the plan's slots for any allocation.
@@ -10,23 +11,33 @@ that order is a complete execution with the plan's slots for any allocation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, islice, takewhile
 
 import numpy as np
 
 from sley.compiler.passes.blocks import number_blocks
-from sley.compiler.passes.merging import Overlaps, merge, spread
+from sley.compiler.passes.merging import Overlaps, deal, merge, runs, spread
 from sley.compiler.passes.pipelines import whole_transfers
-from sley.compiler.passes.timeline import Costs, Estimator, Timeline, sequence_of
-from sley.ir.dag import Allocated, Blocks, InstructionDag, Links, Order
+from sley.compiler.passes.timeline import Estimator, Timeline, sequence_of
+from sley.ir.dag import Allocated, Blocks, InstructionDag, Order
 from sley.ir.plan import Estimate
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
 from sley.ir.words import Allocation
 
 PATIENCE = 200_000
 """Instructions of all the drafts together that lower limits may add."""
+
+SIMULATED = 100_000
+"""Instructions of all the drafts together that are simulated, about half a second."""
+
+OTHERS = 4
+"""Drafts within a limit that are simulated beside the one with the shortest estimate."""
+
+Simulate = Callable[[Order, Blocks], Iterator[float]]
+"""The simulated times of calls of several sizes, small ones first, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,15 @@ class _Draft:
         start = np.minimum(timeline.start_us[first], timeline.start_us[last])
         return start, np.maximum(timeline.end_us[first], timeline.end_us[last])
 
+    def moving_us(self, estimator: Estimator) -> FloatArray:
+        """float64 (blocks,): how long each moves a tile of all its data."""
+        order, blocks = self.order, self.blocks
+        main = np.where(order.send != NONE, order.send, order.receive)
+        total = np.bincount(
+            blocks.instruction_block, estimator.tile_us[main], minlength=len(blocks.rank)
+        )
+        return total.astype(np.float64)
+
     @property
     def busy_us(self) -> FloatArray:
         """float64 (blocks,): how long each is active."""
@@ -67,19 +87,18 @@ def allocate(
     dag: InstructionDag,
     order: Order,
     blocks: Blocks,
-    links: Links,
-    costs: Costs,
+    estimator: Estimator,
     allocation: Allocation,
     max_blocks: int | None,
+    simulate: Simulate | None = None,
 ) -> Allocated:
     """The blocks of `allocation`, at most `max_blocks` a rank.
 
-    blocks: one for each connection. By state, these stay if merging them would increase the
-    estimated time: where receives come long after their sends, as in the msccl schedule, the
-    timeline, which doesn't separate the two, can be wrong about when a block is active.
+    dag: as ordered (`InstructionDag.as_ordered`). blocks: one for each connection. By state, these
+    stay if merging them would increase the estimated time: where receives come long after their
+    sends, as in the msccl schedule, the timeline, which doesn't separate the two, can be wrong
+    about when a block is active.
     """
-    dag = dag.as_ordered(order)
-    estimator = Estimator.of(dag, links, costs)
     unmerged = draft = _Draft.of(estimator, order, blocks)
     exceeds = max_blocks is not None and _most(blocks) > max_blocks
     if order.whole and (allocation is Allocation.STATE or exceeds):
@@ -94,13 +113,20 @@ def allocate(
         shared = _Draft.of(estimator, draft.order, _by_state(dag, draft))
         if shared.time_us <= unmerged.time_us * (1 + 1e-9):
             draft = shared
+    limit, others = np.bincount(draft.blocks.rank), []
     if max_blocks is not None and exceeds:
         # Blocks merged by state are only one start: even if they fit, another may be faster.
-        ways = [d for d in (draft,) if _most(d.blocks) <= max_blocks]
+        others = [d for d in (draft,) if _most(d.blocks) <= max_blocks]
         for begin in {id(d): d for d in (draft, connection)}.values():
-            ways += _merge_to_limit(dag, begin, max_blocks, estimator)
-        draft = min(ways, key=lambda d: d.time_us)
-    estimate = Estimate(draft.time_us, unmerged.time_us, draft.busy_us, costs.tiles)
+            others += _merge_to_limit(dag, begin, max_blocks, estimator)
+        draft, *others = sorted(others, key=lambda d: d.time_us)
+        limit = np.minimum(limit, max_blocks)
+    if simulate is not None and draft is not unmerged:
+        fits = (d for d in others if (np.bincount(d.blocks.rank) <= limit).all())
+        ways = ((d.order, d.blocks) for d in islice(fits, OTHERS))
+        found = chain(ways, _shares(dag, unmerged, limit, estimator))
+        draft = _fastest(draft, found, unmerged, estimator, simulate, exceeds)
+    estimate = Estimate(draft.time_us, unmerged.time_us, draft.busy_us, estimator.tiles)
     return Allocated(draft.order, draft.blocks, estimate)
 
 
@@ -174,11 +200,85 @@ def _merge_to_limit(
     limits = range(min(limit, _most(draft.blocks)), max(limit // 2, limit - tries, 0), -1)
     limits = limits or range(limit, limit - 1, -1)
     merges = Overlaps.of(draft.order, draft.blocks, *draft.activity).merges(limits[-1])
-    busy = draft.busy_us
+    busy, ranks = draft.busy_us, np.ones(len(np.bincount(draft.blocks.rank)), np.int64)
+    # Neither way of merging is better on all plans, nor either order, and nothing bounds the time
+    # of one before its timeline is known: all four are estimated.
     for here in limits:
-        for colour in (merges.colours(here), spread(draft.blocks, busy, here)):
+        for colour in (merges.colours(here), spread(draft.blocks, busy, here * ranks)):
             fixed = _Draft.of(estimator, draft.order, merge(draft.blocks, colour))
             yield fixed
             if draft.order.whole:
                 sequence = estimator.greedy(fixed.order, fixed.blocks)
                 yield _Draft.of(estimator, *_reorder(dag, fixed.order, fixed.blocks, sequence))
+
+
+def _fastest(
+    draft: _Draft,
+    ways: Iterator[tuple[Order, Blocks]],
+    unmerged: _Draft,
+    estimator: Estimator,
+    simulate: Simulate,
+    exceeds: bool,
+) -> _Draft:
+    """The fastest of a draft and other ways to share blocks, by simulation; or the unmerged plan.
+
+    The timeline says how many blocks are enough, but it ranks drafts badly: its links carry one
+    transfer at a time, although it takes several blocks to fill a link, and in tile order it ends
+    with the first tile, although the block with the most work decides a call of many tiles.
+
+    exceeds: whether the unmerged plan has too many blocks.
+    """
+    tries = SIMULATED // len(draft.order) - 2
+    if tries < 0:
+        return draft
+    most = list(simulate(draft.order, draft.blocks))
+    best, fastest = float(np.log(most).sum()), None
+    # Every way is simulated: none has a bound, and an early one is not more often the fastest.
+    for order, blocks in islice(ways, tries):
+        # A size at which it is slower rules a way out, however fast it is at another: what the
+        # simulation changes makes no call slower. Larger calls, which take longer to simulate, need
+        # not be simulated then.
+        pairs = zip(simulate(order, blocks), most, strict=False)
+        times = [time for time, _ in takewhile(lambda pair: pair[0] <= pair[1], pairs)]
+        score = float(np.log(times).sum())
+        if len(times) == len(most) and score < best - 1e-9:
+            best, fastest = score, (order, blocks)
+    if not exceeds and _most(draft.blocks) < _most(unmerged.blocks):
+        # Sharing is worth its time only while it leaves more of the GPU to others: a plan occupies
+        # its blocks for as long as it runs.
+        apart = float(np.log(list(simulate(unmerged.order, unmerged.blocks))).sum())
+        fewer = np.log(_most(unmerged.blocks) / _most(draft.blocks))
+        if best - apart > fewer * len(most):
+            return unmerged
+    return _Draft.of(estimator, *fastest) if fastest else draft
+
+
+def _shares(
+    dag: InstructionDag, unmerged: _Draft, limit: LongArray, estimator: Estimator
+) -> Iterator[tuple[Order, Blocks]]:
+    """Ways to share blocks, at most `limit` (ranks,) on each rank.
+
+    Which blocks share doesn't depend on the timeline, except for the last of four ways. Each is in
+    the order of the schedule, and in that in which blocks become free in calls of one tile and of
+    many: which of them is faster depends on the call.
+    """
+    begin = unmerged.blocks
+    if (limit >= np.bincount(begin.rank)).all():
+        colours: list[IntArray | LongArray] = [
+            np.arange(len(begin.rank))
+        ]  # nothing is shared, but the order may be better
+    else:
+        overlaps = Overlaps.of(unmerged.order, begin, *unmerged.activity)
+        colours = [
+            spread(begin, unmerged.moving_us(estimator), limit),
+            deal(begin, limit),
+            runs(begin, limit),
+            overlaps.merges(int(limit.min())).colours(limit[begin.rank]),
+        ]
+    shared = [merge(begin, colour) for colour in colours]
+    yield from ((unmerged.order, blocks) for blocks in shared)
+    if unmerged.order.whole:
+        for tiles in sorted({1, estimator.tiles}):
+            way = replace(estimator, tiles=tiles)
+            for blocks in shared:
+                yield _reorder(dag, unmerged.order, blocks, way.greedy(unmerged.order, blocks))

@@ -110,10 +110,13 @@ class Merges:
     into: IntArray
     left: IntArray
 
-    def colours(self, limit: int) -> LongArray:
-        """int64 (blocks,): colours, equal for blocks that are merged when a rank has `limit`."""
+    def colours(self, limit: int | LongArray) -> LongArray:
+        """int64 (blocks,): colours, equal for blocks that are merged when a rank has `limit`
+        blocks, one number or that of each block's rank."""
         own = np.arange(len(self.into))
         colour = np.where(self.left > limit, self.into, own)
+        # A block is merged into a lower number, so following the merges ends; each pass doubles the
+        # steps that are followed.
         while True:
             further = colour[colour]
             if np.array_equal(further, colour):
@@ -129,24 +132,44 @@ def merge(blocks: Blocks, colour: IntArray | LongArray) -> Blocks:
     return number_blocks(names // max(span, 1), none, new[blocks.instruction_block])
 
 
-def spread(blocks: Blocks, busy: FloatArray, limit: int) -> IntArray:
-    """int32 (blocks,): one of `limit` colours for each block of a rank: from the busiest block on,
-    the colour with the least load.
+def spread(blocks: Blocks, busy: FloatArray, limit: IntArray | LongArray) -> IntArray:
+    """int32 (blocks,): a colour for each block: from the busiest block of a rank on, the colour
+    with the least load.
 
-    busy: float64 (blocks,), how long each is active.
+    busy: float64 (blocks,), how long each is active. limit: (ranks,), the colours of each rank.
     """
     rank = blocks.rank
     colour = np.zeros(len(rank), np.int32)
     order = np.lexsort((-busy, rank))
-    first = np.searchsorted(rank, np.arange(int(rank.max(initial=NONE)) + 1))
+    first = np.searchsorted(rank, np.arange(len(limit)))
     turn = np.arange(len(rank)) - first[rank[order]]
-    load = np.zeros((len(first), limit))
+    load = np.where(np.arange(limit.max(initial=0)) < limit[:, None], 0.0, np.inf)
+    # Longest first to the least load is within a third of the best possible (Graham, 1969). Each
+    # step places the next block of all ranks at once: ranks don't share colours.
     for step in range(int(turn.max(initial=NONE)) + 1):
         now = order[turn == step]
         least = np.argmin(load[rank[now]], axis=1)
         colour[now] = least
         load[rank[now], least] += busy[now]
     return colour
+
+
+def deal(blocks: Blocks, limit: IntArray | LongArray) -> LongArray:
+    """int64 (blocks,): the colours of each rank in turn. limit: (ranks,), their numbers."""
+    return _places(blocks)[0] % limit[blocks.rank]
+
+
+def runs(blocks: Blocks, limit: IntArray | LongArray) -> LongArray:
+    """int64 (blocks,): one colour for neighbouring blocks of a rank, about as many for each.
+    limit: (ranks,), the numbers of colours."""
+    place, size = _places(blocks)
+    return place * limit[blocks.rank] // size
+
+
+def _places(blocks: Blocks) -> tuple[LongArray, LongArray]:
+    """int64 (blocks,): the place of each block within its rank, and the number of blocks there."""
+    size = np.bincount(blocks.rank)
+    return np.arange(len(blocks.rank)) - offsets_of(size)[blocks.rank], size[blocks.rank]
 
 
 @Loop
@@ -161,6 +184,8 @@ def _measure_overlaps(
     overlap: FloatArray,
 ) -> None:
     """Fills `overlap`, see `Overlaps`. until: (blocks,), zero at first."""
+    # Rows come by start, so what another block has begun before is all that this row can meet, and
+    # of that the last end is enough: a block runs one row after another.
     for k in range(len(block)):
         own, r = block[k], rank[k]
         low, high = rank_block[r], rank_block[r + 1]
@@ -195,6 +220,7 @@ def _colour(
             for other in range(low, high):
                 if colour[other] != NONE and overlap[row + other] > 0:
                     taken_for[colour[other]] = own
+            # Ends: there are fewer blocks before this one than colours.
             chosen = 0
             while taken_for[chosen] == own:
                 chosen += 1
@@ -218,6 +244,8 @@ def _merge_least(
     for r in range(len(rank_block) - 1):
         low, size, base = rank_block[r], rank_block[r + 1] - rank_block[r], offset[r]
         one, two, remaining = NONE, NONE, size
+        # Greedy, one pair at a time: the best partition into `least` sets is NP-hard, and one run
+        # down to the least serves all larger limits.
         while remaining > least and remaining > 1:
             # Merging only increases overlaps, so only a block whose partner was merged needs
             # another.

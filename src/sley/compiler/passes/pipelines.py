@@ -82,6 +82,7 @@ def whole_transfers(dag: InstructionDag, sequence: NDArray[Any], pipeline: NDArr
 def _without_cycles(dag: InstructionDag) -> InstructionDag:
     """The instruction DAG without those of `copied` that, as parts of the transfers with which
     they are sent, would wait for themselves."""
+    # Each pass separates a copy from its send, so it ends; without such copies there is no cycle.
     while dag.sent.any():
         before, after = dag.dependencies
         # On a cycle or between two.
@@ -120,6 +121,7 @@ def _join(
 
     transfer, read, written: a row for each chunk moved. owner: (cells,), NONE at first.
     """
+    # Sets as trees, joined at the lower root, with halved paths: almost linear.
     for k in range(2 * len(transfer)):
         row = k >> 1
         cell = read[row] if k % 2 == 0 else written[row]
@@ -182,6 +184,7 @@ def _take_fitting(
     `sequence`, from place `taken` on. Returns the place after them."""
     _, room, ready, size, _ = groups
     first, second, used = links
+    # Those that don't fit stay in front, in their order, so the oldest is tried first next time.
     begin, left = room[g], 0
     for k in range(begin, begin + size[g]):
         t = ready[k]
@@ -229,6 +232,8 @@ def _schedule(
         if waiting[t] == 0:
             _make_ready(groups, t)
     taken, number, start = 0, 0, 0
+    # A new sub-pipeline has all links free, and without cycles some transfer is ready: each takes
+    # at least one.
     while taken < transfers:
         number += 1
         # The group of the least key is next: turns times number of groups, plus place.
@@ -240,12 +245,14 @@ def _schedule(
                 queue.append(place if in_turn else turns[g] * number_of_groups + g)
         heapify(queue)
         g = 0
+        # A group that contributed returns with a higher key; one that could not does not return,
+        # since the links that it needs stay in use until the next sub-pipeline.
         while len(queue) > 0:
             key = heappop(queue)
             g = (key + start) % number_of_groups if in_turn else key % number_of_groups
             before, taken = taken, _take_fitting(g, number, groups, links, sequence, taken)
             if taken == before:
-                continue  # the paper clears its flag: its links stay in use in this sub-pipeline
+                continue  # the paper clears its flag
             for k in range(before, taken):
                 t = sequence[k]
                 pipeline[t] = number - 1

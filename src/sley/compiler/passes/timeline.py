@@ -10,51 +10,75 @@ with it and takes no time of its own.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 
 from sley.compiler.passes.loops import Arcs, Loop
-from sley.errors.compiler import C304
+from sley.ir.cost_model import CostModel
 from sley.ir.dag import Blocks, InstructionDag, Links, Order
-from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray, inverse
-from sley.ir.words import is_integer, is_real
+from sley.ir.fabric import LinkKind
+from sley.ir.program import Program
+from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray, inverse, numbering
+from sley.ir.topology import Topology
+from sley.ir.words import Protocol
+
+TILES = 16
+"""The tiles of a chunk in the call that is estimated, in instruction order (assumption: 32 MB of
+Simple)."""
 
 
 @dataclass(frozen=True)
-class Costs:
-    """The parameters of the estimate. The defaults are those of A100s with 200 Gb/s cards.
+class HopCosts:
+    """The costs of moving the chunks of transfers, by a topology's cost model.
 
-    intra_latency_us, inter_latency_us: latency of a hop inside a node and between nodes (NCCL's
-        tuner, Simple protocol, ring).
-    intra_GBps, inter_GBps: rate of one thread block inside a node (NCCL's tuner, per channel) and
-        between nodes (ResCCL, figure 4: four blocks fill a card of 25 GB/s).
-    tile_bytes: size of a tile of a chunk (ResCCL, table 2).
-    tiles: number of tiles of a chunk.
-
-    All are positive and finite. Errors: C304.
+    longest: the number of chunks that fill a tile, those of the longest message.
+    latency_us: float64 (transfers,), from the end of a move until the receiver sees it; 0 within a
+        rank.
+    chunk_us: float64 (transfers,), the time of a thread block to move one chunk of a tile.
     """
 
-    intra_latency_us: float = 3.4
-    inter_latency_us: float = 14.0
-    intra_GBps: float = 20.0  # noqa: N815 - a unit
-    inter_GBps: float = 6.25  # noqa: N815 - a unit
-    tile_bytes: int = 2**20
-    tiles: int = 16
+    longest: int
+    latency_us: FloatArray
+    chunk_us: FloatArray
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            whole = field.name in ("tile_bytes", "tiles")
-            right = is_integer(value) if whole else is_real(value) and math.isfinite(value)
-            if not right or value <= 0:
-                raise C304.error(
-                    expected=f"{field.name} as a positive {'integer' if whole else 'number'}",
-                    found=f"{field.name}={value!r}",
-                )
+    @classmethod
+    def of(
+        cls, program: Program, topology: Topology | None, protocol: Protocol, *, per_chunk: bool
+    ) -> HopCosts:
+        """topology: None for A100s on one NVSwitch, `CostModel()`. per_chunk: whether each chunk of
+        a message fills a tile."""
+        t, model = program.transfers, topology.model if topology else CostModel()
+        latency = np.where(t.remote, model.nvlink_latency_us[protocol], 0.0)
+        rate = np.where(t.remote, model.nvlink_block_GBps, model.local_block_GBps)
+        if topology:
+            rows = np.flatnonzero(t.remote)
+            latency[rows], rate[rows] = _over_paths(topology, t.src[rows], t.dst[rows], protocol)
+        # The longest message fills a tile, as in the simulation.
+        longest = 1 if per_chunk else int(t.count.max(initial=1))
+        # Data that stays in its rank carries no protocol flags.
+        flags = np.where(t.remote, model.wire_efficiency[protocol], 1.0)
+        return cls(longest, latency, model.tile_bytes[protocol] / longest / (flags * rate * 1e3))
+
+
+def _over_paths(
+    topology: Topology, src: IntArray, dst: IntArray, protocol: Protocol
+) -> tuple[FloatArray, FloatArray]:
+    """The latency in microseconds of a hop from each rank to another, and the rate in GB/s at which
+    a block moves data there: its own, or that of the narrowest link."""
+    limit, model = topology.ranks, topology.model
+    # Many transfers have the same ends, and a path takes longer than a look-up.
+    pairs, pair = numbering(src.astype(np.int64) * limit + dst, limit * limit)
+    paths = topology.paths(*np.divmod(pairs, limit))
+    if not len(pairs):
+        return np.zeros(0), np.zeros(0)
+    kind = topology.slowest_kinds(paths)
+    by_kind = np.array([(model.latency_us(k)[protocol], model.block_GBps(k)) for k in LinkKind])
+    narrowest = np.minimum.reduceat(topology.links.GBps[paths.target], paths.offset[:-1])
+    latency = topology.hop_latencies(paths, by_kind[kind, 0])
+    return latency[pair], np.minimum(by_kind[kind, 1], narrowest)[pair]
 
 
 @dataclass(frozen=True)
@@ -74,9 +98,10 @@ class Timeline:
 class Estimator:
     """The transfers with their dependencies, links and costs; estimates timelines from them.
 
-    copied: `InstructionDag.copied`, as in the orders. later: the transfers that depend on each
-    one, or on the copy that it sends too. latency_us, tile_us: float64 (transfers,), the latency of
-    a hop and the time to move one tile; 0 for copies that are sent.
+    tiles: the tiles of a chunk in a call. copied: `InstructionDag.copied`, as in the orders. later:
+    the transfers that depend on each one, or on the copy that it sends too. latency_us, tile_us:
+    float64 (transfers,), the latency of a hop and the time to move one tile; 0 for copies that are
+    sent.
     """
 
     links: Links
@@ -87,18 +112,16 @@ class Estimator:
     tile_us: FloatArray
 
     @classmethod
-    def of(cls, dag: InstructionDag, links: Links, costs: Costs) -> Estimator:
+    def of(cls, dag: InstructionDag, links: Links, costs: HopCosts, tiles: int) -> Estimator:
         """dag: as ordered (`InstructionDag.as_ordered`)."""
         t = dag.chunks.program.transfers
-        latency = np.where(links.crosses, costs.inter_latency_us, costs.intra_latency_us)
-        rate = np.where(links.crosses, costs.inter_GBps, costs.intra_GBps) * 1e3  # bytes a us
         return cls(
             links=links,
-            tiles=costs.tiles,
+            tiles=tiles,
             copied=dag.copied,
             later=Edges.from_pairs(len(t), *dag.dependencies),
-            latency_us=np.where(dag.sent, 0, latency),
-            tile_us=np.where(dag.sent, 0, t.count * (costs.tile_bytes / rate)),
+            latency_us=np.where(dag.sent, 0, costs.latency_us),
+            tile_us=np.where(dag.sent, 0, t.count * costs.chunk_us),
         )
 
     def timeline(self, order: Order, blocks: Blocks) -> Timeline:
@@ -223,8 +246,13 @@ def _run(
                 queue.append((0.0, place[t], t))
         heapify(queue)
     taken = 0
+    # Without cycles some transfer always waits for nothing, so each turn takes one or, if greedy,
+    # puts one back that then starts later: every link and block delays it at most once for each
+    # transfer taken in between.
     while taken < len(sequence):
         if greedy:
+            # A key in the queue is at most the time when its transfer can start, since links and
+            # blocks only become free later. So one that can start at its key is the first of all.
             soonest, _, t = heappop(queue)
         else:
             soonest, t = np.inf, sequence[taken]
@@ -237,9 +265,11 @@ def _run(
         start[t], end[t] = begin, finish
         free[src] = max(free[src], finish)
         free[first] = free[second] = free[dst] = finish
-        free[-1] = 0.0
+        free[-1] = 0.0  # a transfer without a second link or a block has written there
         sequence[taken] = t
         taken += 1
+        # In any order that respects the dependencies, all that a transfer waits for comes before
+        # it, so its earliest times are complete when its own turn comes.
         for edge in range(offset[t], offset[t + 1]):
             after = target[edge]
             start[after] = max(start[after], begin + latency[t] + tile[t])

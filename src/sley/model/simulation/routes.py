@@ -61,9 +61,7 @@ class Routes:
                 found=f"rank {c.src[missing]} -> rank {c.dst[missing]}, which {topology.name} "
                 "does not link",
             )
-        kind = np.zeros(len(c), np.int8)
-        if len(c):
-            kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
+        kind = topology.slowest_kinds(path)
         grouped = plan.grouped
         _check_switches(plan, topology, grouped)
         copied, gathered = np.zeros((2, len(c)), bool)
@@ -110,15 +108,10 @@ def _check_switches(plan: Plan, topology: Topology, grouped: LongArray) -> None:
 
 
 def latencies(topology: Topology, protocol: Protocol, routes: Routes) -> FloatArray:
-    """float64 (connections,): time from the end of a move until the receiver sees it: the sum of
-    the links' latencies if all links on the path have one, else the model's for the slowest kind,
-    or for a switch that combines or copies.
-    """
+    """float64 (connections,): time from the end of a move until the receiver sees it
+    (`Topology.hop_latencies`); a switch that combines or copies has a latency of its own."""
     by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])
-    path = routes.path
-    own = topology.links.latency_us[path.target]
-    complete = np.logical_and.reduceat(own >= 0, path.offset[:-1])
     # LL's is that of credits, words that no switch combines.
     switched = routes.switched & (protocol is not Protocol.LL)
     model = np.where(switched, topology.model.switch_latency_us, by_kind[routes.kind])
-    return np.where(complete, np.add.reduceat(own, path.offset[:-1]), model)
+    return topology.hop_latencies(routes.path, model)

@@ -132,8 +132,8 @@ class Policy:
         as text, by name (seed, samples, version of sley). changes: what the agent changed its mind
         about, in order.
 
-    Errors: D901 for overlapping ranges, unknown collectives, and options that a file doesn't have
-    (costs); D904 for unknown algorithms and those of another collective.
+    Errors: D901 for overlapping ranges and unknown collectives; D904 for unknown algorithms and
+    those of another collective.
     """
 
     machine: Machine
@@ -199,9 +199,6 @@ def _check_range(collective: str, one: Range) -> None:
         if decision.tile not in TILES:
             expected = f"a tile of {', '.join(f'{tile:g}' for tile in TILES)}"
             raise D901.error(at=place, expected=expected, found=f"{decision.tile!r}")
-        costs = decision.options.costs
-        if costs is not None:
-            raise D901.error(at=place, expected="options without costs", found=repr(costs))
 
 
 def is_rank(value: object) -> bool:
