@@ -125,7 +125,8 @@ def __getattr__(name: str) -> Any:
     spec = find_spec(f"sley.{name}") if name.isidentifier() and not name.startswith("_") else None
     if spec and spec.origin:  # a folder without modules, which an older version left, has none
         return importlib.import_module(f"sley.{name}")
-    raise AttributeError(f"module 'sley' has no attribute {name!r}")
+    went = importlib.import_module("sley.errors.successors").gone("name", name)
+    raise AttributeError(went or f"module 'sley' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import click
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 import sley
 from sley.cli import main
 from sley.errors.successors import SUCCESSORS, gone
+from sley.ir.one_sided import OneSidedPlan
 
 
 def run(line: str) -> Result:
@@ -29,6 +31,14 @@ def command_of(words: list[str]) -> click.Command:
 def options_of(command: click.Command) -> set[str]:
     return {text for p in command.params for text in (*p.opts, *p.secondary_opts)}
 
+
+KINDS: dict[str, type] = {
+    "Program": sley.Program,
+    "Plan": sley.Plan,
+    "OneSidedPlan": OneSidedPlan,
+    "Topology": sley.Topology,
+    "Simulation": sley.Simulation,
+}
 
 OPTIONS = [row.rpartition(" ")[::2] for row in SUCCESSORS["option"] if "--" in row]
 
@@ -64,9 +74,29 @@ def test_successors_exist() -> None:
         assert words[0] in main.commands, line
         group = main.commands[words[0]]
         assert not isinstance(group, click.Group) or words[1] in group.commands, line
-    for name, text in SUCCESSORS["name"].items():
-        assert name not in sley.__all__
-        assert all(hasattr(sley, word) for word in re.findall(r"sley\.(\w+)", text)), text
+
+
+@pytest.mark.parametrize(("name", "text"), [*SUCCESSORS["name"].items()])
+def test_a_name_that_went_names_its_successor(name: str, text: str) -> None:
+    assert name not in sley.__all__
+    with pytest.raises(AttributeError, match=f"(?s)C316.*{re.escape(text)}"):
+        getattr(sley, name)
+    for path in re.findall(r"sley(?:\.\w+)+", text):
+        home, _, last = path.rpartition(".")
+        try:
+            assert hasattr(importlib.import_module(home), last)
+        except AssertionError:
+            importlib.import_module(path)
+
+
+@pytest.mark.parametrize(("name", "text"), [*SUCCESSORS["method"].items()])
+def test_a_method_that_went_names_its_function(name: str, text: str) -> None:
+    kind, _, method = name.partition(".")
+    value = object.__new__(KINDS[kind])
+    assert not hasattr(value, method)
+    with pytest.raises(AttributeError, match=f"(?s)C316.*{re.escape(text)}"):
+        getattr(value, method)
+    assert hasattr(sley, text.removeprefix("sley.").partition("(")[0].partition(".")[0])
 
 
 def test_what_never_was_has_no_successor() -> None:

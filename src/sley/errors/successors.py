@@ -49,6 +49,11 @@ _OPTIONS = {
     "tune export --to": "--target nccl, ncclx or rccl, where -o NAME.csv is a table, and for nccl "
     "-o NAME.c a plug-in; without --target the plans for sley's communicators",
     "tune export --build": "-o NAME.so",
+    **{f"tune train --{word}": "benchmarks/tuner.py" for word in ("compare", "curves")},
+    **{
+        f"tune train --{word}": "sley.tuning.Noise in Python; the command has noise of 3 %"
+        for word in ("noise", "congestion")
+    },
     "tune": "sley tune train",
 }
 
@@ -57,10 +62,72 @@ _RUNTIMES = {"msccl-executor-nccl": "executor"}
 _NAMES = {
     "ScriptProgram": "sley.Program, which sley.load(SCRIPT) returns",
     "load_msccl": "sley.load(SCRIPT, script=ARGUMENTS)",
+    "Costs": "sley.CostModel, which each topology has: topology.model",
+    **{
+        name: f"a word, such as {words}"
+        for name, words in {
+            "Allocation": 'allocate="state"',
+            "LoopOrder": 'loop_order="tile"',
+            "Schedule": 'schedule="hpds"',
+        }.items()
+    },
+    **{
+        name: f"{home}.{name}"
+        for home, names in {
+            "sley.ir.words": "Op",
+            "sley.ir.cost_model": "ByProtocol",
+            "sley.ir.conditions": "Condition",
+            "sley.ir.plan": "Estimate",
+            "sley.errors": "Diagnostic",
+            "sley.compiler": "Choice Prediction RunnerUp",
+            "sley.formats.files": "FileProof",
+            "sley.model.simulation": "Simulator",
+        }.items()
+        for name in names.split()
+    },
+    **{
+        name: f"sley.{room}.{name}"
+        for room, names in {
+            "lang": "schedules",
+            "verification": "direct",
+            "model": "bounds simulation",
+            "engine": "devices",
+            "formats": "files",
+            "compiler": "passes deployment",
+            "communicator": "jobs rendezvous selection running calibrating",
+            "tuning": "policy",
+            "errors": "recognition text_files disk_cache",
+        }.items()
+        for name in names.split()
+    },
+    "codegen": "sley.engine.kernels",
+}
+
+_METHODS = {
+    **{
+        f"{kind}.{name}": f"sley.{name}({kind.lower()})"
+        for kind, names in {
+            "Program": "compile choose show draw",
+            "Plan": "verify simulate run execute save lift show draw",
+            "OneSidedPlan": "verify",
+            "Topology": "draw",
+            "Simulation": "show",
+        }.items()
+        for name in names.split()
+    },
+    "Plan.show_pipelines": 'sley.show(plan, of="pipelines")',
+    "Topology.save": "sley.topologies.save(topology, path)",
+    "Simulation.save": "sley.draw(simulation).save(path)",
 }
 
 SUCCESSORS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"command": _COMMANDS, "option": _OPTIONS, "runtime": _RUNTIMES, "name": _NAMES}
+    {
+        "command": _COMMANDS,
+        "option": _OPTIONS,
+        "runtime": _RUNTIMES,
+        "name": _NAMES,
+        "method": _METHODS,
+    }
 )
 """By kind: what went, and what replaces it. An option of one command follows its name, as in
 "verify --size"; the name of a group alone stands for all options that the group had."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sley.errors import printable
+from sley.errors.successors import gone
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,6 +73,16 @@ class Value:
             object.__setattr__(self, "name", printable(name, kept=""))
         for name, dtype in column_types(type(self)).items():
             object.__setattr__(self, name, frozen_array(getattr(self, name), dtype))
+
+    if not TYPE_CHECKING:  # for which every value would have every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self).__name__
+            raise AttributeError(
+                gone("method", f"{kind}.{name}") or f"{kind!r} object has no attribute {name!r}",
+                name=name,
+                obj=self,
+            )
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
