@@ -1152,8 +1152,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "torch: sizes on only one side are ignored",
         "torch",
-        "if len(output_split_sizes) == len(input_split_sizes) == 0:",
-        "if not len(output_split_sizes) or not len(input_split_sizes):",
+        "if len(output_rows) == len(input_rows) == 0:",
+        "if not len(output_rows) or not len(input_rows):",
     ),
     _fault(
         "torch: complex numbers have a maximum",
