@@ -1,14 +1,14 @@
 """Collectives: the collectives of a process group.
 
-`Collectives.call` takes what `torch.distributed` passes to a group's method (`forms`): tensors, and
-options with `reduceOp`, `rootRank`, `timeout` and `asyncOp` as the collective needs them. Roots are
-ranks of the group. It returns work objects and raises CollectiveError, with B902 for tensors that
-don't fit.
+A group's methods take what `torch.distributed` passes (`forms`): tensors, and options with
+`reduceOp`, `rootRank`, `timeout` and `asyncOp` as the collective needs them. Roots are ranks of the
+group. They return work objects and raise CollectiveError, with B902 for tensors that don't fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -54,21 +54,24 @@ class Collectives:
         self._rank, self._ranks = runner.rank, runner.ranks
         self.token = torch.zeros(1, dtype=torch.int8)
 
-    def call(self, form: Form, /, *given: Any, **named: Any) -> dist.Work:
-        """A call of the form's method, with its arguments."""
-        tensors, opts = form.bind(given, named)
-        if form.kind == BARRIER:
-            return self._barrier(form, opts)
-        if form.kind == ALL_TO_ALL:
-            exchange = self._exchange_lists if form.takes_lists else self._exchange_rows
-            return exchange(form, opts, *tensors)
-        if form.row.has_parts:
-            return self._call_parts(form, opts, *tensors)
-        return self._update(form, opts, as_list(tensors[0]))
+    def method(self, form: Form) -> Callable[..., dist.Work]:
+        """The group's method of a form, which makes its calls."""
+        exchange = self._exchange_lists if form.takes_lists else self._exchange_rows
+        special: dict[str, Callable[..., dist.Work]]
+        special = {ALL_TO_ALL: exchange, BARRIER: self._barrier}
+        run = special.get(form.kind, self._call_parts if form.row.has_parts else self._update)
+        return partial(self._call, run, form)
 
-    def _update(self, form: Form, opts: Any, tensors: Sequence[Tensor]) -> dist.Work:
+    def _call(
+        self, run: Callable[..., dist.Work], form: Form, /, *given: Any, **named: Any
+    ) -> dist.Work:
+        tensors, opts = form.bind(given, named)
+        return run(form, opts, *tensors)
+
+    def _update(self, form: Form, opts: Any, tensors: Tensor | Sequence[Tensor]) -> dist.Work:
         """A collective whose input and output are one tensor: all_reduce, broadcast, reduce."""
-        row, tensor = form.row, single(form.kind, tensors)
+        row, tensors = form.row, as_list(tensors)
+        tensor = single(form.kind, tensors)
         found = reduced(form, tensor, opts)
         root = opts.rootRank if row.roles else 0
         at_root = bool(row.roles) and root == self._rank
@@ -90,34 +93,38 @@ class Collectives:
     def _call_parts(self, form: Form, opts: Any, output: Any, input: Any) -> dist.Work:
         """A collective with an input or an output of a part for each rank, as one tensor or as a
         list: all_gather, reduce_scatter, gather, scatter."""
-        row, ends = form.row, [output, input]
-        of_part = int(row.output_parts)  # the end with a single part
-        if form.takes_lists and isinstance(ends[of_part], Tensor):
-            ends = [[output], [input]]
-        part = single(form.kind, ends[of_part]) if form.takes_lists else ends[of_part]
+        kind, row = form.kind, form.row
+        part, whole = (input, output) if row.output_parts else (output, input)
+        if form.takes_lists:
+            if isinstance(part, Tensor):
+                output, input, whole = [output], [input], [whole]
+            else:
+                part = single(kind, part)
         found = reduced(form, part, opts)
-        root, whole = opts.rootRank if row.roles else self._rank, ends[1 - of_part]
+        has_all = not row.roles or opts.rootRank == self._rank
         parts: Sequence[Tensor] = []
-        if root == self._rank:
-            parts = single(form.kind, whole) if form.takes_lists else [whole]
+        if has_all:
+            parts = single(kind, whole) if form.takes_lists else [whole]
         if found is None:
-            scaled = premultiplied(form.kind, parts, opts)
+            scaled = premultiplied(kind, parts, opts)
             if scaled is None:
-                return self._elsewhere(form, opts, part, *ends)
+                return self._elsewhere(form, opts, part, output, input)
             whole = [scaled] if form.takes_lists else scaled[0]
-            return self._call_parts(form, _summing(opts), ends[0], whole)
-        if root == self._rank and not form.takes_lists:
-            check_parts(form.kind, whole, part.numel(), part, self._ranks)
-        elif root == self._rank and row.roles:
-            check_lists(form.kind, parts, part, self._ranks)
-        elif root == self._rank:
-            check_length(form.kind, parts, self._ranks)
-            check_kinds(form.kind, parts, part)
+            return self._call_parts(form, _summing(opts), output, whole)
+        if not has_all:
+            pass
+        elif not form.takes_lists:
+            check_parts(kind, whole, part.numel(), part, self._ranks)
+        elif row.roles:
+            check_lists(kind, parts, part, self._ranks)
+        else:
+            check_length(kind, parts, self._ranks)
+            check_kinds(kind, parts, part)
             if any(tensor.numel() != part.numel() for tensor in parts):
                 return self._call_unequal(form, opts, parts, part, found)
         inputs, outputs = ([part], parts) if row.output_parts else (parts, [part])
-        root = root if row.roles else 0
-        return self._runner.run(form.kind, opts, part.numel(), inputs, outputs, *found, root)
+        root = opts.rootRank if row.roles else 0
+        return self._runner.run(kind, opts, part.numel(), inputs, outputs, *found, root)
 
     def _call_unequal(
         self, form: Form, opts: Any, parts: Sequence[Tensor], own: Tensor, found: Reduced

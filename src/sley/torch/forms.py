@@ -7,7 +7,9 @@ A form drives the group's method (`Collectives`, `Coalesced`), its ready calls, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
@@ -23,7 +25,8 @@ _SPLIT = (*_PAIR, "output_split_sizes", "input_split_sizes")
 _LISTS = ("output_tensors", "input_tensors")
 
 
-class Form(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Form:
     """A way of calling a kind of collectives.
 
     kind: of calls. options: PyTorch's class of them. arguments: names of the method's arguments
@@ -41,12 +44,12 @@ class Form(NamedTuple):
     varying: str = ""
     is_ready: bool = True
 
-    @property
+    @cached_property
     def row(self) -> Standard:
         """The collective."""
         return CALLS[self.kind]
 
-    @property
+    @cached_property
     def takes_lists(self) -> bool:
         """Whether input and output are lists of tensors; otherwise each is a tensor."""
         return self.arguments == _LISTS
@@ -144,8 +147,12 @@ FORMS = (
     _ALL_GATHER,
     _ALL_GATHER_LISTS,
     _REDUCE_SCATTER,
-    _REDUCE_SCATTER._replace(
-        arguments=_LISTS, methods=("reduce_scatter",), operator="", varying="reduce_scatter_v"
+    replace(
+        _REDUCE_SCATTER,
+        arguments=_LISTS,
+        methods=("reduce_scatter",),
+        operator="",
+        varying="reduce_scatter_v",
     ),
     _ALL_TO_ALL,
     Form(ALL_TO_ALL, c10d.AllToAllOptions, _LISTS, ("alltoall",)),

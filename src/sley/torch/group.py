@@ -90,7 +90,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         c = Collectives(self._runner, self._fallback)
         m = Messages(self._runner, self._fallback)
         ready = ready_methods(c, m, self._runner)
-        methods = {form: ready.get(form.methods[0]) or partial(c.call, form) for form in FORMS}
+        methods = {form: ready.get(form.methods[0]) or c.method(form) for form in FORMS}
         several = Coalesced(self._runner, methods)
         coalesced = {form: partial(several.call, form) for form in COALESCED}
         for form, method in (methods | coalesced).items():

@@ -68,7 +68,7 @@ def ready_methods(
     )
     methods: dict[str, Callable[..., Any]] = {}
     for form in FORMS:
-        name, otherwise = form.methods[0], partial(collectives.call, form)
+        name, otherwise = form.methods[0], collectives.method(form)
         if form.kind == BARRIER:
             barrier = native.Kind(kind_number(BARRIER), False, False, False, False)
             token, cpu = collectives.token, torch.device("cpu")
