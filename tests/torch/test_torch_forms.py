@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch._C._distributed_c10d import (
 )
 
 from sley.torch import CollectiveError
+from sley.torch.forms import COALESCED, FORMS, Form
 from support.rank_pool import RankPool
 from support.rank_values import everybody, own, same
 
@@ -231,3 +233,55 @@ def check_options_as_values() -> None:
 
 def test_options_may_be_plain_values(four_ranks: RankPool) -> None:
     four_ranks.run(check_options_as_values)
+
+
+FORM = {name: form for form in (*FORMS, *COALESCED) for name in form.methods}
+TIME = timedelta(seconds=7)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "named", "fields"),
+    [
+        ("reduce", (1,), {}, {"rootRank": 1}),
+        ("reduce", (1, dist.ReduceOp.MAX, TIME), {}, {"rootRank": 1, "timeout": TIME}),
+        ("reduce", (None, None, TIME), {"root": 2}, None),
+        ("reduce", (None, TIME), {"root": 2}, {"rootRank": 2, "timeout": TIME}),
+        ("allgather", (TIME,), {}, {"timeout": TIME}),
+        ("barrier", (TIME,), {}, {"timeout": TIME}),
+        ("barrier", (), {"timeout": TIME}, {"timeout": TIME}),
+        ("barrier", (), {"opts": None}, {}),
+        ("broadcast", (), {"opts": None, "root": 3}, {"rootRank": 3}),
+        ("broadcast", (), {"op": dist.ReduceOp.SUM}, None),
+        ("allgather", (1,) * 2, {}, None),
+        ("allreduce_coalesced", (), {"op": dist.ReduceOp.SUM}, {}),
+    ],
+)
+def test_methods_take_the_words_of_their_options(
+    method: str, given: tuple[Any, ...], named: dict[str, Any], fields: dict[str, Any] | None
+) -> None:
+    form: Form = FORM[method]
+    arguments = [object() for _ in form.arguments]
+    if fields is None:
+        with pytest.raises(TypeError, match=f"^{form.methods[0]} takes"):
+            form.bind((*arguments, *given), named)
+        return
+    tensors, options = form.bind((*arguments, *given), named)
+    assert list(tensors) == arguments
+    assert {name: getattr(options, name) for name in fields} == fields
+    by_name = dict(zip(form.arguments, arguments, strict=True))
+    assert list(form.bind((), {**by_name, "opts": options})[0]) == arguments
+    assert form.bind(arguments, {"opts": options})[1] is options
+    if arguments:
+        with pytest.raises(TypeError, match="takes"):
+            form.bind((), {"opts": options})
+
+
+OF_EVERY_RELEASE = [form for form in (*FORMS, *COALESCED) if form.is_ready]
+
+
+def test_the_table_has_each_name_once() -> None:
+    methods = [name for form in (*FORMS, *COALESCED) for name in form.methods]
+    assert len(set(methods)) == len(methods)
+    assert all(hasattr(dist.ProcessGroup, form.methods[-1]) for form in OF_EVERY_RELEASE)
+    names = [name for form in FORMS for name in form.comms]
+    assert len(set(names)) == len(names)

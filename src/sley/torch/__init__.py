@@ -3,8 +3,8 @@
 Importing this package registers it; `dist.init_process_group("sley")` then makes a group.
 
 group.py        the process group, and its registration
-collectives.py  its collectives
-coalesced.py    several collectives as one
+forms.py        how PyTorch makes its collectives, in one table
+collectives.py  runs them; coalesced.py runs several as one
 messages.py     its messages between two ranks
 monitored.py    a barrier that names the ranks that are late
 operators.py    collectives as operators, which torch.compile keeps
@@ -14,7 +14,7 @@ work.py         work objects, futures and errors
 gloo.py         groups of gloo that are sley's instead
 comms.py        sley as a backend of torchcomms
 fallback.py     other backends, for what the communicator doesn't support
-arguments.py    validates tensors and options
+arguments.py    validates tensors
 elements.py     PyTorch's types and reductions as the engine's
 memory.py       addresses of tensors, copies, and shared memory
 """

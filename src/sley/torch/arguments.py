@@ -1,37 +1,17 @@
-"""Arguments: validates the tensors and options of a call of a process group (B902)."""
+"""Arguments: validates the tensors of a call of a process group (B902)."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from sley.errors.torch import B902
 from sley.torch.elements import factor_of, reduced_types
 from sley.torch.work import CollectiveError
-
-
-def options(kind: type, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
-    """An object of PyTorch's options class `kind`.
-
-    given: one; or a value for the first of `fields` that is None; or None.
-    """
-    if isinstance(given, kind):
-        return given
-    made = kind()
-    for name, value in fields.items():
-        if value is None and given is not None:
-            value, given = given, None
-        if value is not None:
-            setattr(made, name, value)
-    if timeout is not None:
-        made.timeout = timeout
-    return made
 
 
 def as_list(tensors: Tensor | Sequence[Any]) -> Sequence[Any]:
@@ -103,9 +83,10 @@ def split_rows(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> l
     return list(tensor.split(whole))
 
 
-def premultiplied(name: str, tensors: Sequence[Tensor], op: Any) -> list[Tensor] | None:
+def premultiplied(name: str, tensors: Sequence[Tensor], opts: Any) -> list[Tensor] | None:
     """Copies of `tensors`, multiplied by the factor of a PREMUL_SUM, in their own type as NCCL
-    does; None for another reduction, and on other devices."""
+    does; None for another reduction or none, and on other devices."""
+    op = getattr(opts, "reduceOp", None)
     factor = factor_of(op)
     if factor is None or not all(tensor.is_cpu for tensor in tensors):
         return None
@@ -114,16 +95,6 @@ def premultiplied(name: str, tensors: Sequence[Tensor], op: Any) -> list[Tensor]
             raise unreducible(name, tensor, op)
     number = factor.item() if isinstance(factor, Tensor) else factor
     return [tensor.detach() * torch.tensor(number, dtype=tensor.dtype) for tensor in tensors]
-
-
-def summing(opts: Any) -> Any:
-    """The options `opts` of a call, with SUM as its reduction."""
-    made = type(opts)()
-    for name in ("timeout", "asyncOp", "rootRank"):
-        if hasattr(opts, name):
-            setattr(made, name, getattr(opts, name))
-    made.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
-    return made
 
 
 def unreducible(name: str, tensor: Tensor, op: Any) -> CollectiveError:

@@ -117,12 +117,11 @@ class CallRunner:
         root: int,
     ) -> dist.Work:
         """A collective between tensors of one size each that aren't adjacent."""
-        sources, targets = _apart(inputs, outputs)
-        parts = _parts(element, sources, targets)
+        memories, parts = _apart(element, inputs, outputs)
         call = Call(kind, 0, 0, 0, 0, parts.most, element.dtype, op, root, blocks=parts)
         call.element = element.number
         call.may_vary = kind == ALL_TO_ALL
-        return self._run(call, opts, outputs, *sources, *targets)
+        return self._run(call, opts, outputs, *memories)
 
     def run_packed(
         self,
@@ -161,11 +160,10 @@ class CallRunner:
         element: Element,
     ) -> dist.Work:
         """A collective of varying counts from `inputs` to `outputs`, parts of any sizes."""
-        sources, targets = _apart(inputs, outputs)
-        parts = _parts(element, sources, targets)
+        memories, parts = _apart(element, inputs, outputs)
         call = Call(kind, 0, 0, 0, 0, 0, element.dtype, parts=parts)
         call.element = element.number
-        return self._run(call, opts, results, *sources, *targets)
+        return self._run(call, opts, results, *memories)
 
     def _run(
         self,
@@ -224,21 +222,19 @@ class CallRunner:
 
 
 def _apart(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> tuple[list[Memory], list[Memory]]:
-    """The memories of tensors to read and to write; copies of the first if the two overlap."""
+    element: Element, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> tuple[list[Memory], Parts]:
+    """The memories of tensors to read and to write, copies of the first if the two overlap; and the
+    same as the engine's parts."""
     sources = [to_read([tensor]) for tensor in inputs]
     targets = [to_write([tensor]) for tensor in outputs]
     if any(source.overlaps(target) for source in sources for target in targets):
         sources = [copy_of([tensor]) for tensor in inputs]
-    return sources, targets
-
-
-def _parts(element: Element, *sides: Sequence[Memory]) -> Parts:
-    """The memories of input and output as the engine's parts."""
-    item = element.dtype.size_bytes
-    first, second = ([(part.address, part.size_bytes // item) for part in side] for side in sides)
-    return Parts.of(first, second)
+    places = [
+        [(part.address, part.size_bytes // element.dtype.size_bytes) for part in side]
+        for side in (sources, targets)
+    ]
+    return [*sources, *targets], Parts.of(*places)
 
 
 def _end(event: profiler.record_function | None) -> None:

@@ -13,18 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    ReduceScatterOptions,
-)
 
-from sley.torch.arguments import check_lists, check_parts, options
+from sley.torch.arguments import check_lists, check_parts
 from sley.torch.calls import CallRunner, together
-from sley.torch.collectives import Lists
-from sley.torch.elements import element_of, reduction_of
-from sley.torch.memory import Unpack, UnpackColumns, check_apart, flat, row_of
+from sley.torch.collectives import reduced
+from sley.torch.forms import COALESCED, Form, made
+from sley.torch.memory import Memory, Unpack, UnpackColumns, check_apart, flat, row_of
 
 _PACKED_BYTES = 32 << 10
 """The average size of a rank's tensors up to which packing them takes less time."""
@@ -32,89 +26,61 @@ _PACKED_BYTES = 32 << 10
 
 class Coalesced:
     """Several collectives among the ranks of a group, of tensors that have the same sizes and types
-    on all ranks. methods: those of `Collectives` by their names, or ready ones in their place."""
+    on all ranks. methods: the group's methods by their forms."""
 
-    def __init__(self, runner: CallRunner, methods: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, runner: CallRunner, methods: Mapping[Form, Callable[..., Any]]) -> None:
         self._runner, self._ranks, self._methods = runner, runner.ranks, methods
 
-    def _run_each(
-        self, name: str, calls: Sequence[tuple[Any, ...]], outputs: Sequence[Tensor]
-    ) -> dist.Work:
-        """Calls of a method, one after another."""
-        return together([self._methods[name](*arguments) for arguments in calls], outputs)
-
-    def allreduce_coalesced(
-        self, tensors: Sequence[Tensor], opts: Any = None, *, op: Any = None
-    ) -> dist.Work:
-        opts = options(AllreduceCoalescedOptions, opts, reduceOp=op)
-        reduction = reduction_of(tensors[0], opts.reduceOp) if _are_packed(tensors, opts) else None
-        if reduction is None:
-            one = AllreduceOptions()
-            one.reduceOp, one.timeout, one.asyncOp = opts.reduceOp, opts.timeout, opts.asyncOp
-            return self._run_each("allreduce", [([tensor], one) for tensor in tensors], tensors)
-        check_apart(tensors)
-        row = flat(tensors)
-        memories = row_of(row), row_of(row, Unpack(row, tensors))
-        sizes = [tensor.numel() for tensor in tensors]
-        return self._runner.run_packed("all_reduce", opts, sizes, memories, tensors, *reduction)
-
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        pairs = list(zip(outputs, inputs, strict=True))
-        opts = options(AllgatherOptions, opts)
-        element = element_of(inputs[0]) if _are_packed(inputs, opts) else None
-        if element is None:
-            return self._run_each("all_gather_single", [(*pair, opts) for pair in pairs], outputs)
-        for output, given in pairs:
-            check_parts("all_gather", output, given.numel(), given, self._ranks)
+    def call(self, form: Form, /, *given: Any, **named: Any) -> dist.Work:
+        """A call of the form's method. `allgather_coalesced` takes, for each rank, a list with a
+        tensor for each input."""
+        tensors, opts = form.bind(given, named)
+        each, outputs, inputs = COALESCED[form], tensors[0], tensors[-1]
+        wholes = outputs if form.row.output_parts else inputs
+        parts = inputs if form.row.output_parts else outputs  # the rank's own
+        if each.takes_lists:
+            wholes = list(zip(*outputs, strict=True))
+            outputs = [tensor for of_rank in outputs for tensor in of_rank]
+        found = reduced(form, parts[0], opts) if _are_packed(parts, opts) else None
+        if found is None:
+            one = made(each.options, opts)
+            calls = _calls(each, wholes if each.takes_lists else outputs, inputs)
+            return together([self._methods[each](*call, one) for call in calls], outputs)
+        if form.row.has_parts:
+            for whole, part in zip(wholes, parts, strict=True):
+                if each.takes_lists:
+                    check_lists(form.kind, whole, part, self._ranks)
+                else:
+                    check_parts(form.kind, whole, part.numel(), part, self._ranks)
         check_apart(outputs)
+        memories = self._pack(each, inputs, outputs)
+        sizes = [tensor.numel() for tensor in parts]
+        return self._runner.run_packed(form.kind, opts, sizes, memories, outputs, *found)
+
+    def _pack(
+        self, each: Form, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> tuple[Memory, Memory]:
+        """The memory of all inputs, a copy, and memory for all outputs. each: the form of a call;
+        if it takes lists, the outputs come by rank."""
+        if each.row.input_parts:
+            lines = [one.detach().reshape(self._ranks, -1) for one in inputs]
+            row = outputs[0].new_empty(sum(tensor.numel() for tensor in outputs))
+            return row_of(torch.cat(lines, 1)), row_of(row, Unpack(row, outputs))
         row = flat(inputs)
+        if not each.row.has_parts:
+            return row_of(row), row_of(row, Unpack(row, outputs))
         gathered = row.new_empty(self._ranks, len(row))
-        memories = row_of(row), row_of(gathered, UnpackColumns(gathered, outputs))
-        sizes = [tensor.numel() for tensor in inputs]
-        return self._runner.run_packed("all_gather", opts, sizes, memories, outputs, element)
+        if not each.takes_lists:
+            return row_of(row), row_of(gathered, UnpackColumns(gathered, outputs))
+        return row_of(row), row_of(gathered, Unpack(gathered.view(-1), outputs))
 
-    def allgather_coalesced(
-        self, output_lists: Lists, inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        """output_lists: for each rank, a list with a tensor for each of its `inputs`."""
-        opts = options(AllgatherOptions, opts)
-        lists = [[tensors[i] for tensors in output_lists] for i in range(len(inputs))]
-        pairs = list(zip(lists, inputs, strict=True))
-        outputs = [tensor for tensors in zip(*lists, strict=True) for tensor in tensors]
-        element = element_of(inputs[0]) if _are_packed(inputs, opts) else None
-        if element is None:
-            calls = [([tensors], [tensor], opts) for tensors, tensor in pairs]
-            return self._run_each("allgather", calls, outputs)
-        for tensors, tensor in pairs:
-            check_lists("all_gather", tensors, tensor, self._ranks)
-        check_apart(outputs)
-        row = flat(inputs)
-        gathered = row.new_empty(self._ranks * len(row))
-        memories = row_of(row), row_of(gathered, Unpack(gathered, outputs))
-        sizes = [tensor.numel() for tensor in inputs]
-        return self._runner.run_packed("all_gather", opts, sizes, memories, outputs, element)
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        pairs = list(zip(outputs, inputs, strict=True))
-        opts = options(ReduceScatterOptions, opts)
-        reduction = reduction_of(outputs[0], opts.reduceOp) if _are_packed(outputs, opts) else None
-        if reduction is None:
-            calls = [(*pair, opts) for pair in pairs]
-            return self._run_each("reduce_scatter_single", calls, outputs)
-        for output, given in pairs:
-            check_parts("reduce_scatter", given, output.numel(), output, self._ranks)
-        check_apart(outputs)
-        columns = [
-            tensor.detach().reshape(self._ranks, tensor.numel() // self._ranks) for tensor in inputs
-        ]
-        sizes = [tensor.numel() for tensor in outputs]
-        part = outputs[0].new_empty(sum(sizes))
-        memories = row_of(torch.cat(columns, 1)), row_of(part, Unpack(part, outputs))
-        return self._runner.run_packed("reduce_scatter", opts, sizes, memories, outputs, *reduction)
+def _calls(each: Form, outputs: Sequence[Any], inputs: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    """The tensors of each call, of the form `each`."""
+    if not each.row.has_parts:
+        return [([tensor],) for tensor in inputs]
+    pairs = list(zip(outputs, inputs, strict=True))
+    return [([output], [given]) for output, given in pairs] if each.takes_lists else list(pairs)
 
 
 def _are_packed(tensors: Sequence[Tensor], opts: Any) -> bool:

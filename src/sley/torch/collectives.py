@@ -1,34 +1,24 @@
 """Collectives: the collectives of a process group.
 
-`opts` is the options object that `torch.distributed` passes, with `reduceOp`, `rootRank`,
-`timeout` and `asyncOp` as the collective needs them, or the plain value that PyTorch also accepts;
-roots are ranks of the group. All return work objects and raise CollectiveError, with B902 for
-tensors that don't fit.
+A group's methods take what `torch.distributed` passes (`forms`): tensors, and options with
+`reduceOp`, `rootRank`, `timeout` and `asyncOp` as the collective needs them. Roots are ranks of the
+group. They return work objects and raise CollectiveError, with B902 for tensors that don't fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
+from torch._C._distributed_c10d import ReduceOptions
 
-from sley.communicator.selection.kinds import ALL_TO_ALL
+from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER
 from sley.engine.types import DATA_TYPES
+from sley.ir.words import ReduceOp
 from sley.torch.arguments import (
     as_list,
     check_kinds,
@@ -36,22 +26,20 @@ from sley.torch.arguments import (
     check_lists,
     check_own,
     check_parts,
-    options,
     premultiplied,
     single,
     split_rows,
-    summing,
 )
 from sley.torch.calls import CallRunner, together
 from sley.torch.elements import Element, element_of, reduction_of
 from sley.torch.fallback import Fallback
+from sley.torch.forms import REDUCE, Form, made
 from sley.torch.memory import apart_from, check_apart, to_read, to_update, to_write
 
 _TOKEN = Element(DATA_TYPES["int8"], DATA_TYPES["int8"].number)
 """A barrier is an AllReduce of one of these."""
 
-Tensors: TypeAlias = "Tensor | Sequence[Tensor]"
-Lists = Sequence[Sequence[Tensor]]
+Reduced: TypeAlias = "tuple[Element, ReduceOp]"
 
 
 class Collectives:
@@ -66,290 +54,145 @@ class Collectives:
         self._rank, self._ranks = runner.rank, runner.ranks
         self.token = torch.zeros(1, dtype=torch.int8)
 
-    # Every rank gets the reduction of all ranks' data.
+    def method(self, form: Form) -> Callable[..., dist.Work]:
+        """The group's method of a form, which makes its calls."""
+        exchange = self._exchange_lists if form.takes_lists else self._exchange_rows
+        special: dict[str, Callable[..., dist.Work]]
+        special = {ALL_TO_ALL: exchange, BARRIER: self._barrier}
+        run = special.get(form.kind, self._call_parts if form.row.has_parts else self._update)
+        return partial(self._call, run, form)
 
-    def allreduce(
-        self,
-        tensors: Tensors,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        op: Any = None,
+    def _call(
+        self, run: Callable[..., dist.Work], form: Form, /, *given: Any, **named: Any
     ) -> dist.Work:
-        tensors = as_list(tensors)
-        opts = options(AllreduceOptions, opts, timeout, reduceOp=op)
-        tensor = single("all_reduce", tensors)
-        reduction = reduction_of(tensor, opts.reduceOp)
-        if reduction is None:
-            scaled = premultiplied("all_reduce", tensors, opts.reduceOp)
-            if scaled is not None:
-                check_apart(tensors)
-                tensor.detach().copy_(scaled[0])
-                return self.allreduce(tensors, summing(opts))
-            if tensor.is_cpu and tensor.layout is not torch.strided:
-                self._runner.meet_for_sparse(self.token)
-            return self._fallback.find("all_reduce", tensor, opts.reduceOp).allreduce(tensors, opts)
-        return self._runner.run_in_place("all_reduce", opts, tensor, to_update(tensor), *reduction)
+        tensors, opts = form.bind(given, named)
+        return run(form, opts, *tensors)
 
-    # One rank sends to all, or receives from all.
-
-    def broadcast(
-        self,
-        tensors: Tensors,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        root: int | None = None,
-    ) -> dist.Work:
-        tensors = as_list(tensors)
-        opts = options(BroadcastOptions, opts, timeout, rootRank=root)
-        tensor = single("broadcast", tensors)
-        element = element_of(tensor)
-        if element is None:
-            return self._fallback.find("broadcast", tensor).broadcast(tensors, opts)
-        is_root = opts.rootRank == self._rank
-        memory = to_read(tensors) if is_root else to_write(tensors)
-        return self._runner.run_in_place(
-            "broadcast", opts, tensor, memory, element, root=opts.rootRank
-        )
-
-    def reduce(
-        self,
-        tensors: Tensors,
-        opts: Any = None,
-        op: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        root: int | None = None,
-    ) -> dist.Work:
-        tensors = as_list(tensors)
-        opts = options(ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
-        tensor = single("reduce", tensors)
-        reduction = reduction_of(tensor, opts.reduceOp)
-        is_root = opts.rootRank == self._rank
-        if reduction is None:
-            scaled = premultiplied("reduce", tensors, opts.reduceOp)
+    def _update(self, form: Form, opts: Any, tensors: Tensor | Sequence[Tensor]) -> dist.Work:
+        """A collective whose input and output are one tensor: all_reduce, broadcast, reduce."""
+        row, tensors = form.row, as_list(tensors)
+        tensor = single(form.kind, tensors)
+        found = reduced(form, tensor, opts)
+        root = opts.rootRank if row.roles else 0
+        at_root = bool(row.roles) and root == self._rank
+        is_reduced_here = row.reduces and (at_root or not row.roles)
+        if found is None:
+            scaled = premultiplied(form.kind, tensors, opts)
             if scaled is None:
-                return self._fallback.find("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
-            if is_root:
+                return self._elsewhere(form, opts, tensor, tensors)
+            if is_reduced_here:
                 check_apart(tensors)
                 tensor.detach().copy_(scaled[0])
-            return self.reduce(tensors if is_root else scaled, summing(opts))
-        memory = to_update(tensor) if is_root else to_read(tensors)  # the others' stay unchanged
-        return self._runner.run_in_place("reduce", opts, tensor, memory, *reduction, opts.rootRank)
+            return self._update(form, _summing(opts), tensors if is_reduced_here else scaled)
+        if is_reduced_here:
+            memory = to_update(tensor)
+        else:  # at a broadcast's root, and at other ranks of a reduce, it stays unchanged
+            memory = to_read(tensors) if at_root or row.reduces else to_write(tensors)
+        return self._runner.run_in_place(form.kind, opts, tensor, memory, *found, root)
 
-    def gather(
-        self,
-        output_tensors: Lists | Sequence[Tensor],
-        input_tensors: Tensors,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        root: int | None = None,
+    def _call_parts(self, form: Form, opts: Any, output: Any, input: Any) -> dist.Work:
+        """A collective with an input or an output of a part for each rank, as one tensor or as a
+        list: all_gather, reduce_scatter, gather, scatter."""
+        kind, row = form.kind, form.row
+        part, whole = (input, output) if row.output_parts else (output, input)
+        if form.takes_lists:
+            if isinstance(part, Tensor):
+                output, input, whole = [output], [input], [whole]
+            else:
+                part = single(kind, part)
+        found = reduced(form, part, opts)
+        has_all = not row.roles or opts.rootRank == self._rank
+        parts: Sequence[Tensor] = []
+        if has_all:
+            parts = single(kind, whole) if form.takes_lists else [whole]
+        if found is None:
+            scaled = premultiplied(kind, parts, opts)
+            if scaled is None:
+                return self._elsewhere(form, opts, part, output, input)
+            whole = [scaled] if form.takes_lists else scaled[0]
+            return self._call_parts(form, _summing(opts), output, whole)
+        if not has_all:
+            pass
+        elif not form.takes_lists:
+            check_parts(kind, whole, part.numel(), part, self._ranks)
+        elif row.roles:
+            check_lists(kind, parts, part, self._ranks)
+        else:
+            check_length(kind, parts, self._ranks)
+            check_kinds(kind, parts, part)
+            if any(tensor.numel() != part.numel() for tensor in parts):
+                return self._call_unequal(form, opts, parts, part, found)
+        inputs, outputs = ([part], parts) if row.output_parts else (parts, [part])
+        root = opts.rootRank if row.roles else 0
+        return self._runner.run(kind, opts, part.numel(), inputs, outputs, *found, root)
+
+    def _call_unequal(
+        self, form: Form, opts: Any, parts: Sequence[Tensor], own: Tensor, found: Reduced
     ) -> dist.Work:
-        if isinstance(input_tensors, Tensor):
-            output_tensors = [output_tensors]
-        inputs = as_list(input_tensors)
-        opts = options(GatherOptions, opts, timeout, rootRank=root)
-        part = single("gather", inputs)
-        element = element_of(part)
-        if element is None:
-            return self._fallback.find("gather", part).gather(output_tensors, inputs, opts)
-        outputs: Sequence[Tensor] = []
-        if opts.rootRank == self._rank:
-            outputs = single("gather", output_tensors)
-            check_lists("gather", outputs, part, self._ranks)
-        return self._runner.run(
-            "gather", opts, part.numel(), inputs, outputs, element, root=opts.rootRank
-        )
+        """An all_gather or reduce_scatter of parts that differ in size."""
+        if form.row.output_parts:
+            check_own(form.kind, self._rank, own, parts[self._rank])
+            kind, (element, _) = "all_gather_v", found
+            return self._runner.run_varying(kind, opts, [own], parts, parts, element)
+        # A Reduce to each rank in turn: padded parts, or an AllReduce of all, take longer.
+        check_own(form.kind, self._rank, parts[self._rank], own)
+        check_apart([own])
+        parts = list(parts)
+        if not own.is_set_to(parts[self._rank]):
+            parts = apart_from(own, parts)
+            own.detach().copy_(parts[self._rank].detach().reshape(own.shape))
+        parts[self._rank] = own
+        works = [
+            self._update(REDUCE, made(ReduceOptions, opts, rootRank=root), [part])
+            for root, part in enumerate(parts)
+        ]
+        return together(works, [own])
 
-    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        opts = options(GatherOptions, opts)
-        element = element_of(input)
-        if element is None:
-            return self._fallback.find("gather", input).gather_single(output, input, opts)
-        outputs = []
-        if opts.rootRank == self._rank:
-            outputs = [output]
-            check_parts("gather", output, input.numel(), input, self._ranks)
-        return self._runner.run(
-            "gather", opts, input.numel(), [input], outputs, element, root=opts.rootRank
-        )
-
-    def scatter(
+    def _exchange_rows(
         self,
-        output_tensors: Tensors,
-        input_tensors: Lists | Sequence[Tensor],
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        root: int | None = None,
-    ) -> dist.Work:
-        if isinstance(output_tensors, Tensor):
-            input_tensors = [input_tensors]
-        outputs = as_list(output_tensors)
-        opts = options(ScatterOptions, opts, timeout, rootRank=root)
-        part = single("scatter", outputs)
-        element = element_of(part)
-        if element is None:
-            return self._fallback.find("scatter", part).scatter(outputs, input_tensors, opts)
-        inputs: Sequence[Tensor] = []
-        if opts.rootRank == self._rank:
-            inputs = single("scatter", input_tensors)
-            check_lists("scatter", inputs, part, self._ranks)
-        return self._runner.run(
-            "scatter", opts, part.numel(), inputs, outputs, element, root=opts.rootRank
-        )
-
-    # Every rank gets all ranks' data.
-
-    def allgather(
-        self,
-        output_tensors: Lists | Sequence[Tensor],
-        input_tensors: Tensors,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-    ) -> dist.Work:
-        if isinstance(input_tensors, Tensor):
-            output_tensors = [output_tensors]
-        inputs = as_list(input_tensors)
-        opts = options(AllgatherOptions, opts, timeout)
-        part = single("all_gather", inputs)
-        element = element_of(part)
-        if element is None:
-            return self._fallback.find("all_gather", part).allgather(output_tensors, inputs, opts)
-        outputs = single("all_gather", output_tensors)
-        check_length("all_gather", outputs, self._ranks)
-        check_kinds("all_gather", outputs, part)
-        if any(tensor.numel() != part.numel() for tensor in outputs):
-            check_own("all_gather", self._rank, part, outputs[self._rank])
-            return self._runner.run_varying("all_gather_v", opts, inputs, outputs, outputs, element)
-        return self._runner.run("all_gather", opts, part.numel(), inputs, outputs, element)
-
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        opts = options(AllgatherOptions, opts)
-        element = element_of(input)
-        if element is None:
-            return self._fallback.find("all_gather", input)._allgather_base(output, input, opts)
-        check_parts("all_gather", output, input.numel(), input, self._ranks)
-        return self._runner.run("all_gather", opts, input.numel(), [input], [output], element)
-
-    # Every rank gets its part of the reduction of all ranks' data.
-
-    def reduce_scatter(
-        self,
-        output_tensors: Tensors,
-        input_tensors: Lists | Sequence[Tensor],
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        op: Any = None,
-    ) -> dist.Work:
-        if isinstance(output_tensors, Tensor):
-            input_tensors = [input_tensors]
-        outputs = as_list(output_tensors)
-        opts = options(ReduceScatterOptions, opts, timeout, reduceOp=op)
-        part = single("reduce_scatter", outputs)
-        reduction = reduction_of(part, opts.reduceOp)
-        inputs = single("reduce_scatter", input_tensors)
-        if reduction is None:
-            scaled = premultiplied("reduce_scatter", inputs, opts.reduceOp)
-            if scaled is not None:
-                return self.reduce_scatter(outputs, [scaled], summing(opts))
-            other = self._fallback.find("reduce_scatter", part, opts.reduceOp)
-            return other.reduce_scatter(outputs, input_tensors, opts)
-        check_length("reduce_scatter", inputs, self._ranks)
-        check_kinds("reduce_scatter", inputs, part)
-        check_own("reduce_scatter", self._rank, inputs[self._rank], part)
-        if any(tensor.numel() != part.numel() for tensor in inputs):
-            return self._reduce_scatter_unequal(opts, inputs, part)
-        return self._runner.run("reduce_scatter", opts, part.numel(), inputs, outputs, *reduction)
-
-    def _reduce_scatter_unequal(
-        self, opts: Any, inputs: Sequence[Tensor], output: Tensor
-    ) -> dist.Work:
-        """A Reduce to each rank in turn: padded parts, or an AllReduce of all, take longer."""
-        check_apart([output])
-        parts = list(inputs)
-        if not output.is_set_to(inputs[self._rank]):
-            parts = apart_from(output, inputs)
-            output.detach().copy_(parts[self._rank].detach().reshape(output.shape))
-        parts[self._rank] = output
-        works = []
-        for root, part in enumerate(parts):
-            one = options(ReduceOptions, None, rootRank=root, reduceOp=opts.reduceOp)
-            one.timeout, one.asyncOp = opts.timeout, opts.asyncOp
-            works.append(self.reduce([part], one))
-        return together(works, [output])
-
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        opts = options(ReduceScatterOptions, opts)
-        reduction = reduction_of(output, opts.reduceOp)
-        if reduction is None:
-            scaled = premultiplied("reduce_scatter", [input], opts.reduceOp)
-            if scaled is not None:
-                return self.reduce_scatter_single(output, scaled[0], summing(opts))
-            other = self._fallback.find("reduce_scatter", output, opts.reduceOp)
-            return other._reduce_scatter_base(output, input, opts)
-        check_parts("reduce_scatter", input, output.numel(), output, self._ranks)
-        return self._runner.run(
-            "reduce_scatter", opts, output.numel(), [input], [output], *reduction
-        )
-
-    # Every rank sends each other rank a different part.
-
-    def all_to_all_single(
-        self,
+        form: Form,
+        opts: Any,
         output: Tensor,
         input: Tensor,
-        output_split_sizes: Sequence[int] = (),
-        input_split_sizes: Sequence[int] = (),
-        opts: Any = None,
-        timeout: timedelta | None = None,
+        output_rows: Sequence[int],
+        input_rows: Sequence[int],
     ) -> dist.Work:
-        """Split sizes are rows (of the first dimension) for each rank; by default the parts are
-        equal."""
-        opts = options(AllToAllOptions, opts, timeout)
+        """An all_to_all of a tensor's parts: so many rows (of the first dimension) for each rank;
+        equal ones without numbers."""
         element = element_of(input)
         if element is None:
-            other = self._fallback.find(ALL_TO_ALL, input)
-            splits = list(output_split_sizes), list(input_split_sizes)
-            return other.alltoall_base(output, input, *splits, opts)
-        if len(output_split_sizes) == len(input_split_sizes) == 0:
+            rows = list(output_rows), list(input_rows)
+            return self._elsewhere(form, opts, input, output, input, *rows)
+        if len(output_rows) == len(input_rows) == 0:
             numel = input.numel() // self._ranks
-            check_parts(ALL_TO_ALL, input, numel, output, self._ranks)
-            check_parts(ALL_TO_ALL, output, numel, input, self._ranks)
-            return self._runner.run(ALL_TO_ALL, opts, numel, [input], [output], element)
+            check_parts(form.kind, input, numel, output, self._ranks)
+            check_parts(form.kind, output, numel, input, self._ranks)
+            return self._runner.run(form.kind, opts, numel, [input], [output], element)
         # Sizes that are all equal on this rank may differ on other ranks.
-        outputs = split_rows(ALL_TO_ALL, output, output_split_sizes, self._ranks)
-        inputs = split_rows(ALL_TO_ALL, input, input_split_sizes, self._ranks)
-        return self._exchange(opts, inputs, outputs, [output])
+        outputs = split_rows(form.kind, output, output_rows, self._ranks)
+        inputs = split_rows(form.kind, input, input_rows, self._ranks)
+        return self._exchange(form, opts, inputs, outputs, [output])
 
-    def alltoall(
-        self,
-        output_tensors: Sequence[Tensor],
-        input_tensors: Sequence[Tensor],
-        opts: Any = None,
-        timeout: timedelta | None = None,
+    def _exchange_lists(
+        self, form: Form, opts: Any, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
     ) -> dist.Work:
-        opts = options(AllToAllOptions, opts, timeout)
-        for tensor in (*input_tensors, *output_tensors):
+        """An all_to_all of a tensor for each rank."""
+        for tensor in (*inputs, *outputs):
             if element_of(tensor) is None:
-                other = self._fallback.find(ALL_TO_ALL, tensor)
-                return other.alltoall(output_tensors, input_tensors, opts)
-        for tensors in (output_tensors, input_tensors):
-            check_length(ALL_TO_ALL, tensors, self._ranks)
-        first, everything = input_tensors[0], [*input_tensors, *output_tensors]
+                return self._elsewhere(form, opts, tensor, outputs, inputs)
+        for tensors in (outputs, inputs):
+            check_length(form.kind, tensors, self._ranks)
+        first, everything = inputs[0], [*inputs, *outputs]
         if any(tensor.numel() != first.numel() for tensor in everything):
-            return self._exchange(opts, input_tensors, output_tensors, output_tensors)
-        check_kinds(ALL_TO_ALL, everything, first)
+            return self._exchange(form, opts, inputs, outputs, outputs)
+        check_kinds(form.kind, everything, first)
         element = element_of(first)
         assert element is not None  # all have been looked at
-        numel = first.numel()
-        return self._runner.run(ALL_TO_ALL, opts, numel, input_tensors, output_tensors, element)
+        return self._runner.run(form.kind, opts, first.numel(), inputs, outputs, element)
 
     def _exchange(
         self,
+        form: Form,
         opts: Any,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
@@ -358,15 +201,32 @@ class Collectives:
         given, taken = inputs[self._rank], outputs[self._rank]
         element = element_of(given)
         assert element is not None  # the caller has looked
-        check_kinds(ALL_TO_ALL, [*inputs, *outputs], given)
-        check_own(ALL_TO_ALL, self._rank, given, taken)
+        check_kinds(form.kind, [*inputs, *outputs], given)
+        check_own(form.kind, self._rank, given, taken)
         return self._runner.run_varying("all_to_all_v", opts, inputs, outputs, results, element)
 
-    # No rank continues before all have called it.
+    def _barrier(self, form: Form, opts: Any) -> dist.Work:
+        """No rank continues before all have called it."""
+        if opts.device is not None and opts.device.type != "cpu":
+            return self._fallback.on(opts.device).barrier(opts)
+        return self._runner.run_in_place(form.kind, opts, self.token, to_update(self.token), _TOKEN)
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        opts = options(BarrierOptions, opts, timeout)
-        device = opts.device
-        if device is not None and device.type != "cpu":
-            return self._fallback.on(device).barrier(opts)
-        return self._runner.run_in_place("barrier", opts, self.token, to_update(self.token), _TOKEN)
+    def _elsewhere(self, form: Form, opts: Any, tensor: Tensor, *given: Any) -> dist.Work:
+        """The same call on the backend for `tensor`, which the endpoint doesn't support."""
+        if form.kind == "all_reduce" and tensor.is_cpu and tensor.layout is not torch.strided:
+            self._runner.meet_for_sparse(self.token)
+        other = self._fallback.find(form.kind, tensor, getattr(opts, "reduceOp", None))
+        return getattr(other, form.methods[-1])(*given, opts)
+
+
+def reduced(form: Form, tensor: Tensor, opts: Any) -> Reduced | None:
+    """How the elements of `tensor` are moved, or reduced; None if the endpoint can't."""
+    if form.row.reduces:
+        return reduction_of(tensor, opts.reduceOp)
+    element = element_of(tensor)
+    return None if element is None else (element, ReduceOp.SUM)
+
+
+def _summing(opts: Any) -> Any:
+    """The options `opts` of a call, with SUM as its reduction."""
+    return made(type(opts), opts, reduceOp=dist.ReduceOp(dist.ReduceOp.SUM))

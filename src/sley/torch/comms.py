@@ -7,30 +7,20 @@ torchcomms loads this module, its entry point "sley" of the group `torchcomms.ba
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
 
 from sley.communicator import Settings, from_environment
 from sley.communicator.rendezvous.environment import find_place
 from sley.errors.communicator import N606
 from sley.errors.torch import B903, B906
 from sley.torch.arguments import unfit
+from sley.torch.forms import FORMS, Form
 from sley.torch.group import ProcessGroupSley
 
 try:
@@ -128,91 +118,20 @@ class TorchCommSley(TorchCommBackend):
     def recv(self, tensor: Tensor, src: int, async_op: bool) -> dist.Work | None:
         return _end(self._group.recv([tensor], src), async_op)
 
-    # Collectives.
 
-    def broadcast(self, tensor: Tensor, root: int, async_op: bool) -> dist.Work | None:
-        opts = _options(BroadcastOptions, async_op, rootRank=root)
-        return _end(self._group.broadcast([tensor], opts), async_op)
+def _method(form: Form) -> Callable[..., dist.Work | None]:
+    """A collective of a communicator: its tensors, root and reduction, and `async_op`."""
 
-    def all_reduce(self, tensor: Tensor, op: Any, async_op: bool) -> dist.Work | None:
-        opts = _options(AllreduceOptions, async_op, reduceOp=_reduction(op))
-        return _end(self._group.allreduce([tensor], opts), async_op)
+    def call(self: TorchCommSley, *arguments: Any) -> dist.Work | None:
+        *given, async_op = arguments
+        return _end(form.call(self._group, given, _reduction, asyncOp=async_op), async_op)
 
-    def reduce(self, tensor: Tensor, root: int, op: Any, async_op: bool) -> dist.Work | None:
-        opts = _options(ReduceOptions, async_op, rootRank=root, reduceOp=_reduction(op))
-        return _end(self._group.reduce([tensor], opts), async_op)
+    return call
 
-    def all_gather(
-        self, tensor_list: Sequence[Tensor], tensor: Tensor, async_op: bool
-    ) -> dist.Work | None:
-        opts = _options(AllgatherOptions, async_op)
-        return _end(self._group.allgather([tensor_list], [tensor], opts), async_op)
 
-    all_gather_v = all_gather  # the parts may differ in size
-
-    def all_gather_single(self, output: Tensor, input: Tensor, async_op: bool) -> dist.Work | None:
-        opts = _options(AllgatherOptions, async_op)
-        return _end(self._group.all_gather_single(output, input, opts), async_op)
-
-    def reduce_scatter(
-        self, output: Tensor, input_list: Sequence[Tensor], op: Any, async_op: bool
-    ) -> dist.Work | None:
-        opts = _options(ReduceScatterOptions, async_op, reduceOp=_reduction(op))
-        return _end(self._group.reduce_scatter([output], [input_list], opts), async_op)
-
-    reduce_scatter_v = reduce_scatter  # the parts may differ in size
-
-    def reduce_scatter_single(
-        self, output: Tensor, input: Tensor, op: Any, async_op: bool
-    ) -> dist.Work | None:
-        opts = _options(ReduceScatterOptions, async_op, reduceOp=_reduction(op))
-        return _end(self._group.reduce_scatter_single(output, input, opts), async_op)
-
-    def all_to_all_single(self, output: Tensor, input: Tensor, async_op: bool) -> dist.Work | None:
-        opts = _options(AllToAllOptions, async_op)
-        return _end(self._group.all_to_all_single(output, input, (), (), opts), async_op)
-
-    def all_to_all_v_single(
-        self,
-        output: Tensor,
-        input: Tensor,
-        output_split_sizes: Sequence[int],
-        input_split_sizes: Sequence[int],
-        async_op: bool,
-    ) -> dist.Work | None:
-        opts = _options(AllToAllOptions, async_op)
-        sizes = output_split_sizes, input_split_sizes
-        return _end(self._group.all_to_all_single(output, input, *sizes, opts), async_op)
-
-    def all_to_all(
-        self,
-        output_tensor_list: Sequence[Tensor],
-        input_tensor_list: Sequence[Tensor],
-        async_op: bool,
-    ) -> dist.Work | None:
-        opts = _options(AllToAllOptions, async_op)
-        return _end(self._group.alltoall(output_tensor_list, input_tensor_list, opts), async_op)
-
-    def barrier(self, async_op: bool) -> dist.Work | None:
-        return _end(self._group.barrier(_options(BarrierOptions, async_op)), async_op)
-
-    def gather_single(
-        self, output: Tensor, input: Tensor, root: int, async_op: bool
-    ) -> dist.Work | None:
-        opts = _options(GatherOptions, async_op, rootRank=root)
-        return _end(self._group.gather_single(output, input, opts), async_op)
-
-    def scatter(
-        self, output_tensor: Tensor, input_tensor_list: Sequence[Tensor], root: int, async_op: bool
-    ) -> dist.Work | None:
-        opts = _options(ScatterOptions, async_op, rootRank=root)
-        return _end(self._group.scatter([output_tensor], [input_tensor_list], opts), async_op)
-
-    def gather(
-        self, output_tensor_list: Sequence[Tensor], input_tensor: Tensor, root: int, async_op: bool
-    ) -> dist.Work | None:
-        opts = _options(GatherOptions, async_op, rootRank=root)
-        return _end(self._group.gather([output_tensor_list], [input_tensor], opts), async_op)
+for _form in FORMS:
+    for _name in _form.comms:
+        setattr(TorchCommSley, _name, _method(_form))
 
 
 def _find_ranks(store: dist.Store | None) -> tuple[dist.Store, int, int]:
@@ -235,14 +154,6 @@ def _find_ranks(store: dist.Store | None) -> tuple[dist.Store, int, int]:
             _STORES[key] = started.store
         store = _STORES[key]
     return store, *place
-
-
-def _options(kind: type, async_op: bool, **fields: Any) -> Any:
-    made = kind()
-    made.asyncOp = async_op
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
 
 
 def _reduction(op: Any) -> Any:

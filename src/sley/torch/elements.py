@@ -51,27 +51,21 @@ _BOOL = _as(torch.bool, "uint8")
 _QUANTIZED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
-def _every_type() -> set[torch.dtype]:
+def every_type() -> set[torch.dtype]:
+    """All of PyTorch's element types."""
     return {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
 _MOVED: dict[torch.dtype, Element] = {
     dtype: _as(dtype, _BY_SIZE[dtype.itemsize])
-    for dtype in _every_type() - _QUANTIZED
+    for dtype in every_type() - _QUANTIZED
     if dtype.itemsize in _BY_SIZE
 } | {**_SAME, **_PAIRS}
 """Quantized types are missing: their tensors also contain scales."""
 
-REDUCTIONS = {
-    dist.ReduceOp(dist.ReduceOp.SUM): ReduceOp.SUM,
-    dist.ReduceOp(dist.ReduceOp.PRODUCT): ReduceOp.PRODUCT,
-    dist.ReduceOp(dist.ReduceOp.MIN): ReduceOp.MIN,
-    dist.ReduceOp(dist.ReduceOp.MAX): ReduceOp.MAX,
-    dist.ReduceOp(dist.ReduceOp.AVG): ReduceOp.AVG,
-    dist.ReduceOp(dist.ReduceOp.BAND): ReduceOp.BAND,
-    dist.ReduceOp(dist.ReduceOp.BOR): ReduceOp.BOR,
-    dist.ReduceOp(dist.ReduceOp.BXOR): ReduceOp.BXOR,
-}
+REDUCTIONS = {dist.ReduceOp(getattr(dist.ReduceOp, op.name)): op for op in ReduceOp}
+"""The engine's reductions by PyTorch's, which have the same names."""
+
 _BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 _OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVG)
 _OF_UNSIGNED = (ReduceOp.SUM, ReduceOp.PRODUCT, *_BITWISE)

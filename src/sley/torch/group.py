@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -30,6 +31,7 @@ from sley.torch.calls import CallRunner
 from sley.torch.coalesced import Coalesced
 from sley.torch.collectives import Collectives
 from sley.torch.fallback import Fallback
+from sley.torch.forms import COALESCED, FORMS
 from sley.torch.memory import empty
 from sley.torch.messages import Message, Messages
 from sley.torch.monitored import MonitoredBarrier
@@ -39,32 +41,6 @@ from sley.torch.work import Finished, Pending, Together
 
 _LEAVE_S = 2.0
 """How long ranks wait in `shutdown` for the end of the store that rank 0 serves."""
-
-_NAMES_OF_COLLECTIVES = (
-    ("allreduce",),
-    ("broadcast",),
-    ("reduce",),
-    ("barrier",),
-    ("gather",),
-    ("scatter",),
-    ("gather_single", "gather_into_tensor"),
-    ("allgather",),
-    ("all_gather_single", "_allgather_base"),
-    ("reduce_scatter",),
-    ("reduce_scatter_single", "_reduce_scatter_base"),
-    ("alltoall",),
-    ("all_to_all_single", "alltoall_base"),
-)
-"""The methods of `Collectives` that are methods of a group, with their names in other releases of
-PyTorch."""
-
-_NAMES_OF_COALESCED = (
-    ("allreduce_coalesced",),
-    ("allgather_coalesced",),
-    ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-    ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-)
-"""The same of `Coalesced`."""
 
 _NAMES_OF_MESSAGES = ("send", "recv", "recv_anysource")
 """The methods of `Messages`."""
@@ -114,16 +90,12 @@ class ProcessGroupSley(dist.ProcessGroup):
         c = Collectives(self._runner, self._fallback)
         m = Messages(self._runner, self._fallback)
         ready = ready_methods(c, m, self._runner)
-        methods = {
-            names[0]: ready.get(names[0]) or getattr(c, names[0]) for names in _NAMES_OF_COLLECTIVES
-        }
+        methods = {form: ready.get(form.methods[0]) or c.method(form) for form in FORMS}
         several = Coalesced(self._runner, methods)
-        for names in _NAMES_OF_COLLECTIVES:
-            for name in names:
-                setattr(self, name, methods[names[0]])
-        for names in _NAMES_OF_COALESCED:
-            for name in names:
-                setattr(self, name, getattr(several, names[0]))
+        coalesced = {form: partial(several.call, form) for form in COALESCED}
+        for form, method in (methods | coalesced).items():
+            for name in form.methods:
+                setattr(self, name, method)
         for name in _NAMES_OF_MESSAGES:
             setattr(self, name, ready.get(name) or getattr(m, name))
         self._start_coalescing = self._runner.start_coalescing

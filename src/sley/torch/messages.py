@@ -101,20 +101,19 @@ class Messages:
         return self._runner.pending([part], tensors, owners=hold([memory]))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
-        tensor = single("recv", tensors)
-        element = element_of(tensor)
-        if element is None:
-            return self._fallback.find("recv", tensor).recv(tensors, src, tag)
-        return self._receive(tensor, src, tag, element)
+        return self._receive("recv", tensors, src, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> dist.Work:
+        return self._receive("recv_anysource", tensors, None, tag)
+
+    def _receive(
+        self, method: str, tensors: Sequence[Tensor], src: int | None, tag: int
+    ) -> dist.Work:
         tensor = single("recv", tensors)
         element = element_of(tensor)
         if element is None:
-            return self._fallback.find("recv", tensor).recv_anysource(tensors, tag)
-        return self._receive(tensor, None, tag, element)
-
-    def _receive(self, tensor: Tensor, src: int | None, tag: int, element: Element) -> dist.Work:
+            peer = [] if src is None else [src]
+            return getattr(self._fallback.find("recv", tensor), method)(tensors, *peer, tag)
         memory = to_write([tensor])
         part = _start(self._runner.endpoint.recv_memory, "recv", memory, src, tag, element)
         return self._runner.pending(

@@ -31,14 +31,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from sley.communicator.selection.kinds import ALL_TO_ALL, CALLS
 from sley.engine import native
 from sley.engine.outcomes import Report
+from sley.ir.collectives import Standard
 from sley.torch.calls import CallRunner
 from sley.torch.elements import REDUCTIONS
-from sley.torch.ready import OPERATORS, Form, error_of_ready, ready_kind, types
+from sley.torch.forms import OPERATORS, Form
+from sley.torch.ready import error_of_ready, ready_kind, types
 
-_OPS = {str(op.op).rsplit(".", 1)[-1].lower(): op for op in REDUCTIONS}
+_OPS = {reduction.name.lower(): op for op, reduction in REDUCTIONS.items()}
 """PyTorch's operations by their names in `torch.ops.sley`."""
 
 
@@ -51,66 +52,41 @@ def _op_of(name: str) -> dist.ReduceOp:
 def _writing(form: Form) -> Callable[..., None]:
     """How a group makes the calls of an operator that writes to a tensor. The options of PyTorch's
     own functions, which wait, say the same."""
-    row = CALLS[form.kind]
 
     def call(*arguments: Any) -> None:
-        *given, group_name = arguments
-        options = form.options()
-        if row.reduces:
-            options.reduceOp = _op_of(given.pop())
-        if row.roles:
-            options.rootRank = given.pop()
-        method = getattr(_resolve_process_group(group_name), form.in_groups)
-        if not row.has_parts:
-            method(given, options).wait()
-        elif form.kind == ALL_TO_ALL:
-            method(*given, [], [], options).wait()  # no split sizes: equal parts
-        else:
-            method(*given, options).wait()
+        *given, name = arguments
+        form.call(_resolve_process_group(name), given, _op_of).wait()
 
     return call
 
 
-def _schema(kind: str) -> str:
-    """The arguments of an operator that writes to a tensor."""
-    row = CALLS[kind]
+def _schema(row: Standard, *, returns: bool = False) -> str:
+    """The arguments of an operator that writes to a tensor, or returns one."""
     words = ["Tensor(a!) output", "Tensor input"] if row.has_parts else ["Tensor(a!) tensor"]
+    words = ["Tensor input"] if returns else words
     words += ["int root"] * bool(row.roles) + ["str reduce_op"] * row.reduces + ["str group_name"]
-    return f"({', '.join(words)}) -> ()"
+    return f"({', '.join(words)}) -> {'Tensor' if returns else '()'}"
 
 
-# The operators that return a tensor, in terms of those that don't.
+def _returning(form: Form) -> Callable[..., Tensor]:
+    """The operator that returns a new tensor, in terms of the one that writes to a tensor."""
+    row = form.row
 
+    def call(input: Tensor, *rest: Any) -> Tensor:
+        write = getattr(torch.ops.sley, form.operator)
+        if not row.has_parts:
+            output = input.clone(memory_format=torch.contiguous_format)
+            write(output, *rest)
+            return output
+        if row.has_place_of_rank:
+            ranks = _resolve_process_group(rest[-1]).size()
+            output = _empty_rows(input, *((ranks, 1) if row.output_parts else (1, ranks)))
+        else:
+            output = torch.empty_like(input, memory_format=torch.contiguous_format)
+        write(output, input, *rest)
+        return output
 
-def _all_reduce(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    output = input.clone(memory_format=torch.contiguous_format)
-    torch.ops.sley.all_reduce_(output, reduce_op, group_name)
-    return output
-
-
-def _all_gather(input: Tensor, group_name: str) -> Tensor:
-    output = _empty_rows(input, _resolve_process_group(group_name).size(), 1)
-    torch.ops.sley.all_gather_into(output, input, group_name)
-    return output
-
-
-def _reduce_scatter(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    output = _empty_rows(input, 1, _resolve_process_group(group_name).size())
-    torch.ops.sley.reduce_scatter_into(output, input, reduce_op, group_name)
-    return output
-
-
-def _all_to_all(input: Tensor, group_name: str) -> Tensor:
-    output = torch.empty_like(input, memory_format=torch.contiguous_format)
-    torch.ops.sley.all_to_all_into(output, input, group_name)
-    return output
-
-
-_RETURNING = {
-    "(Tensor input, str reduce_op, str group_name) -> Tensor": (_all_reduce, _reduce_scatter),
-    "(Tensor input, str group_name) -> Tensor": (_all_gather, _all_to_all),
-}
-"""These operators, by their arguments."""
+    return call
 
 
 def _empty_rows(input: Tensor, times: int, parts: int) -> Tensor:
@@ -124,20 +100,18 @@ def define() -> torch.library.Library:
     """Defines the operators, with C++ kernels where PyTorch has LibTorch's stable interface. They
     exist as long as the returned object."""
     library = torch.library.Library("sley", "DEF")
-    for schema, functions in _RETURNING.items():
-        for function in functions:
-            name = function.__name__.removeprefix("_")
-            library.define(name + schema)
-            library.impl(name, function, "CompositeImplicitAutograd")
     for form in OPERATORS:
-        name, method = form.operator, _writing(form)
-        library.define(f"{name}{_schema(form.kind)}")
-        library.define(f"_{name}{_schema(form.kind)}")
+        name, method, schema = form.operator, _writing(form), _schema(form.row)
+        library.define(f"{name}{schema}")
+        library.define(f"_{name}{schema}")
         library.impl(name, method, "CompositeExplicitAutograd")
         library.impl(f"_{name}", _noting_errors(method), "CompositeExplicitAutograd")
         for key in ("Conjugate", "Negative"):
             library.impl(name, _resolving(name), key)
         torch.library.register_fake(f"sley::{name}", _do_nothing, lib=library)
+        if not form.row.roles:
+            library.define(f"{form.kind}{_schema(form.row, returns=True)}")
+            library.impl(form.kind, _returning(form), "CompositeImplicitAutograd")
     return library
 
 

@@ -16,17 +16,6 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 import torch.autograd.profiler
 import torch.distributed as dist
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
 
 from sley.communicator import Call
 from sley.communicator.calls import element_number, kind_named, kind_number
@@ -38,59 +27,14 @@ from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.torch.calls import CallRunner
 from sley.torch.collectives import Collectives
-from sley.torch.elements import REDUCTIONS, element_of, reduction_of
+from sley.torch.elements import REDUCTIONS, element_of, every_type, reduction_of
+from sley.torch.forms import FORMS
 from sley.torch.memory import Held
 from sley.torch.messages import Message, Messages
 from sley.torch.work import UNSET, CollectiveError, Finished, collective_error
 
 _TYPES = tuple(DATA_TYPES.values())
 
-
-class Form(NamedTuple):
-    """How PyTorch makes calls that may be ready.
-
-    kind: of calls. method: of `Collectives`. options: their class. takes_lists: whether input and
-    output are lists of tensors; otherwise each is a tensor. operator: in `torch.ops.sley`, if there
-    is one; in_groups: the method of process groups, in all releases, that it calls.
-    """
-
-    kind: str
-    method: str
-    options: type
-    takes_lists: bool = False
-    operator: str = ""
-    in_groups: str = ""
-
-
-def _single(kind: str, method: str, options: type, operator: str, in_groups: str) -> Form:
-    return Form(kind, method, options, False, operator, in_groups)
-
-
-FORMS = (
-    _single("all_reduce", "allreduce", AllreduceOptions, "all_reduce_", "allreduce"),
-    _single("broadcast", "broadcast", BroadcastOptions, "broadcast_", "broadcast"),
-    _single("reduce", "reduce", ReduceOptions, "reduce_", "reduce"),
-    _single(
-        "all_gather", "all_gather_single", AllgatherOptions, "all_gather_into", "_allgather_base"
-    ),
-    _single(
-        "reduce_scatter",
-        "reduce_scatter_single",
-        ReduceScatterOptions,
-        "reduce_scatter_into",
-        "_reduce_scatter_base",
-    ),
-    _single(ALL_TO_ALL, "all_to_all_single", AllToAllOptions, "all_to_all_into", "alltoall_base"),
-    Form("gather", "gather", GatherOptions, takes_lists=True),
-    Form("scatter", "scatter", ScatterOptions, takes_lists=True),
-    Form("all_gather", "allgather", AllgatherOptions, takes_lists=True),
-    Form("reduce_scatter", "reduce_scatter", ReduceScatterOptions, takes_lists=True),
-    Form(ALL_TO_ALL, "alltoall", AllToAllOptions, takes_lists=True),
-)
-"""The forms of all calls that may be ready, except barriers."""
-
-OPERATORS = tuple(form for form in FORMS if form.operator)
-"""Those that are operators too."""
 
 _MESSAGES = (("send", True, False), ("recv", False, False), ("recv_anysource", False, True))
 """The methods of `Messages`: whether each sends, and whether it names no other rank."""
@@ -103,9 +47,9 @@ _DL_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 def ready_methods(
     collectives: Collectives, messages: Messages, runner: CallRunner
 ) -> dict[str, Callable[..., Any]]:
-    """Functions that replace methods of `collectives` and `messages`, by their names: they run
-    ready calls, and messages of plain tensors, and leave others to the methods. Nothing if this
-    PyTorch doesn't allow it."""
+    """Functions that replace a group's methods of `FORMS`, by their first names, and methods of
+    `messages`: they run ready calls, and messages of plain tensors, and leave others to
+    `collectives` and `messages`. Nothing if this PyTorch doesn't allow it."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return {}
@@ -122,19 +66,16 @@ def ready_methods(
         UNSET,
         _fail(runner),
     )
-    methods = {
-        form.method: calls.function(
-            ready_kind(form.kind),
-            form.options,
-            form.takes_lists,
-            getattr(collectives, form.method),
-        )
-        for form in FORMS
-    }
-    barrier = native.Kind(kind_number(BARRIER), False, False, False, False)
-    methods["barrier"] = calls.barrier(
-        barrier, BarrierOptions, collectives.token, torch.device("cpu"), collectives.barrier
-    )
+    methods: dict[str, Callable[..., Any]] = {}
+    for form in FORMS:
+        name, otherwise = form.methods[0], collectives.method(form)
+        if form.kind == BARRIER:
+            barrier = native.Kind(kind_number(BARRIER), False, False, False, False)
+            token, cpu = collectives.token, torch.device("cpu")
+            methods[name] = calls.barrier(barrier, form.options, token, cpu, otherwise)
+        elif form.is_ready:
+            kind = ready_kind(form.kind)
+            methods[name] = calls.function(kind, form.options, form.takes_lists, otherwise)
     own = runner.endpoint.messages
     for name, is_send, from_any in _MESSAGES:
         methods[name] = calls.messages(
@@ -197,7 +138,7 @@ class Type(NamedTuple):
 def types() -> list[Type]:
     """The types whose calls may be ready."""
     found = []
-    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+    for dtype in every_type():
         name = str(dtype).removeprefix("torch.")
         stem = name.rstrip("0123456789")
         if stem not in _DL_CODES or name not in (stem, f"{stem}{8 * dtype.itemsize}"):

@@ -13,7 +13,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Settings, ThreadsDevice
 from sley.engine.devices.device import Memory
-from sley.engine.devices.world import read_refusals, refusal
+from sley.engine.devices.device_ranks import read_refusals, refusal
 from sley.errors import Place, SleyError
 from sley.errors.devices import K507
 from sley.errors.runtime import R503

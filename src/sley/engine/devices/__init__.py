@@ -6,12 +6,14 @@ settings.py, names.py     how a plan runs; devices by name
 device.py                 the interface of a device; threads.py and cuda/ implement it
 shared_files.py           files in memory that processes share
 windows.py                slots of groups' messages, in memory that a switch reads and writes
-attendance.py             how far each process has come, so that none waits for one that ended
-world.py                  the ranks on the devices of all processes, and the processes' exchanges
-tables.py, sites.py       a plan as kernels read it; the state on a device between calls
-memory.py, frees.py       scratch, and arrays that other processes read; when memory is freed
+barrier.py                how far each process has come, so that none waits for one that ended
+device_ranks.py           the ranks on the devices of all processes, and the processes' exchanges
+tables.py                 a plan as kernels read it
+device_state.py           a device's copy of the tables, and its ranks' mailboxes between calls
+memory.py                 scratch, and arrays that other processes read
+deferred_free.py          frees memory when no launch of a call is half done
 arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
-failures.py, state.py     what the blocks of a failed call were waiting for; counters as numbers
+failures.py, counters.py  what the blocks of a failed call were waiting for; counters as numbers
 """
 
 from sley.engine.devices.device import Device

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sley.engine.devices.deferred_free import launching
 from sley.engine.devices.device import Device, Event, Launch
-from sley.engine.devices.frees import launching
 from sley.errors.runtime import R503
 
 

@@ -13,18 +13,18 @@ import numpy as np
 
 from sley.engine.devices import tables
 from sley.engine.devices.arguments import Arguments, Arrays, check_arguments
-from sley.engine.devices.attendance import Attendance, given_up, shared_bytes
+from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.calls import Order, PreparedCall, Start
+from sley.engine.devices.counters import State, read_state
+from sley.engine.devices.deferred_free import release
 from sley.engine.devices.device import Device, Launch
+from sley.engine.devices.device_ranks import DeviceRanks, Exchange
+from sley.engine.devices.device_state import DeviceState, Group, Mailboxes
 from sley.engine.devices.failures import failure
-from sley.engine.devices.frees import release
 from sley.engine.devices.memory import Pair, Scratch, SharedArrays
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
-from sley.engine.devices.sites import Group, Mailboxes, Site
-from sley.engine.devices.state import State, read_state
 from sley.engine.devices.tables import CALL, Cut
 from sley.engine.devices.windows import Lanes, single_messages, way_of_groups
-from sley.engine.devices.world import Exchange, World
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.memory import BEYOND
@@ -74,51 +74,52 @@ class Executor:
             )
         self.settings = settings or Settings()
         self._given = plan
-        self._world = World(plan, devices, exchange)
-        self.timeout_s = self.settings.timeout_of(is_one_process=self._world.is_one_process)
-        with self._world.telling():
+        self._ranks = DeviceRanks(plan, devices, exchange)
+        self.timeout_s = self.settings.timeout_of(is_one_process=self._ranks.is_one_process)
+        with self._ranks.telling():
             self._check_queues()
             self._single_messages = single_messages(
-                plan, self._world.devices, is_one_process=self._world.is_one_process
+                plan, self._ranks.devices, is_one_process=self._ranks.is_one_process
             )
             self._kernels = Kernels.of(plan, switches=not self._single_messages)
         self.plan = plan = self._kernels.plan
         connections = self._kernels.operands.connections
         received = np.bincount(connections.dst, minlength=plan.collective.ranks).tolist()
-        most = self._world.most_on_a_device(received)
-        with self._world.telling():
+        most = self._ranks.most_on_a_device(received)
+        with self._ranks.telling():
             loaded = load(plan, *self.settings.slots_of(plan, most))
             self.loaded = replace(loaded, homes=self._kernels.operands.homes)
             self._check_room()
             self._make_windows()
         # Shared, so that a call that is given up in one process ends in all.
-        self._abort = self._world.allocate_host(shared_bytes(plan.collective.ranks))
+        self._abort = self._ranks.allocate_host(shared_bytes(plan.collective.ranks))
         patience_s = max(self.timeout_s, LATE_TIMEOUT_S)
-        self._attendance = Attendance(self._abort, self._world.devices, patience_s)
-        self._sites = self._make_sites()
+        self._barrier = Barrier(self._abort, self._ranks.devices, patience_s)
+        self._states = self._make_states()
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
-        self._scratch = Scratch(self._world, plan, self.loaded.homes.misplaced)
-        self._arrays = SharedArrays(self._world)
+        self._scratch = Scratch(self._ranks, plan, self.loaded.homes.misplaced)
+        self._arrays = SharedArrays(self._ranks)
         self._order = Order()
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this executor, which
         would then live until the garbage collector finds the cycle."""
         self._is_closed = False
-        memory: list[Any] = [self._world, self._abort, self._sites, self._mailboxes]
+        memory: list[Any] = [self._ranks, self._abort, self._states, self._mailboxes]
         memory += [self._windows, self._scratch, self._arrays]
-        places = [place for place in self._world.places if not place.keeps_launched]
-        self._dropped = finalize(self, _end, places, self._attendance, memory)
-        self._dropped.atexit = False  # the driver frees, and perhaps it is no more
-        self._world.attend(self._attendance)
+        places = [place for place in self._ranks.places if not place.keeps_launched]
+        self._dropped = finalize(self, _end, places, self._barrier, memory)
+        # At exit the driver frees the memory; it may already be unloaded.
+        self._dropped.atexit = False
+        self._ranks.use(self._barrier)
 
     @property
     def ranks(self) -> list[int]:
         """The ranks of this process, ascending."""
-        return list(self._world.devices)
+        return list(self._ranks.devices)
 
     def way_of_groups(self, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
         """How calls run the instructions whose peer is a group, in words; empty if the plan has
-        none. R504, R514 for a type or a reduction that there isn't."""
+        none. R504, R514 for an unknown type or reduction."""
         kind, op = data_type(dtype), reduction(reduce_op)
         return way_of_groups(self._given, self._single_messages, kind, op)
 
@@ -176,18 +177,18 @@ class Executor:
         protocol and ranks in several processes, all processes prepare their calls together; an
         error of one is raised in all."""
         self.check()
-        with self._world.telling() if self._is_read_remotely else nullcontext():
-            devices, op = self._world.devices, reduction(reduce_op)
+        with self._ranks.telling() if self._is_read_remotely else nullcontext():
+            devices, op = self._ranks.devices, reduction(reduce_op)
             arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
             cut = self._cut(arguments)
-            programs = [self._program(site, arguments.dtype, op) for site in self._sites]
+            programs = [self._program(state, arguments.dtype, op) for state in self._states]
         self.reserve(arguments.count, arguments.dtype.name)
         remote = self._remote_arrays(arguments)
         keeps = (self, inputs, outputs)
         starts = []
-        for site, program in zip(self._sites, programs, strict=True):
-            for group in site.groups:
-                call = self._call(site, group, arguments, remote.get(site.device, {}), cut)
+        for state, program in zip(self._states, programs, strict=True):
+            for group in state.groups:
+                call = self._call(state, group, arguments, remote.get(state.device, {}), cut)
                 kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
                 launches = tuple(
                     Launch(
@@ -200,16 +201,16 @@ class Executor:
                     )
                     for name in kernels
                 )
-                starts.append(Start(site.device, program, launches, group.stream))
+                starts.append(Start(state.device, program, launches, group.stream))
         return PreparedCall(tuple(starts), self._order, self.synchronize, self.check)
 
     def synchronize(self) -> None:
         """Waits until all calls on the executor's own streams are done. Raises K508 if a call on
         any stream timed out; the executor is then unusable."""
         self.check()
-        for site in self._sites:
-            for group in site.groups:
-                site.device.synchronize(group.stream)
+        for state in self._states:
+            for group in state.groups:
+                state.device.synchronize(group.stream)
         self.check()
 
     def read_state(self) -> State:
@@ -218,7 +219,7 @@ class Executor:
         closed."""
         self._check_open()
         connections, memories = self._kernels.operands.connections, self._mailboxes.memories
-        return read_state(self.plan, connections, self._boxes, memories, self._sites)
+        return read_state(self.plan, connections, self._boxes, memories, self._states)
 
     def close(self) -> None:
         """Waits for the devices and, with `exchange`, until all processes call this; then frees the
@@ -246,13 +247,17 @@ class Executor:
         otherwise returns without waiting."""
         self._check_open()
         if self._failed:
-            raise R508.error(expected="an executor without a failed call", found=self._failed)
-        if self._attendance.is_given_up:
-            for site in self._sites:
-                site.device.synchronize(None)  # all blocks have reported
-            self._attendance.leave()
-            found = failure(self.loaded, self._kernels, self._sites, self.timeout_s)
-            if found is None and not self._world.is_one_process:
+            raise R508.error(
+                expected="an executor without a failed call",
+                found=self._failed,
+                remedy="Make a new executor, on all ranks.",
+            )
+        if self._barrier.is_given_up:
+            for state in self._states:
+                state.device.synchronize(None)  # all blocks have reported
+            self._barrier.leave()
+            found = failure(self.loaded, self._kernels, self._states, self.timeout_s)
+            if found is None and not self._ranks.is_one_process:
                 found = given_up()
             if found is not None:
                 self._failed = found.found
@@ -266,18 +271,18 @@ class Executor:
         """The slots of groups whose messages a switch moves."""
         wiring = self.loaded.wiring
         self._lanes = Lanes.of(self._kernels.operands, wiring.slots * wiring.slot_bytes)
-        self._windows = self._world.windows(self._lanes.teams, self._lanes.sizes)
+        self._windows = self._ranks.windows(self._lanes.teams, self._lanes.sizes)
 
-    def _make_sites(self) -> list[Site]:
-        """The sites of this process's devices, with the ranks' mailboxes."""
+    def _make_states(self) -> list[DeviceState]:
+        """The states of this process's devices, with the ranks' mailboxes."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
         boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes, self._lanes)
         self._boxes = boxes
-        self._mailboxes = self._world.allocate(boxes.size.tolist())
+        self._mailboxes = self._ranks.allocate(boxes.size.tolist())
         return [
-            Site.of(
+            DeviceState.of(
                 device,
-                self._world.on(device),
+                self._ranks.on(device),
                 self._kernels,
                 boxes,
                 self._mailboxes.addresses[device],
@@ -285,23 +290,23 @@ class Executor:
                 self._windows,
                 self.settings.launching,
             )
-            for device in self._world.places
+            for device in self._ranks.places
         ]
 
     def _close(self, *, meet: bool) -> None:
         if self._is_closed:
             return
-        for device in self._world.places:
+        for device in self._ranks.places:
             device.synchronize(None)
         self._is_closed = True
-        self._attendance.leave()
-        self._world.detach()
+        self._barrier.leave()
+        self._ranks.detach()
         try:
             if meet:  # kernels of other processes write into this one's memory
-                self._attendance.wait_for_others()
+                self._barrier.wait_for_others()
         finally:
             self._dropped.detach()
-            del self._sites, self._mailboxes, self._windows, self._scratch, self._arrays
+            del self._states, self._mailboxes, self._windows, self._scratch, self._arrays
             del self._programs
 
     def _check_room(self) -> None:
@@ -315,8 +320,8 @@ class Executor:
         """K506 if launches of the ranks on a device could wait for one another in a queue."""
         if self.settings.launching is Launching.TOGETHER:
             return
-        for device in self._world.places:
-            launches, queues = len(self._world.on(device)), device.queues
+        for device in self._ranks.places:
+            launches, queues = len(self._ranks.on(device)), device.queues
             if queues is not None and launches > queues:
                 raise K506.error(
                     expected=f"at most {queues} ranks with launches of their own on {device.name}",
@@ -343,38 +348,38 @@ class Executor:
     @property
     def _is_read_remotely(self) -> bool:
         """Whether other processes read messages from this process's arrays."""
-        return self.plan.protocol is Protocol.DIRECT and not self._world.is_one_process
+        return self.plan.protocol is Protocol.DIRECT and not self._ranks.is_one_process
 
     def _remote_arrays(self, arguments: Arguments) -> dict[Device, dict[int, Pair]]:
         """The addresses of other processes' arrays, if messages are read from them."""
         return self._arrays.remote(arguments.views) if self._is_read_remotely else {}
 
-    def _program(self, site: Site, dtype: DataType, op: ReduceOp) -> Any:
-        key = (site.device, dtype.name, op)
+    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp) -> Any:
+        key = (state.device, dtype.name, op)
         if key not in self._programs:
             variant = Variant(
-                Platform(site.device.platform),
+                Platform(state.device.platform),
                 dtype.number,
                 op,
                 self.settings.threads,
-                self._world.is_one_device,
+                self._ranks.is_one_device,
             )
             text = self._kernels.source(self.settings.engine, variant)
-            program = site.device.build(text, KERNELS)
-            room = site.device.capacity(program, KERNELS[0], self.settings.threads)
-            if site.blocks > room:
+            program = state.device.build(text, KERNELS)
+            room = state.device.capacity(program, KERNELS[0], self.settings.threads)
+            if state.blocks > room:
                 threads = self.settings.threads
                 raise K506.error(
                     expected=f"at most {room} blocks of {threads} threads at once on "
-                    f"{site.device.name}",
-                    found=f"{site.blocks} blocks",
+                    f"{state.device.name}",
+                    found=f"{state.blocks} blocks",
                 )
             self._programs[key] = program
         return self._programs[key]
 
     def _call(
         self,
-        site: Site,
+        state: DeviceState,
         group: Group,
         arguments: Arguments,
         remote: Mapping[int, Pair],
@@ -383,7 +388,7 @@ class Executor:
         """The argument of a launch. remote: inputs and outputs of other processes' ranks."""
         row = np.zeros(1, CALL)
         values = {
-            **site.addresses(group),
+            **state.addresses(group),
             "abort": self._abort.address,
             "timeout_ns": int(self.timeout_s * 1e9),
             **vars(cut),
@@ -401,11 +406,11 @@ class Executor:
             for rank, (first, second) in arguments.views.items()
         }
         for rank, pair in {**pairs, **remote}.items():
-            buffers[rank] = (*pair, self._scratch.address(site.device, rank))
+            buffers[rank] = (*pair, self._scratch.address(state.device, rank))
         return row.tobytes()
 
 
-def _end(places: Sequence[Device], attendance: Attendance, memory: list[Any]) -> None:
+def _end(places: Sequence[Device], barrier: Barrier, memory: list[Any]) -> None:
     """Frees the memory of an executor that was dropped: after all its devices are done, since
     kernels on one device write into the memory of another. `finalize` holds the memory, so that it
     isn't freed before, in whatever order the garbage collector finds things."""
@@ -414,7 +419,7 @@ def _end(places: Sequence[Device], attendance: Attendance, memory: list[Any]) ->
         for device in places:
             with suppress(SleyError):  # a failed call's, which nobody waits for any more
                 device.synchronize(None)
-        attendance.leave()
+        barrier.leave()
         memory.clear()
 
     release(freed)

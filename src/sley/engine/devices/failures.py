@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sley.engine.devices.sites import Site
+from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.tables import REPORT, Rows
 from sley.engine.kernels import Kernels
 from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
@@ -18,15 +18,15 @@ from sley.ir.plan import Plan
 
 
 def failure(
-    loaded: Loaded, kernels: Kernels, sites: Sequence[Site], timeout_s: float
+    loaded: Loaded, kernels: Kernels, states: Sequence[DeviceState], timeout_s: float
 ) -> Diagnostic | None:
-    """K508 made of the reports of all sites' blocks; None if there are none."""
+    """K508 made of the reports of all devices' blocks; None if there are none."""
     loaded = _with_groups(loaded, kernels.plan)
     stuck: dict[int, list[tuple[Status, Stuck]]] = {}
-    for site in sites:
-        reports = site.reports.array.view(REPORT)[: site.blocks]
+    for state in states:
+        reports = state.reports.array.view(REPORT)[: state.blocks]
         for at in np.flatnonzero(reports["status"]):
-            block = int(site.row[at])
+            block = int(state.row[at])
             rank = int(loaded.plan.block_rank[block])
             found = (
                 Status(int(reports["status"][at])),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sley.engine.devices.arguments import Views
 from sley.engine.devices.device import Device, View
-from sley.engine.devices.world import SharedMemory, World
+from sley.engine.devices.device_ranks import DeviceRanks, SharedMemory
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, data_type
 from sley.errors import Place
@@ -30,8 +30,8 @@ class Scratch:
         longer chunk there (`docs/machine.md`, "Memory").
     """
 
-    def __init__(self, world: World, plan: Plan, misplaced: bool) -> None:
-        self._world, self._chunks = world, plan.scratch_chunks
+    def __init__(self, ranks: DeviceRanks, plan: Plan, misplaced: bool) -> None:
+        self._ranks, self._chunks = ranks, plan.scratch_chunks
         most = int(plan.collective.data_chunks.max()) if misplaced else 0
         self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
         self._room = 0
@@ -53,7 +53,7 @@ class Scratch:
         self._memory, self._room = memory, room
 
     def _allocate(self, room: int) -> SharedMemory:
-        return self._world.allocate([self._front + int(n) * room for n in self._chunks])
+        return self._ranks.allocate([self._front + int(n) * room for n in self._chunks])
 
     def address(self, device: Device, rank: int) -> int:
         """The address of a rank's scratch on a device of this process; 0 without scratch."""
@@ -63,19 +63,19 @@ class Scratch:
 class SharedArrays:
     """Arrays that other processes can read; each allocation has one for every rank."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, ranks: DeviceRanks) -> None:
+        self._ranks = ranks
         self._made: list[SharedMemory] = []
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
         """See `Executor.empty`."""
-        with self._world.telling():
+        with self._ranks.telling():
             elements, kind = whole(elements, "elements", 0), data_type(dtype)
-        memory = self._world.allocate([elements * kind.size_bytes] * self._world.ranks)
+        memory = self._ranks.allocate([elements * kind.size_bytes] * self._ranks.count)
         self._made.append(memory)
         return {
             rank: device.array(memory.memories[rank], dtype, elements)
-            for rank, device in self._world.devices.items()
+            for rank, device in self._ranks.devices.items()
         }
 
     def remote(self, views: Views) -> dict[Device, dict[int, Pair]]:
@@ -83,8 +83,8 @@ class SharedArrays:
         a call: input and output, 0 for none. All processes call this together, each with the views
         of its own ranks. R503, in every process, for an array that `empty` didn't make."""
         own = {r: [self._place(r, view) for view in pair] for r, pair in views.items()}
-        found: dict[Device, dict[int, Pair]] = {device: {} for device in self._world.places}
-        for rank, places in self._world.gather(own).items():
+        found: dict[Device, dict[int, Pair]] = {device: {} for device in self._ranks.places}
+        for rank, places in self._ranks.gather(own).items():
             if not isinstance(places, list) or len(places) != 2:
                 raise _no_place(rank, places)
             for device, by_rank in found.items():

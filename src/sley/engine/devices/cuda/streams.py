@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sley.engine.devices import frees
+from sley.engine.devices import deferred_free
 from sley.engine.devices.cuda.driver import apart_from_captures, bindings, call, current
 from sley.engine.devices.device import Event
 from sley.errors.devices import K517
@@ -122,4 +122,4 @@ def release(context: Any, free: Callable[[Any], Any], handle: Any) -> None:
         with suppress(SleyError), apart_from_captures(context):
             free(handle)
 
-    frees.release(freed)
+    deferred_free.release(freed)

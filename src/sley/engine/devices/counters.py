@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sley.engine.devices.device import Device, Memory
-from sley.engine.devices.sites import Mailboxes, Site
+from sley.engine.devices.device_state import DeviceState, Mailboxes
 from sley.engine.devices.tables import BLOCK_MEMORY, REPORT
 from sley.ir.connections import Connections
 from sley.ir.plan import Plan
@@ -22,7 +22,7 @@ def read_state(
     connections: Connections,
     boxes: Mailboxes,
     mailboxes: Mapping[int, Memory],
-    sites: Sequence[Site],
+    states: Sequence[DeviceState],
 ) -> State:
     """The counters and reports of this process's ranks, read while a call runs or after it.
 
@@ -30,7 +30,7 @@ def read_state(
     messages published, messages consumed), None for a counter in another process's memory. reports:
     those of blocks that gave up, by rank and number.
     """
-    devices = {rank: site.device for site in sites for rank in site.ranks}
+    devices = {rank: state.device for state in states for rank in state.ranks}
     words = {rank: _words(devices[rank], mailboxes[rank], boxes, rank) for rank in mailboxes}
     blocks = np.diff(plan.rank_block)
     of_block = BLOCK_MEMORY.itemsize // 8
@@ -49,7 +49,7 @@ def read_state(
             ]
             for row, (src, dst) in enumerate(zip(connections.src, connections.dst, strict=True))
         ],
-        "reports": [found for site in sites for found in _reports(plan, site)],
+        "reports": [found for state in states for found in _reports(plan, state)],
     }
 
 
@@ -66,12 +66,12 @@ def _counter(words: Mapping[int, Any], rank: int, at: int) -> int | None:
     return int(words[rank][at // 8]) if rank in words else None
 
 
-def _reports(plan: Plan, site: Site) -> list[State]:
-    reports = site.reports.array.view(REPORT)[: site.blocks]
+def _reports(plan: Plan, state: DeviceState) -> list[State]:
+    reports = state.reports.array.view(REPORT)[: state.blocks]
     return [
         {
-            "rank": int(plan.block_rank[site.row[at]]),
-            "block": int(plan.block_number[site.row[at]]),
+            "rank": int(plan.block_rank[state.row[at]]),
+            "block": int(plan.block_number[state.row[at]]),
             **{name: int(reports[at][name]) for name in REPORT.names or ()},
         }
         for at in np.flatnonzero(reports["status"])

@@ -1,4 +1,4 @@
-"""Attendance: how far each process of an executor has come, in memory that the processes share.
+"""Barrier: how far each process of an executor has come, in memory that the processes share.
 
 The exchange of an executor is its caller's function, which may wait for ever for a process that
 doesn't come to it: one that has failed, has ended, or does something else. So the processes meet
@@ -28,8 +28,8 @@ def shared_bytes(ranks: int) -> int:
     return _ABORT_BYTES + 8 * (ranks + 1)
 
 
-class Attendance:
-    """The meetings of an executor's processes, which come to them in one order.
+class Barrier:
+    """A barrier of an executor's processes, which come to its meetings in one order.
 
     memory: of `shared_bytes`. ranks: those of this process. patience_s: the longest wait for
     another process.

@@ -12,7 +12,7 @@ import pytest
 
 import sley
 from sley.engine.devices import Engine, Launching, ThreadsDevice
-from sley.engine.devices.frees import launching, release
+from sley.engine.devices.deferred_free import launching, release
 from support.device_calls import executor
 from support.gpu_plans import hanging, ring
 

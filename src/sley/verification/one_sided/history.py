@@ -16,7 +16,7 @@ from sley.ir.faults import LIMIT
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer
-from sley.verification.memory import Moves, Range, user_cells
+from sley.verification.one_sided.memory import Moves, Range, user_cells
 from sley.verification.result import difference, spell
 
 

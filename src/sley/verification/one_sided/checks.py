@@ -1,4 +1,4 @@
-"""One-sided plans: what must hold of their tables, and of their run (`calls`)."""
+"""Checks: what must hold of the tables of a one-sided plan, and of its run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sley.ir.faults import LIMIT
 from sley.ir.one_sided import THREAD_ACTIONS, Action, OneSidedPlan
 from sley.ir.tables import NONE, spans
 from sley.ir.words import Buffer
-from sley.verification.calls import perform_calls
+from sley.verification.one_sided.machine import perform_calls
 
 
 def check_one_sided(plan: OneSidedPlan) -> tuple[list[Diagnostic], int]:

@@ -1,4 +1,4 @@
-"""Calls: one abstract run of consecutive calls of a one-sided plan.
+"""Machine: one abstract run of consecutive calls of a one-sided plan.
 
 docs/machine.md, "The one-sided machine", defines what is proven. The run performs every operation
 once, in one of the orders that the plan allows. Vector clocks tell which accesses come in the same
@@ -20,9 +20,17 @@ from sley.ir.faults import LIMIT
 from sley.ir.one_sided import MEETINGS, Action, OneSidedPlan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer
-from sley.verification.clocks import Clock
-from sley.verification.history import Mismatch, explain
-from sley.verification.memory import DATA, FLAG, PLAIN, Memory, Range, moves_of, user_cells
+from sley.verification.one_sided.clocks import Clock
+from sley.verification.one_sided.history import Mismatch, explain
+from sley.verification.one_sided.memory import (
+    DATA,
+    FLAG,
+    PLAIN,
+    Memory,
+    Range,
+    moves_of,
+    user_cells,
+)
 from sley.verification.values import NOTHING, Values
 
 _REST = NONE

@@ -1,4 +1,4 @@
-"""Sites: a device with an executor's tables on it, and the mailboxes of its ranks."""
+"""DeviceState: a device with an executor's tables on it, and the mailboxes of its ranks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Mailboxes:
 
 @dataclass(frozen=True)
 class Group:
-    """A launch of a call: `blocks` rows of the site's table from `first` on, and its rows of the
+    """A launch of a call: `blocks` rows of the device's table from `first` on, and its rows of the
     divisions. together: whether the launch is cooperative, so that all its blocks are resident at
     once; concurrent launches are not, since the driver may serialise cooperative launches.
     """
@@ -118,7 +118,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Site:
+class DeviceState:
     """A device of this process and its ranks.
 
     rows: BLOCK rows of the blocks that have instructions. row: int64, the plan's block of each.
@@ -149,8 +149,9 @@ class Site:
         lanes: Lanes,
         windows: Sequence[Window],
         launching: Launching,
-    ) -> Site:
-        """The site of `ranks`, ascending. addresses: all ranks' mailboxes, on this device."""
+    ) -> DeviceState:
+        """The state of the `ranks` of a device, ascending. addresses: all ranks' mailboxes, on
+        this device."""
         rows = tables.blocks(kernels)
         here = np.isin(rows["rank"], ranks) & (rows["kind"] != NONE)
         row = np.flatnonzero(here)

@@ -1,4 +1,4 @@
-"""World: the ranks of a plan, on the devices of one process or several."""
+"""DeviceRanks: the ranks of a plan, on the devices of one process or several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sley.engine.devices.attendance import Attendance
+from sley.engine.devices.barrier import Barrier
 from sley.engine.devices.device import Device, HostMemory, Memory, Window
 from sley.engine.devices.shared_files import shared_file
 from sley.engine.devices.tables import RANKS
@@ -40,11 +40,11 @@ class SharedMemory:
     addresses: Addresses
 
 
-class World:
+class DeviceRanks:
     """The devices and processes of a plan's ranks.
 
-    devices: the device of each rank of this process, by rank, ascending. exchange: None if all
-    ranks are in this process.
+    count: the number of ranks of the plan. devices: the device of each rank of this process, by
+    rank, ascending. exchange: None if all ranks are in this process.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class World:
                 expected="exchange to be a function, from bytes to the bytes of all processes",
                 found=f"exchange={exchange!r}",
             )
-        self.ranks = plan.collective.ranks
+        self.count = plan.collective.ranks
         self._exchange = exchange
         self._has_lines = plan.protocol is Protocol.LL128
         self._attached: dict[tuple[Device, bytes], Memory] = {}
-        self._attendance: Attendance | None = None
+        self._barrier: Barrier | None = None
         with self.telling():
-            self.devices = _check_devices(devices, self.ranks, is_alone=exchange is None)
+            self.devices = _check_devices(devices, self.count, is_alone=exchange is None)
             for device in self.places:
                 for other in self.places:
                     if device != other:
@@ -152,9 +152,9 @@ class World:
             self.meet()  # the file goes when all have mapped it
         return memory
 
-    def attend(self, attendance: Attendance) -> None:
-        """Lets processes meet there before each exchange."""
-        self._attendance = attendance
+    def use(self, barrier: Barrier) -> None:
+        """Processes meet at `barrier` before each later exchange."""
+        self._barrier = barrier
 
     def gather(self, own: Mapping[int, Any]) -> dict[int, Any]:
         """Gathers one value for each rank from all processes. own: plain values, by rank of this
@@ -168,7 +168,7 @@ class World:
                         expected="each rank in one process", found=f"rank {rank} in two of them"
                     )
                 found[rank] = value
-        for rank in range(self.ranks):
+        for rank in range(self.count):
             if rank not in found:
                 raise K514.error(expected="an answer for every rank", found=f"none of rank {rank}")
             if rank in own and found[rank] != own[rank]:
@@ -198,8 +198,8 @@ class World:
     def _exchange_all(self, message: bytes) -> list[bytes]:
         """The messages of all processes; raises the error of a process that sent a refusal."""
         assert self._exchange is not None
-        if self._attendance is not None:
-            self._attendance.meet()
+        if self._barrier is not None:
+            self._barrier.meet()
         try:
             answers = list(self._exchange(message))
         except SleyError:

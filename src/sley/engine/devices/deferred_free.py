@@ -1,4 +1,4 @@
-"""Frees of devices' memory, which wait while the launches of a call are half done.
+"""Deferred free: frees devices' memory, but not while the launches of a call are half done.
 
 A free waits until the device is idle. A kernel that waits for another one, which isn't launched
 yet, would keep it waiting; and the garbage collector can free at any time, also between the two
