@@ -1,7 +1,15 @@
 """The command line: a file for each command, and what they share.
 
-Shared: options, measuring and simulating (options, and the values that commands get from them),
-sources (programs and plans of WHAT), output (JSON, diagnostics, progress).
+compile, verify, lift, draw, import_schedule   programs and plans (catalogs: algorithms and rules)
+run (engines compares them)                    plans on this machine
+package, doctor                                directories of plans for runtimes
+simulate, compare, choose, calibrate, topology times
+tune_group (tune, with tune_agent, tune_live, tune_tables, tune_trainings; sweep; policy)   tuners
+main                                           the group of commands
+
+sources: the programs and plans that WHAT stands for; of a collective: collectives, nccl.
+options, measuring, simulating: options, and the values that commands get from them. output: JSON,
+diagnostics, progress.
 """
 
 from sley.cli.main import main

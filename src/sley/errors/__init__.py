@@ -11,11 +11,11 @@ catalog.py        all rules; each family has a file: language, rescclang, schedu
                   verifier, formats, mscclpp, deployment, runtime, devices, communicator, calls,
                   selection, policy, tuning, torch, topology, simulation, report
 remote.py         diagnostics of other processes
+successors.py     what replaces the commands, options and names that went
 recognition.py    what kind of file a path names, by its content
 text_files.py     text and TOML, read within limits
 disk_cache.py     compiled files on disk, by their inputs
 aside.py          system calls that may never return, in a thread of their own
-closing.py        what ends with `close`
 """
 
 from sley.errors.diagnostic import (

@@ -247,11 +247,7 @@ class Executor:
         otherwise returns without waiting."""
         self._check_open()
         if self._failed:
-            raise R508.error(
-                expected="an executor without a failed call",
-                found=self._failed,
-                remedy="Make a new executor, on all ranks.",
-            )
+            raise R508.error(expected="an executor without a failed call", found=self._failed)
         if self._barrier.is_given_up:
             for state in self._states:
                 state.device.synchronize(None)  # all blocks have reported
