@@ -18,7 +18,7 @@ import sley
 from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
-from sley.formats.mscclpp import fitting
+from sley.formats.mscclpp import writer
 from sley.ir.words import Op
 from support.algorithm_cases import cases_in_a_place, label, program
 from support.examples import examples
@@ -227,7 +227,7 @@ def test_a_proof_lacks_the_conditions_of_switches(tmp_path):
 def test_a_random_plan_with_groups_is_written_wrongly(random: RandomProgram, zero_copy: bool):
     with pytest.MonkeyPatch.context() as patched:
         # A file can't name a program's own collective; here the reader is told it.
-        patched.setattr(fitting, "standard", lambda collective: collective)
+        patched.setattr(writer, "standard", lambda collective: collective)
         try:
             plan = sley.compile(random.program)
             text = FORM.write(plan, TARGET, zero_copy=zero_copy)

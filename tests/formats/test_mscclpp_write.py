@@ -17,7 +17,7 @@ import sley
 from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
-from sley.formats.mscclpp import emission, fitting
+from sley.formats.mscclpp import emission, writer
 from sley.formats.mscclpp.placing import Range
 from sley.verification import Proof
 from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
@@ -146,9 +146,9 @@ def test_the_parts_of_a_block_wait_for_one_another_at_semaphores_too():
 
 def test_all_blocks_are_made_before_too_long_ones_are_refused(monkeypatch: pytest.MonkeyPatch):
     made = []
-    emit = fitting.emit
+    emit = writer.emit
     monkeypatch.setattr(
-        fitting, "emit", lambda *given: (made.append(steps) or steps for steps in emit(*given))
+        writer, "emit", lambda *given: (made.append(block) or block for block in emit(*given))
     )
     smaller = replace(TARGETS["mscclpp"], barriers=0)
     with pytest.raises(SleyError, match="F482"):

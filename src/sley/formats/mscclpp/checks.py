@@ -21,7 +21,7 @@ from sley.errors.mscclpp import (
     F493,
     F496,
 )
-from sley.formats.mscclpp.accesses import accesses_of, operations_of
+from sley.formats.mscclpp import words
 from sley.formats.mscclpp.raw import (
     RawBlock,
     RawGpu,
@@ -29,30 +29,12 @@ from sley.formats.mscclpp.raw import (
     RawOperation,
     RawPlan,
     RawRange,
+    accesses_of,
+    operations_of,
     place_of,
 )
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, VERSIONS, PlanTarget
-from sley.formats.mscclpp.words import (
-    ACQUIRE,
-    BARRIER,
-    CHANNEL_TYPES,
-    GET,
-    INNER_RANGES,
-    MEMORY,
-    MOVES,
-    PIPELINE,
-    PORT,
-    PUT_PACKETS,
-    PUT_SIGNAL,
-    PUT_SIGNAL_FLUSH,
-    RELEASE,
-    SIGNALS,
-    SWITCH,
-    WAITS,
-    Move,
-    Operand,
-    Where,
-)
+from sley.formats.mscclpp.words import Move, Operand, Where
 from sley.formats.problems import Problems
 from sley.ir.words import Buffer
 
@@ -86,9 +68,9 @@ def refuse_absent(problems: Problems, at: Place, name: str, target: PlanTarget) 
         problems.add(
             F478,
             at,
-            expected=f"an operation of {target} ({target.commit})",
-            found=f"{name}, which came with {VERSIONS[first]}",
-            remedy=f"Name the version of the executor, if it is a later one, such as {later}. For "
+            f"an operation of {target} ({target.commit})",
+            f"{name}, which came with {VERSIONS[first]}",
+            f"Name the version of the executor, if it is a later one, such as {later}. For "
             "this one compile the plan with messages: --no-switches, or switches=False.",
         )
 
@@ -97,20 +79,17 @@ def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
     unit = target.vector_bytes
     if raw.alignment % unit:
         problems.add(
-            F476,
-            raw.whole,
-            expected=f"buffer_alignment to be a multiple of {unit}",
-            found=str(raw.alignment),
+            F476, raw.whole, f"buffer_alignment to be a multiple of {unit}", str(raw.alignment)
         )
     if raw.threads > target.threads:
         expected = f"num_threads_per_block to be at most {target.threads}"
-        problems.add(F473, raw.whole, expected=expected, found=str(raw.threads))
+        problems.add(F473, raw.whole, expected, str(raw.threads))
     if raw.max_bytes < raw.min_bytes:
         expected = "min_message_size to be at most max_message_size"
         found = f"{raw.min_bytes} and {raw.max_bytes}"
-        problems.add(F473, raw.whole, expected=expected, found=found)
+        problems.add(F473, raw.whole, expected, found)
     if not raw.gpus:
-        problems.add(F473, raw.whole, expected="at least 1 GPU", found="none")
+        problems.add(F473, raw.whole, "at least 1 GPU", "none")
 
 
 def _check_groups(raw: RawPlan, problems: Problems) -> None:
@@ -124,7 +103,7 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
             if rank not in members or not members <= set(ranks) or len(members) < len(group.ranks):
                 expected = "different ranks of the plan, and this one among them"
                 at, found = place_of(raw.file, rank), _describe(group)
-                problems.add(F483, at, expected=expected, found=found)
+                problems.add(F483, at, expected, found)
                 problems.raise_full()
                 continue
             for member in members - {rank}:
@@ -133,7 +112,7 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
         if groups != common.get((member, rank), []):
             expected = f"its groups with rank {member} as on that rank, in one order"
             at, found = place_of(raw.file, rank), _describe(groups[0])
-            problems.add(F483, at, expected=expected, found=found)
+            problems.add(F483, at, expected, found)
             problems.raise_full()
 
 
@@ -158,9 +137,9 @@ def _check_scratch(raw: RawPlan, problems: Problems) -> None:
         problems.add(
             F493,
             at,
-            expected=expected,
-            found=f"scratch_chunks: {own}",
-            remedy="Give all ranks the largest number of scratch_chunks.",
+            expected,
+            f"scratch_chunks: {own}",
+            "Give all ranks the largest number of scratch_chunks.",
         )
     for rank, gpu in enumerate(raw.gpus):
         for entry in gpu.remote:
@@ -170,9 +149,9 @@ def _check_scratch(raw: RawPlan, problems: Problems) -> None:
                 problems.add(
                     F493,
                     at,
-                    expected=expected,
-                    found=f"none on rank {entry.rank}",
-                    remedy="Give all ranks the largest number of scratch_chunks.",
+                    expected,
+                    f"none on rank {entry.rank}",
+                    "Give all ranks the largest number of scratch_chunks.",
                 )
     problems.raise_full()
 
@@ -191,24 +170,22 @@ def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) 
     at, ranks, gpu = place_of(raw.file, rank), len(raw.gpus), raw.gpus[rank]
     for name in ("input_chunks", "output_chunks"):
         if getattr(gpu, name) < 1:
-            problems.add(F475, at, expected=f"{name} to be at least 1", found="0")
-    _check_length(problems, at, "port channels", gpu.peers[PORT], target.port_channels)
+            problems.add(F475, at, f"{name} to be at least 1", "0")
+    _check_length(problems, at, "port channels", gpu.peers[words.PORT], target.port_channels)
     most = target.port_memories - LOCAL_MEMORIES
     if gpu.port_buffers > most:
         expected = f"at most {most} remote buffers with access by port channels"
-        problems.add(F482, at, expected=expected, found=str(gpu.port_buffers))
+        problems.add(F482, at, expected, str(gpu.port_buffers))
     expected = f"another one of the file's {counted(ranks, 'GPU')}, of ranks 0 to {ranks - 1}"
-    for word in (MEMORY, PORT):
+    for word in (words.MEMORY, words.PORT):
         for channel, peer in enumerate(gpu.peers[word]):
             if peer >= ranks or peer == rank:
                 place = raw.at_channel(rank, word, channel)
-                problems.add(F483, place, expected=expected, found=f"a channel to rank {peer}")
+                problems.add(F483, place, expected, f"a channel to rank {peer}")
                 break
     for remote in gpu.remote:
         if remote.rank >= ranks or remote.rank == rank:
-            problems.add(
-                F483, at, expected=expected, found=f"a remote buffer of rank {remote.rank}"
-            )
+            problems.add(F483, at, expected, f"a remote buffer of rank {remote.rank}")
             break
     for number, block in enumerate(gpu.blocks):
         _check_block(gpu, block, place_of(raw.file, rank, number), target, problems)
@@ -218,7 +195,7 @@ def _check_length(
     problems: Problems, at: Place, what: str, entries: Sequence[object], limit: int
 ) -> None:
     if len(entries) > limit:
-        problems.add(F482, at, expected=f"at most {limit} {what}", found=str(len(entries)))
+        problems.add(F482, at, f"at most {limit} {what}", str(len(entries)))
 
 
 def _check_block(
@@ -227,15 +204,15 @@ def _check_block(
     operations = sum(1 for _ in operations_of(block))
     if operations > target.operations:
         expected = f"at most {target.operations} operations"
-        problems.add(F481, at, expected=expected, found=str(operations))
-    for word in CHANNEL_TYPES:
+        problems.add(F481, at, expected, str(operations))
+    for word in words.CHANNEL_TYPES:
         channels, buffers = block.channels[word], block.buffers[word]
-        has = len(gpu.groups) if word == SWITCH else len(gpu.peers[word])
+        has = len(gpu.groups) if word == words.SWITCH else len(gpu.peers[word])
         _check_length(problems, at, f"{word} channels", channels, target.channels)
         for channel in channels:
             if channel >= has:
                 expected = f"one of the GPU's {has} {word} channels"
-                problems.add(F483, at, expected=expected, found=f"channel {channel}")
+                problems.add(F483, at, expected, f"channel {channel}")
                 break
         what = f"references to remote buffers for {word} channels"
         _check_length(problems, at, what, buffers, target.references)
@@ -243,7 +220,7 @@ def _check_block(
             known = buffer < len(gpu.remote) and word in gpu.remote[buffer].types
             if not known:
                 expected = f"a remote buffer of the GPU with access by {word} channels"
-                problems.add(F483, at, expected=expected, found=f"buffer {buffer}")
+                problems.add(F483, at, expected, f"buffer {buffer}")
                 break
 
 
@@ -254,7 +231,7 @@ def _check_barriers(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) ->
         (number, operation)
         for number, block in enumerate(gpu.blocks)
         for operation, _ in operations_of(block)
-        if operation.name == BARRIER
+        if operation.name == words.BARRIER
     ]
     for number, operation in uses:
         users.setdefault(operation.barrier, set()).add(number)
@@ -264,8 +241,8 @@ def _check_barriers(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) ->
             problems.add(
                 F496,
                 raw.at(rank, number, operation),
-                expected=f"num_threadblocks to be {blocks}, the blocks that use this barrier",
-                found=str(operation.barrier_blocks),
+                f"num_threadblocks to be {blocks}, the blocks that use this barrier",
+                str(operation.barrier_blocks),
             )
             problems.raise_full()
 
@@ -302,31 +279,34 @@ class _Operation:
         if op.reduce_op not in ("", "sum"):
             remedy = "Use sum, or a runtime with this reduction."
             self._problem(F488, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}", remedy)
-        if op.name not in MOVES and (op.sources or op.destinations):
+        if op.name not in words.MOVES and (op.sources or op.destinations):
             self._problem(
                 F479, "no src_buff and no dst_buff", "operands that the executor looks up"
             )
         most = self.target.channels_per_operation
-        if op.name not in (*MOVES, *SIGNALS, *WAITS) and len(op.channel_ids) > most:
+        if (
+            op.name not in (*words.MOVES, *words.SIGNALS, *words.WAITS)
+            and len(op.channel_ids) > most
+        ):
             self._problem(F482, f"at most {most} channel_ids", str(len(op.channel_ids)))
-        if op.name in MOVES:
-            self._check_move(MOVES[op.name])
-        elif op.name in SIGNALS or op.name in WAITS:
+        if op.name in words.MOVES:
+            self._check_move(words.MOVES[op.name])
+        elif op.name in words.SIGNALS or op.name in words.WAITS:
             before = len(self.problems)
-            self._check_channel_type((MEMORY, PORT))
+            self._check_channel_type((words.MEMORY, words.PORT))
             self._check_channels()
             if len(self.problems) == before:
                 self._check_ends()
-        elif op.name in (ACQUIRE, RELEASE):
+        elif op.name in (words.ACQUIRE, words.RELEASE):
             self._check_semaphores()
-        elif op.name == PIPELINE:
+        elif op.name == words.PIPELINE:
             self._check_unit()
-        elif op.name == BARRIER and op.barrier >= self.target.barriers:
+        elif op.name == words.BARRIER and op.barrier >= self.target.barriers:
             expected = f"a barrier_id below {self.target.barriers}"
             self._problem(F482, expected, str(op.barrier))
 
     def _problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
-        self.problems.add(rule, self.at, expected=expected, found=found, remedy=remedy)
+        self.problems.add(rule, self.at, expected, found, remedy)
 
     def _check_channel_type(self, allowed: tuple[str, ...]) -> bool:
         if self.op.channel_type in allowed:
@@ -361,7 +341,7 @@ class _Operation:
             if has < number:
                 at = (self.raw.at_channel(self.rank, word, channel), self.at)
                 expected = f"at least {counted(number, f'{word} channel')} of rank {peer} back"
-                self.problems.add(F483, at, expected=expected, found=str(has) if has else "none")
+                self.problems.add(F483, at, expected, str(has) if has else "none")
 
     def _check_threads(self, used: int) -> None:
         if used > self.raw.threads:
@@ -384,11 +364,14 @@ class _Operation:
 
     def _check_move(self, move: Move) -> None:
         op = self.op
-        if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH) and op.channel_type == MEMORY:
+        if (
+            op.name in (words.PUT_SIGNAL, words.PUT_SIGNAL_FLUSH)
+            and op.channel_type == words.MEMORY
+        ):
             remedy = "Write a put, a nop and a signal."
             self._problem(F488, "a port channel", f"{op.name} on a memory channel", remedy)
             return
-        if op.channel_type == PORT and op.name == PUT_PACKETS:
+        if op.channel_type == words.PORT and op.name == words.PUT_PACKETS:
             remedy = "Write packets with cpkt and push them with rppkt."
             self._problem(F488, f"a {op.name} on a memory channel", "a port channel", remedy)
             return
@@ -396,7 +379,7 @@ class _Operation:
             return
         if not self._check_operands(move):
             return
-        if op.channel_type == PORT and move.channels:
+        if op.channel_type == words.PORT and move.channels:
             self._check_port()
         self._check_sizes(move)
         self._check_buffers(move)
@@ -430,7 +413,7 @@ class _Operation:
         if one.where is Where.LOCAL:
             return True
         if one.where is Where.SWITCH:
-            return one.number < len(self.block.channels[SWITCH])
+            return one.number < len(self.block.channels[words.SWITCH])
         return one.number < len(self.block.buffers.get(self.op.channel_type, ()))
 
     def _check_port(self) -> None:
@@ -442,11 +425,11 @@ class _Operation:
             self._problem(F479, "a channel for each destination", found)
         if len(self.problems) > before:
             return
-        if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH):
+        if op.name in (words.PUT_SIGNAL, words.PUT_SIGNAL_FLUSH):
             self._check_ends()
         for channel, one in zip(op.channel_ids, op.destinations, strict=True):
-            peer = self.gpu.peers[PORT][self.block.channels[PORT][channel]]
-            rank = self.gpu.remote[self.block.buffers[PORT][one.number]].rank
+            peer = self.gpu.peers[words.PORT][self.block.channels[words.PORT][channel]]
+            rank = self.gpu.remote[self.block.buffers[words.PORT][one.number]].rank
             if peer != rank:
                 expected = "the channel of a destination to lead to its GPU"
                 self._problem(F479, expected, f"a channel to rank {peer}, a buffer of {rank}")
@@ -463,7 +446,7 @@ class _Operation:
                 expected = "ranges with one size in a move"
                 found = f"sizes {', '.join(map(str, sorted(sizes)))}"
                 self._problem(F486, expected, found)
-        if op.name == GET:
+        if op.name == words.GET:
             for source, destination in zip(op.sources, op.destinations, strict=True):
                 if source.index != destination.index:
                     found = f"{source.index} and {destination.index}"
@@ -473,7 +456,7 @@ class _Operation:
     def _check_buffers(self, move: Move) -> None:
         """The types of buffers that the operation can use."""
         op = self.op
-        on_memory = op.channel_type == MEMORY
+        on_memory = op.channel_type == words.MEMORY
         one_buffer = move.sources.further is Operand.LOCAL and move.paired and on_memory
         if one_buffer and len({one.number for one in op.sources}) > 1:
             remedy = "Write one operation for each buffer."
@@ -484,7 +467,7 @@ class _Operation:
                 found = f"packets in the {buffer.name.lower()}"
                 remedy = "Send packets to the scratch, and unpack them there."
                 self._problem(F488, "packets in the scratch", found, remedy)
-            pushed = kind is Operand.LOCAL and op.channel_type == PORT and bool(move.channels)
+            pushed = kind is Operand.LOCAL and op.channel_type == words.PORT and bool(move.channels)
             first_half = pushed or kind in (Operand.REMOTE, Operand.SWITCH)
             if self.raw.doubles and buffer == Buffer.SCRATCH and first_half:
                 expected = "packets, or use_double_scratch_buffer to be false"
@@ -495,10 +478,10 @@ class _Operation:
     def _check_in_pipeline(self, move: Move, pipeline: RawOperation) -> None:
         op = self.op
         if any(operand.packet for operand in (*move.sources, *move.destinations)):
-            self._problem(F486, "no packets in a pipeline", op.name, INNER_RANGES)
+            self._problem(F486, "no packets in a pipeline", op.name, words.INNER_RANGES)
         chunks = pipeline.chunks * op.shares
         for one in op.sources + op.destinations:
             if one.size != chunks:
                 expected = f"size {chunks}, num_chunks of the pipeline for each of its blocks"
-                self._problem(F486, expected, f"size {one.size}", INNER_RANGES)
+                self._problem(F486, expected, f"size {one.size}", words.INNER_RANGES)
                 break

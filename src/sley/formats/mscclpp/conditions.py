@@ -9,10 +9,9 @@ from math import gcd
 import numpy as np
 
 from sley.errors import counted
-from sley.formats.mscclpp.accesses import accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
-from sley.formats.mscclpp.raw import RawGroup, RawPlan
+from sley.formats.mscclpp.raw import RawGroup, RawPlan, accesses_of, all_operations
 from sley.formats.mscclpp.targets import FIRST, FLUSHED_PUT, LOCAL_MEMORIES, VERSIONS, PlanTarget
 from sley.formats.mscclpp.words import (
     GET,

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from sley.errors.formats import F403
 from sley.errors.mscclpp import F473
-from sley.formats.mscclpp.accesses import all_operations, operations_of
-from sley.formats.mscclpp.raw import RawOperation, RawPlan
+from sley.formats.mscclpp.raw import RawOperation, RawPlan, all_operations, operations_of
 from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.words import MOVES
 from sley.formats.problems import Problems
@@ -98,8 +97,8 @@ def _check_iterations(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Non
             problems.add(
                 F473,
                 raw.at(rank, number, operation),
-                expected=f"at most {limit} iterations of a pipeline",
-                found=str(cutting.iterations(operation)),
+                f"at most {limit} iterations of a pipeline",
+                str(cutting.iterations(operation)),
             )
             problems.raise_full()
     problems.raise_any()

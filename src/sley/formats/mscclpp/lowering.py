@@ -16,25 +16,18 @@ from numpy.typing import NDArray
 
 from sley.errors.formats import F403, F420
 from sley.errors.mscclpp import F493
-from sley.formats.mscclpp.accesses import Access, accesses_of, all_operations
+from sley.formats.mscclpp import words
 from sley.formats.mscclpp.cutting import Cutting
-from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
-from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
-from sley.formats.mscclpp.words import (
-    ACQUIRE,
-    BARRIER,
-    MEMORY,
-    MOVES,
-    NOP,
-    PIPELINE,
-    PORT,
-    PUT_SIGNAL,
-    PUT_SIGNAL_FLUSH,
-    RELAXED,
-    RELEASE,
-    SIGNALS,
-    WAITS,
+from sley.formats.mscclpp.raw import (
+    Access,
+    RawBlock,
+    RawGpu,
+    RawOperation,
+    RawPlan,
+    accesses_of,
+    all_operations,
 )
+from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.one_sided import Action, Counters, OneSidedPlan, Operations, Ranges
@@ -85,7 +78,7 @@ def _check_ranges(raw: RawPlan, collective: Collective) -> None:
                 begins = [] if access.buffer == Buffer.SCRATCH else base[access.buffer]
                 if last >= has:
                     expected = f"chunks of rank {target}'s {name}, which has {has}"
-                    problems.add(F420, at, expected=expected, found=f"chunks {first} to {last}")
+                    problems.add(F420, at, expected, f"chunks {first} to {last}")
                 elif begins and begins[rank] != begins[target]:
                     expected = (
                         f"a buffer that begins at the same chunk on ranks {rank} and {target}"
@@ -94,9 +87,9 @@ def _check_ranges(raw: RawPlan, collective: Collective) -> None:
                     problems.add(
                         F493,
                         at,
-                        expected=expected,
-                        found=found,
-                        remedy="Access the larger buffer, with the index of the rank's part.",
+                        expected,
+                        found,
+                        "Access the larger buffer, with the index of the rank's part.",
                     )
                 problems.raise_full()
     problems.raise_any()
@@ -147,7 +140,7 @@ class _Rows:
         self.barriers: dict[tuple[int, int], int] = {}
         self.block_rank = array("q")
         self.block_offset = array("q")
-        ports = [len(gpu.peers[PORT]) for gpu in raw.gpus]
+        ports = [len(gpu.peers[words.PORT]) for gpu in raw.gpus]
         self.first_port: list[int] = np.cumsum([0, *ports]).tolist()
         self.pair_numbers = [
             {word: _numbers_of_equal(peers) for word, peers in gpu.peers.items()}
@@ -278,7 +271,7 @@ class _Block:
 
     def lower(self) -> None:
         for op in self.block.operations:
-            if op.name != PIPELINE:
+            if op.name != words.PIPELINE:
                 self._operation(op)
                 continue
             for iteration in range(self.rows.cutting.iterations(op)):
@@ -288,29 +281,29 @@ class _Block:
     def _operation(
         self, op: RawOperation, pipeline: RawOperation | None = None, iteration: int = 0
     ) -> None:
-        if op.name in MOVES:
+        if op.name in words.MOVES:
             spans = [
                 self._span(access, op, pipeline, iteration)
                 for access in accesses_of(self.gpu, self.rank, self.block, op)
             ]
             self._move(op, spans)
-        elif op.name in SIGNALS:
+        elif op.name in words.SIGNALS:
             for thread in range(len(op.channel_ids)):
                 self._signal(op, thread)
-        elif op.name in WAITS:
-            relaxed = op.name in RELAXED and op.channel_type == MEMORY
+        elif op.name in words.WAITS:
+            relaxed = op.name in words.RELAXED and op.channel_type == words.MEMORY
             for thread in range(len(op.channel_ids)):
                 peer, number = self._channel(op, thread)
                 target = self.rows.counter(_Counter(op.channel_type, self.rank, peer, number))
                 self.rows.add(op, Action.WAIT, thread=thread, target=target, relaxed=relaxed)
-        elif op.name in (ACQUIRE, RELEASE):
-            action = Action.WAIT if op.name == ACQUIRE else Action.POST
+        elif op.name in (words.ACQUIRE, words.RELEASE):
+            action = Action.WAIT if op.name == words.ACQUIRE else Action.POST
             for thread, number in enumerate(op.semaphores):
                 target = self.rows.counter(_Counter("", self.rank, self.rank, number))
                 self.rows.add(op, action, thread=thread, target=target)
-        elif op.name == NOP or (op.name == BARRIER and op.barrier_blocks == 1):
+        elif op.name == words.NOP or (op.name == words.BARRIER and op.barrier_blocks == 1):
             self.rows.add(op, Action.JOIN)
-        elif op.name == BARRIER:
+        elif op.name == words.BARRIER:
             barriers = self.rows.barriers
             target = barriers.setdefault((self.rank, op.barrier), len(barriers))
             self.rows.add(op, Action.BARRIER, target=target)
@@ -323,17 +316,17 @@ class _Block:
         return self.gpu.peers[op.channel_type][channel], numbers[channel]
 
     def _port(self, op: RawOperation, thread: int) -> int:
-        channel = self.block.channels[PORT][op.channel_ids[thread]]
+        channel = self.block.channels[words.PORT][op.channel_ids[thread]]
         return self.rows.first_port[self.rank] + channel
 
     def _signal(self, op: RawOperation, thread: int) -> None:
         peer, number = self._channel(op, thread)
         target = self.rows.counter(_Counter(op.channel_type, peer, self.rank, number))
-        if op.channel_type == PORT:
+        if op.channel_type == words.PORT:
             port = self._port(op, thread)
             self.rows.add(op, Action.PUSH_POST, thread=thread, target=target, port=port)
         else:
-            relaxed = op.name in RELAXED
+            relaxed = op.name in words.RELAXED
             self.rows.add(op, Action.POST, thread=thread, target=target, relaxed=relaxed)
 
     def _span(
@@ -348,10 +341,10 @@ class _Block:
         return _Span(access, begin, count)
 
     def _move(self, op: RawOperation, spans: list[_Span]) -> None:
-        rows, move = self.rows, MOVES[op.name]
+        rows, move = self.rows, words.MOVES[op.name]
         sources = [span for span in spans if not span.access.writes]
         destinations = [span for span in spans if span.access.writes]
-        if op.channel_type == PORT and move.channels:
+        if op.channel_type == words.PORT and move.channels:
             if not move.paired:
                 # All threads wait for the packets, and meet before the first push.
                 rows.add(op, Action.MOVE)
@@ -362,9 +355,9 @@ class _Block:
                 port = self._port(op, thread)
                 rows.add(op, Action.PUSH, thread=thread, port=port)
                 rows.add_move(pair)
-                if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH):
+                if op.name in (words.PUT_SIGNAL, words.PUT_SIGNAL_FLUSH):
                     self._signal(op, thread)
-                if op.name == PUT_SIGNAL_FLUSH and rows.flushes:
+                if op.name == words.PUT_SIGNAL_FLUSH and rows.flushes:
                     rows.add(op, Action.FLUSH, thread=thread, port=port)
             return
         rows.add(op, Action.MOVE)

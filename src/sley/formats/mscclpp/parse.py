@@ -1,4 +1,4 @@
-"""Parse: the RawPlan of a JSON text.
+"""Parse: the RawPlan of a JSON text, and the text of a RawPlan.
 
 Python's parser makes objects without places, so the lines of operations and channels come from the
 keys "name" and "connected_to" of the text, in the order of the objects that have one.
@@ -6,6 +6,7 @@ keys "name" and "connected_to" of the text, in the order of the objects that hav
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 from sley.errors import Diagnostic, Place, Rule, did_you_mean
 from sley.errors.formats import F412, F431
 from sley.errors.mscclpp import F472, F473, F478, F479, F486
+from sley.formats.mscclpp import words
 from sley.formats.mscclpp.document import Object, read_json, show
 from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import (
@@ -30,26 +32,9 @@ from sley.formats.mscclpp.raw import (
     RawRemote,
     place_of,
 )
-from sley.formats.mscclpp.words import (
-    ACQUIRE,
-    BARRIER,
-    BUFFERS,
-    CHANNEL_TYPES,
-    COMMON_KEYS,
-    INNER_RANGES,
-    KEY_GROUPS,
-    MOVES,
-    NAMES,
-    PIPELINE,
-    PROTOCOLS,
-    RELEASE,
-    SIGNALS,
-    SWITCH,
-    WAITS,
-    Where,
-    keys_of,
-)
+from sley.formats.mscclpp.words import Where, keys_of
 from sley.formats.problems import MOST_REPORTED, Problems
+from sley.ir.words import Buffer
 
 INT32 = (1 << 31) - 1
 UINT32 = (1 << 32) - 1
@@ -217,7 +202,7 @@ class _Fields:
                 self._reader.ignored.setdefault(key, self.place)
 
 
-_TYPES: Mapping[str, str] = MappingProxyType({word: word for word in CHANNEL_TYPES})
+_TYPES: Mapping[str, str] = MappingProxyType({word: word for word in words.CHANNEL_TYPES})
 _TYPES_OR_NONE: Mapping[str, str] = MappingProxyType({**_TYPES, "none": "none"})
 
 
@@ -232,7 +217,7 @@ class _Reader:
 
     def problem(self, rule: Rule, at: Place, expected: str, found: str, remedy: str = "") -> None:
         """Adds a problem; ends reading after enough of them."""
-        self.problems.add(rule, at, expected=expected, found=found, remedy=remedy)
+        self.problems.add(rule, at, expected, found, remedy)
         self.problems.raise_full()
 
     def plan(self, document: Object) -> RawPlan:
@@ -249,7 +234,7 @@ class _Reader:
             file=self.file,
             name=top.text("name"),
             collective=top.text("collective"),
-            protocol=top.word("protocol", PROTOCOLS),
+            protocol=top.word("protocol", words.PROTOCOLS),
             in_place=top.flag("inplace"),
             reuses=top.flag("reuse_resources", False),
             doubles=top.flag("use_double_scratch_buffer", False),
@@ -273,12 +258,12 @@ class _Reader:
         return found
 
     def _gpu(self, gpu: _Fields, rank: int) -> RawGpu:
-        peers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
-        lines: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        peers: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
+        lines: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
         groups: list[RawGroup] = []
         for channel in gpu.objects("channels"):
             word = channel.word("channel_type", _TYPES)
-            if word == SWITCH:
+            if word == words.SWITCH:
                 groups += self._groups(channel)
                 channel.finish(("channel_type", "buffer_type", "rank_groups"))
             else:
@@ -303,15 +288,15 @@ class _Reader:
             gpu.integer("output_chunks"),
             gpu.integer("scratch_chunks"),
             {word: tuple(of_type) for word, of_type in peers.items()},
-            {word: tuple(of_type) for word, of_type in lines.items()},
             tuple(groups),
             tuple(remote),
             tuple(semaphore.integer("init_value") for semaphore in semaphores),
             tuple(blocks),
+            {word: tuple(of_type) for word, of_type in lines.items()},
         )
 
     def _groups(self, channel: _Fields) -> list[RawGroup]:
-        buffer = channel.word("buffer_type", BUFFERS)
+        buffer = channel.word("buffer_type", words.BUFFERS)
         groups = channel.objects("rank_groups")
         for group in groups:
             group.integer("size")
@@ -322,15 +307,15 @@ class _Reader:
         remote.finish(("rank", "type", "access_channel_types"))
         types = remote.items("access_channel_types")
         for word in types:
-            if word not in CHANNEL_TYPES:
-                known = ", ".join(CHANNEL_TYPES)
+            if word not in words.CHANNEL_TYPES:
+                known = ", ".join(words.CHANNEL_TYPES)
                 remote.problem(F472, f"access_channel_types from {known}", show(word))
                 types = []
-        return RawRemote(remote.integer("rank"), remote.word("type", BUFFERS), tuple(types))
+        return RawRemote(remote.integer("rank"), remote.word("type", words.BUFFERS), tuple(types))
 
     def _block(self, block: _Fields, rank: int, number: int) -> RawBlock:
-        channels: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
-        buffers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        channels: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
+        buffers: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
         for one in block.objects("channels"):
             channels[one.word("channel_type", _TYPES)] += one.integers("channel_ids")
             one.finish(("channel_type", "channel_ids"))
@@ -351,14 +336,14 @@ class _Reader:
         found: list[RawOperation] = []
         for fields in owner.objects("ops"):
             one = self._operation(fields, rank, block, first)
-            if inner and one.name == PIPELINE:
+            if inner and one.name == words.PIPELINE:
                 fields.problem(
                     F486,
                     "no pipeline inside of a pipeline",
                     "one",
-                    INNER_RANGES,
+                    words.INNER_RANGES,
                 )
-            elif one.name == PIPELINE:
+            elif one.name == words.PIPELINE:
                 own = self._operations(fields, rank, block, first + 1, inner=True)
                 one = replace(one, inner=own)
             found.append(one)
@@ -369,19 +354,19 @@ class _Reader:
         name = fields.text("name")
         head = RawOperation(name, number, self._line(fields))
         fields.place = place_of(self.file, rank, block, head)
-        if name not in NAMES:
+        if name not in words.NAMES:
             head = RawOperation("?", number, head.line)
             fields.place = place_of(self.file, rank, block, head)
-            near = did_you_mean(name, NAMES)
+            near = did_you_mean(name, words.NAMES)
             fields.problem(F478, "an operation of MSCCL++", f"name: {show(name)}", near)
             return head
         self._check_keys(fields, name)
         channel_type = fields.word("channel_type", _TYPES_OR_NONE, "none")
         share, shares = self._share(fields)
-        iterations = fields.object("iter_context") if name == PIPELINE else None
-        needs_channels = name in SIGNALS or name in WAITS
-        is_semaphore = name in (ACQUIRE, RELEASE)
-        is_move, is_barrier = name in MOVES, name == BARRIER
+        iterations = fields.object("iter_context") if name == words.PIPELINE else None
+        needs_channels = name in words.SIGNALS or name in words.WAITS
+        is_semaphore = name in (words.ACQUIRE, words.RELEASE)
+        is_move, is_barrier = name in words.MOVES, name == words.BARRIER
         default = _MISSING if is_move else []
         return RawOperation(
             name,
@@ -406,11 +391,11 @@ class _Reader:
 
     def _check_keys(self, fields: _Fields, name: str) -> None:
         own = keys_of(name)
-        for group in KEY_GROUPS:
+        for group in words.KEY_GROUPS:
             for key in group:
                 if key in fields and group is not own:
                     fields.problem(F479, f"only keys of a {name}", f"the key {key}")
-        fields.finish((*COMMON_KEYS, *(key for group in KEY_GROUPS for key in group)))
+        fields.finish((*words.COMMON_KEYS, *(key for group in words.KEY_GROUPS for key in group)))
 
     def _share(self, fields: _Fields) -> tuple[int, int]:
         if "tbg_info" not in fields:
@@ -430,7 +415,9 @@ class _Reader:
                 continue
             where = kinds[0]
             number = (
-                int(one.word("type", BUFFERS)) if where is Where.LOCAL else one.integer(where.value)
+                int(one.word("type", words.BUFFERS))
+                if where is Where.LOCAL
+                else one.integer(where.value)
             )
             one.finish((where.value, "index", "size"))
             found.append(RawRange(where, number, one.integer("index"), one.integer("size")))
@@ -448,3 +435,110 @@ def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
         )
         for key, place in raw.ignored.items()
     ]
+
+
+def serialise(raw: RawPlan) -> str:
+    """The text of a raw plan, of which `parse` makes the same one: a line for each operation, and
+    one for each list of a GPU and of a block."""
+    gpus = ",\n".join(_gpu_text(rank, gpu) for rank, gpu in enumerate(raw.gpus))
+    header = {
+        "name": raw.name,
+        "collective": raw.collective,
+        "protocol": raw.protocol.value,
+        "inplace": raw.in_place,
+        "reuse_resources": raw.reuses,
+        "num_threads_per_block": raw.threads,
+        "use_double_scratch_buffer": raw.doubles,
+        "buffer_alignment": raw.alignment,
+        "min_message_size": raw.min_bytes,
+        "max_message_size": raw.max_bytes,
+    }
+    return f'{{\n{_keys(2, header)}  "gpus": [\n{gpus}\n  ]\n}}\n'
+
+
+def _keys(indent: int, values: Object) -> str:
+    """Lines with a key each, before others of the same object."""
+    return "".join(f"{'':{indent}}{json.dumps(k)}: {json.dumps(v)},\n" for k, v in values.items())
+
+
+def _gpu_text(rank: int, gpu: RawGpu) -> str:
+    blocks = ",\n".join(_block_text(number, block) for number, block in enumerate(gpu.blocks))
+    values = {
+        "id": rank,
+        "input_chunks": gpu.input_chunks,
+        "output_chunks": gpu.output_chunks,
+        "scratch_chunks": gpu.scratch_chunks,
+        "channels": [
+            *(
+                {"channel_type": word, "connected_to": gpu.peers[word]}
+                for word in (words.MEMORY, words.PORT)
+                if gpu.peers[word]
+            ),
+            *(
+                {
+                    "channel_type": words.SWITCH,
+                    "buffer_type": words.BUFFER_WORDS[group.buffer],
+                    "rank_groups": [{"size": len(group.ranks), "ranks": group.ranks}],
+                }
+                for group in gpu.groups
+            ),
+        ],
+        "remote_buffers": [
+            {
+                "rank": of.rank,
+                "type": words.BUFFER_WORDS[of.buffer],
+                "access_channel_types": of.types,
+            }
+            for of in gpu.remote
+        ],
+        "semaphores": [{"init_value": value} for value in gpu.semaphores],
+    }
+    return f'    {{\n{_keys(6, values)}      "threadblocks": [\n{blocks}\n      ]\n    }}'
+
+
+def _block_text(number: int, block: RawBlock) -> str:
+    operations = ",\n".join(f"{'':12}{json.dumps(_object(op))}" for op in block.operations)
+    values = {
+        "channels": [
+            {"channel_type": word, "channel_ids": ids}
+            for word, ids in block.channels.items()
+            if ids
+        ],
+        "remote_buffer_refs": [
+            {"access_channel_type": word, "remote_buffer_ids": ids}
+            for word, ids in block.buffers.items()
+            if ids
+        ],
+    }
+    head = f'        {{"id": {number},\n{_keys(10, values)}'
+    return f'{head}          "ops": [\n{operations}\n          ]}}'
+
+
+def _object(op: RawOperation) -> Object:
+    """An operation, with the keys that it must have, and those with other values than without
+    the key."""
+    found: Object = {"name": op.name}
+    if op.name in words.MOVES or op.sources or op.destinations:
+        found["src_buff"] = [_operand(one) for one in op.sources]
+        found["dst_buff"] = [_operand(one) for one in op.destinations]
+    if op.channel_type != "none":
+        found["channel_type"] = op.channel_type
+    if op.channel_ids or op.name in (*words.SIGNALS, *words.WAITS):
+        found["channel_ids"] = op.channel_ids
+    if op.shares > 1:
+        found["tbg_info"] = {"tb_id": op.share, "tbg_size": op.shares}
+    if op.name == words.BARRIER:
+        found |= {"barrier_id": op.barrier, "num_threadblocks": op.barrier_blocks}
+    if op.name in (words.ACQUIRE, words.RELEASE):
+        found["semaphore_ids"] = op.semaphores
+    if op.name == words.PIPELINE:
+        found["iter_context"] = {"unit_size": op.unit_bytes, "num_chunks": op.chunks}
+        found["ops"] = [_object(one) for one in op.inner]
+    if op.reduce_op:
+        found["reduce_op"] = op.reduce_op
+    return found
+
+
+def _operand(one: RawRange) -> Object:
+    number = words.BUFFER_WORDS[Buffer(one.number)] if one.where is Where.LOCAL else one.number
+    return {one.where.value: number, "index": one.index, "size": one.size}

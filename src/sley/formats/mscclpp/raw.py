@@ -1,12 +1,15 @@
-"""Raw: the rows of an execution plan's file."""
+"""Raw: the rows of an execution plan's file, and the memory that its operations access.
+
+A RawPlan is what reading a file gives and what writing a plan gives: `parse` has the text of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from sley.errors import Place
-from sley.formats.mscclpp.words import PORT, Where
+from sley.formats.mscclpp.words import MOVES, PORT, SWITCH, Operand, Where
 from sley.ir.words import Buffer, Protocol
 
 
@@ -25,12 +28,12 @@ class RawRange:
 class RawOperation:
     """An operation. number: its place among the operations of its block, those inside of pipelines
     counted after the pipeline. line: 0 if it is not known. Keys that the file does not have are
-    empty, "" or 0; share and shares are 0 and 1 without tbg_info."""
+    empty, "", "none" or 0; share and shares are 0 and 1 without tbg_info."""
 
     name: str
-    number: int
-    line: int
-    channel_type: str = ""
+    number: int = 0
+    line: int = field(default=0, compare=False)
+    channel_type: str = "none"
     channel_ids: tuple[int, ...] = ()
     sources: tuple[RawRange, ...] = ()
     destinations: tuple[RawRange, ...] = ()
@@ -74,18 +77,18 @@ class RawGroup:
 
 @dataclass(frozen=True, slots=True)
 class RawGpu:
-    """A GPU. peers, lines: by type of channel, the peer of each channel, and the line of each, 0 if
-    it is not known. semaphores: initial values."""
+    """A GPU. peers: by type of channel, the peer of each channel. semaphores: initial values.
+    lines: by type of channel, the line of each; empty if there is no text."""
 
     input_chunks: int
     output_chunks: int
     scratch_chunks: int
     peers: Mapping[str, tuple[int, ...]]
-    lines: Mapping[str, tuple[int, ...]]
     groups: tuple[RawGroup, ...]
     remote: tuple[RawRemote, ...]
     semaphores: tuple[int, ...]
     blocks: tuple[RawBlock, ...]
+    lines: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @property
     def port_buffers(self) -> int:
@@ -109,7 +112,7 @@ class RawPlan:
     min_bytes: int
     max_bytes: int
     gpus: tuple[RawGpu, ...]
-    ignored: Mapping[str, Place]
+    ignored: Mapping[str, Place] = field(default_factory=dict, compare=False)
 
     @property
     def whole(self) -> Place:
@@ -122,7 +125,8 @@ class RawPlan:
 
     def at_channel(self, rank: int, word: str, channel: int) -> Place:
         """The place of a GPU's channel of a type."""
-        line = self.gpus[rank].lines[word][channel]
+        lines = self.gpus[rank].lines
+        line = lines[word][channel] if lines else 0
         return Place(self.file, line, detail=f"rank {rank} {word} channel {channel}")
 
 
@@ -133,3 +137,65 @@ def place_of(file: str, rank: int, block: int = -1, operation: RawOperation | No
         return Place(file, detail=detail)
     detail += f" operation {operation.number} ({operation.name})"
     return Place(file, operation.line, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A source or destination of an operation.
+
+    ranks: the ranks whose memory it is; several for a switch.
+    """
+
+    writes: bool
+    kind: Operand
+    buffer: Buffer
+    ranks: tuple[int, ...]
+    index: int
+    size: int
+
+
+def operations_of(block: RawBlock) -> Iterator[tuple[RawOperation, RawOperation | None]]:
+    """The operations of a block, each with the pipeline that it is in."""
+    for operation in block.operations:
+        yield operation, None
+        for inner in operation.inner:
+            yield inner, operation
+
+
+def all_operations(raw: RawPlan) -> Iterator[tuple[int, int, RawOperation]]:
+    """All operations, with their rank and the number of their block."""
+    for rank, gpu in enumerate(raw.gpus):
+        for number, block in enumerate(gpu.blocks):
+            for operation, _ in operations_of(block):
+                yield rank, number, operation
+
+
+def accesses_of(gpu: RawGpu, rank: int, block: RawBlock, operation: RawOperation) -> list[Access]:
+    """What an operation accesses, first its sources; its entries exist."""
+    move = MOVES.get(operation.name)
+    if move is None:
+        return []
+    found = []
+    for operands, ranges, writes in (
+        (move.sources, operation.sources, False),
+        (move.destinations, operation.destinations, True),
+    ):
+        for number, one in enumerate(ranges):
+            kind = operands.at(number)
+            if kind is not None:
+                buffer, ranks = _memory(gpu, rank, block, operation, one)
+                found.append(Access(writes, kind, buffer, ranks, one.index, one.size))
+    return found
+
+
+def _memory(
+    gpu: RawGpu, rank: int, block: RawBlock, operation: RawOperation, one: RawRange
+) -> tuple[Buffer, tuple[int, ...]]:
+    """The buffer and the ranks of a range."""
+    if one.where is Where.LOCAL:
+        return Buffer(one.number), (rank,)
+    if one.where is Where.SWITCH:
+        group = gpu.groups[block.channels[SWITCH][one.number]]
+        return group.buffer, group.ranks
+    remote = gpu.remote[block.buffers[operation.channel_type][one.number]]
+    return remote.buffer, (remote.rank,)

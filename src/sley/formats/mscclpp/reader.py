@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from sley.errors import Diagnostic, counted
 from sley.errors.formats import F403, F409, F411, F424, F434, F463
@@ -15,13 +16,12 @@ from sley.formats.format import (
     root_conditions,
     target_among,
 )
-from sley.formats.mscclpp.accesses import all_operations
 from sley.formats.mscclpp.checks import check
 from sley.formats.mscclpp.conditions import conditions, own_chunks
 from sley.formats.mscclpp.cutting import Cutting, cut, has_pipelines
 from sley.formats.mscclpp.lowering import lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
-from sley.formats.mscclpp.raw import RawPlan, place_of
+from sley.formats.mscclpp.raw import RawPlan, all_operations, place_of
 from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
 from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH, PORT
 from sley.ir.collective import Collective
@@ -69,7 +69,7 @@ def read(
 
 
 def executions(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | RawPlan,
     target: str | Target,
     *,
     collective: Collective | None = None,
@@ -77,8 +77,8 @@ def executions(
     root: int | None = None,
     file: str | None = None,
 ) -> Executions:
-    """What a target executes: one plan, or with pipelines one for each of the first MODELLED_UNITS
-    sizes of chunks that calls can have.
+    """What a target executes of a file, or of a raw plan: one plan, or with pipelines one for each
+    of the first MODELLED_UNITS sizes of chunks that calls can have.
 
     The settings and errors are those of `read`, and F440.
     """
@@ -104,7 +104,7 @@ def executions(
 
 
 def _read(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | RawPlan,
     target: PlanTarget,
     collective: Collective | None,
     in_place: bool | None,
@@ -112,7 +112,10 @@ def _read(
     file: str | None,
 ) -> tuple[RawPlan, tuple[Diagnostic, ...], Collective]:
     """The raw plan, which obeys all rules that need no ranges; remarks; and its collective."""
-    raw = parse(source, file)
+    if isinstance(source, RawPlan):
+        raw = source if file is None else replace(source, file=file)
+    else:
+        raw = parse(source, file)
     check(raw, target)
     notes = [*ignored_notes(raw), *_about_flushes(raw)]
     if collective is None:
