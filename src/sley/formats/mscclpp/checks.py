@@ -23,14 +23,13 @@ from sley.errors.mscclpp import (
 )
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.raw import (
+    Located,
     RawBlock,
     RawGpu,
     RawGroup,
     RawOperation,
     RawPlan,
     RawRange,
-    accesses_of,
-    operations_of,
     place_of,
 )
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, VERSIONS, PlanTarget
@@ -47,16 +46,14 @@ def check(raw: RawPlan, target: PlanTarget) -> None:
     _check_groups(raw, problems)
     _check_scratch(raw, problems)
     for rank in range(len(raw.gpus)):
-        _check_gpu(raw, rank, target, problems)
+        check_gpu(raw, rank, target, problems)
         problems.raise_full()
     # Operations refer to entries of these tables.
     problems.raise_any()
-    for rank, gpu in enumerate(raw.gpus):
-        for number, block in enumerate(gpu.blocks):
-            for operation, pipeline in operations_of(block):
-                _Operation(raw, rank, number, operation, pipeline, target, problems).check()
-                problems.raise_full()
-        _check_barriers(raw, rank, gpu, problems)
+    for one in raw.operations():
+        _Operation(one, target, problems).check()
+        problems.raise_full()
+    _check_barriers(raw, problems)
     problems.raise_any()
 
 
@@ -166,7 +163,8 @@ def _describe(group: RawGroup) -> str:
     return f"a switch group of the ranks {ranks}{more}"
 
 
-def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) -> None:
+def check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) -> None:
+    """Adds the problems of a GPU with other entries or more than the executor's tables have."""
     at, ranks, gpu = place_of(raw.file, rank), len(raw.gpus), raw.gpus[rank]
     for name in ("input_chunks", "output_chunks"):
         if getattr(gpu, name) < 1:
@@ -188,7 +186,7 @@ def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) 
             problems.add(F483, at, expected, f"a remote buffer of rank {remote.rank}")
             break
     for number, block in enumerate(gpu.blocks):
-        _check_block(gpu, block, place_of(raw.file, rank, number), target, problems)
+        _check_block(gpu, block, raw.at(rank, number), target, problems)
 
 
 def _check_length(
@@ -201,7 +199,7 @@ def _check_length(
 def _check_block(
     gpu: RawGpu, block: RawBlock, at: Place, target: PlanTarget, problems: Problems
 ) -> None:
-    operations = sum(1 for _ in operations_of(block))
+    operations = sum(1 + len(one.inner) for one in block.operations)
     if operations > target.operations:
         expected = f"at most {target.operations} operations"
         problems.add(F481, at, expected, str(operations))
@@ -224,56 +222,32 @@ def _check_block(
                 break
 
 
-def _check_barriers(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) -> None:
+def _check_barriers(raw: RawPlan, problems: Problems) -> None:
     """Each barrier is for exactly the blocks that use it."""
-    users: dict[int, set[int]] = {}
-    uses = [
-        (number, operation)
-        for number, block in enumerate(gpu.blocks)
-        for operation, _ in operations_of(block)
-        if operation.name == words.BARRIER
-    ]
-    for number, operation in uses:
-        users.setdefault(operation.barrier, set()).add(number)
-    for number, operation in uses:
-        blocks = len(users[operation.barrier])
-        if operation.barrier_blocks != blocks:
-            problems.add(
-                F496,
-                raw.at(rank, number, operation),
-                f"num_threadblocks to be {blocks}, the blocks that use this barrier",
-                str(operation.barrier_blocks),
-            )
+    users: dict[tuple[int, int], set[int]] = defaultdict(set)
+    uses = [one for one in raw.operations() if one.op.name == words.BARRIER]
+    for one in uses:
+        users[one.rank, one.op.barrier].add(one.number)
+    for one in uses:
+        blocks = len(users[one.rank, one.op.barrier])
+        if one.op.barrier_blocks != blocks:
+            expected = f"num_threadblocks to be {blocks}, the blocks that use this barrier"
+            problems.add(F496, one.at, expected, str(one.op.barrier_blocks))
             problems.raise_full()
 
 
 class _Operation:
     """The checks of one operation."""
 
-    def __init__(
-        self,
-        raw: RawPlan,
-        rank: int,
-        number: int,
-        operation: RawOperation,
-        pipeline: RawOperation | None,
-        target: PlanTarget,
-        problems: Problems,
-    ) -> None:
-        self.raw = raw
-        self.rank = rank
-        self.gpu = raw.gpus[rank]
-        self.block = self.gpu.blocks[number]
-        self.op = operation
-        self.pipeline = pipeline
-        self.target = target
-        self.at = raw.at(rank, number, operation)
-        self.problems = problems
+    def __init__(self, one: Located, target: PlanTarget, problems: Problems) -> None:
+        self.raw, self.rank, self.op, self.pipeline = one.raw, one.rank, one.op, one.pipeline
+        self.one, self.gpu, self.block = one, one.gpu, one.block
+        self.target, self.problems = target, problems
 
     def check(self) -> None:
         op = self.op
         before = len(self.problems)
-        refuse_absent(self.problems, self.at, op.name, self.target)
+        refuse_absent(self.problems, self.one.at, op.name, self.target)
         if len(self.problems) > before:
             return
         if op.reduce_op not in ("", "sum"):
@@ -306,7 +280,7 @@ class _Operation:
             self._problem(F482, expected, str(op.barrier))
 
     def _problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
-        self.problems.add(rule, self.at, expected, found, remedy)
+        self.problems.add(rule, self.one.at, expected, found, remedy)
 
     def _check_channel_type(self, allowed: tuple[str, ...]) -> bool:
         if self.op.channel_type in allowed:
@@ -319,7 +293,7 @@ class _Operation:
         """The channels of an operation that uses them, each in its own thread."""
         op, word = self.op, self.op.channel_type
         limit = self.target.channels_per_operation
-        _check_length(self.problems, self.at, "channels in an operation", op.channel_ids, limit)
+        _check_length(self.problems, self.one.at, "channels in an operation", op.channel_ids, limit)
         has = len(self.block.channels.get(word, ()))
         for channel in op.channel_ids:
             if channel >= has:
@@ -339,7 +313,7 @@ class _Operation:
             number = peers[: channel + 1].count(peer)
             has = self.raw.gpus[peer].peers[word].count(self.rank)
             if has < number:
-                at = (self.raw.at_channel(self.rank, word, channel), self.at)
+                at = (self.raw.at_channel(self.rank, word, channel), self.one.at)
                 expected = f"at least {counted(number, f'{word} channel')} of rank {peer} back"
                 self.problems.add(F483, at, expected, str(has) if has else "none")
 
@@ -351,7 +325,7 @@ class _Operation:
     def _check_semaphores(self) -> None:
         ids, has = self.op.semaphores, len(self.gpu.semaphores)
         limit = self.target.semaphores_per_operation
-        _check_length(self.problems, self.at, "semaphores in an operation", ids, limit)
+        _check_length(self.problems, self.one.at, "semaphores in an operation", ids, limit)
         if any(one >= has for one in ids):
             self._problem(F483, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
         self._check_threads(len(ids))
@@ -393,7 +367,7 @@ class _Operation:
                  move.destinations))  # fmt: skip
         for key, ranges, expected in sides:
             limit = self.target.buffers_per_operation
-            _check_length(self.problems, self.at, f"ranges in {key}", ranges, limit)
+            _check_length(self.problems, self.one.at, f"ranges in {key}", ranges, limit)
             fits = len(ranges) >= len(expected.first) and all(
                 (kind := expected.at(number)) is not None and kind.where is one.where
                 for number, one in enumerate(ranges)
@@ -461,7 +435,7 @@ class _Operation:
         if one_buffer and len({one.number for one in op.sources}) > 1:
             remedy = "Write one operation for each buffer."
             self._problem(F488, "sources in one buffer", "several", remedy)
-        for access in accesses_of(self.gpu, self.rank, self.block, op):
+        for access in self.one.accesses:
             kind, buffer = access.kind, access.buffer
             if kind.packet and buffer != Buffer.SCRATCH:
                 found = f"packets in the {buffer.name.lower()}"

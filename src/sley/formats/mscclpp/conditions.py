@@ -11,7 +11,7 @@ import numpy as np
 from sley.errors import counted
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
-from sley.formats.mscclpp.raw import RawGroup, RawPlan, accesses_of, all_operations
+from sley.formats.mscclpp.raw import RawGroup, RawPlan
 from sley.formats.mscclpp.targets import FIRST, FLUSHED_PUT, LOCAL_MEMORIES, VERSIONS, PlanTarget
 from sley.formats.mscclpp.words import (
     GET,
@@ -116,7 +116,7 @@ def _most_with_shared_scratch(raw: RawPlan, target: PlanTarget) -> int | None:
     if not raw.reuses or not most:
         return None
     room = target.shared_scratch_bytes // (2 if raw.doubles else 1) // most
-    longest = max((op.chunks for *_, op in all_operations(raw) if op.unit_bytes), default=1)
+    longest = max((one.op.chunks for one in raw.operations() if one.op.unit_bytes), default=1)
     return room // longest // raw.alignment * raw.alignment
 
 
@@ -171,9 +171,9 @@ def _named(ranks: list[int]) -> str:
 def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
     switched, kept, common = set[Buffer](), set[Buffer](), set[Buffer]()
     first: dict[Buffer, set[int]] = defaultdict(set)
-    for rank, number, op in all_operations(raw):
-        gpu = raw.gpus[rank]
-        for access in accesses_of(gpu, rank, gpu.blocks[number], op):
+    for one in raw.operations():
+        op = one.op
+        for access in one.accesses:
             pushes = op.channel_type == PORT and bool(MOVES[op.name].channels)
             local = access.kind in (Operand.LOCAL, Operand.LOCAL_PACKETS)
             if access.buffer == Buffer.SCRATCH or (local and not pushes):
@@ -183,7 +183,7 @@ def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
             if raw.reuses:
                 kept.add(access.buffer)
             if local or op.name == GET:
-                first[access.buffer] |= {rank, *access.ranks}
+                first[access.buffer] |= {one.rank, *access.ranks}
             else:
                 common.add(access.buffer)
     every = tuple(range(len(raw.gpus)))
@@ -205,7 +205,7 @@ def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
 
 def _about_versions(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     """The first version that executes the file in this way, if it is not the oldest one."""
-    names = {op.name for *_, op in all_operations(raw)}
+    names = {one.op.name for one in raw.operations()}
     if PUT_SIGNAL_FLUSH in names and not target.lacks(FLUSHED_PUT):
         names.add(FLUSHED_PUT)
     used = [word for word in FIRST if word in names]
@@ -216,9 +216,10 @@ def _about_versions(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
 
 
 def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[Condition]:
-    if any(op.name in REDUCTIONS for *_, op in all_operations(raw)):
+    names = {one.op.name for one in raw.operations()}
+    if names & REDUCTIONS:
         yield Condition("calls", "sum", Choice.one_of("reduction", "sum"))
-    if any(op.name == GROUP_REDUCE_STORE for *_, op in all_operations(raw)):
+    if GROUP_REDUCE_STORE in names:
         bits = Choice.one_of("element bits", 16, 32)
         yield Condition("calls", "elements of 16 or 32 bits", bits)
     yield from (Condition("calls", text) for text in _about_series_of_calls(raw, target))
@@ -228,8 +229,8 @@ def _about_series_of_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     """What concerns other calls as well, and the hardware."""
     kinds = {
         access.kind.packet
-        for rank, number, op in all_operations(raw)
-        for access in accesses_of(raw.gpus[rank], rank, raw.gpus[rank].blocks[number], op)
+        for one in raw.operations()
+        for access in one.accesses
         if access.buffer == Buffer.SCRATCH
     }
     packets = True in kinds

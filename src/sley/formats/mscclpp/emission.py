@@ -314,7 +314,8 @@ class _Emitter:
         numbers = self.blocks.numbers[rank]
         ids = {kind: tuple(numbers[kind][c] for c in own) for kind, own in block.channels.items()}
         buffers = {kind: tuple(own) for kind, own in self._buffers.items()}
-        raw = RawBlock({**ids, words.SWITCH: self._switches}, buffers, tuple(operations))
+        at, ids[words.SWITCH] = self.plan.place(block.rows[0]), self._switches
+        raw = RawBlock(ids, buffers, tuple(operations), at)
         return Emitted(raw, begin, ends)
 
     def _operation(

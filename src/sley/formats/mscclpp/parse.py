@@ -410,8 +410,8 @@ class _Reader:
         for one in fields.objects(key, default):
             kinds = [where for where in Where if where.value in one]
             if len(kinds) != 1:
-                words = ", ".join(where.value for where in Where)
-                one.problem(F472, f"one of {words} in each range of {key}", f"{len(kinds)} of them")
+                known = ", ".join(where.value for where in Where)
+                one.problem(F472, f"one of {known} in each range of {key}", f"{len(kinds)} of them")
                 continue
             where = kinds[0]
             number = (

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sley.errors import Place
-from sley.formats.mscclpp.words import MOVES, PORT, SWITCH, Operand, Where
+from sley.formats.mscclpp import words
+from sley.formats.mscclpp.words import Operand, Where
 from sley.ir.words import Buffer, Protocol
 
 
@@ -51,11 +53,13 @@ class RawOperation:
 @dataclass(frozen=True, slots=True)
 class RawBlock:
     """A thread block. channels, buffers: by type of channel, the numbers of the GPU's channels and
-    of its remote buffers, in the order in which operations count them."""
+    of its remote buffers, in the order in which operations count them. made_at: the place in the
+    plan that it was made of, if it is from no file."""
 
     channels: Mapping[str, tuple[int, ...]]
     buffers: Mapping[str, tuple[int, ...]]
     operations: tuple[RawOperation, ...]
+    made_at: Place | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class RawGpu:
     @property
     def port_buffers(self) -> int:
         """The number of remote buffers that ports access; one for each time it is named."""
-        return sum(remote.types.count(PORT) for remote in self.remote)
+        return sum(remote.types.count(words.PORT) for remote in self.remote)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,15 @@ class RawPlan:
     gpus: tuple[RawGpu, ...]
     ignored: Mapping[str, Place] = field(default_factory=dict, compare=False)
 
+    def operations(self) -> Iterator[Located]:
+        """All operations, those of a pipeline after it."""
+        for rank, gpu in enumerate(self.gpus):
+            for number, block in enumerate(gpu.blocks):
+                for op in block.operations:
+                    yield Located(self, rank, number, op)
+                    for inner in op.inner:
+                        yield Located(self, rank, number, inner, op)
+
     @property
     def whole(self) -> Place:
         """The place of the file as a whole."""
@@ -121,7 +134,8 @@ class RawPlan:
 
     def at(self, rank: int, block: int, operation: RawOperation | None = None) -> Place:
         """The place of an operation, or of a block."""
-        return place_of(self.file, rank, block, operation)
+        made = self.gpus[rank].blocks[block].made_at
+        return made or place_of(self.file, rank, block, operation)
 
     def at_channel(self, rank: int, word: str, channel: int) -> Place:
         """The place of a GPU's channel of a type."""
@@ -139,6 +153,59 @@ def place_of(file: str, rank: int, block: int = -1, operation: RawOperation | No
     return Place(file, operation.line, detail=detail)
 
 
+class Located(NamedTuple):
+    """An operation in its plan: on a rank, in the block of a number, and inside of a pipeline, if
+    any."""
+
+    raw: RawPlan
+    rank: int
+    number: int
+    op: RawOperation
+    pipeline: RawOperation | None = None
+
+    @property
+    def gpu(self) -> RawGpu:
+        """Its GPU."""
+        return self.raw.gpus[self.rank]
+
+    @property
+    def block(self) -> RawBlock:
+        """Its block."""
+        return self.gpu.blocks[self.number]
+
+    @property
+    def at(self) -> Place:
+        """Its place."""
+        return self.raw.at(self.rank, self.number, self.op)
+
+    @property
+    def accesses(self) -> list[Access]:
+        """What it accesses, first its sources; its entries exist."""
+        move = words.MOVES.get(self.op.name)
+        if move is None:
+            return []
+        sides = (
+            (move.sources, self.op.sources, False),
+            (move.destinations, self.op.destinations, True),
+        )
+        return [
+            Access(writes, kind, *self._memory(one), one.index, one.size)
+            for operands, ranges, writes in sides
+            for number, one in enumerate(ranges)
+            if (kind := operands.at(number)) is not None
+        ]
+
+    def _memory(self, one: RawRange) -> tuple[Buffer, tuple[int, ...]]:
+        """The buffer and the ranks of a range."""
+        if one.where is Where.LOCAL:
+            return Buffer(one.number), (self.rank,)
+        if one.where is Where.SWITCH:
+            group = self.gpu.groups[self.block.channels[words.SWITCH][one.number]]
+            return group.buffer, group.ranks
+        remote = self.gpu.remote[self.block.buffers[self.op.channel_type][one.number]]
+        return remote.buffer, (remote.rank,)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """A source or destination of an operation.
@@ -152,50 +219,3 @@ class Access:
     ranks: tuple[int, ...]
     index: int
     size: int
-
-
-def operations_of(block: RawBlock) -> Iterator[tuple[RawOperation, RawOperation | None]]:
-    """The operations of a block, each with the pipeline that it is in."""
-    for operation in block.operations:
-        yield operation, None
-        for inner in operation.inner:
-            yield inner, operation
-
-
-def all_operations(raw: RawPlan) -> Iterator[tuple[int, int, RawOperation]]:
-    """All operations, with their rank and the number of their block."""
-    for rank, gpu in enumerate(raw.gpus):
-        for number, block in enumerate(gpu.blocks):
-            for operation, _ in operations_of(block):
-                yield rank, number, operation
-
-
-def accesses_of(gpu: RawGpu, rank: int, block: RawBlock, operation: RawOperation) -> list[Access]:
-    """What an operation accesses, first its sources; its entries exist."""
-    move = MOVES.get(operation.name)
-    if move is None:
-        return []
-    found = []
-    for operands, ranges, writes in (
-        (move.sources, operation.sources, False),
-        (move.destinations, operation.destinations, True),
-    ):
-        for number, one in enumerate(ranges):
-            kind = operands.at(number)
-            if kind is not None:
-                buffer, ranks = _memory(gpu, rank, block, operation, one)
-                found.append(Access(writes, kind, buffer, ranks, one.index, one.size))
-    return found
-
-
-def _memory(
-    gpu: RawGpu, rank: int, block: RawBlock, operation: RawOperation, one: RawRange
-) -> tuple[Buffer, tuple[int, ...]]:
-    """The buffer and the ranks of a range."""
-    if one.where is Where.LOCAL:
-        return Buffer(one.number), (rank,)
-    if one.where is Where.SWITCH:
-        group = gpu.groups[block.channels[SWITCH][one.number]]
-        return group.buffer, group.ranks
-    remote = gpu.remote[block.buffers[operation.channel_type][one.number]]
-    return remote.buffer, (remote.rank,)

@@ -21,7 +21,7 @@ from sley.formats.mscclpp.conditions import conditions, own_chunks
 from sley.formats.mscclpp.cutting import Cutting, cut, has_pipelines
 from sley.formats.mscclpp.lowering import lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
-from sley.formats.mscclpp.raw import RawPlan, all_operations, place_of
+from sley.formats.mscclpp.raw import RawPlan, place_of
 from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
 from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH, PORT
 from sley.ir.collective import Collective
@@ -211,7 +211,7 @@ def _check_chunks(raw: RawPlan, collective: Collective) -> None:
 
 def _about_flushes(raw: RawPlan) -> list[Diagnostic]:
     """A remark at the first flush (F497)."""
-    places = [raw.at(*place) for place in all_operations(raw) if place[2].name == FLUSH]
+    places = [one.at for one in raw.operations() if one.op.name == FLUSH]
     if not places:
         return []
     found = f"a flush, {len(places)} in all" if len(places) > 1 else "a flush"

@@ -5,7 +5,9 @@ Blocks with too many operations are cut, until everything fits or nothing more c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,16 +15,16 @@ import numpy as np
 
 from sley.errors import Place
 from sley.errors.formats import F441, F443, F451
-from sley.errors.mscclpp import F475, F481, F482
+from sley.errors.mscclpp import F475, F482
 from sley.formats.format import Target, refuse_varying_counts, target_among
 from sley.formats.mscclpp.analysis import Analysis
-from sley.formats.mscclpp.checks import refuse_absent
+from sley.formats.mscclpp.checks import check_gpu, refuse_absent
 from sley.formats.mscclpp.emission import Emitted, emit
 from sley.formats.mscclpp.placing import Placing, place
 from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
-from sley.formats.mscclpp.targets import LOCAL_MEMORIES, TARGETS, PlanTarget
+from sley.formats.mscclpp.targets import TARGETS, PlanTarget
 from sley.formats.mscclpp.threadblocks import ThreadBlocks, arrange
-from sley.formats.mscclpp.words import CHANNEL_TYPES, MEMORY, NOP, PORT, PROTOCOLS, SWITCH
+from sley.formats.mscclpp.words import CHANNEL_TYPES, NOP, PROTOCOLS, SWITCH
 from sley.formats.problems import Problems
 from sley.formats.rewriting import unfuse
 from sley.ir.collectives import standard
@@ -85,32 +87,20 @@ def raw_plan(
     least, most = text_in_bytes(min_bytes), text_in_bytes(max_bytes)
     threads = target.threads if threads is None else threads
     _check_threads(target, threads, problems)
-    gpus = _gpus(plan, target, problems, zero_copy=zero_copy, ranks_per_node=ranks_per_node)
-    smallest, greatest = _bytes_of_calls(plan, gpus, target)
-    most = greatest if most is None else most
-    _check_range(least, most, range(smallest, greatest + 1), problems)
+    raw = _raw(plan, target, problems, zero_copy=zero_copy, ranks_per_node=ranks_per_node)
+    most = raw.max_bytes if most is None else most
+    _check_range(least, most, range(raw.min_bytes, raw.max_bytes + 1), problems)
     problems.raise_any()
-    return RawPlan(
-        file="",
-        name=plan.name if name is None else name,
-        collective=plan.collective.name,
-        protocol=plan.protocol,
-        in_place=plan.collective.in_place,
-        reuses=False,
-        doubles=plan.protocol is Protocol.LL,
-        alignment=target.vector_bytes,
-        threads=threads,
-        min_bytes=max(least, smallest),
-        max_bytes=most,
-        gpus=gpus,
-    )
+    name = raw.name if name is None else name
+    least = max(least, raw.min_bytes)
+    return replace(raw, name=name, threads=threads, min_bytes=least, max_bytes=most)
 
 
 def check(plan: Plan, target: str | Target) -> None:
     """Refuses a plan that MSCCL++ can't run. Errors: as `raw_plan`, apart from those of
     settings."""
     target = target_among(TARGETS, target, PlanTarget)
-    _gpus(plan, target, Problems(), zero_copy=False, ranks_per_node=None)
+    _raw(plan, target, Problems(), zero_copy=False, ranks_per_node=None)
 
 
 def _check_threads(target: PlanTarget, threads: Any, problems: Problems) -> None:
@@ -136,51 +126,67 @@ def _check_range(least: Any, most: Any, sizes: range, problems: Problems) -> Non
         )
 
 
-def _bytes_of_calls(plan: Plan, gpus: Sequence[RawGpu], target: PlanTarget) -> tuple[int, int]:
-    """The smallest size of a call with data, on which the executor doesn't divide by 0, and the
-    greatest one for which it computes all offsets."""
-    c, unit = plan.collective, target.vector_bytes
-    copies = 4 if plan.protocol is Protocol.LL else 1  # packets, and two copies
-    chunks = max(
-        max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks * copies) for gpu in gpus
-    )
-    own = int((c.output_chunks if c.name == "allgather" else c.input_chunks).max())
-    return unit * own, target.offset_bytes // chunks // unit * unit * own
-
-
-def _gpus(
+def _raw(
     plan: Plan,
     target: PlanTarget,
     problems: Problems,
     *,
     zero_copy: bool,
     ranks_per_node: int | None,
-) -> tuple[RawGpu, ...]:
-    """The GPUs of a plan; raises the problems, earlier ones included."""
+) -> RawPlan:
+    """The raw plan for all sizes that the executor can run; raises the problems, earlier ones
+    included."""
     refuse_varying_counts(plan.collective)
     plan = unfuse(plan, _OPERATIONS)
     _check_plan(plan, problems)
     nodes = _nodes(plan, ranks_per_node, problems)
     problems.raise_any()
-    analysis = Analysis.of(plan, nodes, problems)
-    if plan.protocol is Protocol.LL and analysis.ports.any():
-        problems.add(
-            F441,
-            plan.place(int(np.argmax(analysis.ports))),
-            "Simple between hosts: packets go by memory channels alone",
-            "a message of LL to another host",
-            _PACKETS,
-        )
+    analysis, packets = Analysis.of(plan, nodes, problems), plan.protocol is Protocol.LL
+    if packets and analysis.ports.any():
+        at = plan.place(int(np.argmax(analysis.ports)))
+        expected = "Simple between hosts: packets go by memory channels alone"
+        problems.add(F441, at, expected, "a message of LL to another host", _PACKETS)
         problems.raise_any()
     placing = place(analysis, zero_copy=zero_copy)
-    blocks, emitted = _blocks(analysis, placing, target, problems)
-    for block, of in zip(blocks.blocks, emitted, strict=True):
-        _check_block(plan.place(block.rows[0]), of.block, target, problems)
-    own: list[list[RawBlock]] = [[] for _ in placing.remote]
+    gpus = _gpus(analysis, placing, *_blocks(analysis, placing, target, problems))
+    c, unit = plan.collective, target.vector_bytes
+    own = int((c.output_chunks if c.name == "allgather" else c.input_chunks).max())
+    # Offsets of packets are twice as large, and scratch has two copies.
+    scratch = int(placing.scratch.max()) * (4 if packets else 1)
+    chunks = max(int(c.input_chunks.max()), int(c.output_chunks.max()), scratch)
+    raw = RawPlan(
+        file="",
+        name=plan.name,
+        collective=c.name,
+        protocol=plan.protocol,
+        in_place=c.in_place,
+        reuses=False,
+        doubles=packets,
+        alignment=unit,
+        threads=target.threads,
+        # The executor divides by 0 if a call has no unit for each chunk.
+        min_bytes=unit * own,
+        # Beyond, offsets have more than 32 bits.
+        max_bytes=target.offset_bytes // chunks // unit * unit * own,
+        gpus=gpus,
+    )
+    for rank, gpu in enumerate(gpus):
+        for block in gpu.blocks:
+            for name in sorted({op.name for op in block.operations}):
+                refuse_absent(problems, block.made_at or raw.whole, name, target)
+        check_gpu(raw, rank, target, problems)
+    problems.raise_any()
+    return raw
+
+
+def _gpus(
+    analysis: Analysis, placing: Placing, blocks: ThreadBlocks, emitted: Sequence[Emitted]
+) -> tuple[RawGpu, ...]:
+    """The GPUs with their blocks, and the tables to which these refer."""
+    c, own = analysis.plan.collective, defaultdict[int, list[RawBlock]](list)
     for block, of in zip(blocks.blocks, emitted, strict=True):
         own[block.rank].append(of.block)
-    c = plan.collective
-    gpus = tuple(
+    return tuple(
         RawGpu(
             int(c.input_chunks[rank]),
             int(c.output_chunks[rank]),
@@ -196,12 +202,6 @@ def _gpus(
         )
         for rank, channels in enumerate(blocks.numbers)
     )
-    ports = [len(gpu.peers[PORT]) for gpu in gpus]
-    _check_numbers("port channels", ports, target.port_channels, problems)
-    most, remote = target.port_memories - LOCAL_MEMORIES, [gpu.port_buffers for gpu in gpus]
-    _check_numbers("remote buffers of ports", remote, most, problems)
-    problems.raise_any()
-    return gpus
 
 
 def _check_plan(plan: Plan, problems: Problems) -> None:
@@ -274,7 +274,10 @@ def _blocks(
                 expected = f"at most {target.channels} {kind} channels in a block"
                 at = plan.place(block.rows[0])
                 problems.add(F482, at, expected, f"{len(of_kind)}")
-    _check_numbers("barriers", blocks.barriers, target.barriers, problems)
+    rank = int(np.argmax(blocks.barriers))
+    if (barriers := blocks.barriers[rank]) > target.barriers:
+        at, expected = Place(detail=f"rank {rank}"), f"at most {target.barriers} barriers on a GPU"
+        problems.add(F482, at, expected, f"{barriers}")
     problems.raise_any()
     return blocks, emitted
 
@@ -315,29 +318,3 @@ def _cut(rows: Sequence[int], of: Emitted, target: PlanTarget, reserved: int) ->
             start = before
         parts[-1].append(row)
     return parts
-
-
-def _check_block(at: Place, block: RawBlock, target: PlanTarget, problems: Problems) -> None:
-    """Refuses operations that the executor lacks, and more of them and of references than its
-    tables have."""
-    for name in sorted({op.name for op in block.operations}):
-        refuse_absent(problems, at, name, target)
-    operations, switches = len(block.operations), len(block.channels[SWITCH])
-    if operations > target.operations:
-        expected = f"at most {target.operations} operations in a block"
-        problems.add(F481, at, expected, f"{operations}")
-    for kind in (MEMORY, PORT):
-        if (buffers := len(block.buffers[kind])) > target.references:
-            expected = f"at most {target.references} remote buffers in a block"
-            problems.add(F482, at, expected, f"{buffers}")
-    if switches > target.channels:
-        expected = f"at most {target.channels} {SWITCH} channels in a block"
-        problems.add(F482, at, expected, f"{switches}")
-
-
-def _check_numbers(word: str, numbers: list[int], most: int, problems: Problems) -> None:
-    """Refuses the GPU with the greatest number of something. numbers: by rank."""
-    rank = int(np.argmax(numbers))
-    if numbers[rank] > most:
-        at, expected = Place(detail=f"rank {rank}"), f"at most {most} {word} on a GPU"
-        problems.add(F482, at, expected, f"{numbers[rank]}")
