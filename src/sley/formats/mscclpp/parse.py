@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -108,16 +108,18 @@ class _Fields:
     def __init__(self, reader: _Reader, values: Object, place: Place) -> None:
         self._reader = reader
         self._values = values
+        self._known: set[str] = set()
         self.place = place
 
     def problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
         self._reader.problem(rule, self.place, expected, found, remedy)
 
     def __contains__(self, key: str) -> bool:
+        self._known.add(key)
         return key in self._values
 
     def _value(self, key: str, default: object, fallback: _T) -> Any:
-        if key in self._values:
+        if key in self:
             return self._values[key]
         if default is _MISSING:
             self.problem(F472, f"the key {key}", "no such key")
@@ -195,10 +197,15 @@ class _Fields:
             found = {}
         return _Fields(self._reader, found, self.place)
 
-    def finish(self, known: Sequence[str]) -> None:
-        """Notes the keys that the executor does not read."""
+    def finish(self, *later: str) -> None:
+        """Notes the keys that the executor does not read: all but those that were read here, and
+        those that will be read later."""
         for key in self._values:
-            if key not in known and len(self._reader.ignored) < MOST_REPORTED:
+            if (
+                key not in self._known
+                and key not in later
+                and len(self._reader.ignored) < MOST_REPORTED
+            ):
                 self._reader.ignored.setdefault(key, self.place)
 
 
@@ -225,12 +232,7 @@ class _Reader:
         gpus = tuple(
             self._gpu(gpu, rank) for rank, gpu in enumerate(self._list(top, "gpus", "rank"))
         )
-        top.finish((
-            "name", "collective", "protocol", "inplace", "reuse_resources",
-            "use_double_scratch_buffer", "buffer_alignment", "num_threads_per_block",
-            "min_message_size", "max_message_size", "gpus",
-        ))  # fmt: skip
-        return RawPlan(
+        plan = RawPlan(
             file=self.file,
             name=top.text("name"),
             collective=top.text("collective"),
@@ -246,6 +248,8 @@ class _Reader:
             gpus=gpus,
             ignored=self.ignored,
         )
+        top.finish()
+        return plan
 
     def _list(self, owner: _Fields, key: str, word: str) -> list[_Fields]:
         """The GPUs of a file or the blocks of a GPU, with their places, in the order of ids."""
@@ -265,25 +269,20 @@ class _Reader:
             word = channel.word("channel_type", _TYPES)
             if word == words.SWITCH:
                 groups += self._groups(channel)
-                channel.finish(("channel_type", "buffer_type", "rank_groups"))
             else:
                 found = channel.integers("connected_to")
                 peers[word] += found
                 lines[word] += [self._line(channel)] * len(found)
-                channel.finish(("channel_type", "connected_to"))
+            channel.finish()
         semaphores = gpu.objects("semaphores", [])
         for semaphore in semaphores:
-            semaphore.finish(("init_value",))
+            semaphore.finish("init_value")
         remote = [self._remote(one) for one in gpu.objects("remote_buffers")]
         blocks = [
             self._block(block, rank, number)
             for number, block in enumerate(self._list(gpu, "threadblocks", "block"))
         ]
-        gpu.finish((
-            "id", "input_chunks", "output_chunks", "scratch_chunks", "threadblocks", "channels",
-            "remote_buffers", "semaphores",
-        ))  # fmt: skip
-        return RawGpu(
+        made = RawGpu(
             gpu.integer("input_chunks"),
             gpu.integer("output_chunks"),
             gpu.integer("scratch_chunks"),
@@ -294,18 +293,20 @@ class _Reader:
             tuple(blocks),
             {word: tuple(of_type) for word, of_type in lines.items()},
         )
+        gpu.finish()
+        return made
 
     def _groups(self, channel: _Fields) -> list[RawGroup]:
         buffer = channel.word("buffer_type", words.BUFFERS)
         groups = channel.objects("rank_groups")
         for group in groups:
             group.integer("size")
-            group.finish(("size", "ranks"))
+            group.finish("ranks")
         return [RawGroup(buffer, group.integers("ranks")) for group in groups]
 
     def _remote(self, remote: _Fields) -> RawRemote:
-        remote.finish(("rank", "type", "access_channel_types"))
         types = remote.items("access_channel_types")
+        remote.finish("rank", "type")
         for word in types:
             if word not in words.CHANNEL_TYPES:
                 known = ", ".join(words.CHANNEL_TYPES)
@@ -318,12 +319,12 @@ class _Reader:
         buffers: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
         for one in block.objects("channels"):
             channels[one.word("channel_type", _TYPES)] += one.integers("channel_ids")
-            one.finish(("channel_type", "channel_ids"))
+            one.finish()
         for one in block.objects("remote_buffer_refs", []):
             buffers[one.word("access_channel_type", _TYPES)] += one.integers("remote_buffer_ids")
-            one.finish(("access_channel_type", "remote_buffer_ids"))
+            one.finish()
         operations = self._operations(block, rank, number, first=0)
-        block.finish(("id", "ops", "channels", "remote_buffer_refs"))
+        block.finish()
         return RawBlock(
             {word: tuple(found) for word, found in channels.items()},
             {word: tuple(found) for word, found in buffers.items()},
@@ -395,14 +396,14 @@ class _Reader:
             for key in group:
                 if key in fields and group is not own:
                     fields.problem(F479, f"only keys of a {name}", f"the key {key}")
-        fields.finish((*words.COMMON_KEYS, *(key for group in words.KEY_GROUPS for key in group)))
+        fields.finish(*words.COMMON_KEYS, *(key for group in words.KEY_GROUPS for key in group))
 
     def _share(self, fields: _Fields) -> tuple[int, int]:
         if "tbg_info" not in fields:
             return 0, 1
         info = fields.object("tbg_info")
-        info.finish(("tb_id", "tbg_size"))
         shares = info.integer("tbg_size", 1)
+        info.finish("tb_id")
         return info.integer("tb_id", 0, shares - 1), shares
 
     def _ranges(self, fields: _Fields, key: str, default: object) -> tuple[RawRange, ...]:
@@ -419,7 +420,7 @@ class _Reader:
                 if where is Where.LOCAL
                 else one.integer(where.value)
             )
-            one.finish((where.value, "index", "size"))
+            one.finish("index", "size")
             found.append(RawRange(where, number, one.integer("index"), one.integer("size")))
         return tuple(found)
 
@@ -463,26 +464,20 @@ def _keys(indent: int, values: Object) -> str:
 
 def _gpu_text(rank: int, gpu: RawGpu) -> str:
     blocks = ",\n".join(_block_text(number, block) for number, block in enumerate(gpu.blocks))
+    switches = [
+        {
+            "channel_type": words.SWITCH,
+            "buffer_type": words.BUFFER_WORDS[group.buffer],
+            "rank_groups": [{"size": len(group.ranks), "ranks": group.ranks}],
+        }
+        for group in gpu.groups
+    ]
     values = {
         "id": rank,
         "input_chunks": gpu.input_chunks,
         "output_chunks": gpu.output_chunks,
         "scratch_chunks": gpu.scratch_chunks,
-        "channels": [
-            *(
-                {"channel_type": word, "connected_to": gpu.peers[word]}
-                for word in (words.MEMORY, words.PORT)
-                if gpu.peers[word]
-            ),
-            *(
-                {
-                    "channel_type": words.SWITCH,
-                    "buffer_type": words.BUFFER_WORDS[group.buffer],
-                    "rank_groups": [{"size": len(group.ranks), "ranks": group.ranks}],
-                }
-                for group in gpu.groups
-            ),
-        ],
+        "channels": _by_type("channel_type", "connected_to", gpu.peers) + switches,
         "remote_buffers": [
             {
                 "rank": of.rank,
@@ -496,21 +491,17 @@ def _gpu_text(rank: int, gpu: RawGpu) -> str:
     return f'    {{\n{_keys(6, values)}      "threadblocks": [\n{blocks}\n      ]\n    }}'
 
 
+def _by_type(word: str, key: str, numbers: Mapping[str, tuple[int, ...]]) -> list[Object]:
+    """A list of objects with the numbers of a type of channel each, if there are any."""
+    return [{word: kind, key: of_kind} for kind, of_kind in numbers.items() if of_kind]
+
+
 def _block_text(number: int, block: RawBlock) -> str:
     operations = ",\n".join(f"{'':12}{json.dumps(_object(op))}" for op in block.operations)
-    values = {
-        "channels": [
-            {"channel_type": word, "channel_ids": ids}
-            for word, ids in block.channels.items()
-            if ids
-        ],
-        "remote_buffer_refs": [
-            {"access_channel_type": word, "remote_buffer_ids": ids}
-            for word, ids in block.buffers.items()
-            if ids
-        ],
-    }
-    head = f'        {{"id": {number},\n{_keys(10, values)}'
+    buffers = _by_type("access_channel_type", "remote_buffer_ids", block.buffers)
+    channels = _by_type("channel_type", "channel_ids", block.channels)
+    head = _keys(10, {"channels": channels, "remote_buffer_refs": buffers})
+    head = f'        {{"id": {number},\n{head}'
     return f'{head}          "ops": [\n{operations}\n          ]}}'
 
 

@@ -8,7 +8,6 @@ of its ranks, if all earlier accesses to the same chunks have ended. All others 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -86,7 +85,7 @@ def place(analysis: Analysis, *, zero_copy: bool) -> Placing:
     """
     plan, messages, switching = analysis.plan, analysis.messages, analysis.switching
     scratch = plan.scratch_chunks.astype(np.int64)
-    direct = _find_direct(analysis, zero_copy=zero_copy)
+    direct = _Direct(analysis, zero_copy=zero_copy)
     staged = _must_be_staged(analysis, direct, zero_copy=zero_copy)
     packets = plan.protocol is Protocol.LL
     t, rank = plan.instructions, plan.rank
@@ -212,9 +211,8 @@ Start = tuple[Buffer, int]
 """A buffer, and the chunk in it at which a range begins, the same on several ranks."""
 
 
-@dataclass(frozen=True)
 class _Direct:
-    """The sends and switches that use no scratch.
+    """The sends and switches that use no scratch; none with packets. zero_copy: as in `place`.
 
     writes: bool (instructions,), the sends whose data go where the receiver stores them.
     reads: by instruction that reduces in a switch, where on all its ranks the switch reads their
@@ -223,57 +221,45 @@ class _Direct:
         they store it at one place.
     """
 
-    writes: BoolArray
-    reads: Mapping[int, Start]
-    stores: Mapping[int, Start]
-
-
-def _find_direct(analysis: Analysis, *, zero_copy: bool) -> _Direct:
-    """The sends and switches of a plan that need no scratch; none with packets.
-
-    zero_copy: as in `place`.
-    """
-    plan, messages, switching = analysis.plan, analysis.messages, analysis.switching
-    t, writes = plan.instructions, np.zeros(len(plan.instructions), bool)
-    if plan.protocol is Protocol.LL:
-        return _Direct(writes, {}, {})
-    search = _Search(analysis, zero_copy)
-    reads = {row: at for row in switching.offers if (at := search.read(row)) is not None}
-    stores = {row: at for row in switching.stores if (at := search.stored(row, reads)) is not None}
-    writes[list(stores)] = True
-    stored = np.isin(t.op, [Op.RECV, Op.RECV_COPY_SEND])
-    stored &= zero_copy | (t.dst_buffer == Buffer.SCRATCH)
-    for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
-        if stored[receive] and send not in switching.stores:
-            writes[send] = search.is_free(receive, send, reads)
-    return _Direct(writes, reads, stores)
-
-
-class _Search:
-    """The accesses to a plan's memory, and questions about their order."""
-
-    def __init__(self, analysis: Analysis, zero_copy: bool) -> None:
-        self.plan, self.messages = analysis.plan, analysis.messages
+    def __init__(self, analysis: Analysis, *, zero_copy: bool) -> None:
+        self.plan, self.messages = plan, messages = analysis.plan, analysis.messages
         self.switching, self.ports = analysis.switching, analysis.ports
-        self.zero_copy = zero_copy
-        self.reaches = analysis.order.reaches
+        switching = analysis.switching
+        self.zero_copy, self.reaches = zero_copy, analysis.order.reaches
         self.earlier: dict[int, list[int]] = defaultdict(list)
         self.later: dict[int, list[int]] = defaultdict(list)
         for first, second in analysis.conflicts.tolist():
             self.earlier[second].append(first)
             self.later[first].append(second)
+        t, self.writes = plan.instructions, np.zeros(len(plan.instructions), bool)
+        self.reads, self.stores = dict[int, Start](), dict[int, Start]()
+        if plan.protocol is Protocol.LL:
+            return
+        # Whether a result may be written depends on what switches still read, so these come first.
+        for row in switching.offers:
+            if (at := self._read(row)) is not None:
+                self.reads[row] = at
+        for row in switching.stores:
+            if (at := self._stored(row)) is not None:
+                self.stores[row] = at
+        self.writes[list(self.stores)] = True
+        stored = np.isin(t.op, [Op.RECV, Op.RECV_COPY_SEND])
+        stored &= zero_copy | (t.dst_buffer == Buffer.SCRATCH)
+        for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
+            if stored[receive] and send not in switching.stores:
+                self.writes[send] = self._is_free(receive, send)
 
-    def is_free(self, receive: int, send: int, reads: Mapping[int, Start]) -> bool:
+    def _is_free(self, receive: int, send: int) -> bool:
         """Whether all earlier accesses to what a receive stores have ended when its sender
         sends."""
-        return all(self.reaches(self._end(row, reads), send) for row in self.earlier[receive])
+        return all(self.reaches(self._end(row), send) for row in self.earlier[receive])
 
-    def _end(self, row: int, reads: Mapping[int, Start]) -> int:
+    def _end(self, row: int) -> int:
         """The instruction after which no data of an instruction are read any more."""
         if self.ports[row]:
             return int(self.messages.receive_of[row])
         total = self.switching.sum_of.get(row, NONE)
-        return total if total in reads else row
+        return total if total in self.reads else row
 
     def _start(self, row: int, *, source: bool) -> Start:
         """Where an operand begins; in place its chunk of the output, if it is there."""
@@ -296,7 +282,7 @@ class _Search:
         base = c.input_base if start[0] is Buffer.INPUT else c.output_base
         return self.zero_copy and (not c.in_place or len(set(base[ranks].tolist())) == 1)
 
-    def read(self, row: int) -> Start | None:
+    def _read(self, row: int) -> Start | None:
         """Where a switch reads the operands of a reduction, if every rank sends its data from there
         and does not overwrite them before they are read."""
         t, start = self.plan.instructions, self._start(row, source=True)
@@ -314,14 +300,14 @@ class _Search:
                 return None
         return start
 
-    def stored(self, row: int, reads: Mapping[int, Start]) -> Start | None:
+    def _stored(self, row: int) -> Start | None:
         """Where a switch writes a result, if every rank stores it there and all earlier accesses
         have ended before."""
         t, op, receives = self.plan.instructions, self.plan.instructions.op, self.switching.stores
         if not WRITES_DESTINATION[op[row]] and (op[row] != Op.SEND or self._is_shared(row)):
             return None
         start = self._start(row, source=op[row] == Op.SEND)
-        read = reads.get(row)
+        read = self.reads.get(row)
         if not self._is_common(row, start) or any(
             op[receive] not in (Op.RECV, Op.RECV_COPY_SEND)
             or self._start(receive, source=False) != start
@@ -332,7 +318,7 @@ class _Search:
         if own is not None and own[0] is start[0] and 0 < abs(own[1] - start[1]) < t.count[row]:
             return None
         for first in (first for one in (row, *receives[row]) for first in self.earlier[one]):
-            end = self._end(first, reads)
+            end = self._end(first)
             if not self.reaches(end, row) or (end == row and read != start):
                 return None
         return start
