@@ -62,22 +62,19 @@ def refuse_absent(problems: Problems, at: Place, name: str, target: PlanTarget) 
     first = target.lacks(name)
     if first is not None:
         later = replace(target, version=first)
-        problems.add(
-            F478,
-            at,
-            f"an operation of {target} ({target.commit})",
-            f"{name}, which came with {VERSIONS[first]}",
+        remedy = (
             f"Name the version of the executor, if it is a later one, such as {later}. For "
-            "this one compile the plan with messages: --no-switches, or switches=False.",
+            "this one compile the plan with messages: --no-switches, or switches=False."
         )
+        expected = f"an operation of {target} ({target.commit})"
+        problems.add(F478, at, expected, f"{name}, which came with {VERSIONS[first]}", remedy)
 
 
 def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
     unit = target.vector_bytes
     if raw.alignment % unit:
-        problems.add(
-            F476, raw.whole, f"buffer_alignment to be a multiple of {unit}", str(raw.alignment)
-        )
+        expected = f"buffer_alignment to be a multiple of {unit}"
+        problems.add(F476, raw.whole, expected, str(raw.alignment))
     if raw.threads > target.threads:
         expected = f"num_threads_per_block to be at most {target.threads}"
         problems.add(F473, raw.whole, expected, str(raw.threads))
@@ -115,41 +112,28 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
 
 def _check_scratch(raw: RawPlan, problems: Problems) -> None:
     """The executor computes places in the scratch of another rank from the size of the own one."""
-    sizes = {gpu.scratch_chunks for gpu in raw.gpus}
-    remote = {
-        rank
-        for rank, gpu in enumerate(raw.gpus)
-        if Buffer.SCRATCH in [entry.buffer for entry in gpu.remote]
-        or Buffer.SCRATCH in [group.buffer for group in gpu.groups]
-    }
-    for rank in sorted(remote):
-        own = raw.gpus[rank].scratch_chunks
-        if raw.doubles and not raw.reuses and len(sizes) > 1:
-            expected = "as many scratch_chunks on all ranks, with use_double_scratch_buffer"
-        elif raw.reuses and not own:
-            expected = "scratch_chunks on a rank that accesses other scratch, with reuse_resources"
-        else:
-            continue
-        at = place_of(raw.file, rank)
-        problems.add(
-            F493,
-            at,
-            expected,
-            f"scratch_chunks: {own}",
-            "Give all ranks the largest number of scratch_chunks.",
-        )
+    remedy = "Give all ranks the largest number of scratch_chunks."
+    sizes = [gpu.scratch_chunks for gpu in raw.gpus]
     for rank, gpu in enumerate(raw.gpus):
-        for entry in gpu.remote:
-            empty = entry.buffer == Buffer.SCRATCH and 0 <= entry.rank < len(raw.gpus)
-            if empty and not raw.gpus[entry.rank].scratch_chunks and not raw.reuses:
-                at, expected = place_of(raw.file, rank), "scratch on the rank of a remote buffer"
-                problems.add(
-                    F493,
-                    at,
-                    expected,
-                    f"none on rank {entry.rank}",
-                    "Give all ranks the largest number of scratch_chunks.",
+        at, found = place_of(raw.file, rank), f"scratch_chunks: {sizes[rank]}"
+        far = [*(one.buffer for one in gpu.remote), *(one.buffer for one in gpu.groups)]
+        if Buffer.SCRATCH in far:
+            if raw.doubles and not raw.reuses and len(set(sizes)) > 1:
+                expected = "as many scratch_chunks on all ranks, with use_double_scratch_buffer"
+                problems.add(F493, at, expected, found, remedy)
+            elif raw.reuses and not sizes[rank]:
+                expected = (
+                    "scratch_chunks on a rank that accesses other scratch, with reuse_resources"
                 )
+                problems.add(F493, at, expected, found, remedy)
+        for entry in gpu.remote:
+            exists = entry.buffer == Buffer.SCRATCH and entry.rank < len(raw.gpus)
+            if exists and not sizes[entry.rank] and not raw.reuses:
+                expected, found = (
+                    "scratch on the rank of a remote buffer",
+                    f"none on rank {entry.rank}",
+                )
+                problems.add(F493, at, expected, found, remedy)
     problems.raise_full()
 
 
@@ -254,15 +238,11 @@ class _Operation:
             remedy = "Use sum, or a runtime with this reduction."
             self._problem(F488, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}", remedy)
         if op.name not in words.MOVES and (op.sources or op.destinations):
-            self._problem(
-                F479, "no src_buff and no dst_buff", "operands that the executor looks up"
-            )
-        most = self.target.channels_per_operation
-        if (
-            op.name not in (*words.MOVES, *words.SIGNALS, *words.WAITS)
-            and len(op.channel_ids) > most
-        ):
-            self._problem(F482, f"at most {most} channel_ids", str(len(op.channel_ids)))
+            found = "operands that the executor looks up"
+            self._problem(F479, "no src_buff and no dst_buff", found)
+        if op.name not in (*words.MOVES, *words.SIGNALS, *words.WAITS):
+            most = self.target.channels_per_operation
+            _check_length(self.problems, self.one.at, "channel_ids", op.channel_ids, most)
         if op.name in words.MOVES:
             self._check_move(words.MOVES[op.name])
         elif op.name in words.SIGNALS or op.name in words.WAITS:

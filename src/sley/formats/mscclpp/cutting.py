@@ -74,11 +74,6 @@ def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
     return found
 
 
-def has_pipelines(raw: RawPlan) -> bool:
-    """Whether a plan has pipelines, so that a cutting depends on the units."""
-    return any(one.op.unit_bytes for one in raw.operations())
-
-
 def _check_parts(raw: RawPlan, parts: int) -> None:
     if parts > MAX_NUMBER:
         raise F403.error(

@@ -19,7 +19,7 @@ from sley.formats.mscclpp.placing import Placing, Range, range_of
 from sley.formats.mscclpp.raw import RawBlock, RawGroup, RawOperation, RawRange
 from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.threadblocks import Channel, ThreadBlock, ThreadBlocks
-from sley.formats.mscclpp.words import Operand, Where
+from sley.formats.mscclpp.words import Where
 from sley.ir.collective import Layout
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
@@ -97,18 +97,8 @@ class _Stream:
     def move(self, operation: RawOperation) -> None:
         """An operation that all threads perform."""
         move = words.MOVES[operation.name]
-        reads, writes = (
-            {
-                cell
-                for k, one in enumerate(ranges)
-                if (kind := operands.at(k)) is not None
-                for cell in self._cells(one, kind)
-            }
-            for operands, ranges in (
-                (move.sources, operation.sources),
-                (move.destinations, operation.destinations),
-            )
-        )
+        reads = self._cells(move.sources, operation.sources)
+        writes = self._cells(move.destinations, operation.destinations)
         if self._waited or reads & self._written or writes & (self._read | self._written):
             self.nop()
         if not (self._unmet and self._merge(operation)):
@@ -133,19 +123,18 @@ class _Stream:
         if not self.operations or self._waited:
             return False
         last, (local, added) = self.operations[-1], operation.sources
-        kind = words.MOVES[operation.name].sources.further
+        reads = self._cells(words.MOVES[operation.name].sources, (local, added), first=1)
         if (
             last.name != operation.name
             or last.name not in _MERGED_SUMS
             or last.destinations != operation.destinations
             or operation.destinations != (local,)
             or len(last.sources) >= self._target.buffers_per_operation
-            or kind is None
-            or any(cell in self._written for cell in self._cells(added, kind))
+            or reads & self._written
         ):
             return False
         self.operations[-1] = replace(last, sources=(*last.sources, added))
-        self._read.update(self._cells(added, kind))
+        self._read |= reads
         return True
 
     def signal(self, channel: Channel) -> None:
@@ -229,15 +218,22 @@ class _Stream:
             self._take_threads(part, wait=name == words.ACQUIRE)
             self.operations.append(RawOperation(name, semaphores=part))
 
-    def _cells(self, one: RawRange, kind: Operand) -> range:
-        """The cells of a range of this rank; of others none, since only this block uses them."""
-        if one.where is Where.REMOTE:
-            return range(0)
-        buffer = one.number if one.where is Where.LOCAL else self._groups[one.number].buffer
-        first = int(self._layout.cell(self._block.rank, buffer, one.index))
-        # Packets are never plain data as well.
-        first = -first - 2 * self._layout.cells if kind.packet else first
-        return range(first, first + one.size)
+    def _cells(
+        self, operands: words.Operands, ranges: Sequence[RawRange], first: int = 0
+    ) -> set[int]:
+        """The cells of this rank in ranges, from the first on. Of other ranks none: only this block
+        uses them."""
+        found = set[int]()
+        for number, one in enumerate(ranges[first:], first):
+            kind = operands.at(number)
+            if kind is None or one.where is Where.REMOTE:
+                continue
+            buffer = one.number if one.where is Where.LOCAL else self._groups[one.number].buffer
+            begin = int(self._layout.cell(self._block.rank, buffer, one.index))
+            # Packets are never plain data as well.
+            begin = -begin - 2 * self._layout.cells if kind.packet else begin
+            found.update(range(begin, begin + one.size))
+        return found
 
     def _merges(self, operation: RawOperation) -> bool:
         """Whether the executor can perform a put and the last one as one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,24 +170,24 @@ class _Rows:
         row["word"].append(self._words.setdefault(op.name, len(self._words)))
         row["source"].append(self._lines.setdefault(op.line, len(self._lines)))
 
-    def _add_move(self, spans: Sequence[_Span]) -> None:
+    def _add_move(self, spans: Sequence[Access]) -> None:
         """Adds a move of the last row. Packets that it writes where it alone reads them, as a
         gstorepkt does on its own rank, stay as they are, so it doesn't write them."""
         row, operation = self._ranges, len(self._operations["action"]) - 1
-        read = [span for span in spans if not span.access.writes]
-        kept = {(*read[0].access.ranks, *read[0].place)} if len(read) == 1 else set()
+        read = [span for span in spans if not span.writes]
+        kept = {(*read[0].ranks, *_place(read[0]))} if len(read) == 1 else set()
         for span in spans:
-            for rank in span.access.ranks:
-                if span.access.writes and span.access.kind.packet and (rank, *span.place) in kept:
+            for rank in span.ranks:
+                if span.writes and span.kind.packet and (rank, *_place(span)) in kept:
                     continue
                 row["operation"].append(operation)
                 row["move"].append(self._moves)
-                row["writes"].append(span.access.writes)
+                row["writes"].append(span.writes)
                 row["rank"].append(rank)
-                row["buffer"].append(span.access.buffer)
-                row["index"].append(span.begin)
+                row["buffer"].append(span.buffer)
+                row["index"].append(span.index)
                 row["count"].append(span.size)
-                row["packet"].append(span.access.kind.packet)
+                row["packet"].append(span.kind.packet)
         self._moves += 1
 
     def lower(self, one: Located, iteration: int = 0) -> None:
@@ -240,20 +241,21 @@ class _Rows:
             relaxed = op.name in words.RELAXED
             self._add(op, Action.POST, thread=thread, target=target, relaxed=relaxed)
 
-    def _span(self, one: Located, access: Access, iteration: int) -> _Span:
+    def _span(self, one: Located, access: Access, iteration: int) -> Access:
+        """The part of an access that a row moves, in parts of chunks."""
         parts = self._cutting.parts
         count = access.size * parts // one.op.shares
         begin = access.index * parts + one.op.share * count
         if one.pipeline is not None:
             step = parts * one.pipeline.unit_bytes // self._cutting.chunk_bytes
             begin, count = begin + iteration * step, step
-        return _Span(access, begin, count)
+        return replace(access, index=begin, size=count)
 
-    def _move(self, one: Located, spans: list[_Span]) -> None:
+    def _move(self, one: Located, spans: list[Access]) -> None:
         op, move = one.op, words.MOVES[one.op.name]
-        sources = [span for span in spans if not span.access.writes]
-        destinations = [span for span in spans if span.access.writes]
-        pairs: Iterable[Sequence[_Span]] = [spans]
+        sources = [span for span in spans if not span.writes]
+        destinations = [span for span in spans if span.writes]
+        pairs: Iterable[Sequence[Access]] = [spans]
         if move.paired:
             pairs = zip(sources, destinations, strict=True)
         if op.channel_type != words.PORT or not move.channels:
@@ -324,14 +326,6 @@ class _Counter(NamedTuple):
     number: int
 
 
-class _Span(NamedTuple):
-    """The part of an access that a row moves, in parts of chunks."""
-
-    access: Access
-    begin: int
-    size: int
-
-    @property
-    def place(self) -> tuple[Buffer, bool, int, int]:
-        """Its place on a rank, and whether it holds packets."""
-        return self.access.buffer, self.access.kind.packet, self.begin, self.size
+def _place(span: Access) -> tuple[Buffer, bool, int, int]:
+    """Its place on a rank, and whether it holds packets."""
+    return span.buffer, span.kind.packet, span.index, span.size

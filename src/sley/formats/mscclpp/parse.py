@@ -73,32 +73,20 @@ def _lines(text: str, document: Object) -> dict[int, int]:
 
 def _located_objects(document: Object) -> Iterator[Object]:
     """The objects with a key of `_LOCATED`, in the order of these keys in the text."""
-    stack: list[Iterator[Any]] = [iter([document])]
+    # Not by recursion, since a text may be deep; what comes first is last on the stack. A tuple,
+    # which no JSON is, stands for the place of a key in its object.
+    stack: list[Any] = [document]
     while stack:
-        value = next(stack[-1], _MISSING)
-        if value is _MISSING:
-            stack.pop()
-        elif isinstance(value, dict):
-            stack.append(_entries(value))
+        value = stack.pop()
+        if isinstance(value, tuple):
+            yield value[0]
         elif isinstance(value, list):
-            stack.append(iter(value))
-        elif isinstance(value, _Mark):
-            yield value.owner
-
-
-class _Mark:
-    """The place of a key of `_LOCATED` among the entries of an object."""
-
-    def __init__(self, owner: Object) -> None:
-        self.owner = owner
-
-
-def _entries(value: Object) -> Iterator[Any]:
-    for key, entry in value.items():
-        if key in _LOCATED:
-            yield _Mark(value)
-        if isinstance(entry, (dict, list)):
-            yield entry
+            stack += reversed(value)
+        elif isinstance(value, dict):
+            for key, entry in reversed(value.items()):
+                stack.append(entry)
+                if key in _LOCATED:
+                    stack.append((value,))
 
 
 class _Fields:
@@ -112,7 +100,9 @@ class _Fields:
         self.place = place
 
     def problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
-        self._reader.problem(rule, self.place, expected, found, remedy)
+        """Adds a problem; ends reading after enough of them."""
+        self._reader.problems.add(rule, self.place, expected, found, remedy)
+        self._reader.problems.raise_full()
 
     def __contains__(self, key: str) -> bool:
         self._known.add(key)
@@ -221,11 +211,6 @@ class _Reader:
         self.problems = Problems()
         self.ignored: dict[str, Place] = {}
         self._lines = lines
-
-    def problem(self, rule: Rule, at: Place, expected: str, found: str, remedy: str = "") -> None:
-        """Adds a problem; ends reading after enough of them."""
-        self.problems.add(rule, at, expected, found, remedy)
-        self.problems.raise_full()
 
     def plan(self, document: Object) -> RawPlan:
         top = _Fields(self, document, Place(self.file))

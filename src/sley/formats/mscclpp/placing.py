@@ -314,7 +314,9 @@ class _Direct:
             for receive in receives[row]
         ):
             return None
-        own = read if row in self.switching.offers else self._own_source(row)
+        own = read
+        if row not in self.switching.offers and op[row] in (Op.SEND, Op.COPY_SEND):
+            own = self._start(row, source=True)
         if own is not None and own[0] is start[0] and 0 < abs(own[1] - start[1]) < t.count[row]:
             return None
         for first in (first for one in (row, *receives[row]) for first in self.earlier[one]):
@@ -322,10 +324,6 @@ class _Direct:
             if not self.reaches(end, row) or (end == row and read != start):
                 return None
         return start
-
-    def _own_source(self, row: int) -> Start | None:
-        reads = self.plan.instructions.op[row] in (Op.SEND, Op.COPY_SEND)
-        return self._start(row, source=True) if reads else None
 
     def _is_shared(self, row: int) -> bool:
         """Whether other instructions access what an instruction reads: a switch that stores it

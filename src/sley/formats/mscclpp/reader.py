@@ -18,7 +18,7 @@ from sley.formats.format import (
 )
 from sley.formats.mscclpp.checks import check
 from sley.formats.mscclpp.conditions import conditions, own_chunks
-from sley.formats.mscclpp.cutting import Cutting, cut, has_pipelines
+from sley.formats.mscclpp.cutting import Cutting, cut
 from sley.formats.mscclpp.lowering import lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
 from sley.formats.mscclpp.raw import RawPlan, place_of
@@ -87,7 +87,7 @@ def executions(
     least = cut(raw, 1, target)
     _check_calls(raw, collective, least)
     units = [1]
-    if has_pipelines(raw):
+    if least.chunk_bytes:
         chunk_bytes = -(-raw.min_bytes // own_chunks(raw, collective))
         first = max(-(-chunk_bytes // least.most_bytes), 1)
         units = list(range(first, first + MODELLED_UNITS))

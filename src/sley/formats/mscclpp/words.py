@@ -76,14 +76,11 @@ class Operand(Enum):
 
     @property
     def where(self) -> Where:
-        if self in (Operand.SWITCH, Operand.SWITCH_PACKETS):
-            return Where.SWITCH
-        local = self in (Operand.LOCAL, Operand.LOCAL_PACKETS)
-        return Where.LOCAL if local else Where.REMOTE
+        return Where[self.name.removesuffix("_PACKETS")]
 
     @property
     def packet(self) -> bool:
-        return self in (Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS, Operand.SWITCH_PACKETS)
+        return self.name.endswith("_PACKETS")
 
 
 @dataclass(frozen=True)
@@ -169,11 +166,8 @@ COMMON_KEYS = ("name", "channel_type", "reduce_op")
 
 def keys_of(name: str) -> tuple[str, ...]:
     """The group of keys that an operation reads."""
-    if name == BARRIER:
-        return BARRIER_KEYS
-    if name in (ACQUIRE, RELEASE):
-        return SEMAPHORE_KEYS
-    return PIPELINE_KEYS if name == PIPELINE else MOVE_KEYS
+    own = {BARRIER: BARRIER_KEYS, PIPELINE: PIPELINE_KEYS}
+    return own.get(name, SEMAPHORE_KEYS if name in (ACQUIRE, RELEASE) else MOVE_KEYS)
 
 
 COLLECTIVES = (

@@ -50,6 +50,8 @@ _PACKETS = (
 """The remedy for other protocols."""
 
 
+_SETTINGS = Place(detail="write")
+
 _EMPTY = RawBlock(
     dict.fromkeys(CHANNEL_TYPES, ()), dict.fromkeys(CHANNEL_TYPES, ()), (RawOperation(NOP),)
 )
@@ -105,25 +107,19 @@ def check(plan: Plan, target: str | Target) -> None:
 
 def _check_threads(target: PlanTarget, threads: Any, problems: Problems) -> None:
     if not is_integer(threads) or not 32 <= threads <= target.threads or threads % 32:
-        problems.add(
-            F451,
-            Place(detail="write"),
-            f"threads: a multiple of 32, up to {target.threads}",
-            f"threads={threads!r}",
-        )
+        expected = f"threads: a multiple of 32, up to {target.threads}"
+        problems.add(F451, _SETTINGS, expected, f"threads={threads!r}")
 
 
 def _check_range(least: Any, most: Any, sizes: range, problems: Problems) -> None:
     """Refuses a range of sizes that is empty or ends outside of the possible sizes."""
     are_sizes = is_integer(least) and is_integer(most)
     if not are_sizes or not 0 <= least <= most or most not in sizes:
-        problems.add(
-            F451,
-            Place(detail="write"),
-            "0 <= min_bytes <= max_bytes, max_bytes from "
-            f"{sizes[0]}, a unit for each chunk, to {sizes[-1]}, below 4 GiB for each buffer",
-            f"min_bytes={least!r}, max_bytes={most!r}",
+        expected = (
+            f"0 <= min_bytes <= max_bytes, max_bytes from {sizes[0]}, a unit for each chunk, "
+            f"to {sizes[-1]}, below 4 GiB for each buffer"
         )
+        problems.add(F451, _SETTINGS, expected, f"min_bytes={least!r}, max_bytes={most!r}")
 
 
 def _raw(
@@ -220,12 +216,8 @@ def _check_plan(plan: Plan, problems: Problems) -> None:
         problems.add(F443, at, expected, str(c), remedy)
     for name, chunks in (("input", c.input_chunks), ("output", c.output_chunks)):
         if not chunks.all():
-            problems.add(
-                F475,
-                at,
-                f"{name} chunks on each rank",
-                f"none on rank {int(np.argmin(chunks))}: the loader divides by their number",
-            )
+            found = f"none on rank {int(np.argmin(chunks))}: the loader divides by their number"
+            problems.add(F475, at, f"{name} chunks on each rank", found)
 
 
 def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
@@ -235,12 +227,8 @@ def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
     if ranks_per_node is None:
         return nowhere if plan.topology is None else plan.topology.node
     if not is_integer(ranks_per_node) or ranks_per_node < 1 or ranks % ranks_per_node:
-        problems.add(
-            F451,
-            Place(detail="write"),
-            f"ranks_per_node: a number that divides {ranks}",
-            f"ranks_per_node={ranks_per_node!r}",
-        )
+        expected = f"ranks_per_node: a number that divides {ranks}"
+        problems.add(F451, _SETTINGS, expected, f"ranks_per_node={ranks_per_node!r}")
         return nowhere
     return np.arange(ranks, dtype=np.int32) // np.int32(ranks_per_node)
 
