@@ -102,9 +102,10 @@ class RawGpu:
 
 @dataclass(frozen=True, slots=True)
 class RawPlan:
-    """A file. ignored: the keys that the executor does not read, with the first place of each."""
+    """What a file says. file: its name in messages. ignored: the keys that the executor does not
+    read, with the first place of each."""
 
-    file: str
+    file: str = field(compare=False)
     name: str
     collective: str
     protocol: Protocol
