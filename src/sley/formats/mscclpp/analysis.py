@@ -120,18 +120,17 @@ def _check(plan: Plan, row: int, nodes: IntArray, problems: Problems, *, both: b
     if reduces and not REDUCES[t.op[row]]:
         expected = "a switch that reduces own data too, as glres does"
         found = f"a {Op(int(t.op[row])).name.lower()} of {counted(len(sources), 'rank')} alone"
-        problems.add(F438, at, expected, found)
     elif reduces and sources != targets:
         expected = "a result that goes to all ranks from which the switch reads, as in glres"
         found = f"data of ranks {_text(sources)}, and a result for {_text(targets) or 'no other'}"
-        problems.add(F438, at, expected, found)
     elif both:
-        expected = "a group at one end of a message"
-        problems.add(F438, at, expected, "groups at both ends")
+        expected, found = "a group at one end of a message", "groups at both ends"
     elif len(set(nodes[list(ranks)].tolist())) > 1:
         expected = "the ranks of a switch channel on one host"
         found = f"ranks {_text(ranks)} on several"
-        problems.add(F438, at, expected, found)
+    else:
+        return
+    problems.add(F438, at, expected, found)
     problems.raise_full()
 
 

@@ -4,35 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sley.errors import Place, Rule, counted
-from sley.errors.mscclpp import (
-    F473,
-    F475,
-    F476,
-    F478,
-    F479,
-    F481,
-    F482,
-    F483,
-    F486,
-    F488,
-    F493,
-    F496,
-)
+from sley.errors.mscclpp import F473, F475, F476, F479, F481, F482, F483, F486, F488, F493, F496
 from sley.formats.mscclpp import words
-from sley.formats.mscclpp.raw import (
-    Located,
-    RawBlock,
-    RawGpu,
-    RawGroup,
-    RawOperation,
-    RawPlan,
-    RawRange,
-    place_of,
-)
-from sley.formats.mscclpp.targets import LOCAL_MEMORIES, VERSIONS, PlanTarget
+from sley.formats.mscclpp.raw import Located, RawGroup, RawOperation, RawPlan, RawRange, place_of
+from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget, refuse_absent
 from sley.formats.mscclpp.words import Move, Operand, Where
 from sley.formats.problems import Problems
 from sley.ir.words import Buffer
@@ -55,19 +32,6 @@ def check(raw: RawPlan, target: PlanTarget) -> None:
         problems.raise_full()
     _check_barriers(raw, problems)
     problems.raise_any()
-
-
-def refuse_absent(problems: Problems, at: Place, name: str, target: PlanTarget) -> None:
-    """Adds the problem (F478) of an operation that a later version of the target has, if so."""
-    first = target.lacks(name)
-    if first is not None:
-        later = replace(target, version=first)
-        remedy = (
-            f"Name the version of the executor, if it is a later one, such as {later}. For "
-            "this one compile the plan with messages: --no-switches, or switches=False."
-        )
-        expected = f"an operation of {target} ({target.commit})"
-        problems.add(F478, at, expected, f"{name}, which came with {VERSIONS[first]}", remedy)
 
 
 def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
@@ -169,8 +133,8 @@ def check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) -
         if remote.rank >= ranks or remote.rank == rank:
             problems.add(F483, at, expected, f"a remote buffer of rank {remote.rank}")
             break
-    for number, block in enumerate(gpu.blocks):
-        _check_block(gpu, block, raw.at(rank, number), target, problems)
+    for number in range(len(gpu.blocks)):
+        _check_block(raw, rank, number, target, problems)
 
 
 def _check_length(
@@ -181,8 +145,10 @@ def _check_length(
 
 
 def _check_block(
-    gpu: RawGpu, block: RawBlock, at: Place, target: PlanTarget, problems: Problems
+    raw: RawPlan, rank: int, number: int, target: PlanTarget, problems: Problems
 ) -> None:
+    gpu, at = raw.gpus[rank], raw.at(rank, number)
+    block = gpu.blocks[number]
     operations = sum(1 + len(one.inner) for one in block.operations)
     if operations > target.operations:
         expected = f"at most {target.operations} operations"

@@ -137,20 +137,16 @@ class _Stream:
         self._read |= reads
         return True
 
-    def signal(self, channel: Channel) -> None:
-        """A signal after all moves so far; it may be sent together with the following ones."""
-        self._signals.append(channel)
-
     def move_and_signal(
         self, operation: RawOperation | None, channels: Sequence[Channel] = ()
     ) -> None:
-        """A move, if any, and later the signals that publish it."""
+        """A move, if any, and then the signals that publish it, which may be sent together with
+        later ones."""
         if set(channels) & set(self._signals):
             self.flush()
         if operation is not None:
             self.move(operation)
-        for channel in channels:
-            self.signal(channel)
+        self._signals += channels
 
     def flush(self) -> None:
         """Sends the signals."""
@@ -403,7 +399,9 @@ class _Emitter:
         elif row in self.switching.offers:
             self._offer(source, self.placing.read[row])
             self._wait(position)
-            self._reduce_in_switch(row)
+            read, written = self.placing.read[row], self.placing.range_of[row]
+            total = self._operation(words.GROUP_REDUCE_STORE, (read,), (written,))
+            self._multicast(row, total, replace(written, switch=()))
         elif op is not Op.NOP:
             self._wait(position)
             self._emit_message(row)
@@ -434,8 +432,8 @@ class _Emitter:
         stored = target if WRITES_DESTINATION[op] else sources[1]
         if SENDS[op] and not self._is_sent_apart(row):
             written = (stored, self.placing.range_of[row])
-            self.stream.move(self._operation(words.REDUCE_SEND, sources, written))
-            self.stream.signal(self.blocks.channels_of[row, True][0])
+            operation = self._operation(words.REDUCE_SEND, sources, written)
+            self.stream.move_and_signal(operation, self.blocks.channels_of[row, True])
             return
         self._sum(self._operation(words.REDUCE, sources, (stored,)))
         if SENDS[op]:
@@ -494,12 +492,6 @@ class _Emitter:
         if stores and not self._is_switched_to(row, target) and not self._is_at(source, target):
             self._move(words.COPY, source, target)
         self.stream.move_and_signal(None, self.blocks.channels_of[row, True])
-
-    def _reduce_in_switch(self, row: int) -> None:
-        """A row whose messages a switch adds up, and whose result it writes."""
-        read, written = self.placing.read[row], self.placing.range_of[row]
-        operation = self._operation(words.GROUP_REDUCE_STORE, (read,), (written,))
-        self._multicast(row, operation, replace(written, switch=()))
 
     def _emit_packets(self, row: int) -> None:
         """A row that sends or receives with protocol LL."""

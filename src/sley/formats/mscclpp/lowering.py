@@ -19,13 +19,7 @@ from sley.errors.formats import F403, F420
 from sley.errors.mscclpp import F493
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.cutting import Cutting
-from sley.formats.mscclpp.raw import (
-    Access,
-    Located,
-    RawGpu,
-    RawOperation,
-    RawPlan,
-)
+from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawOperation, RawPlan
 from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective

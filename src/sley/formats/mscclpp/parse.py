@@ -119,30 +119,28 @@ class _Fields:
     def _wrong(self, key: str, expected: str, found: object) -> None:
         self.problem(F472, f"{key} to be {expected}", show(found))
 
+    def _typed(self, key: str, expected: str, default: object, fallback: _T) -> _T:
+        """The value of a key, of the type of the fallback."""
+        found = self._value(key, default, fallback)
+        if type(found) is not type(fallback):
+            self._wrong(key, expected, found)
+            return fallback
+        return found
+
     def integer(
         self, key: str, least: int = 0, most: int = INT32, default: object = _MISSING
     ) -> int:
-        found = self._value(key, default, least)
-        if not isinstance(found, int) or isinstance(found, bool):
-            self._wrong(key, "an integer", found)
-            return least
+        found = self._typed(key, "an integer", default, least)
         if not least <= found <= most:
             self.problem(F473, f"{key} from {least} to {most}", f"{key}: {show(found)}")
             return least
         return found
 
     def flag(self, key: str, default: object = _MISSING) -> bool:
-        found = self._value(key, default, False)
-        if not isinstance(found, bool):
-            self._wrong(key, "true or false", found)
-        return found is True
+        return self._typed(key, "true or false", default, False)
 
     def text(self, key: str, default: object = _MISSING) -> str:
-        found = self._value(key, default, "")
-        if not isinstance(found, str):
-            self._wrong(key, "a string", found)
-            return ""
-        return found
+        return self._typed(key, "a string", default, "")
 
     def word(self, key: str, words: Mapping[str, _T], default: object = _MISSING) -> _T:
         fallback = next(iter(words))
@@ -153,11 +151,7 @@ class _Fields:
         return words[found]
 
     def items(self, key: str, default: object = _MISSING) -> list[Any]:
-        found = self._value(key, default, [])
-        if not isinstance(found, list):
-            self._wrong(key, "a list", found)
-            return []
-        return found
+        return self._typed(key, "a list", default, [])
 
     def integers(self, key: str, default: object = _MISSING) -> tuple[int, ...]:
         """A list of indices."""
@@ -181,11 +175,7 @@ class _Fields:
         return [_Fields(self._reader, one, self.place) for one in found]
 
     def object(self, key: str) -> _Fields:
-        found = self._value(key, _MISSING, {})
-        if not isinstance(found, dict):
-            self._wrong(key, "an object", found)
-            found = {}
-        return _Fields(self._reader, found, self.place)
+        return _Fields(self._reader, self._typed(key, "an object", _MISSING, {}), self.place)
 
     def finish(self, *later: str) -> None:
         """Notes the keys that the executor does not read: all but those that were read here, and
