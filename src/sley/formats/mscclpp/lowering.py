@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -243,7 +242,7 @@ class _Rows:
         if one.pipeline is not None:
             step = parts * one.pipeline.unit_bytes // self._cutting.chunk_bytes
             begin, count = begin + iteration * step, step
-        return replace(access, index=begin, size=count)
+        return Access(access.writes, access.kind, access.buffer, access.ranks, begin, count)
 
     def _move(self, one: Located, spans: list[Access]) -> None:
         op, move = one.op, words.MOVES[one.op.name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 
 from sley.ir.words import Buffer, Protocol
@@ -74,11 +75,11 @@ class Operand(Enum):
     SWITCH = "a switch channel"
     SWITCH_PACKETS = "a switch channel with packets"
 
-    @property
+    @cached_property
     def where(self) -> Where:
         return Where[self.name.removesuffix("_PACKETS")]
 
-    @property
+    @cached_property
     def packet(self) -> bool:
         return self.name.endswith("_PACKETS")
 
