@@ -27,7 +27,7 @@ def check(raw: RawPlan, target: PlanTarget) -> None:
         problems.raise_full()
     # Operations refer to entries of these tables.
     problems.raise_any()
-    for one in raw.operations():
+    for one in raw.operations:
         _Operation(one, target, problems).check()
         problems.raise_full()
     _check_barriers(raw, problems)
@@ -147,8 +147,8 @@ def _check_length(
 def _check_block(
     raw: RawPlan, rank: int, number: int, target: PlanTarget, problems: Problems
 ) -> None:
-    gpu, at = raw.gpus[rank], raw.at(rank, number)
-    block = gpu.blocks[number]
+    gpu, block = raw.gpus[rank], raw.gpus[rank].blocks[number]
+    at = block.made_at or place_of(raw.file, rank, number)
     operations = sum(1 + len(one.inner) for one in block.operations)
     if operations > target.operations:
         expected = f"at most {target.operations} operations"
@@ -175,7 +175,7 @@ def _check_block(
 def _check_barriers(raw: RawPlan, problems: Problems) -> None:
     """Each barrier is for exactly the blocks that use it."""
     users: dict[tuple[int, int], set[int]] = defaultdict(set)
-    uses = [one for one in raw.operations() if one.op.name == words.BARRIER]
+    uses = [one for one in raw.operations if one.op.name == words.BARRIER]
     for one in uses:
         users[one.rank, one.op.barrier].add(one.number)
     for one in uses:
@@ -196,9 +196,8 @@ class _Operation:
 
     def check(self) -> None:
         op = self.op
-        before = len(self.problems)
-        refuse_absent(self.problems, self.one.at, op.name, self.target)
-        if len(self.problems) > before:
+        if self.target.lacks(op.name):
+            refuse_absent(self.problems, self.one.at, op.name, self.target)
             return
         if op.reduce_op not in ("", "sum"):
             remedy = "Use sum, or a runtime with this reduction."
@@ -208,7 +207,7 @@ class _Operation:
             self._problem(F479, "no src_buff and no dst_buff", found)
         if op.name not in (*words.MOVES, *words.SIGNALS, *words.WAITS):
             most = self.target.channels_per_operation
-            _check_length(self.problems, self.one.at, "channel_ids", op.channel_ids, most)
+            self._check_length("channel_ids", op.channel_ids, most)
         if op.name in words.MOVES:
             self._check_move(words.MOVES[op.name])
         elif op.name in words.SIGNALS or op.name in words.WAITS:
@@ -228,6 +227,10 @@ class _Operation:
     def _problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
         self.problems.add(rule, self.one.at, expected, found, remedy)
 
+    def _check_length(self, what: str, entries: Sequence[object], limit: int) -> None:
+        if len(entries) > limit:
+            _check_length(self.problems, self.one.at, what, entries, limit)
+
     def _check_channel_type(self, allowed: tuple[str, ...]) -> bool:
         if self.op.channel_type in allowed:
             return True
@@ -239,7 +242,7 @@ class _Operation:
         """The channels of an operation that uses them, each in its own thread."""
         op, word = self.op, self.op.channel_type
         limit = self.target.channels_per_operation
-        _check_length(self.problems, self.one.at, "channels in an operation", op.channel_ids, limit)
+        self._check_length("channels in an operation", op.channel_ids, limit)
         has = len(self.block.channels.get(word, ()))
         for channel in op.channel_ids:
             if channel >= has:
@@ -271,7 +274,7 @@ class _Operation:
     def _check_semaphores(self) -> None:
         ids, has = self.op.semaphores, len(self.gpu.semaphores)
         limit = self.target.semaphores_per_operation
-        _check_length(self.problems, self.one.at, "semaphores in an operation", ids, limit)
+        self._check_length("semaphores in an operation", ids, limit)
         if any(one >= has for one in ids):
             self._problem(F483, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
         self._check_threads(len(ids))
@@ -313,7 +316,7 @@ class _Operation:
                  move.destinations))  # fmt: skip
         for key, ranges, expected in sides:
             limit = self.target.buffers_per_operation
-            _check_length(self.problems, self.one.at, f"ranges in {key}", ranges, limit)
+            self._check_length(f"ranges in {key}", ranges, limit)
             fits = len(ranges) >= len(expected.first) and all(
                 (kind := expected.at(number)) is not None and kind.where is one.where
                 for number, one in enumerate(ranges)

@@ -108,7 +108,7 @@ def _most_with_shared_scratch(raw: RawPlan, target: PlanTarget) -> int | None:
     if not raw.reuses or not most:
         return None
     room = target.shared_scratch_bytes // (2 if raw.doubles else 1) // most
-    longest = max((one.op.chunks for one in raw.operations() if one.op.unit_bytes), default=1)
+    longest = max((one.op.chunks for one in raw.operations if one.op.unit_bytes), default=1)
     return room // longest // raw.alignment * raw.alignment
 
 
@@ -158,7 +158,7 @@ def _named(ranks: list[int]) -> str:
 def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
     switched, kept, common = set[Buffer](), set[Buffer](), set[Buffer]()
     first: dict[Buffer, set[int]] = defaultdict(set)
-    for one in raw.operations():
+    for one in raw.operations:
         op = one.op
         for access in one.accesses:
             pushes = op.channel_type == words.PORT and bool(words.MOVES[op.name].channels)
@@ -192,7 +192,7 @@ def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
 
 def _about_versions(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     """The first version that executes the file in this way, if it is not the oldest one."""
-    names = {one.op.name for one in raw.operations()}
+    names = {one.op.name for one in raw.operations}
     if words.PUT_SIGNAL_FLUSH in names and not target.lacks(FLUSHED_PUT):
         names.add(FLUSHED_PUT)
     used = [word for word in FIRST if word in names]
@@ -203,7 +203,7 @@ def _about_versions(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
 
 
 def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[Condition]:
-    names = {one.op.name for one in raw.operations()}
+    names = {one.op.name for one in raw.operations}
     if names & words.REDUCTIONS:
         yield Condition("calls", "sum", Choice.one_of("reduction", "sum"))
     if words.GROUP_REDUCE_STORE in names:
@@ -216,7 +216,7 @@ def _about_series_of_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     """What concerns other calls as well, and the hardware."""
     kinds = {
         access.kind.packet
-        for one in raw.operations()
+        for one in raw.operations
         for access in one.accesses
         if access.buffer == Buffer.SCRATCH
     }

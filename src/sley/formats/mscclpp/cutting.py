@@ -44,7 +44,7 @@ def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
     """The cutting for chunks of `units` units of the pipelines. Errors: F403, F473."""
     shared = [
         (item.size, one.op.shares)
-        for one in raw.operations()
+        for one in raw.operations
         if one.op.name in MOVES and one.pipeline is None
         for item in one.op.sources + one.op.destinations
         if item.size % one.op.shares
@@ -54,7 +54,7 @@ def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
         parts = math.lcm(parts, shares // math.gcd(shares, size))
         _check_parts(raw, parts)
     alignment = raw.alignment
-    pipelines = [one.op for one in raw.operations() if one.op.unit_bytes]
+    pipelines = [one.op for one in raw.operations if one.op.unit_bytes]
     if not pipelines:
         # The parts of single chunks, cut by one number of blocks, are the same parts everywhere.
         exact = len({shares for _, shares in shared}) <= 1 and all(size == 1 for size, _ in shared)
@@ -85,7 +85,7 @@ def _check_parts(raw: RawPlan, parts: int) -> None:
 
 def _check_iterations(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> None:
     problems, limit = Problems(), target.iterations
-    for one in raw.operations():
+    for one in raw.operations:
         if one.op.unit_bytes and (found := cutting.iterations(one.op)) > limit:
             expected = f"at most {limit} iterations of a pipeline"
             problems.add(F473, one.at, expected, str(found))

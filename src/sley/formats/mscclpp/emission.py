@@ -302,12 +302,11 @@ class _Emitter:
         stream.barrier(block.before)
         ports = block.channels[words.PORT]
         stream.end([c for c in ports if c.receives(rank)], [c for c in ports if c.sends(rank)])
-        operations = (replace(one, number=k) for k, one in enumerate(stream.operations))
         numbers = self.blocks.numbers[rank]
         ids = {kind: tuple(numbers[kind][c] for c in own) for kind, own in block.channels.items()}
         buffers = {kind: tuple(own) for kind, own in self._buffers.items()}
         at, ids[words.SWITCH] = self.plan.place(block.rows[0]), self._switches
-        raw = RawBlock(ids, buffers, tuple(operations), at)
+        raw = RawBlock(ids, buffers, tuple(stream.operations), at)
         return Emitted(raw, begin, ends)
 
     def _operation(

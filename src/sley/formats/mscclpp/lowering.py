@@ -18,7 +18,7 @@ from sley.errors.formats import F403, F420
 from sley.errors.mscclpp import F493
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.cutting import Cutting
-from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawOperation, RawPlan
+from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawPlan
 from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
@@ -40,15 +40,17 @@ def lower(
     _check_rows(raw, cutting)
     rows = _Rows(raw, cutting, target)
     for rank, gpu in enumerate(raw.gpus):
-        for number, block in enumerate(gpu.blocks):
+        for number in range(len(gpu.blocks)):
             rows.begin(rank)
-            for op in block.operations:
-                if op.name != words.PIPELINE:
-                    rows.lower(Located(raw, rank, number, op))
-                    continue
-                for iteration in range(cutting.iterations(op)):
-                    for inner in op.inner:
-                        rows.lower(Located(raw, rank, number, inner, op), iteration)
+            operations = list(raw.operations_of(rank, number))
+            for one in operations:
+                if one.op.name == words.PIPELINE:
+                    own = operations[one.step + 1 :][: len(one.op.inner)]
+                    for iteration in range(cutting.iterations(one.op)):
+                        for inner in own:
+                            rows.lower(inner, iteration)
+                elif one.pipeline is None:
+                    rows.lower(one)
     return rows.plan(collective)
 
 
@@ -64,7 +66,7 @@ def _check_ranges(raw: RawPlan, collective: Collective) -> None:
     room = np.array([scratch_room(raw, gpu) for gpu in raw.gpus], np.int64)
     size = collective.layout(room).size.astype(np.int64).tolist()
     base = [collective.input_base.tolist(), collective.output_base.tolist()]
-    for one in raw.operations():
+    for one in raw.operations:
         rank = one.rank
         for access in one.accesses:
             first, last = access.index, access.index + access.size - 1
@@ -88,7 +90,7 @@ def _check_ranges(raw: RawPlan, collective: Collective) -> None:
 def _check_rows(raw: RawPlan, cutting: Cutting) -> None:
     """Refuses plans with more rows than any needs, before they are made. Errors: F403."""
     operations = ranges = 0
-    for one in raw.operations():
+    for one in raw.operations:
         if one.op.inner:  # counted by itself
             continue
         pipeline = one.pipeline or one.op
@@ -144,7 +146,7 @@ class _Rows:
 
     def _add(
         self,
-        op: RawOperation,
+        one: Located,
         action: Action,
         *,
         thread: int = NONE,
@@ -159,9 +161,9 @@ class _Rows:
         row["target"].append(target)
         row["port"].append(port)
         row["relaxed"].append(relaxed)
-        row["step"].append(op.number)
-        row["word"].append(self._words.setdefault(op.name, len(self._words)))
-        row["source"].append(self._lines.setdefault(op.line, len(self._lines)))
+        row["step"].append(one.step)
+        row["word"].append(self._words.setdefault(one.op.name, len(self._words)))
+        row["source"].append(self._lines.setdefault(one.op.line, len(self._lines)))
 
     def _add_move(self, spans: Sequence[Access]) -> None:
         """Adds a move of the last row. Packets that it writes where it alone reads them, as a
@@ -197,17 +199,17 @@ class _Rows:
             for thread in range(len(op.channel_ids)):
                 peer, number = self._channel(one, thread)
                 target = self._counter(op.channel_type, one.rank, peer, number)
-                self._add(op, Action.WAIT, thread=thread, target=target, relaxed=relaxed)
+                self._add(one, Action.WAIT, thread=thread, target=target, relaxed=relaxed)
         elif op.name in (words.ACQUIRE, words.RELEASE):
             action = Action.WAIT if op.name == words.ACQUIRE else Action.POST
             for thread, number in enumerate(op.semaphores):
                 target = self._counter("", one.rank, one.rank, number)
-                self._add(op, action, thread=thread, target=target)
+                self._add(one, action, thread=thread, target=target)
         elif op.name == words.NOP or (op.name == words.BARRIER and op.barrier_blocks == 1):
-            self._add(op, Action.JOIN)
+            self._add(one, Action.JOIN)
         elif op.name == words.BARRIER:
             target = self._barriers.setdefault((one.rank, op.barrier), len(self._barriers))
-            self._add(op, Action.BARRIER, target=target)
+            self._add(one, Action.BARRIER, target=target)
 
     def _counter(self, *key: Any) -> int:
         """The row of a counter."""
@@ -229,10 +231,10 @@ class _Rows:
         target = self._counter(op.channel_type, peer, one.rank, number)
         if op.channel_type == words.PORT:
             port = self._port(one, thread)
-            self._add(op, Action.PUSH_POST, thread=thread, target=target, port=port)
+            self._add(one, Action.PUSH_POST, thread=thread, target=target, port=port)
         else:
             relaxed = op.name in words.RELAXED
-            self._add(op, Action.POST, thread=thread, target=target, relaxed=relaxed)
+            self._add(one, Action.POST, thread=thread, target=target, relaxed=relaxed)
 
     def _span(self, one: Located, access: Access, iteration: int) -> Access:
         """The part of an access that a row moves, in parts of chunks."""
@@ -252,24 +254,24 @@ class _Rows:
         if move.paired:
             pairs = zip(sources, destinations, strict=True)
         if op.channel_type != words.PORT or not move.channels:
-            self._add(op, Action.MOVE)
+            self._add(one, Action.MOVE)
             for pair in pairs:
                 self._add_move(pair)
             return
         if not move.paired:
             # All threads wait for the packets, and meet before the first push.
-            self._add(op, Action.MOVE)
+            self._add(one, Action.MOVE)
             self._add_move(sources)
-            self._add(op, Action.JOIN)
+            self._add(one, Action.JOIN)
             pairs = ((*sources, destination) for destination in destinations)
         for thread, pair in enumerate(pairs):
             port = self._port(one, thread)
-            self._add(op, Action.PUSH, thread=thread, port=port)
+            self._add(one, Action.PUSH, thread=thread, port=port)
             self._add_move(pair)
             if op.name in (words.PUT_SIGNAL, words.PUT_SIGNAL_FLUSH):
                 self._signal(one, thread)
             if op.name == words.PUT_SIGNAL_FLUSH and self._flushes:
-                self._add(op, Action.FLUSH, thread=thread, port=port)
+                self._add(one, Action.FLUSH, thread=thread, port=port)
 
     def plan(self, collective: Collective) -> OneSidedPlan:
         """The plan of all rows."""

@@ -30,7 +30,7 @@ from sley.formats.mscclpp.raw import (
     RawPlan,
     RawRange,
     RawRemote,
-    place_of,
+    place_of_step,
 )
 from sley.formats.mscclpp.words import Where, keys_of
 from sley.formats.problems import MOST_REPORTED, Problems
@@ -105,11 +105,11 @@ class _Fields:
         self._reader.problems.raise_full()
 
     def __contains__(self, key: str) -> bool:
-        self._known.add(key)
         return key in self._values
 
     def _value(self, key: str, default: object, fallback: _T) -> Any:
-        if key in self:
+        self._known.add(key)
+        if key in self._values:
             return self._values[key]
         if default is _MISSING:
             self.problem(F472, f"the key {key}", "no such key")
@@ -326,13 +326,11 @@ class _Reader:
             first += 1 + len(one.inner)
         return tuple(found)
 
-    def _operation(self, fields: _Fields, rank: int, block: int, number: int) -> RawOperation:
+    def _operation(self, fields: _Fields, rank: int, block: int, step: int) -> RawOperation:
         name = fields.text("name")
-        head = RawOperation(name, number, self._line(fields))
-        fields.place = place_of(self.file, rank, block, head)
+        head = RawOperation(name if name in words.NAMES else "?", self._line(fields))
+        fields.place = place_of_step(self.file, rank, block, step, head)
         if name not in words.NAMES:
-            head = RawOperation("?", number, head.line)
-            fields.place = place_of(self.file, rank, block, head)
             near = did_you_mean(name, words.NAMES)
             fields.problem(F478, "an operation of MSCCL++", f"name: {show(name)}", near)
             return head
@@ -346,7 +344,6 @@ class _Reader:
         default = _MISSING if is_move else []
         return RawOperation(
             name,
-            number,
             head.line,
             channel_type,
             fields.integers("channel_ids", _MISSING if needs_channels else []),

@@ -5,8 +5,9 @@ A RawPlan is what reading a file gives and what writing a plan gives: `parse` ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from sley.errors import Place
@@ -28,12 +29,10 @@ class RawRange:
 
 @dataclass(frozen=True, slots=True)
 class RawOperation:
-    """An operation. number: its place among the operations of its block, those inside of pipelines
-    counted after the pipeline. line: 0 if it is not known. Keys that the file does not have are
-    empty, "", "none" or 0; share and shares are 0 and 1 without tbg_info."""
+    """An operation. line: 0 if it is not known. Keys that the file does not have are empty, "",
+    "none" or 0; share and shares are 0 and 1 without tbg_info."""
 
     name: str
-    number: int = 0
     line: int = field(default=0, compare=False)
     channel_type: str = "none"
     channel_ids: tuple[int, ...] = ()
@@ -100,7 +99,7 @@ class RawGpu:
         return sum(remote.types.count(words.PORT) for remote in self.remote)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RawPlan:
     """What a file says. file: its name in messages. ignored: the keys that the executor does not
     read, with the first place of each."""
@@ -119,24 +118,25 @@ class RawPlan:
     gpus: tuple[RawGpu, ...]
     ignored: Mapping[str, Place] = field(default_factory=dict, compare=False)
 
-    def operations(self) -> Iterator[Located]:
+    @cached_property
+    def operations(self) -> Sequence[Located]:
         """All operations, those of a pipeline after it."""
-        for rank, gpu in enumerate(self.gpus):
-            for number, block in enumerate(gpu.blocks):
-                for op in block.operations:
-                    yield Located(self, rank, number, op)
-                    for inner in op.inner:
-                        yield Located(self, rank, number, inner, op)
+        blocks = ((r, n) for r, gpu in enumerate(self.gpus) for n in range(len(gpu.blocks)))
+        return [one for block in blocks for one in self.operations_of(*block)]
+
+    def operations_of(self, rank: int, number: int) -> Iterator[Located]:
+        """The operations of a block."""
+        step = 0
+        for op in self.gpus[rank].blocks[number].operations:
+            yield Located(self, rank, number, step, op)
+            for k, inner in enumerate(op.inner, step + 1):
+                yield Located(self, rank, number, k, inner, op)
+            step += 1 + len(op.inner)
 
     @property
     def whole(self) -> Place:
         """The place of the file as a whole."""
         return Place(self.file)
-
-    def at(self, rank: int, block: int, operation: RawOperation | None = None) -> Place:
-        """The place of an operation, or of a block."""
-        made = self.gpus[rank].blocks[block].made_at
-        return made or place_of(self.file, rank, block, operation)
 
     def at_channel(self, rank: int, word: str, channel: int) -> Place:
         """The place of a GPU's channel of a type."""
@@ -145,22 +145,24 @@ class RawPlan:
         return Place(self.file, line, detail=f"rank {rank} {word} channel {channel}")
 
 
-def place_of(file: str, rank: int, block: int = -1, operation: RawOperation | None = None) -> Place:
-    """The place of an operation, a block or a GPU."""
-    detail = f"rank {rank}" if block < 0 else f"rank {rank} block {block}"
-    if operation is None:
-        return Place(file, detail=detail)
-    detail += f" operation {operation.number} ({operation.name})"
-    return Place(file, operation.line, detail=detail)
+def place_of(file: str, rank: int, block: int = -1) -> Place:
+    """The place of a GPU or a block."""
+    return Place(file, detail=f"rank {rank}" if block < 0 else f"rank {rank} block {block}")
+
+
+def place_of_step(file: str, rank: int, block: int, step: int, op: RawOperation) -> Place:
+    """The place of an operation."""
+    return Place(file, op.line, detail=f"rank {rank} block {block} operation {step} ({op.name})")
 
 
 class Located(NamedTuple):
     """An operation in its plan: on a rank, in the block of a number, and inside of a pipeline, if
-    any."""
+    any. step: its place among the operations of its block, those of a pipeline after it."""
 
     raw: RawPlan
     rank: int
     number: int
+    step: int
     op: RawOperation
     pipeline: RawOperation | None = None
 
@@ -177,18 +179,16 @@ class Located(NamedTuple):
     @property
     def at(self) -> Place:
         """Its place."""
-        return self.raw.at(self.rank, self.number, self.op)
+        made = self.block.made_at
+        return made or place_of_step(self.raw.file, self.rank, self.number, self.step, self.op)
 
     @property
     def accesses(self) -> list[Access]:
         """What it accesses, first its sources; its entries exist."""
-        move = words.MOVES.get(self.op.name)
+        op, move = self.op, words.MOVES.get(self.op.name)
         if move is None:
             return []
-        sides = (
-            (move.sources, self.op.sources, False),
-            (move.destinations, self.op.destinations, True),
-        )
+        sides = (move.sources, op.sources, False), (move.destinations, op.destinations, True)
         return [
             Access(writes, kind, *self._memory(one), one.index, one.size)
             for operands, ranges, writes in sides

@@ -211,7 +211,7 @@ def _check_chunks(raw: RawPlan, collective: Collective) -> None:
 
 def _about_flushes(raw: RawPlan) -> list[Diagnostic]:
     """A remark at the first flush (F497)."""
-    places = [one.at for one in raw.operations() if one.op.name == FLUSH]
+    places = [one.at for one in raw.operations if one.op.name == FLUSH]
     if not places:
         return []
     found = f"a flush, {len(places)} in all" if len(places) > 1 else "a flush"
