@@ -32,3 +32,4 @@ FORMAT = RuntimeFormat(
 )
 
 write = FORMAT.write
+"""The text of an execution plan; it takes what `raw_plan` takes."""

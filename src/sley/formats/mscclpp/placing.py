@@ -198,6 +198,7 @@ def _must_be_staged(analysis: Analysis, direct: _Direct, *, zero_copy: bool) -> 
     if not zero_copy:
         buffer = np.where(from_source, t.src_buffer, t.dst_buffer)
         staged = from_buffer & (buffer != Buffer.SCRATCH)
+    # Conflicts are of adjacent accesses: the next write decides, as all later ones come after it.
     for first, second in analysis.conflicts.tolist():
         if not from_buffer[first] or staged[first] or not WRITES_DESTINATION[t.op[second]]:
             continue
@@ -223,8 +224,8 @@ class _Direct:
 
     def __init__(self, analysis: Analysis, *, zero_copy: bool) -> None:
         self.plan, self.messages = plan, messages = analysis.plan, analysis.messages
-        self.switching, self.ports = analysis.switching, analysis.ports
-        switching = analysis.switching
+        self.switching = switching = analysis.switching
+        self.ports = analysis.ports
         self.zero_copy, self.reaches = zero_copy, analysis.order.reaches
         self.earlier: dict[int, list[int]] = defaultdict(list)
         self.later: dict[int, list[int]] = defaultdict(list)
@@ -292,6 +293,7 @@ class _Direct:
             t.op[send] != Op.SEND or self._start(send, source=True) != start for send in sends
         ):
             return None
+        # What a send offers is read by the switch, which is after the send itself.
         for later in (later for send in sends for later in self.later[send]):
             sender = int(self.messages.send_of[later])
             writer = later if later in self.switching.offers or sender == NONE else sender
@@ -319,6 +321,7 @@ class _Direct:
             own = self._start(row, source=True)
         if own is not None and own[0] is start[0] and 0 < abs(own[1] - start[1]) < t.count[row]:
             return None
+        # A store by a switch takes place when it is sent, which is before each receive of it.
         for first in (first for one in (row, *receives[row]) for first in self.earlier[one]):
             end = self._end(first)
             if not self.reaches(end, row) or (end == row and read != start):

@@ -124,7 +124,7 @@ def arrange(analysis: Analysis, cut: Iterable[Sequence[Sequence[int]]]) -> Threa
                 block.after = blocks[-1].before = barriers[block.rank]
                 barriers[block.rank] += 1
             blocks.append(block)
-    # The barriers order the parts of one block.
+    # Barriers order the parts of one block, so semaphores are for other blocks alone.
     pairs = [pair for pair in _needed_order(analysis) if whole[pair[0]] != whole[pair[1]]]
     acquires, releases, semaphores = _semaphores(plan, pairs, block_of, position)
     channels_of = _channels(analysis, block_of)
@@ -160,6 +160,8 @@ def _semaphores(
     releases: dict[int, list[int]] = defaultdict(list)
     number = [0] * plan.collective.ranks
     for key in sorted(of_blocks):
+        # By waiting instructions, and of one's waits the one for the latest first: what follows is
+        # in vain if it is for no later instruction than a wait before it.
         latest = NONE
         rank = int(plan.rank[of_blocks[key][0][0]])
         ordered = sorted(of_blocks[key], key=lambda p: (position[p[1]], -position[p[0]]))

@@ -299,6 +299,7 @@ def _cut(rows: Sequence[int], of: Emitted, target: PlanTarget, reserved: int) ->
         return [list(rows)]
     # Each part begins and ends with the signals of the whole block, at most.
     room = target.operations - of.begin - (operations - of.ends[-1]) - reserved
+    # As late as possible: the fewest parts need the fewest barriers.
     parts, start = [list[int]()], of.begin
     for row, (before, after) in zip(rows, pairwise([of.begin, *of.ends]), strict=True):
         if parts[-1] and after - start > room:
