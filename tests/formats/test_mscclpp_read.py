@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sley
 from sley.cli.main import main
 from sley.errors import SleyError
 from sley.formats import mscclpp
 from sley.formats.mscclpp import reader
+from sley.formats.mscclpp.parse import parse, serialise
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.mscclpp.words import NAMES
 from sley.ir.one_sided import Action, OneSidedPlan
 from sley.ir.words import Buffer
 from sley.report.tables import pipeline_table, plan_table
 from support import mscclpp_right as right
+from support.examples import examples
+from support.mscclpp_mutants import mutated
 from support.mscclpp_plans import Block, Made, edited, text_of
 from support.mscclpp_right import RIGHT
 
@@ -47,6 +53,28 @@ def conditions_of(made: Made, about: str, way: int = 0) -> list[str]:
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_plan_of_each_operation_is_proven(name: str) -> None:
     prove(RIGHT[name]().text)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_text_of_a_raw_plan_is_read_as_another_one(name: str) -> None:
+    raw = parse(RIGHT[name]().text)
+    assert parse(serialise(raw)) == raw
+
+
+@given(seed=st.integers(0, 2**48))
+@examples(50, deadline=None)
+def test_the_text_of_a_changed_plan_is_read_as_another_one(seed: int) -> None:
+    try:
+        raw = parse(mutated(random.Random(seed)))
+    except SleyError:
+        return
+    assert parse(serialise(raw)) == raw
+
+
+def test_the_text_of_a_plan_of_mscclpp_is_read_as_another_one(data_dir: Path) -> None:
+    for path in sorted((data_dir / "mscclpp-plans").glob("*.json")):
+        raw = parse(path)
+        assert parse(serialise(raw)) == raw
 
 
 def test_the_right_plans_have_every_operation() -> None:

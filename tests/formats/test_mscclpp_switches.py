@@ -18,11 +18,12 @@ import sley
 from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
-from sley.formats.mscclpp import fitting
+from sley.formats.mscclpp import writer
 from sley.ir.words import Op
 from support.algorithm_cases import cases_in_a_place, label, program
 from support.examples import examples
 from support.mscclpp_executor import Executor, begin_under
+from support.mscclpp_plans import text_read_back
 from support.mscclpp_rules import broken_rules
 from support.random_programs import RandomProgram, random_programs
 
@@ -36,7 +37,7 @@ CASES = [one for one in cases_in_a_place(SERVED) if np.prod(list(one[1].values()
 
 def written(plan: sley.Plan, **settings: Any) -> dict[str, Any]:
     """The written plan, which obeys the rules and is proven as the executor reads it."""
-    text = FORM.write(plan, TARGET, **settings)
+    text = text_read_back(plan, TARGET, **settings)
     found: dict[str, Any] = json.loads(text)
     assert broken_rules(found) == []
     for way in FORM.executions(text, TARGET).executions:
@@ -227,10 +228,10 @@ def test_a_proof_lacks_the_conditions_of_switches(tmp_path):
 def test_a_random_plan_with_groups_is_written_wrongly(random: RandomProgram, zero_copy: bool):
     with pytest.MonkeyPatch.context() as patched:
         # A file can't name a program's own collective; here the reader is told it.
-        patched.setattr(fitting, "standard", lambda collective: collective)
+        patched.setattr(writer, "standard", lambda collective: collective)
         try:
             plan = sley.compile(random.program)
-            text = FORM.write(plan, TARGET, zero_copy=zero_copy)
+            text = text_read_back(plan, TARGET, zero_copy=zero_copy)
         except SleyError as error:
             assert error.code in ("F438", "F481", "F482")
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ import sley
 from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
-from sley.formats.mscclpp import emission, fitting
+from sley.formats.mscclpp import emission, reader, writer
 from sley.formats.mscclpp.placing import Range
 from sley.verification import Proof
 from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
 from support.examples import examples
 from support.mscclpp_executor import begin_under, result_of
-from support.mscclpp_plans import text_of
+from support.mscclpp_plans import text_of, text_read_back
 from support.mscclpp_rules import broken_rules
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -41,8 +42,7 @@ HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}
 
 def written(plan: sley.Plan, **settings: Any) -> dict[str, Any]:
     """The written plan, which obeys the rules and is proven as the executor reads it."""
-    form, target = formats.FORMATS[".json"], TARGETS["mscclpp"]
-    text = form.write(plan, target, **settings)
+    text = text_read_back(plan, TARGETS["mscclpp"], **settings)
     assert broken_rules(json.loads(text)) == []
     found: dict[str, Any] = json.loads(text)
     proof = prove(found)
@@ -125,7 +125,7 @@ def test_the_blocks_of_a_plan_are_merged_for_their_semaphores():
     assert blocks == list(Counter(plan.block_rank.tolist()).values())
     assert max(len(gpu["semaphores"]) for gpu in found["gpus"]) == 26
     form, target = formats.FORMATS[".json"], TARGETS["mscclpp"]
-    text = form.write(plan, replace(target, semaphores_per_operation=2))
+    text = text_read_back(plan, replace(target, semaphores_per_operation=2))
     ops = [op for gpu in json.loads(text)["gpus"] for b in gpu["threadblocks"] for op in b["ops"]]
     assert max(len(op.get("semaphore_ids", ())) for op in ops) == 2
     (way,) = form.executions(text, target).executions
@@ -135,7 +135,7 @@ def test_the_blocks_of_a_plan_are_merged_for_their_semaphores():
 def test_the_parts_of_a_block_wait_for_one_another_at_semaphores_too():
     plan = sley.compile(sley.algorithms.build("all-pairs-allreduce", nodes=2, gpus=4), max_blocks=2)
     form, target = formats.FORMATS[".json"], replace(TARGETS["mscclpp"], operations=20)
-    text = form.write(plan, target)
+    text = text_read_back(plan, target)
     found = json.loads(text)
     assert broken_rules(found) == []
     assert min(len(gpu["semaphores"]) for gpu in found["gpus"]) > 0
@@ -146,9 +146,9 @@ def test_the_parts_of_a_block_wait_for_one_another_at_semaphores_too():
 
 def test_all_blocks_are_made_before_too_long_ones_are_refused(monkeypatch: pytest.MonkeyPatch):
     made = []
-    emit = fitting.emit
+    emit = writer.emit
     monkeypatch.setattr(
-        fitting, "emit", lambda *given: (made.append(steps) or steps for steps in emit(*given))
+        writer, "emit", lambda *given: (made.append(block) or block for block in emit(*given))
     )
     smaller = replace(TARGETS["mscclpp"], barriers=0)
     with pytest.raises(SleyError, match="F482"):
@@ -271,6 +271,28 @@ def test_the_largest_size_leaves_offsets_that_do_not_fit():
     chunks = max(scratch, found["gpus"][0]["input_chunks"])
     unit = found["max_message_size"] // found["gpus"][0]["input_chunks"]
     assert chunks * unit < 1 << 32 <= chunks * (unit + 32)
+
+
+def test_a_saved_file_is_parsed_to_be_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(reader, "parse")
+    sley.save(ring(), tmp_path / "ring.json")
+
+
+def test_what_is_written_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A plan with an operation less, of which the file says what the plan does not."""
+    emit = writer.emit
+
+    def without_waits(*given: Any) -> Iterator[emission.Emitted]:
+        for of in emit(*given):
+            kept = tuple(op for op in of.block.operations if op.name != "wait")
+            yield replace(of, block=replace(of.block, operations=kept))
+
+    monkeypatch.setattr(writer, "emit", without_waits)
+    path = tmp_path / "ring.json"
+    with pytest.raises(SleyError) as error:
+        sley.save(ring(), path)
+    assert error.value.code.startswith("V2")
+    assert not path.exists()
 
 
 def test_a_saved_file_lacks_its_settings_or_is_not_proven(tmp_path: Path):

@@ -8,6 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import sley
+from sley.formats import FORMATS, Target
+from sley.formats.mscclpp.parse import parse
+
 MEMORY, PORT, SWITCH = "memory", "port", "switch"
 
 Range = tuple[Any, ...]
@@ -211,6 +215,14 @@ class Made:
 def text_of(document: Any) -> str:
     """The text of a JSON document, a line for each entry."""
     return json.dumps(document, indent=1)
+
+
+def text_read_back(plan: sley.Plan, target: Target, **settings: Any) -> str:
+    """The text of the file of a plan, which is read as the raw plan that it was made of."""
+    raw = FORMATS[".json"].make(plan, target, **settings)
+    text = FORMATS[".json"].text(raw)
+    assert parse(text) == raw
+    return text
 
 
 def edited(document: Any, path: str, value: Any) -> Any:

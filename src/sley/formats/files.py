@@ -81,7 +81,7 @@ def save(
     settings: settings of the format; None for the default. sley's own file has recipe
         (`sley.formats.plan_file.write`), XML has name, min_bytes, max_bytes, threads
         (`sley.formats.msccl_xml.write`), execution plans have these, zero_copy and ranks_per_node
-        (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
+        (`sley.formats.mscclpp.raw_plan`), kernels have name, threads, dtype, reduce_op
         (`sley.formats.kernel_files.write`), traces have size and tile_bytes
         (`sley.formats.chakra.write`).
     Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K521,
@@ -109,11 +109,11 @@ def render(
         check_kind(plan)
     else:
         _prove(plan, form)
-    written = form.write(plan, **given)
+    made = form.make(plan, **given)
     if isinstance(form, RuntimeFormat):
         settings = {"collective": plan.collective, "file": str(path)}
-        _prove_executions(form, chosen, written, settings)
-    return form.contents(path, written)
+        _prove_executions(form, chosen, made, settings)
+    return form.contents(path, form.text(made))
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ def _naming_targets(
 
 
 def _prove_executions(
-    form: RuntimeFormat, target: Target, source: Path | str, settings: dict[str, Any]
+    form: RuntimeFormat, target: Target, source: Any, settings: dict[str, Any]
 ) -> FileProof:
-    """The proof of a file, or of its text, as a target executes it."""
+    """The proof of a file, or of what is written to one, as a target executes it."""
     found = form.executions(source, target, **settings)
     proofs = []
     for way in found.executions:

@@ -148,9 +148,9 @@ class Format:
     """A file format that plans are written in.
 
     name: its name in messages. suffix: the suffix of its files.
-    write: returns the text of a plan. It takes the plan, the target as `target` if there are
-        targets, and its settings as keywords.
-    per_rank: whether `write` returns the content of a file for each rank instead; the name
+    make: returns the text of a plan, or a model of the file, of which `text` makes the text. It
+        takes the plan, the target as `target` if there are targets, and its settings as keywords.
+    per_rank: whether `make` returns the content of a file for each rank instead; the name
         "a.suffix" then stands for "a.0.suffix", "a.1.suffix" and so on.
     is_own: whether it is sley's own, for every plan. Such a file isn't proven when it is written,
         since no reader believes that it was.
@@ -162,20 +162,25 @@ class Format:
 
     name: str
     suffix: str
-    write: Callable[..., Any]
+    make: Callable[..., Any]
     targets: tuple[Target, ...] = ()
     needs: Mapping[str, object] = field(default_factory=dict)
     runs_with_own_slots: bool = False
     per_rank: bool = False
     is_own: bool = False
+    text: Callable[[Any], Any] = lambda made: made
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings that `write` takes."""
-        return keywords(self.write)
+        """The settings that `make` takes."""
+        return keywords(self.make)
+
+    def write(self, *given: Any, **settings: Any) -> Any:
+        """The content of a plan's file, or files. It takes what `make` takes."""
+        return self.text(self.make(*given, **settings))
 
     def contents(self, path: str | os.PathLike[str], written: Any) -> dict[Path, Content]:
-        """The files for the name `path`, with their content from what `write` has returned."""
+        """The files for the name `path`, with their content, which `write` returns."""
         whole = Path(path)
         if not self.per_rank:
             return {whole: written}
@@ -205,9 +210,9 @@ class RuntimeFormat(Format):
     read: returns the plan of a file (a path or a text), with the keywords collective, in_place,
         root and, if its plans have messages, slots.
     check: refuses a plan that can't be written for a target, with the errors of `write`.
-    executions: returns what a target makes of a file (a path or a text) by the target's own rules,
-        and refuses a file that it doesn't load. It takes the target, and as keywords at least those
-        of `read`.
+    executions: returns what a target makes of a file (a path, a text or what `make` returns) by the
+        target's own rules, and refuses a file that it doesn't load. It takes the target, and as
+        keywords at least those of `read`.
     one_sided: whether its plans are one-sided.
     """
 

@@ -38,7 +38,6 @@ class Problems:
         self,
         rule: Rule,
         at: Place | Sequence[Place],
-        *,
         expected: str,
         found: str,
         remedy: str = "",

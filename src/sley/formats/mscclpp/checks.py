@@ -4,55 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sley.errors import Place, Rule, counted
-from sley.errors.mscclpp import (
-    F473,
-    F475,
-    F476,
-    F478,
-    F479,
-    F481,
-    F482,
-    F483,
-    F486,
-    F488,
-    F493,
-    F496,
-)
-from sley.formats.mscclpp.accesses import accesses_of, operations_of
-from sley.formats.mscclpp.raw import (
-    RawBlock,
-    RawGpu,
-    RawGroup,
-    RawOperation,
-    RawPlan,
-    RawRange,
-    place_of,
-)
-from sley.formats.mscclpp.targets import LOCAL_MEMORIES, VERSIONS, PlanTarget
-from sley.formats.mscclpp.words import (
-    ACQUIRE,
-    BARRIER,
-    CHANNEL_TYPES,
-    GET,
-    INNER_RANGES,
-    MEMORY,
-    MOVES,
-    PIPELINE,
-    PORT,
-    PUT_PACKETS,
-    PUT_SIGNAL,
-    PUT_SIGNAL_FLUSH,
-    RELEASE,
-    SIGNALS,
-    SWITCH,
-    WAITS,
-    Move,
-    Operand,
-    Where,
-)
+from sley.errors.mscclpp import F473, F475, F476, F479, F481, F482, F483, F486, F488, F493, F496
+from sley.formats.mscclpp import words
+from sley.formats.mscclpp.raw import Located, RawGroup, RawOperation, RawPlan, RawRange, place_of
+from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget, refuse_absent
+from sley.formats.mscclpp.words import Move, Operand, Where
 from sley.formats.problems import Problems
 from sley.ir.words import Buffer
 
@@ -65,52 +23,31 @@ def check(raw: RawPlan, target: PlanTarget) -> None:
     _check_groups(raw, problems)
     _check_scratch(raw, problems)
     for rank in range(len(raw.gpus)):
-        _check_gpu(raw, rank, target, problems)
+        check_gpu(raw, rank, target, problems)
         problems.raise_full()
     # Operations refer to entries of these tables.
     problems.raise_any()
-    for rank, gpu in enumerate(raw.gpus):
-        for number, block in enumerate(gpu.blocks):
-            for operation, pipeline in operations_of(block):
-                _Operation(raw, rank, number, operation, pipeline, target, problems).check()
-                problems.raise_full()
-        _check_barriers(raw, rank, gpu, problems)
+    for one in raw.operations:
+        _Operation(one, target, problems).check()
+        problems.raise_full()
+    _check_barriers(raw, problems)
     problems.raise_any()
-
-
-def refuse_absent(problems: Problems, at: Place, name: str, target: PlanTarget) -> None:
-    """Adds the problem (F478) of an operation that a later version of the target has, if so."""
-    first = target.lacks(name)
-    if first is not None:
-        later = replace(target, version=first)
-        problems.add(
-            F478,
-            at,
-            expected=f"an operation of {target} ({target.commit})",
-            found=f"{name}, which came with {VERSIONS[first]}",
-            remedy=f"Name the version of the executor, if it is a later one, such as {later}. For "
-            "this one compile the plan with messages: --no-switches, or switches=False.",
-        )
 
 
 def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
     unit = target.vector_bytes
     if raw.alignment % unit:
-        problems.add(
-            F476,
-            raw.whole,
-            expected=f"buffer_alignment to be a multiple of {unit}",
-            found=str(raw.alignment),
-        )
+        expected = f"buffer_alignment to be a multiple of {unit}"
+        problems.add(F476, raw.whole, expected, str(raw.alignment))
     if raw.threads > target.threads:
         expected = f"num_threads_per_block to be at most {target.threads}"
-        problems.add(F473, raw.whole, expected=expected, found=str(raw.threads))
+        problems.add(F473, raw.whole, expected, str(raw.threads))
     if raw.max_bytes < raw.min_bytes:
         expected = "min_message_size to be at most max_message_size"
         found = f"{raw.min_bytes} and {raw.max_bytes}"
-        problems.add(F473, raw.whole, expected=expected, found=found)
+        problems.add(F473, raw.whole, expected, found)
     if not raw.gpus:
-        problems.add(F473, raw.whole, expected="at least 1 GPU", found="none")
+        problems.add(F473, raw.whole, "at least 1 GPU", "none")
 
 
 def _check_groups(raw: RawPlan, problems: Problems) -> None:
@@ -124,7 +61,7 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
             if rank not in members or not members <= set(ranks) or len(members) < len(group.ranks):
                 expected = "different ranks of the plan, and this one among them"
                 at, found = place_of(raw.file, rank), _describe(group)
-                problems.add(F483, at, expected=expected, found=found)
+                problems.add(F483, at, expected, found)
                 problems.raise_full()
                 continue
             for member in members - {rank}:
@@ -133,47 +70,34 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
         if groups != common.get((member, rank), []):
             expected = f"its groups with rank {member} as on that rank, in one order"
             at, found = place_of(raw.file, rank), _describe(groups[0])
-            problems.add(F483, at, expected=expected, found=found)
+            problems.add(F483, at, expected, found)
             problems.raise_full()
 
 
 def _check_scratch(raw: RawPlan, problems: Problems) -> None:
     """The executor computes places in the scratch of another rank from the size of the own one."""
-    sizes = {gpu.scratch_chunks for gpu in raw.gpus}
-    remote = {
-        rank
-        for rank, gpu in enumerate(raw.gpus)
-        if Buffer.SCRATCH in [entry.buffer for entry in gpu.remote]
-        or Buffer.SCRATCH in [group.buffer for group in gpu.groups]
-    }
-    for rank in sorted(remote):
-        own = raw.gpus[rank].scratch_chunks
-        if raw.doubles and not raw.reuses and len(sizes) > 1:
-            expected = "as many scratch_chunks on all ranks, with use_double_scratch_buffer"
-        elif raw.reuses and not own:
-            expected = "scratch_chunks on a rank that accesses other scratch, with reuse_resources"
-        else:
-            continue
-        at = place_of(raw.file, rank)
-        problems.add(
-            F493,
-            at,
-            expected=expected,
-            found=f"scratch_chunks: {own}",
-            remedy="Give all ranks the largest number of scratch_chunks.",
-        )
+    remedy = "Give all ranks the largest number of scratch_chunks."
+    sizes = [gpu.scratch_chunks for gpu in raw.gpus]
     for rank, gpu in enumerate(raw.gpus):
-        for entry in gpu.remote:
-            empty = entry.buffer == Buffer.SCRATCH and 0 <= entry.rank < len(raw.gpus)
-            if empty and not raw.gpus[entry.rank].scratch_chunks and not raw.reuses:
-                at, expected = place_of(raw.file, rank), "scratch on the rank of a remote buffer"
-                problems.add(
-                    F493,
-                    at,
-                    expected=expected,
-                    found=f"none on rank {entry.rank}",
-                    remedy="Give all ranks the largest number of scratch_chunks.",
+        at, found = place_of(raw.file, rank), f"scratch_chunks: {sizes[rank]}"
+        far = [*(one.buffer for one in gpu.remote), *(one.buffer for one in gpu.groups)]
+        if Buffer.SCRATCH in far:
+            if raw.doubles and not raw.reuses and len(set(sizes)) > 1:
+                expected = "as many scratch_chunks on all ranks, with use_double_scratch_buffer"
+                problems.add(F493, at, expected, found, remedy)
+            elif raw.reuses and not sizes[rank]:
+                expected = (
+                    "scratch_chunks on a rank that accesses other scratch, with reuse_resources"
                 )
+                problems.add(F493, at, expected, found, remedy)
+        for entry in gpu.remote:
+            exists = entry.buffer == Buffer.SCRATCH and entry.rank < len(raw.gpus)
+            if exists and not sizes[entry.rank] and not raw.reuses:
+                expected, found = (
+                    "scratch on the rank of a remote buffer",
+                    f"none on rank {entry.rank}",
+                )
+                problems.add(F493, at, expected, found, remedy)
     problems.raise_full()
 
 
@@ -187,55 +111,56 @@ def _describe(group: RawGroup) -> str:
     return f"a switch group of the ranks {ranks}{more}"
 
 
-def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) -> None:
+def check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) -> None:
+    """Adds the problems of a GPU with other entries or more than the executor's tables have."""
     at, ranks, gpu = place_of(raw.file, rank), len(raw.gpus), raw.gpus[rank]
     for name in ("input_chunks", "output_chunks"):
         if getattr(gpu, name) < 1:
-            problems.add(F475, at, expected=f"{name} to be at least 1", found="0")
-    _check_length(problems, at, "port channels", gpu.peers[PORT], target.port_channels)
+            problems.add(F475, at, f"{name} to be at least 1", "0")
+    _check_length(problems, at, "port channels", gpu.peers[words.PORT], target.port_channels)
     most = target.port_memories - LOCAL_MEMORIES
     if gpu.port_buffers > most:
         expected = f"at most {most} remote buffers with access by port channels"
-        problems.add(F482, at, expected=expected, found=str(gpu.port_buffers))
+        problems.add(F482, at, expected, str(gpu.port_buffers))
     expected = f"another one of the file's {counted(ranks, 'GPU')}, of ranks 0 to {ranks - 1}"
-    for word in (MEMORY, PORT):
+    for word in (words.MEMORY, words.PORT):
         for channel, peer in enumerate(gpu.peers[word]):
             if peer >= ranks or peer == rank:
                 place = raw.at_channel(rank, word, channel)
-                problems.add(F483, place, expected=expected, found=f"a channel to rank {peer}")
+                problems.add(F483, place, expected, f"a channel to rank {peer}")
                 break
     for remote in gpu.remote:
         if remote.rank >= ranks or remote.rank == rank:
-            problems.add(
-                F483, at, expected=expected, found=f"a remote buffer of rank {remote.rank}"
-            )
+            problems.add(F483, at, expected, f"a remote buffer of rank {remote.rank}")
             break
-    for number, block in enumerate(gpu.blocks):
-        _check_block(gpu, block, place_of(raw.file, rank, number), target, problems)
+    for number in range(len(gpu.blocks)):
+        _check_block(raw, rank, number, target, problems)
 
 
 def _check_length(
     problems: Problems, at: Place, what: str, entries: Sequence[object], limit: int
 ) -> None:
     if len(entries) > limit:
-        problems.add(F482, at, expected=f"at most {limit} {what}", found=str(len(entries)))
+        problems.add(F482, at, f"at most {limit} {what}", str(len(entries)))
 
 
 def _check_block(
-    gpu: RawGpu, block: RawBlock, at: Place, target: PlanTarget, problems: Problems
+    raw: RawPlan, rank: int, number: int, target: PlanTarget, problems: Problems
 ) -> None:
-    operations = sum(1 for _ in operations_of(block))
+    gpu, block = raw.gpus[rank], raw.gpus[rank].blocks[number]
+    at = block.made_at or place_of(raw.file, rank, number)
+    operations = sum(1 + len(one.inner) for one in block.operations)
     if operations > target.operations:
         expected = f"at most {target.operations} operations"
-        problems.add(F481, at, expected=expected, found=str(operations))
-    for word in CHANNEL_TYPES:
+        problems.add(F481, at, expected, str(operations))
+    for word in words.CHANNEL_TYPES:
         channels, buffers = block.channels[word], block.buffers[word]
-        has = len(gpu.groups) if word == SWITCH else len(gpu.peers[word])
+        has = len(gpu.groups) if word == words.SWITCH else len(gpu.peers[word])
         _check_length(problems, at, f"{word} channels", channels, target.channels)
         for channel in channels:
             if channel >= has:
                 expected = f"one of the GPU's {has} {word} channels"
-                problems.add(F483, at, expected=expected, found=f"channel {channel}")
+                problems.add(F483, at, expected, f"channel {channel}")
                 break
         what = f"references to remote buffers for {word} channels"
         _check_length(problems, at, what, buffers, target.references)
@@ -243,90 +168,68 @@ def _check_block(
             known = buffer < len(gpu.remote) and word in gpu.remote[buffer].types
             if not known:
                 expected = f"a remote buffer of the GPU with access by {word} channels"
-                problems.add(F483, at, expected=expected, found=f"buffer {buffer}")
+                problems.add(F483, at, expected, f"buffer {buffer}")
                 break
 
 
-def _check_barriers(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) -> None:
+def _check_barriers(raw: RawPlan, problems: Problems) -> None:
     """Each barrier is for exactly the blocks that use it."""
-    users: dict[int, set[int]] = {}
-    uses = [
-        (number, operation)
-        for number, block in enumerate(gpu.blocks)
-        for operation, _ in operations_of(block)
-        if operation.name == BARRIER
-    ]
-    for number, operation in uses:
-        users.setdefault(operation.barrier, set()).add(number)
-    for number, operation in uses:
-        blocks = len(users[operation.barrier])
-        if operation.barrier_blocks != blocks:
-            problems.add(
-                F496,
-                raw.at(rank, number, operation),
-                expected=f"num_threadblocks to be {blocks}, the blocks that use this barrier",
-                found=str(operation.barrier_blocks),
-            )
+    users: dict[tuple[int, int], set[int]] = defaultdict(set)
+    uses = [one for one in raw.operations if one.op.name == words.BARRIER]
+    for one in uses:
+        users[one.rank, one.op.barrier].add(one.number)
+    for one in uses:
+        blocks = len(users[one.rank, one.op.barrier])
+        if one.op.barrier_blocks != blocks:
+            expected = f"num_threadblocks to be {blocks}, the blocks that use this barrier"
+            problems.add(F496, one.at, expected, str(one.op.barrier_blocks))
             problems.raise_full()
 
 
 class _Operation:
     """The checks of one operation."""
 
-    def __init__(
-        self,
-        raw: RawPlan,
-        rank: int,
-        number: int,
-        operation: RawOperation,
-        pipeline: RawOperation | None,
-        target: PlanTarget,
-        problems: Problems,
-    ) -> None:
-        self.raw = raw
-        self.rank = rank
-        self.gpu = raw.gpus[rank]
-        self.block = self.gpu.blocks[number]
-        self.op = operation
-        self.pipeline = pipeline
-        self.target = target
-        self.at = raw.at(rank, number, operation)
-        self.problems = problems
+    def __init__(self, one: Located, target: PlanTarget, problems: Problems) -> None:
+        self.raw, self.rank, self.op, self.pipeline = one.raw, one.rank, one.op, one.pipeline
+        self.one, self.gpu, self.block = one, one.gpu, one.block
+        self.target, self.problems = target, problems
 
     def check(self) -> None:
         op = self.op
-        before = len(self.problems)
-        refuse_absent(self.problems, self.at, op.name, self.target)
-        if len(self.problems) > before:
+        if self.target.lacks(op.name):
+            refuse_absent(self.problems, self.one.at, op.name, self.target)
             return
         if op.reduce_op not in ("", "sum"):
             remedy = "Use sum, or a runtime with this reduction."
             self._problem(F488, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}", remedy)
-        if op.name not in MOVES and (op.sources or op.destinations):
-            self._problem(
-                F479, "no src_buff and no dst_buff", "operands that the executor looks up"
-            )
-        most = self.target.channels_per_operation
-        if op.name not in (*MOVES, *SIGNALS, *WAITS) and len(op.channel_ids) > most:
-            self._problem(F482, f"at most {most} channel_ids", str(len(op.channel_ids)))
-        if op.name in MOVES:
-            self._check_move(MOVES[op.name])
-        elif op.name in SIGNALS or op.name in WAITS:
+        if op.name not in words.MOVES and (op.sources or op.destinations):
+            found = "operands that the executor looks up"
+            self._problem(F479, "no src_buff and no dst_buff", found)
+        if op.name not in (*words.MOVES, *words.SIGNALS, *words.WAITS):
+            most = self.target.channels_per_operation
+            self._check_length("channel_ids", op.channel_ids, most)
+        if op.name in words.MOVES:
+            self._check_move(words.MOVES[op.name])
+        elif op.name in words.SIGNALS or op.name in words.WAITS:
             before = len(self.problems)
-            self._check_channel_type((MEMORY, PORT))
+            self._check_channel_type((words.MEMORY, words.PORT))
             self._check_channels()
             if len(self.problems) == before:
                 self._check_ends()
-        elif op.name in (ACQUIRE, RELEASE):
+        elif op.name in (words.ACQUIRE, words.RELEASE):
             self._check_semaphores()
-        elif op.name == PIPELINE:
+        elif op.name == words.PIPELINE:
             self._check_unit()
-        elif op.name == BARRIER and op.barrier >= self.target.barriers:
+        elif op.name == words.BARRIER and op.barrier >= self.target.barriers:
             expected = f"a barrier_id below {self.target.barriers}"
             self._problem(F482, expected, str(op.barrier))
 
     def _problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
-        self.problems.add(rule, self.at, expected=expected, found=found, remedy=remedy)
+        self.problems.add(rule, self.one.at, expected, found, remedy)
+
+    def _check_length(self, what: str, entries: Sequence[object], limit: int) -> None:
+        if len(entries) > limit:
+            _check_length(self.problems, self.one.at, what, entries, limit)
 
     def _check_channel_type(self, allowed: tuple[str, ...]) -> bool:
         if self.op.channel_type in allowed:
@@ -339,7 +242,7 @@ class _Operation:
         """The channels of an operation that uses them, each in its own thread."""
         op, word = self.op, self.op.channel_type
         limit = self.target.channels_per_operation
-        _check_length(self.problems, self.at, "channels in an operation", op.channel_ids, limit)
+        self._check_length("channels in an operation", op.channel_ids, limit)
         has = len(self.block.channels.get(word, ()))
         for channel in op.channel_ids:
             if channel >= has:
@@ -359,9 +262,9 @@ class _Operation:
             number = peers[: channel + 1].count(peer)
             has = self.raw.gpus[peer].peers[word].count(self.rank)
             if has < number:
-                at = (self.raw.at_channel(self.rank, word, channel), self.at)
+                at = (self.raw.at_channel(self.rank, word, channel), self.one.at)
                 expected = f"at least {counted(number, f'{word} channel')} of rank {peer} back"
-                self.problems.add(F483, at, expected=expected, found=str(has) if has else "none")
+                self.problems.add(F483, at, expected, str(has) if has else "none")
 
     def _check_threads(self, used: int) -> None:
         if used > self.raw.threads:
@@ -371,7 +274,7 @@ class _Operation:
     def _check_semaphores(self) -> None:
         ids, has = self.op.semaphores, len(self.gpu.semaphores)
         limit = self.target.semaphores_per_operation
-        _check_length(self.problems, self.at, "semaphores in an operation", ids, limit)
+        self._check_length("semaphores in an operation", ids, limit)
         if any(one >= has for one in ids):
             self._problem(F483, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
         self._check_threads(len(ids))
@@ -384,11 +287,14 @@ class _Operation:
 
     def _check_move(self, move: Move) -> None:
         op = self.op
-        if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH) and op.channel_type == MEMORY:
+        if (
+            op.name in (words.PUT_SIGNAL, words.PUT_SIGNAL_FLUSH)
+            and op.channel_type == words.MEMORY
+        ):
             remedy = "Write a put, a nop and a signal."
             self._problem(F488, "a port channel", f"{op.name} on a memory channel", remedy)
             return
-        if op.channel_type == PORT and op.name == PUT_PACKETS:
+        if op.channel_type == words.PORT and op.name == words.PUT_PACKETS:
             remedy = "Write packets with cpkt and push them with rppkt."
             self._problem(F488, f"a {op.name} on a memory channel", "a port channel", remedy)
             return
@@ -396,7 +302,7 @@ class _Operation:
             return
         if not self._check_operands(move):
             return
-        if op.channel_type == PORT and move.channels:
+        if op.channel_type == words.PORT and move.channels:
             self._check_port()
         self._check_sizes(move)
         self._check_buffers(move)
@@ -410,7 +316,7 @@ class _Operation:
                  move.destinations))  # fmt: skip
         for key, ranges, expected in sides:
             limit = self.target.buffers_per_operation
-            _check_length(self.problems, self.at, f"ranges in {key}", ranges, limit)
+            self._check_length(f"ranges in {key}", ranges, limit)
             fits = len(ranges) >= len(expected.first) and all(
                 (kind := expected.at(number)) is not None and kind.where is one.where
                 for number, one in enumerate(ranges)
@@ -430,7 +336,7 @@ class _Operation:
         if one.where is Where.LOCAL:
             return True
         if one.where is Where.SWITCH:
-            return one.number < len(self.block.channels[SWITCH])
+            return one.number < len(self.block.channels[words.SWITCH])
         return one.number < len(self.block.buffers.get(self.op.channel_type, ()))
 
     def _check_port(self) -> None:
@@ -442,11 +348,11 @@ class _Operation:
             self._problem(F479, "a channel for each destination", found)
         if len(self.problems) > before:
             return
-        if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH):
+        if op.name in (words.PUT_SIGNAL, words.PUT_SIGNAL_FLUSH):
             self._check_ends()
         for channel, one in zip(op.channel_ids, op.destinations, strict=True):
-            peer = self.gpu.peers[PORT][self.block.channels[PORT][channel]]
-            rank = self.gpu.remote[self.block.buffers[PORT][one.number]].rank
+            peer = self.gpu.peers[words.PORT][self.block.channels[words.PORT][channel]]
+            rank = self.gpu.remote[self.block.buffers[words.PORT][one.number]].rank
             if peer != rank:
                 expected = "the channel of a destination to lead to its GPU"
                 self._problem(F479, expected, f"a channel to rank {peer}, a buffer of {rank}")
@@ -463,7 +369,7 @@ class _Operation:
                 expected = "ranges with one size in a move"
                 found = f"sizes {', '.join(map(str, sorted(sizes)))}"
                 self._problem(F486, expected, found)
-        if op.name == GET:
+        if op.name == words.GET:
             for source, destination in zip(op.sources, op.destinations, strict=True):
                 if source.index != destination.index:
                     found = f"{source.index} and {destination.index}"
@@ -473,18 +379,18 @@ class _Operation:
     def _check_buffers(self, move: Move) -> None:
         """The types of buffers that the operation can use."""
         op = self.op
-        on_memory = op.channel_type == MEMORY
+        on_memory = op.channel_type == words.MEMORY
         one_buffer = move.sources.further is Operand.LOCAL and move.paired and on_memory
         if one_buffer and len({one.number for one in op.sources}) > 1:
             remedy = "Write one operation for each buffer."
             self._problem(F488, "sources in one buffer", "several", remedy)
-        for access in accesses_of(self.gpu, self.rank, self.block, op):
+        for access in self.one.accesses:
             kind, buffer = access.kind, access.buffer
             if kind.packet and buffer != Buffer.SCRATCH:
                 found = f"packets in the {buffer.name.lower()}"
                 remedy = "Send packets to the scratch, and unpack them there."
                 self._problem(F488, "packets in the scratch", found, remedy)
-            pushed = kind is Operand.LOCAL and op.channel_type == PORT and bool(move.channels)
+            pushed = kind is Operand.LOCAL and op.channel_type == words.PORT and bool(move.channels)
             first_half = pushed or kind in (Operand.REMOTE, Operand.SWITCH)
             if self.raw.doubles and buffer == Buffer.SCRATCH and first_half:
                 expected = "packets, or use_double_scratch_buffer to be false"
@@ -495,10 +401,10 @@ class _Operation:
     def _check_in_pipeline(self, move: Move, pipeline: RawOperation) -> None:
         op = self.op
         if any(operand.packet for operand in (*move.sources, *move.destinations)):
-            self._problem(F486, "no packets in a pipeline", op.name, INNER_RANGES)
+            self._problem(F486, "no packets in a pipeline", op.name, words.INNER_RANGES)
         chunks = pipeline.chunks * op.shares
         for one in op.sources + op.destinations:
             if one.size != chunks:
                 expected = f"size {chunks}, num_chunks of the pipeline for each of its blocks"
-                self._problem(F486, expected, f"size {one.size}", INNER_RANGES)
+                self._problem(F486, expected, f"size {one.size}", words.INNER_RANGES)
                 break

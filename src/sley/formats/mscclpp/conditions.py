@@ -9,21 +9,12 @@ from math import gcd
 import numpy as np
 
 from sley.errors import counted
-from sley.formats.mscclpp.accesses import accesses_of, all_operations
+from sley.formats.mscclpp import words
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
-from sley.formats.mscclpp.raw import RawGroup, RawPlan
+from sley.formats.mscclpp.raw import RawPlan
 from sley.formats.mscclpp.targets import FIRST, FLUSHED_PUT, LOCAL_MEMORIES, VERSIONS, PlanTarget
-from sley.formats.mscclpp.words import (
-    GET,
-    GROUP_REDUCE_STORE,
-    MEMORY,
-    MOVES,
-    PORT,
-    PUT_SIGNAL_FLUSH,
-    REDUCTIONS,
-    Operand,
-)
+from sley.formats.mscclpp.words import Operand
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition, Offset
 from sley.ir.sizes import SizeRange
@@ -85,15 +76,15 @@ def _about_sizes(raw: RawPlan, collective: Collective, cutting: Cutting) -> Iter
 def _about_allocations(raw: RawPlan, collective: Collective) -> Iterator[Condition]:
     end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
     c = collective
-    chunks = int(
-        (c.data_chunks if c.in_place else np.maximum(c.input_chunks, c.output_chunks)).max()
-    )
-    yield Condition(
-        "allocations", "allocations of less than 4 GiB", ChunkBytes(most=_MOST // chunks)
-    )
+    of_ranks = c.data_chunks if c.in_place else np.maximum(c.input_chunks, c.output_chunks)
+    chunks = int(of_ranks.max())
+    demand = ChunkBytes(most=_MOST // chunks)
+    yield Condition("allocations", "allocations of less than 4 GiB", demand)
     is_halved = raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus)
-    if any(_is_sized_by_calls(raw, group) for gpu in raw.gpus for group in gpu.groups):
-        # A switch channel has the size of the lowest rank's buffer.
+    switched = [group.buffer for gpu in raw.gpus for group in gpu.groups]
+    if any(buffer != Buffer.SCRATCH or not raw.reuses for buffer in switched):
+        # A switch channel has the size of the lowest rank's buffer, which depends on the caller's
+        # buffers, but for the scratch that plans with reuse_resources share.
         yield Condition("allocations", "allocations of one size on all ranks")
     elif is_halved:
         enough = "" if end is None else f", or of {SizeRange(end, None)}"
@@ -117,7 +108,7 @@ def _most_with_shared_scratch(raw: RawPlan, target: PlanTarget) -> int | None:
     if not raw.reuses or not most:
         return None
     room = target.shared_scratch_bytes // (2 if raw.doubles else 1) // most
-    longest = max((op.chunks for *_, op in all_operations(raw) if op.unit_bytes), default=1)
+    longest = max((one.op.chunks for one in raw.operations if one.op.unit_bytes), default=1)
     return room // longest // raw.alignment * raw.alignment
 
 
@@ -133,11 +124,6 @@ def _most_with_offsets(raw: RawPlan, target: PlanTarget) -> int | None:
     return target.offset_bytes // scratch // raw.alignment * raw.alignment
 
 
-def _is_sized_by_calls(raw: RawPlan, group: RawGroup) -> bool:
-    """Whether the buffer of a switch channel has a size that depends on the caller's buffers."""
-    return group.buffer != Buffer.SCRATCH or not raw.reuses
-
-
 def _about_hosts(raw: RawPlan) -> Iterator[str]:
     """The ranks that must be on one host, since memory or switch channels connect them, and the
     hosts of switch channels."""
@@ -146,7 +132,7 @@ def _about_hosts(raw: RawPlan) -> Iterator[str]:
     host = list(range(len(raw.gpus)))
     for rank, gpu in enumerate(raw.gpus):
         groups = [group.ranks for group in gpu.groups]
-        for peer in {*gpu.peers.get(MEMORY, ()), *(one for ranks in groups for one in ranks)}:
+        for peer in {*gpu.peers.get(words.MEMORY, ()), *(one for ranks in groups for one in ranks)}:
             one, other = sorted((host[rank], host[peer]))
             host = [one if of == other else of for of in host]
     together = [[r for r, of in enumerate(host) if of == one] for one in sorted(set(host))]
@@ -172,10 +158,10 @@ def _named(ranks: list[int]) -> str:
 def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
     switched, kept, common = set[Buffer](), set[Buffer](), set[Buffer]()
     first: dict[Buffer, set[int]] = defaultdict(set)
-    for rank, number, op in all_operations(raw):
-        gpu = raw.gpus[rank]
-        for access in accesses_of(gpu, rank, gpu.blocks[number], op):
-            pushes = op.channel_type == PORT and bool(MOVES[op.name].channels)
+    for one in raw.operations:
+        op = one.op
+        for access in one.accesses:
+            pushes = op.channel_type == words.PORT and bool(words.MOVES[op.name].channels)
             local = access.kind in (Operand.LOCAL, Operand.LOCAL_PACKETS)
             if access.buffer == Buffer.SCRATCH or (local and not pushes):
                 continue
@@ -183,8 +169,8 @@ def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
                 switched.add(access.buffer)
             if raw.reuses:
                 kept.add(access.buffer)
-            if local or op.name == GET:
-                first[access.buffer] |= {rank, *access.ranks}
+            if local or op.name == words.GET:
+                first[access.buffer] |= {one.rank, *access.ranks}
             else:
                 common.add(access.buffer)
     every = tuple(range(len(raw.gpus)))
@@ -206,20 +192,21 @@ def _about_buffers(raw: RawPlan) -> Iterator[Condition]:
 
 def _about_versions(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     """The first version that executes the file in this way, if it is not the oldest one."""
-    names = {op.name for *_, op in all_operations(raw)}
-    if PUT_SIGNAL_FLUSH in names and not target.lacks(FLUSHED_PUT):
+    names = {one.op.name for one in raw.operations}
+    if words.PUT_SIGNAL_FLUSH in names and not target.lacks(FLUSHED_PUT):
         names.add(FLUSHED_PUT)
     used = [word for word in FIRST if word in names]
     if used:
         first = max((VERSIONS[FIRST[word]] for word in used), key=lambda commit: commit.day)
-        words = ", ".join(word for word in used if VERSIONS[FIRST[word]] == first)
-        yield f"an executor of {first.day} or later, from commit {first.name} on, for {words}"
+        of = ", ".join(word for word in used if VERSIONS[FIRST[word]] == first)
+        yield f"an executor of {first.day} or later, from commit {first.name} on, for {of}"
 
 
 def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[Condition]:
-    if any(op.name in REDUCTIONS for *_, op in all_operations(raw)):
+    names = {one.op.name for one in raw.operations}
+    if names & words.REDUCTIONS:
         yield Condition("calls", "sum", Choice.one_of("reduction", "sum"))
-    if any(op.name == GROUP_REDUCE_STORE for *_, op in all_operations(raw)):
+    if words.GROUP_REDUCE_STORE in names:
         bits = Choice.one_of("element bits", 16, 32)
         yield Condition("calls", "elements of 16 or 32 bits", bits)
     yield from (Condition("calls", text) for text in _about_series_of_calls(raw, target))
@@ -229,8 +216,8 @@ def _about_series_of_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     """What concerns other calls as well, and the hardware."""
     kinds = {
         access.kind.packet
-        for rank, number, op in all_operations(raw)
-        for access in accesses_of(raw.gpus[rank], rank, raw.gpus[rank].blocks[number], op)
+        for one in raw.operations
+        for access in one.accesses
         if access.buffer == Buffer.SCRATCH
     }
     packets = True in kinds
@@ -253,7 +240,7 @@ def _about_series_of_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
         yield "new allocations on all ranks at once"
     if raw.reuses and scratch:
         yield "no execution of another plan with reuse_resources"
-    if channels := max(len(gpu.peers[PORT]) for gpu in raw.gpus):
+    if channels := max(len(gpu.peers[words.PORT]) for gpu in raw.gpus):
         # All plans of an executor have one proxy, which never forgets what it has registered.
         own = LOCAL_MEMORIES + max(gpu.port_buffers for gpu in raw.gpus)
         yield (

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from sley.errors.formats import F403
 from sley.errors.mscclpp import F473
-from sley.formats.mscclpp.accesses import all_operations, operations_of
 from sley.formats.mscclpp.raw import RawOperation, RawPlan
 from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.words import MOVES
@@ -44,20 +43,18 @@ class Cutting:
 def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
     """The cutting for chunks of `units` units of the pipelines. Errors: F403, F473."""
     shared = [
-        (one.size, operation.shares)
-        for gpu in raw.gpus
-        for block in gpu.blocks
-        for operation, pipeline in operations_of(block)
-        if operation.name in MOVES and pipeline is None
-        for one in operation.sources + operation.destinations
-        if one.size % operation.shares
+        (item.size, one.op.shares)
+        for one in raw.operations
+        if one.op.name in MOVES and one.pipeline is None
+        for item in one.op.sources + one.op.destinations
+        if item.size % one.op.shares
     ]
     parts = 1
     for size, shares in set(shared):
         parts = math.lcm(parts, shares // math.gcd(shares, size))
         _check_parts(raw, parts)
     alignment = raw.alignment
-    pipelines = [operation for *_, operation in all_operations(raw) if operation.unit_bytes]
+    pipelines = [one.op for one in raw.operations if one.op.unit_bytes]
     if not pipelines:
         # The parts of single chunks, cut by one number of blocks, are the same parts everywhere.
         exact = len({shares for _, shares in shared}) <= 1 and all(size == 1 for size, _ in shared)
@@ -77,11 +74,6 @@ def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
     return found
 
 
-def has_pipelines(raw: RawPlan) -> bool:
-    """Whether a plan has pipelines, so that a cutting depends on the units."""
-    return any(operation.unit_bytes for *_, operation in all_operations(raw))
-
-
 def _check_parts(raw: RawPlan, parts: int) -> None:
     if parts > MAX_NUMBER:
         raise F403.error(
@@ -93,13 +85,9 @@ def _check_parts(raw: RawPlan, parts: int) -> None:
 
 def _check_iterations(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> None:
     problems, limit = Problems(), target.iterations
-    for rank, number, operation in all_operations(raw):
-        if operation.unit_bytes and cutting.iterations(operation) > limit:
-            problems.add(
-                F473,
-                raw.at(rank, number, operation),
-                expected=f"at most {limit} iterations of a pipeline",
-                found=str(cutting.iterations(operation)),
-            )
+    for one in raw.operations:
+        if one.op.unit_bytes and (found := cutting.iterations(one.op)) > limit:
+            expected = f"at most {limit} iterations of a pipeline"
+            problems.add(F473, one.at, expected, str(found))
             problems.raise_full()
     problems.raise_any()

@@ -10,203 +10,174 @@ which block of the executor performs which instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from sley.formats.mscclpp import words
+from sley.formats.mscclpp.analysis import Analysis
 from sley.formats.mscclpp.placing import Placing, Range, range_of
-from sley.formats.mscclpp.switching import Switching
+from sley.formats.mscclpp.raw import RawBlock, RawGroup, RawOperation, RawRange
 from sley.formats.mscclpp.targets import PlanTarget
-from sley.formats.mscclpp.threadblocks import Channel, ThreadBlocks
-from sley.formats.mscclpp.words import (
-    ACQUIRE,
-    BARRIER,
-    COPY,
-    GROUP_REDUCE_STORE,
-    GROUP_STORE,
-    NOP,
-    PUT,
-    PUT_PACKETS,
-    PUT_SIGNAL,
-    REDUCE,
-    REDUCE_PACKETS,
-    REDUCE_SEND,
-    REDUCE_SEND_PACKETS,
-    RELAXED_SIGNAL,
-    RELAXED_WAIT,
-    RELEASE,
-    SEND_PACKETS,
-    SIGNAL,
-    UNPACK,
-    WAIT,
-)
+from sley.formats.mscclpp.threadblocks import Channel, ThreadBlock, ThreadBlocks
+from sley.formats.mscclpp.words import Where
 from sley.ir.collective import Layout
-from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
 
-_MERGED_PUTS = (PUT, PUT_PACKETS, PUT_SIGNAL)
-_WAITS = (WAIT, RELAXED_WAIT)
-_MERGED_SUMS = (REDUCE, REDUCE_PACKETS)
-_OF_PORTS = {RELAXED_SIGNAL: SIGNAL, RELAXED_WAIT: WAIT}
+_MERGED_PUTS = (words.PUT, words.PUT_PACKETS, words.PUT_SIGNAL)
+_MERGED_SUMS = (words.REDUCE, words.REDUCE_PACKETS)
+_OF_PORTS = {words.RELAXED_SIGNAL: words.SIGNAL, words.RELAXED_WAIT: words.WAIT}
 """Ports have no relaxed signals."""
 
-
-@dataclass(frozen=True)
-class Step:
-    """An operation of a block. sources, destinations: its ranges, those of other ranks remote.
-    channels, semaphores: what it signals or waits for. barrier: the barrier at which two blocks
-    meet, or NONE."""
-
-    name: str
-    sources: tuple[Range, ...] = ()
-    destinations: tuple[Range, ...] = ()
-    channels: tuple[Channel, ...] = ()
-    semaphores: tuple[int, ...] = ()
-    barrier: int = NONE
+_MEETING = 2
+"""The blocks of a barrier."""
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The steps of a block. begin: the number of steps before its first instruction. ends: by its
-    instructions, the number of steps up to each one's end."""
+class Emitted:
+    """A block of a file. begin: the number of operations before its first instruction. ends: by its
+    instructions, the number of operations up to each one's end."""
 
-    steps: list[Step]
+    block: RawBlock
     begin: int
     ends: list[int]
 
 
 def emit(
-    plan: Plan,
-    switching: Switching,
-    placing: Placing,
-    blocks: ThreadBlocks,
-    target: PlanTarget,
-) -> Iterator[Steps]:
-    """The steps of each thread block in turn, within the target's limits of an operation, but not
-    of a block."""
-    for block in range(len(blocks.rank)):
-        yield _Emitter(plan, switching, placing, blocks, target, block).steps()
+    analysis: Analysis, placing: Placing, blocks: ThreadBlocks, target: PlanTarget
+) -> Iterator[Emitted]:
+    """Each thread block in turn, within the target's limits of an operation, but not of a block."""
+    for block in blocks.blocks:
+        yield _Emitter(analysis, placing, blocks, target, block).emitted()
 
 
 class _Stream:
-    """The steps of a block so far. It adds the nops at which all threads meet: before a move that
-    needs what came before, and before a signal that publishes it."""
+    """The operations of a block so far. It adds the nops at which all threads meet: before a move
+    that needs what came before, and before a signal that publishes it.
 
-    def __init__(self, rank: int, layout: Layout, target: PlanTarget) -> None:
-        self.steps: list[Step] = []
-        self._target = target
-        self._rank, self._layout = rank, layout
+    groups: the switch channels of the block.
+    """
+
+    def __init__(
+        self, block: ThreadBlock, groups: Sequence[RawGroup], layout: Layout, target: PlanTarget
+    ) -> None:
+        self.operations: list[RawOperation] = []
+        self._target, self._block = target, block
+        self._groups, self._layout = groups, layout
         self._read: set[int] = set()
         self._written: set[int] = set()
         self._unmet = False  # whether threads have moved data or waited since they met
         self._waited = False
         self._signals: list[Channel] = []
         # By channel or semaphore, and whether it is a wait: the thread that used it last.
-        self._threads: dict[tuple[Channel | int, bool], int] = {}
+        self._threads: dict[tuple[Hashable, bool], int] = {}
 
     def nop(self) -> None:
         """All threads meet, if there is anything that they don't know of one another."""
         if self._unmet:
-            self._meet(Step(NOP))
+            self._meet(RawOperation(words.NOP))
         self._read, self._written = set(), set()
 
-    def _meet(self, step: Step) -> None:
-        """A step at which all threads meet."""
-        self.steps.append(step)
+    def _meet(self, operation: RawOperation) -> None:
+        """An operation at which all threads meet."""
+        self.operations.append(operation)
         self._read, self._written = set(), set()
         self._unmet = self._waited = False
         self._threads = {}
 
-    def _take_threads(self, users: Sequence[Channel | int], *, wait: bool, first: int = 0) -> None:
+    def _take_threads(self, users: Sequence[Hashable], *, wait: bool, first: int = 0) -> None:
         """Gives each channel or semaphore its thread, from `first`. If another thread used one
         since all threads met, they meet before: nothing else orders the two."""
         taken = {(user, wait): first + k for k, user in enumerate(users)}
         if any(self._threads.get(user, thread) != thread for user, thread in taken.items()):
-            self._meet(Step(NOP))
+            self._meet(RawOperation(words.NOP))
             taken = {(user, wait): k for k, user in enumerate(users)}
         self._threads.update(taken)
 
-    def move(self, step: Step) -> None:
-        """A step that all threads perform."""
-        reads = {cell for item in step.sources for cell in self._cells(item)}
-        writes = {cell for item in step.destinations for cell in self._cells(item)}
+    def move(self, operation: RawOperation) -> None:
+        """An operation that all threads perform."""
+        move = words.MOVES[operation.name]
+        reads = self._cells(move.sources, operation.sources)
+        writes = self._cells(move.destinations, operation.destinations)
         if self._waited or reads & self._written or writes & (self._read | self._written):
             self.nop()
-        if not (self._unmet and self._merge(step)):
-            self.steps.append(step)
+        if not (self._unmet and self._merge(operation)):
+            self.operations.append(operation)
         self._read |= reads
         self._written |= writes
         self._unmet = True
 
-    def push(self, step: Step) -> None:
+    def push(self, operation: RawOperation, channel: Channel) -> None:
         """A put with a signal by a port, which reads what all threads have written."""
         self.flush()
         self.nop()
-        first = len(self.steps[-1].channels) if self._merges(step) else 0
-        self._take_threads(step.channels, wait=False, first=first)
-        if not self._merge(step):
-            self.steps.append(step)
+        # Each put of an operation is pushed by the thread of its place in it.
+        first = len(self.operations[-1].channel_ids) if self._merges(operation) else 0
+        self._take_threads([channel], wait=False, first=first)
+        if not self._merge(operation):
+            self.operations.append(operation)
 
-    def add_to_sum(self, step: Step) -> bool:
+    def add_to_sum(self, operation: RawOperation) -> bool:
         """Adds the second source of a sum to the sum just before it into the same range, if that is
-        the step's first source as well."""
-        if not self.steps or self._waited:
+        the first source as well."""
+        if not self.operations or self._waited:
             return False
-        last, local = self.steps[-1], step.sources[0]
+        last, (local, added) = self.operations[-1], operation.sources
+        reads = self._cells(words.MOVES[operation.name].sources, (local, added), first=1)
         if (
-            last.name != step.name
+            last.name != operation.name
             or last.name not in _MERGED_SUMS
-            or last.destinations != step.destinations
-            or step.destinations != (local,)
+            or last.destinations != operation.destinations
+            or operation.destinations != (local,)
             or len(last.sources) >= self._target.buffers_per_operation
-            or any(cell in self._written for cell in self._cells(step.sources[1]))
+            or reads & self._written
         ):
             return False
-        self.steps[-1] = replace(last, sources=(*last.sources, step.sources[1]))
-        self._read.update(self._cells(step.sources[1]))
+        self.operations[-1] = replace(last, sources=(*last.sources, added))
+        self._read |= reads
         return True
 
-    def signal(self, channel: Channel) -> None:
-        """A signal after all moves so far; it may be sent together with the following ones."""
-        self._signals.append(channel)
-
-    def move_and_signal(self, step: Step | None, channels: Sequence[Channel]) -> None:
-        """A move, if any, and later the signals that publish it."""
+    def move_and_signal(
+        self, operation: RawOperation | None, channels: Sequence[Channel] = ()
+    ) -> None:
+        """A move, if any, and then the signals that publish it, which may be sent together with
+        later ones."""
         if set(channels) & set(self._signals):
             self.flush()
-        if step is not None:
-            self.move(step)
-        for channel in channels:
-            self.signal(channel)
+        if operation is not None:
+            self.move(operation)
+        self._signals += channels
 
     def flush(self) -> None:
         """Sends the signals."""
         if self._signals:
             signals, self._signals = self._signals, []
             self.nop()
-            self._add_by_channel(SIGNAL, signals)
+            self._add_by_channel(words.SIGNAL, signals)
 
     def wait(self, channels: Sequence[Channel]) -> None:
         """Waits for signals."""
         self.flush()
-        self._add_by_channel(WAIT, channels)
+        self._add_by_channel(words.WAIT, channels)
         self._unmet = self._waited = True
 
     def _add_by_channel(self, name: str, channels: Sequence[Channel]) -> None:
         """Adds an operation in which each channel has a thread of its own; several if it has too
         many channels, or both types."""
         limit = self._target.channels_per_operation
-        for port in (False, True):
-            of_type = [channel for channel in channels if channel.port is port]
-            word = _OF_PORTS.get(name, name) if port else name
-            for k in range(0, len(of_type), limit):
-                self._take_threads(of_type[k : k + limit], wait=word in _WAITS)
-                self.steps.append(Step(word, channels=tuple(of_type[k : k + limit])))
+        for kind, numbers in self._block.channels.items():
+            of_kind = [channel for channel in channels if channel.kind == kind]
+            word = _OF_PORTS.get(name, name) if kind == words.PORT else name
+            for k in range(0, len(of_kind), limit):
+                part = of_kind[k : k + limit]
+                self._take_threads(part, wait=word in words.WAITS)
+                ids = tuple(numbers[channel] for channel in part)
+                self.operations.append(RawOperation(word, channel_type=kind, channel_ids=ids))
 
     def begin(self, signals: Sequence[Channel], waits: Sequence[Channel]) -> None:
         """Signals that this rank has begun the call, and waits for those of others."""
-        self._add_by_channel(RELAXED_SIGNAL, signals)
-        self._add_by_channel(RELAXED_WAIT, waits)
+        self._add_by_channel(words.RELAXED_SIGNAL, signals)
+        self._add_by_channel(words.RELAXED_WAIT, waits)
         self._unmet = self._waited = bool(waits)
 
     def end(self, signals: Sequence[Channel], waits: Sequence[Channel]) -> None:
@@ -214,274 +185,326 @@ class _Stream:
         others."""
         if signals:
             self.nop()
-        self._add_by_channel(SIGNAL, signals)
-        self._add_by_channel(WAIT, waits)
+        self._add_by_channel(words.SIGNAL, signals)
+        self._add_by_channel(words.WAIT, waits)
 
     def acquire(self, semaphores: Sequence[int]) -> None:
         """Waits for other blocks of the rank."""
         self.flush()
-        self._add_by_semaphore(ACQUIRE, semaphores)
+        self._add_by_semaphore(words.ACQUIRE, semaphores)
         self._unmet = self._waited = True
 
     def barrier(self, number: int) -> None:
-        """Meets another block of the rank."""
+        """Meets another block of the rank, if there is a barrier."""
         self.flush()
-        self._meet(Step(BARRIER, barrier=number))
+        if number != NONE:
+            self._meet(RawOperation(words.BARRIER, barrier=number, barrier_blocks=_MEETING))
 
     def release(self, semaphores: Sequence[int]) -> None:
         """Lets other blocks of the rank continue."""
         self.flush()
         self.nop()
-        self._add_by_semaphore(RELEASE, semaphores)
+        self._add_by_semaphore(words.RELEASE, semaphores)
 
     def _add_by_semaphore(self, name: str, semaphores: Sequence[int]) -> None:
         """Adds an operation in which each semaphore has a thread of its own, or several."""
         limit = self._target.semaphores_per_operation
         for k in range(0, len(semaphores), limit):
             part = tuple(semaphores[k : k + limit])
-            self._take_threads(part, wait=name == ACQUIRE)
-            self.steps.append(Step(name, semaphores=part))
+            self._take_threads(part, wait=name == words.ACQUIRE)
+            self.operations.append(RawOperation(name, semaphores=part))
 
-    def _cells(self, item: Range) -> Iterator[int]:
-        """The cells of a range of this rank; of others none, since only this block uses them."""
-        if item.rank == self._rank:
-            first = int(self._layout.cell(item.rank, item.buffer, item.index))
+    def _cells(
+        self, operands: words.Operands, ranges: Sequence[RawRange], first: int = 0
+    ) -> set[int]:
+        """The cells of this rank in ranges, from the first on. Of other ranks none: only this block
+        uses them."""
+        found = set[int]()
+        for number, one in enumerate(ranges[first:], first):
+            kind = operands.at(number)
+            if kind is None or one.where is Where.REMOTE:
+                continue
+            buffer = one.number if one.where is Where.LOCAL else self._groups[one.number].buffer
+            begin = int(self._layout.cell(self._block.rank, buffer, one.index))
             # Packets are never plain data as well.
-            first = first if not item.packet else -first - 2 * self._layout.cells
-            yield from range(first, first + item.count)
+            begin = -begin - 2 * self._layout.cells if kind.packet else begin
+            found.update(range(begin, begin + one.size))
+        return found
 
-    def _merges(self, step: Step) -> bool:
+    def _merges(self, operation: RawOperation) -> bool:
         """Whether the executor can perform a put and the last one as one."""
-        last = self.steps[-1] if self.steps else Step("")
+        last = self.operations[-1] if self.operations else RawOperation("")
         return (
-            step.name in _MERGED_PUTS
-            and last.name == step.name
+            operation.name in _MERGED_PUTS
+            and last.name == operation.name
             and len(last.destinations) < self._target.channels_per_operation
-            and last.sources[0].buffer == step.sources[0].buffer
-            and not set(last.channels) & set(step.channels)
-            and (not last.channels or last.channels[0].port == step.channels[0].port)
+            and last.sources[0].number == operation.sources[0].number
+            and not set(last.channel_ids) & set(operation.channel_ids)
         )
 
-    def _merge(self, step: Step) -> bool:
+    def _merge(self, operation: RawOperation) -> bool:
         """Makes one put of this one and the last one, if the executor can."""
-        if not self._merges(step):
+        if not self._merges(operation):
             return False
-        last = self.steps[-1]
-        self.steps[-1] = Step(
-            last.name,
-            (*last.sources, *step.sources),
-            (*last.destinations, *step.destinations),
-            (*last.channels, *step.channels),
+        last = self.operations[-1]
+        self.operations[-1] = replace(
+            last,
+            sources=last.sources + operation.sources,
+            destinations=last.destinations + operation.destinations,
+            channel_ids=last.channel_ids + operation.channel_ids,
         )
         return True
 
 
-@dataclass
 class _Emitter:
-    """The steps of one block."""
+    """The operations of one block."""
 
-    plan: Plan
-    switching: Switching
-    placing: Placing
-    blocks: ThreadBlocks
-    target: PlanTarget
-    block: int
-    _waited: set[int] = field(default_factory=set)
+    def __init__(
+        self,
+        analysis: Analysis,
+        placing: Placing,
+        blocks: ThreadBlocks,
+        target: PlanTarget,
+        block: ThreadBlock,
+    ) -> None:
+        self.plan, self.switching = analysis.plan, analysis.switching
+        self.placing, self.blocks = placing, blocks
+        self.target, self.block = target, block
+        remote, groups = placing.remote[block.rank], placing.groups[block.rank]
+        self._remote = {(one.rank, one.buffer): k for k, one in enumerate(remote)}
+        # The block's lists of numbers of the GPU's remote buffers and switch channels. Operations
+        # count remote buffers in the order of their first use, and switch channels ascending.
+        self._buffers: dict[str, list[int]] = {words.MEMORY: [], words.PORT: [], words.SWITCH: []}
+        ranges = [of.get(row) for row in block.rows for of in (placing.read, placing.range_of)]
+        used = {item.group for item in ranges if item is not None and item.switch}
+        self._groups = [group for group in groups if group in used]
+        self._switches = tuple(k for k, group in enumerate(groups) if group in used)
+        self.stream = _Stream(block, self._groups, self.plan.layout, target)
+        self._waited: set[int] = set()
 
-    def steps(self) -> Steps:
-        """All steps, from the signals at the begin of a call to those at its end."""
-        plan, block = self.plan, self.block
-        rank = int(self.blocks.rank[block])
-        stream = _Stream(rank, plan.layout, self.target)
-        channels = self.blocks.channels[block]
+    def emitted(self) -> Emitted:
+        """All operations, from the signals at the begin of a call to those at its end."""
+        block, stream, rank = self.block, self.stream, self.block.rank
+        channels = [channel for of_kind in block.channels.values() for channel in of_kind]
         begins = [channel for channel in channels if channel.begins]
-        receives = [c for c in begins if c.receives(rank)]
-        stream.begin(receives, [c for c in begins if c.sends(rank)])
-        if block in self.blocks.after:
-            stream.barrier(self.blocks.after[block])
-        begin, rows, ends = len(stream.steps), self.blocks.rows[block], list[int]()
-        for position, row in enumerate(rows):
+        stream.begin([c for c in begins if c.receives(rank)], [c for c in begins if c.sends(rank)])
+        stream.barrier(block.after)
+        begin, ends = len(stream.operations), list[int]()
+        for position, row in enumerate(block.rows):
             if needed := self.blocks.acquires.get(row):
                 stream.acquire(needed)
-            if Op(int(plan.instructions.op[row])) not in (Op.SEND, Op.COPY_SEND):
+            if Op(int(self.plan.instructions.op[row])) not in (Op.SEND, Op.COPY_SEND):
                 stream.flush()
-            self._emit(stream, rows, position)
+            self._emit(position)
             if given := self.blocks.releases.get(row):
                 stream.release(given)
-            ends.append(len(stream.steps))
-        stream.flush()
-        if block in self.blocks.before:
-            stream.barrier(self.blocks.before[block])
-        ports = [channel for channel in channels if channel.port]
-        received = [channel for channel in ports if channel.receives(rank)]
-        stream.end(received, [channel for channel in ports if channel.sends(rank)])
-        return Steps(stream.steps, begin, ends)
+            ends.append(len(stream.operations))
+        stream.barrier(block.before)
+        ports = block.channels[words.PORT]
+        stream.end([c for c in ports if c.receives(rank)], [c for c in ports if c.sends(rank)])
+        numbers = self.blocks.numbers[rank]
+        ids = {kind: tuple(numbers[kind][c] for c in own) for kind, own in block.channels.items()}
+        buffers = {kind: tuple(own) for kind, own in self._buffers.items()}
+        at, ids[words.SWITCH] = self.plan.place(block.rows[0]), self._switches
+        raw = RawBlock(ids, buffers, tuple(stream.operations), at)
+        return Emitted(raw, begin, ends)
 
-    def _wait(self, stream: _Stream, rows: Sequence[int], position: int) -> None:
+    def _operation(
+        self,
+        name: str,
+        sources: Sequence[Range],
+        destinations: Sequence[Range],
+        port: Channel | None = None,
+    ) -> RawOperation:
+        """A move; with a signal on a port, if any."""
+        kind = words.PORT if port else words.MEMORY
+        written = tuple(self._raw(item, kind) for item in destinations)
+        wheres = {one.where for one in written}
+        word = (
+            words.SWITCH if Where.SWITCH in wheres else kind if Where.REMOTE in wheres else "none"
+        )
+        return RawOperation(
+            name,
+            channel_type=word,
+            channel_ids=(self.block.channels[words.PORT][port],) if port else (),
+            sources=tuple(self._raw(item, kind) for item in sources),
+            destinations=written,
+            reduce_op="sum" if name in words.REDUCTIONS else "",
+        )
+
+    def _raw(self, item: Range, kind: str) -> RawRange:
+        """A range as an operand, by a type of channel if it is another rank's memory."""
+        if item.switch:
+            where, number = Where.SWITCH, self._groups.index(item.group)
+        elif item.rank == self.block.rank:
+            where, number = Where.LOCAL, int(item.buffer)
+        else:
+            where, remote = Where.REMOTE, self._remote[item.rank, item.buffer]
+            if remote not in self._buffers[kind]:
+                self._buffers[kind].append(remote)
+            number = self._buffers[kind].index(remote)
+        return RawRange(where, number, item.index, item.count)
+
+    def _wait(self, position: int) -> None:
         """Waits for the message of a row, and at once for those of the following rows, while no
         other block or rank needs anything of this block before them."""
-        t, found, row = self.plan.instructions, list[Channel](), rows[position]
+        t, found, row = self.plan.instructions, list[Channel](), self.block.rows[position]
         if not RECEIVES[t.op[row]] or row in self._waited:
             return
-        for row in rows[position:]:
+        for row in self.block.rows[position:]:
             if not RECEIVES[t.op[row]]:
                 break
             channels = self.blocks.channels_of[row, False]
-            later = bool(found)
-            if later and (
+            if found and (
                 set(channels) & set(found)
-                or channels[0].port != found[0].port
+                or channels[0].kind != found[0].kind
                 or row in self.blocks.acquires
                 or len(found) + len(channels) > self.target.channels_per_operation
             ):
                 break
             found += channels
             self._waited.add(row)
+            # The next waits may depend on what others make of this row's result.
             if SENDS[t.op[row]] or row in self.blocks.releases:
                 break
-        stream.wait(found)
+        self.stream.wait(found)
 
     def _operands(self, row: int) -> tuple[Range, Range]:
         """The source and the destination of a row."""
-        plan, rank = self.plan, int(self.plan.rank[row])
-        t, count = plan.instructions, int(plan.instructions.count[row])
-        return (
+        plan, t = self.plan, self.plan.instructions
+        source, target = (
             range_of(
-                plan, rank, Buffer(max(int(t.src_buffer[row]), 0)), int(t.src_index[row]), count
-            ),
-            range_of(
-                plan, rank, Buffer(max(int(t.dst_buffer[row]), 0)), int(t.dst_index[row]), count
-            ),
+                plan,
+                self.block.rank,
+                Buffer(max(int(buffer[row]), 0)),
+                int(index[row]),
+                int(t.count[row]),
+            )
+            for buffer, index in ((t.src_buffer, t.src_index), (t.dst_buffer, t.dst_index))
         )
+        return source, target
 
-    def _emit(self, stream: _Stream, rows: Sequence[int], position: int) -> None:
-        """The steps of the row at a position."""
-        row = rows[position]
+    def _emit(self, position: int) -> None:
+        """The operations of the row at a position."""
+        row = self.block.rows[position]
         op = Op(int(self.plan.instructions.op[row]))
         source, target = self._operands(row)
         if op is Op.COPY:
-            stream.move(Step(COPY, (source,), (target,)))
+            self._move(words.COPY, source, target)
         elif op is Op.REDUCE:
-            self._sum(stream, Step(REDUCE, (target, source), (target,)))
+            self._sum(self._operation(words.REDUCE, (target, source), (target,)))
         elif op is not Op.NOP and self.plan.protocol is Protocol.LL:
-            self._emit_packets(stream, row)
+            self._emit_packets(row)
         elif row in self.switching.offers:
-            self._offer(stream, source, self.placing.read[row])
-            self._wait(stream, rows, position)
-            self._reduce_in_switch(stream, row)
+            self._offer(source, self.placing.read[row])
+            self._wait(position)
+            read, written = self.placing.read[row], self.placing.range_of[row]
+            total = self._operation(words.GROUP_REDUCE_STORE, (read,), (written,))
+            self._multicast(row, total, replace(written, switch=()))
         elif op is not Op.NOP:
-            self._wait(stream, rows, position)
-            self._emit_message(stream, row)
+            self._wait(position)
+            self._emit_message(row)
 
-    def _emit_message(self, stream: _Stream, row: int) -> None:
+    def _move(self, name: str, source: Range, target: Range) -> None:
+        self.stream.move(self._operation(name, (source,), (target,)))
+
+    def _emit_message(self, row: int) -> None:
         """A row that sends or receives with protocol Simple, whose message has arrived."""
         op = Op(int(self.plan.instructions.op[row]))
         source, target = self._operands(row)
         arrived = self.placing.arrived.get(row)
         if op in (Op.SEND, Op.COPY_SEND):
-            self._send(stream, row, source)
+            self._send(row, source)
         elif arrived is not None and op in (Op.RECV, Op.RECV_COPY_SEND):
             if not self._is_at(arrived, target) and not self._is_switched_to(row, target):
-                stream.move(Step(COPY, (arrived,), (target,)))
+                self._move(words.COPY, arrived, target)
             if SENDS[op]:
-                self._send(stream, row, arrived)
+                self._send(row, arrived)
         elif arrived is not None:
-            self._reduce(stream, row, (source, arrived), target)
+            self._reduce(row, (source, arrived), target)
 
-    def _reduce(
-        self, stream: _Stream, row: int, sources: tuple[Range, Range], target: Range
-    ) -> None:
+    def _reduce(self, row: int, sources: tuple[Range, Range], target: Range) -> None:
         """A received message is added to the local operand, stored if the row stores it, and sent
         on if the row sends it."""
         op = Op(int(self.plan.instructions.op[row]))
         # A result that is only sent takes the place of the message.
         stored = target if WRITES_DESTINATION[op] else sources[1]
-        if not SENDS[op]:
-            self._sum(stream, Step(REDUCE, sources, (stored,)))
-        elif self._is_sent_apart(row):
-            self._sum(stream, Step(REDUCE, sources, (stored,)))
-            self._send(stream, row, stored)
-        else:
-            stream.move(Step(REDUCE_SEND, sources, (stored, self.placing.range_of[row])))
-            stream.signal(self.blocks.channels_of[row, True][0])
+        if SENDS[op] and not self._is_sent_apart(row):
+            written = (stored, self.placing.range_of[row])
+            operation = self._operation(words.REDUCE_SEND, sources, written)
+            self.stream.move_and_signal(operation, self.blocks.channels_of[row, True])
+            return
+        self._sum(self._operation(words.REDUCE, sources, (stored,)))
+        if SENDS[op]:
+            self._send(row, stored)
 
-    @staticmethod
-    def _sum(stream: _Stream, step: Step) -> None:
-        if not stream.add_to_sum(step):
-            stream.move(step)
+    def _sum(self, operation: RawOperation) -> None:
+        if not self.stream.add_to_sum(operation):
+            self.stream.move(operation)
 
     def _is_sent_apart(self, row: int) -> bool:
         """Whether the data of a row go by another operation than those of a put: by a port, or by a
         switch."""
         switched = row in self.switching.sum_of or row in self.switching.stores
-        return switched or self.blocks.channels_of[row, True][0].port
+        return switched or self.blocks.channels_of[row, True][0].kind == words.PORT
 
-    def _send(self, stream: _Stream, row: int, source: Range) -> None:
+    def _send(self, row: int, source: Range) -> None:
         channels = self.blocks.channels_of[row, True]
         if (total := self.switching.sum_of.get(row, NONE)) != NONE:
-            self._offer(stream, source, self.placing.read[total], channels)
+            self._offer(source, self.placing.read[total], channels)
             return
         channel, target = channels[0], self.placing.range_of[row]
         if target.switch:
-            self._multicast(stream, row, Step(GROUP_STORE, (source,), (target,)), source)
-            return
-        if not channel.port:
-            stream.move_and_signal(Step(PUT, (source,), (target,)), channels)
-            return
-        if staged := self.placing.staged.get(row):
-            stream.move(Step(COPY, (source,), (staged,)))
-            source = staged
-        stream.push(Step(PUT_SIGNAL, (source,), (target,), (channel,)))
+            self._multicast(row, self._operation(words.GROUP_STORE, (source,), (target,)), source)
+        elif channel.kind == words.MEMORY:
+            self.stream.move_and_signal(self._operation(words.PUT, (source,), (target,)), channels)
+        else:
+            if staged := self.placing.staged.get(row):
+                self._move(words.COPY, source, staged)
+                source = staged
+            put = self._operation(words.PUT_SIGNAL, (source,), (target,), channel)
+            self.stream.push(put, channel)
 
     def _is_at(self, one: Range, other: Range) -> bool:
         """Whether two ranges of a rank are the same memory."""
         cells = [int(self.plan.layout.cell(r.rank, r.buffer, r.index)) for r in (one, other)]
         return cells[0] == cells[1]
 
-    def _offer(
-        self, stream: _Stream, source: Range, read: Range, channels: Sequence[Channel] = ()
-    ) -> None:
+    def _offer(self, source: Range, read: Range, channels: Sequence[Channel] = ()) -> None:
         """Puts data of this rank where a switch reads them, and signals that they are there."""
         place = Range(source.rank, read.buffer, read.index, read.count)
         is_there = self._is_at(source, place)
-        step = None if is_there else Step(COPY, (source,), (place,))
-        stream.move_and_signal(step, channels)
+        copy = None if is_there else self._operation(words.COPY, (source,), (place,))
+        self.stream.move_and_signal(copy, channels)
 
     def _is_switched_to(self, row: int, target: Range) -> bool:
         """Whether the switch that sends the data of a row also stores them in `target`."""
         written = self.placing.range_of.get(row)
         return written is not None and bool(written.switch) and self._is_at(written, target)
 
-    def _multicast(self, stream: _Stream, row: int, step: Step, source: Range) -> None:
-        """A step of a switch, which writes the result of a row to all ranks. The row's own copy of
-        it, from `source`, is stored before the others hear of it, as in the plan."""
-        stream.move(step)
+    def _multicast(self, row: int, operation: RawOperation, source: Range) -> None:
+        """An operation of a switch, which writes the result of a row to all ranks. The row's own
+        copy of it, from `source`, is stored before the others hear of it, as in the plan."""
+        self.stream.move(operation)
         _, target = self._operands(row)
         stores = self.plan.instructions.op[row] in (Op.COPY_SEND, Op.RECV_REDUCE_COPY_SEND)
         if stores and not self._is_switched_to(row, target) and not self._is_at(source, target):
-            stream.move(Step(COPY, (source,), (target,)))
-        stream.move_and_signal(None, self.blocks.channels_of[row, True])
+            self._move(words.COPY, source, target)
+        self.stream.move_and_signal(None, self.blocks.channels_of[row, True])
 
-    def _reduce_in_switch(self, stream: _Stream, row: int) -> None:
-        """A row whose messages a switch adds up, and whose result it writes."""
-        read, written = self.placing.read[row], self.placing.range_of[row]
-        step = Step(GROUP_REDUCE_STORE, (read,), (written,))
-        self._multicast(stream, row, step, replace(written, switch=()))
-
-    def _emit_packets(self, stream: _Stream, row: int) -> None:
+    def _emit_packets(self, row: int) -> None:
         """A row that sends or receives with protocol LL."""
         op = Op(int(self.plan.instructions.op[row]))
         source, target = self._operands(row)
         arrived = self.placing.arrived.get(row)
         sent = (self.placing.range_of[row],) if SENDS[op] else ()
         if op is Op.SEND:
-            stream.move(Step(PUT_PACKETS, (source,), sent))
+            self.stream.move(self._operation(words.PUT_PACKETS, (source,), sent))
         elif arrived is not None and REDUCES[op]:
             stored = target if WRITES_DESTINATION[op] else self.placing.spare[row]
-            name = REDUCE_SEND_PACKETS if sent else REDUCE_PACKETS
-            step = Step(name, (source, arrived), (stored, *sent))
-            self._sum(stream, step)
+            name = words.REDUCE_SEND_PACKETS if sent else words.REDUCE_PACKETS
+            self._sum(self._operation(name, (source, arrived), (stored, *sent)))
         elif arrived is not None:
             if sent:
-                stream.move(Step(SEND_PACKETS, (arrived,), sent))
-            stream.move(Step(UNPACK, (arrived,), (target,)))
+                self.stream.move(self._operation(words.SEND_PACKETS, (arrived,), sent))
+            self._move(words.UNPACK, arrived, target)

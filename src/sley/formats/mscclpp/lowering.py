@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,25 +16,10 @@ from numpy.typing import NDArray
 
 from sley.errors.formats import F403, F420
 from sley.errors.mscclpp import F493
-from sley.formats.mscclpp.accesses import Access, accesses_of, all_operations
+from sley.formats.mscclpp import words
 from sley.formats.mscclpp.cutting import Cutting
-from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
+from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawPlan
 from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
-from sley.formats.mscclpp.words import (
-    ACQUIRE,
-    BARRIER,
-    MEMORY,
-    MOVES,
-    NOP,
-    PIPELINE,
-    PORT,
-    PUT_SIGNAL,
-    PUT_SIGNAL_FLUSH,
-    RELAXED,
-    RELEASE,
-    SIGNALS,
-    WAITS,
-)
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.one_sided import Action, Counters, OneSidedPlan, Operations, Ranges
@@ -55,9 +40,17 @@ def lower(
     _check_rows(raw, cutting)
     rows = _Rows(raw, cutting, target)
     for rank, gpu in enumerate(raw.gpus):
-        for block in gpu.blocks:
+        for number in range(len(gpu.blocks)):
             rows.begin(rank)
-            _Block(rows, rank, gpu, block).lower()
+            operations = list(raw.operations_of(rank, number))
+            for one in operations:
+                if one.op.name == words.PIPELINE:
+                    own = operations[one.step + 1 :][: len(one.op.inner)]
+                    for iteration in range(cutting.iterations(one.op)):
+                        for inner in own:
+                            rows.lower(inner, iteration)
+                elif one.pipeline is None:
+                    rows.lower(one)
     return rows.plan(collective)
 
 
@@ -73,10 +66,9 @@ def _check_ranges(raw: RawPlan, collective: Collective) -> None:
     room = np.array([scratch_room(raw, gpu) for gpu in raw.gpus], np.int64)
     size = collective.layout(room).size.astype(np.int64).tolist()
     base = [collective.input_base.tolist(), collective.output_base.tolist()]
-    for rank, number, op in all_operations(raw):
-        gpu = raw.gpus[rank]
-        at = raw.at(rank, number, op)
-        for access in accesses_of(gpu, rank, gpu.blocks[number], op):
+    for one in raw.operations:
+        rank = one.rank
+        for access in one.accesses:
             first, last = access.index, access.index + access.size - 1
             if access.kind.packet:
                 first, last = 2 * first, 2 * last + 1
@@ -85,36 +77,27 @@ def _check_ranges(raw: RawPlan, collective: Collective) -> None:
                 begins = [] if access.buffer == Buffer.SCRATCH else base[access.buffer]
                 if last >= has:
                     expected = f"chunks of rank {target}'s {name}, which has {has}"
-                    problems.add(F420, at, expected=expected, found=f"chunks {first} to {last}")
+                    problems.add(F420, one.at, expected, f"chunks {first} to {last}")
                 elif begins and begins[rank] != begins[target]:
-                    expected = (
-                        f"a buffer that begins at the same chunk on ranks {rank} and {target}"
-                    )
+                    same = f"a buffer that begins at the same chunk on ranks {rank} and {target}"
                     found = f"the {name} in place: {begins[rank]} and {begins[target]}"
-                    problems.add(
-                        F493,
-                        at,
-                        expected=expected,
-                        found=found,
-                        remedy="Access the larger buffer, with the index of the rank's part.",
-                    )
+                    remedy = "Access the larger buffer, with the index of the rank's part."
+                    problems.add(F493, one.at, same, found, remedy)
                 problems.raise_full()
     problems.raise_any()
 
 
 def _check_rows(raw: RawPlan, cutting: Cutting) -> None:
-    """Refuses plans with more rows than any needs. Errors: F403."""
+    """Refuses plans with more rows than any needs, before they are made. Errors: F403."""
     operations = ranges = 0
-    for rank, gpu in enumerate(raw.gpus):
-        for block in gpu.blocks:
-            for op in block.operations:
-                times = cutting.iterations(op) if op.unit_bytes else 1
-                for one in op.inner or (op,):
-                    lanes = len(one.channel_ids) + len(one.semaphores)
-                    operations += times * max(3 * lanes, 1)
-                    ranges += times * sum(
-                        len(access.ranks) for access in accesses_of(gpu, rank, block, one)
-                    )
+    for one in raw.operations:
+        if one.op.inner:  # counted by itself
+            continue
+        pipeline = one.pipeline or one.op
+        times = cutting.iterations(pipeline) if pipeline.unit_bytes else 1
+        lanes = len(one.op.channel_ids) + len(one.op.semaphores)
+        operations += times * max(3 * lanes, 1)  # of a pwsf: a push, a signal and a flush
+        ranges += times * sum(len(access.ranks) for access in one.accesses)
     if max(operations, ranges) > MAX_ROWS:
         raise F403.error(
             at=raw.whole,
@@ -137,19 +120,19 @@ class _Rows:
     """The rows of a plan so far."""
 
     def __init__(self, raw: RawPlan, cutting: Cutting, target: PlanTarget) -> None:
-        self.raw = raw
-        self.cutting = cutting
-        self.flushes = target.lacks(FLUSHED_PUT) is None
-        self.operations: Columns = {name: array("q") for name in Operations.column_names()}
-        self.ranges: Columns = {name: array("q") for name in Ranges.column_names()}
-        self.words: dict[str, int] = {}
-        self.lines: dict[int, int] = {}
-        self.barriers: dict[tuple[int, int], int] = {}
-        self.block_rank = array("q")
-        self.block_offset = array("q")
-        ports = [len(gpu.peers[PORT]) for gpu in raw.gpus]
-        self.first_port: list[int] = np.cumsum([0, *ports]).tolist()
-        self.pair_numbers = [
+        self._raw = raw
+        self._cutting = cutting
+        self._flushes = target.lacks(FLUSHED_PUT) is None
+        self._operations: Columns = {name: array("q") for name in Operations.column_names()}
+        self._ranges: Columns = {name: array("q") for name in Ranges.column_names()}
+        self._words: dict[str, int] = {}
+        self._lines: dict[int, int] = {}
+        self._barriers: dict[tuple[int, int], int] = {}
+        self._block_rank = array("q")
+        self._block_offset = array("q")
+        ports = [len(gpu.peers[words.PORT]) for gpu in raw.gpus]
+        self._first_port: list[int] = np.cumsum([0, *ports]).tolist()
+        self._pair_numbers = [
             {word: _numbers_of_equal(peers) for word, peers in gpu.peers.items()}
             for gpu in raw.gpus
         ]
@@ -158,12 +141,12 @@ class _Rows:
 
     def begin(self, rank: int) -> None:
         """Begins a block."""
-        self.block_rank.append(rank)
-        self.block_offset.append(len(self.operations["action"]))
+        self._block_rank.append(rank)
+        self._block_offset.append(len(self._operations["action"]))
 
-    def add(
+    def _add(
         self,
-        op: RawOperation,
+        one: Located,
         action: Action,
         *,
         thread: int = NONE,
@@ -172,43 +155,127 @@ class _Rows:
         relaxed: bool = False,
     ) -> None:
         """Adds a row of an operation."""
-        row = self.operations
+        row = self._operations
         row["action"].append(action)
         row["thread"].append(thread)
         row["target"].append(target)
         row["port"].append(port)
         row["relaxed"].append(relaxed)
-        row["step"].append(op.number)
-        row["word"].append(self.words.setdefault(op.name, len(self.words)))
-        row["source"].append(self.lines.setdefault(op.line, len(self.lines)))
+        row["step"].append(one.step)
+        row["word"].append(self._words.setdefault(one.op.name, len(self._words)))
+        row["source"].append(self._lines.setdefault(one.op.line, len(self._lines)))
 
-    def add_move(self, spans: Sequence[_Span]) -> None:
+    def _add_move(self, spans: Sequence[Access]) -> None:
         """Adds a move of the last row. Packets that it writes where it alone reads them, as a
         gstorepkt does on its own rank, stay as they are, so it doesn't write them."""
-        row, operation = self.ranges, len(self.operations["action"]) - 1
-        read = [span for span in spans if not span.access.writes]
-        kept = {(*read[0].access.ranks, *read[0].place)} if len(read) == 1 else set()
+        row, operation = self._ranges, len(self._operations["action"]) - 1
+        read = [span for span in spans if not span.writes]
+        kept = {(*read[0].ranks, *_place(read[0]))} if len(read) == 1 else set()
         for span in spans:
-            for rank in span.access.ranks:
-                if span.access.writes and span.access.kind.packet and (rank, *span.place) in kept:
+            for rank in span.ranks:
+                if span.writes and span.kind.packet and (rank, *_place(span)) in kept:
                     continue
                 row["operation"].append(operation)
                 row["move"].append(self._moves)
-                row["writes"].append(span.access.writes)
+                row["writes"].append(span.writes)
                 row["rank"].append(rank)
-                row["buffer"].append(span.access.buffer)
-                row["index"].append(span.begin)
+                row["buffer"].append(span.buffer)
+                row["index"].append(span.index)
                 row["count"].append(span.size)
-                row["packet"].append(span.access.kind.packet)
+                row["packet"].append(span.kind.packet)
         self._moves += 1
 
-    def counter(self, key: _Counter) -> int:
+    def lower(self, one: Located, iteration: int = 0) -> None:
+        """Adds the rows of an operation. iteration: of its pipeline."""
+        op = one.op
+        if op.name in words.MOVES:
+            spans = [self._span(one, access, iteration) for access in one.accesses]
+            self._move(one, spans)
+        elif op.name in words.SIGNALS:
+            for thread in range(len(op.channel_ids)):
+                self._signal(one, thread)
+        elif op.name in words.WAITS:
+            relaxed = op.name in words.RELAXED and op.channel_type == words.MEMORY
+            for thread in range(len(op.channel_ids)):
+                peer, number = self._channel(one, thread)
+                target = self._counter(op.channel_type, one.rank, peer, number)
+                self._add(one, Action.WAIT, thread=thread, target=target, relaxed=relaxed)
+        elif op.name in (words.ACQUIRE, words.RELEASE):
+            action = Action.WAIT if op.name == words.ACQUIRE else Action.POST
+            for thread, number in enumerate(op.semaphores):
+                target = self._counter("", one.rank, one.rank, number)
+                self._add(one, action, thread=thread, target=target)
+        elif op.name == words.NOP or (op.name == words.BARRIER and op.barrier_blocks == 1):
+            self._add(one, Action.JOIN)
+        elif op.name == words.BARRIER:
+            target = self._barriers.setdefault((one.rank, op.barrier), len(self._barriers))
+            self._add(one, Action.BARRIER, target=target)
+
+    def _counter(self, *key: Any) -> int:
         """The row of a counter."""
-        return self._counters.setdefault(key, len(self._counters))
+        return self._counters.setdefault(_Counter(*key), len(self._counters))
+
+    def _channel(self, one: Located, thread: int) -> tuple[int, int]:
+        """The peer of a thread's channel, and its number among the channels of its type between
+        the two ranks: the channels with one number are the two ends of one."""
+        word = one.op.channel_type
+        channel = one.block.channels[word][one.op.channel_ids[thread]]
+        return one.gpu.peers[word][channel], self._pair_numbers[one.rank][word][channel]
+
+    def _port(self, one: Located, thread: int) -> int:
+        channel = one.block.channels[words.PORT][one.op.channel_ids[thread]]
+        return self._first_port[one.rank] + channel
+
+    def _signal(self, one: Located, thread: int) -> None:
+        op, (peer, number) = one.op, self._channel(one, thread)
+        target = self._counter(op.channel_type, peer, one.rank, number)
+        if op.channel_type == words.PORT:
+            port = self._port(one, thread)
+            self._add(one, Action.PUSH_POST, thread=thread, target=target, port=port)
+        else:
+            relaxed = op.name in words.RELAXED
+            self._add(one, Action.POST, thread=thread, target=target, relaxed=relaxed)
+
+    def _span(self, one: Located, access: Access, iteration: int) -> Access:
+        """The part of an access that a row moves, in parts of chunks."""
+        parts = self._cutting.parts
+        count = access.size * parts // one.op.shares
+        begin = access.index * parts + one.op.share * count
+        if one.pipeline is not None:
+            step = parts * one.pipeline.unit_bytes // self._cutting.chunk_bytes
+            begin, count = begin + iteration * step, step
+        return Access(access.writes, access.kind, access.buffer, access.ranks, begin, count)
+
+    def _move(self, one: Located, spans: list[Access]) -> None:
+        op, move = one.op, words.MOVES[one.op.name]
+        sources = [span for span in spans if not span.writes]
+        destinations = [span for span in spans if span.writes]
+        pairs: Iterable[Sequence[Access]] = [spans]
+        if move.paired:
+            pairs = zip(sources, destinations, strict=True)
+        if op.channel_type != words.PORT or not move.channels:
+            self._add(one, Action.MOVE)
+            for pair in pairs:
+                self._add_move(pair)
+            return
+        if not move.paired:
+            # All threads wait for the packets, and meet before the first push.
+            self._add(one, Action.MOVE)
+            self._add_move(sources)
+            self._add(one, Action.JOIN)
+            pairs = ((*sources, destination) for destination in destinations)
+        for thread, pair in enumerate(pairs):
+            port = self._port(one, thread)
+            self._add(one, Action.PUSH, thread=thread, port=port)
+            self._add_move(pair)
+            if op.name in (words.PUT_SIGNAL, words.PUT_SIGNAL_FLUSH):
+                self._signal(one, thread)
+            if op.name == words.PUT_SIGNAL_FLUSH and self._flushes:
+                self._add(one, Action.FLUSH, thread=thread, port=port)
 
     def plan(self, collective: Collective) -> OneSidedPlan:
         """The plan of all rows."""
-        raw, parts, lines = self.raw, self.cutting.parts, list(self.lines)
+        raw, parts, lines = self._raw, self._cutting.parts, list(self._lines)
         room = [scratch_room(raw, gpu) * parts for gpu in raw.gpus]
         counters = list(self._counters)
         return OneSidedPlan(
@@ -216,25 +283,25 @@ class _Rows:
             collective=collective.refine(parts),
             protocol=raw.protocol,
             parts=parts,
-            operations=Operations(*map(_column, self.operations.values())),
-            ranges=Ranges(*map(_column, self.ranges.values())),
+            operations=Operations(*map(_column, self._operations.values())),
+            ranges=Ranges(*map(_column, self._ranges.values())),
             counters=Counters(
                 rank=np.array([key.rank for key in counters], np.int32),
                 peer=np.array([key.peer for key in counters], np.int32),
                 initial=np.array([self._initial(key) for key in counters], np.int32),
             ),
-            block_rank=_column(self.block_rank),
-            block_offset=np.array([*self.block_offset, len(self.operations["action"])]),
-            ports=np.repeat(np.arange(len(raw.gpus)), np.diff(self.first_port)),
+            block_rank=_column(self._block_rank),
+            block_offset=np.array([*self._block_offset, len(self._operations["action"])]),
+            ports=np.repeat(np.arange(len(raw.gpus)), np.diff(self._first_port)),
             scratch_chunks=np.array(room, np.int32),
             scratch_copies=2 if raw.doubles else 1,
-            words=tuple(self.words),
+            words=tuple(self._words),
             sources=Sources.of_file(raw.file, lines, whole=raw.whole),
         )
 
     def _initial(self, key: _Counter) -> int:
         """The first value of a counter: that of a semaphore, 0 for channels."""
-        return 0 if key.kind else self.raw.gpus[key.rank].semaphores[key.number]
+        return 0 if key.kind else self._raw.gpus[key.rank].semaphores[key.number]
 
 
 Columns = dict[str, "array[int]"]
@@ -254,122 +321,6 @@ class _Counter(NamedTuple):
     number: int
 
 
-class _Span(NamedTuple):
-    """The part of an access that a row moves, in parts of chunks."""
-
-    access: Access
-    begin: int
-    size: int
-
-    @property
-    def place(self) -> tuple[Buffer, bool, int, int]:
-        """Its place on a rank, and whether it holds packets."""
-        return self.access.buffer, self.access.kind.packet, self.begin, self.size
-
-
-class _Block:
-    """The rows of a block."""
-
-    def __init__(self, rows: _Rows, rank: int, gpu: RawGpu, block: RawBlock) -> None:
-        self.rows = rows
-        self.rank = rank
-        self.gpu = gpu
-        self.block = block
-
-    def lower(self) -> None:
-        for op in self.block.operations:
-            if op.name != PIPELINE:
-                self._operation(op)
-                continue
-            for iteration in range(self.rows.cutting.iterations(op)):
-                for inner in op.inner:
-                    self._operation(inner, op, iteration)
-
-    def _operation(
-        self, op: RawOperation, pipeline: RawOperation | None = None, iteration: int = 0
-    ) -> None:
-        if op.name in MOVES:
-            spans = [
-                self._span(access, op, pipeline, iteration)
-                for access in accesses_of(self.gpu, self.rank, self.block, op)
-            ]
-            self._move(op, spans)
-        elif op.name in SIGNALS:
-            for thread in range(len(op.channel_ids)):
-                self._signal(op, thread)
-        elif op.name in WAITS:
-            relaxed = op.name in RELAXED and op.channel_type == MEMORY
-            for thread in range(len(op.channel_ids)):
-                peer, number = self._channel(op, thread)
-                target = self.rows.counter(_Counter(op.channel_type, self.rank, peer, number))
-                self.rows.add(op, Action.WAIT, thread=thread, target=target, relaxed=relaxed)
-        elif op.name in (ACQUIRE, RELEASE):
-            action = Action.WAIT if op.name == ACQUIRE else Action.POST
-            for thread, number in enumerate(op.semaphores):
-                target = self.rows.counter(_Counter("", self.rank, self.rank, number))
-                self.rows.add(op, action, thread=thread, target=target)
-        elif op.name == NOP or (op.name == BARRIER and op.barrier_blocks == 1):
-            self.rows.add(op, Action.JOIN)
-        elif op.name == BARRIER:
-            barriers = self.rows.barriers
-            target = barriers.setdefault((self.rank, op.barrier), len(barriers))
-            self.rows.add(op, Action.BARRIER, target=target)
-
-    def _channel(self, op: RawOperation, thread: int) -> tuple[int, int]:
-        """The peer of a thread's channel, and its number among the channels of its type between
-        the two ranks: the channels with one number are the two ends of one."""
-        channel = self.block.channels[op.channel_type][op.channel_ids[thread]]
-        numbers = self.rows.pair_numbers[self.rank][op.channel_type]
-        return self.gpu.peers[op.channel_type][channel], numbers[channel]
-
-    def _port(self, op: RawOperation, thread: int) -> int:
-        channel = self.block.channels[PORT][op.channel_ids[thread]]
-        return self.rows.first_port[self.rank] + channel
-
-    def _signal(self, op: RawOperation, thread: int) -> None:
-        peer, number = self._channel(op, thread)
-        target = self.rows.counter(_Counter(op.channel_type, peer, self.rank, number))
-        if op.channel_type == PORT:
-            port = self._port(op, thread)
-            self.rows.add(op, Action.PUSH_POST, thread=thread, target=target, port=port)
-        else:
-            relaxed = op.name in RELAXED
-            self.rows.add(op, Action.POST, thread=thread, target=target, relaxed=relaxed)
-
-    def _span(
-        self, access: Access, op: RawOperation, pipeline: RawOperation | None, iteration: int
-    ) -> _Span:
-        parts = self.rows.cutting.parts
-        count = access.size * parts // op.shares
-        begin = access.index * parts + op.share * count
-        if pipeline is not None:
-            step = parts * pipeline.unit_bytes // self.rows.cutting.chunk_bytes
-            begin, count = begin + iteration * step, step
-        return _Span(access, begin, count)
-
-    def _move(self, op: RawOperation, spans: list[_Span]) -> None:
-        rows, move = self.rows, MOVES[op.name]
-        sources = [span for span in spans if not span.access.writes]
-        destinations = [span for span in spans if span.access.writes]
-        if op.channel_type == PORT and move.channels:
-            if not move.paired:
-                # All threads wait for the packets, and meet before the first push.
-                rows.add(op, Action.MOVE)
-                rows.add_move(sources)
-                rows.add(op, Action.JOIN)
-                sources *= len(destinations)
-            for thread, pair in enumerate(zip(sources, destinations, strict=True)):
-                port = self._port(op, thread)
-                rows.add(op, Action.PUSH, thread=thread, port=port)
-                rows.add_move(pair)
-                if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH):
-                    self._signal(op, thread)
-                if op.name == PUT_SIGNAL_FLUSH and rows.flushes:
-                    rows.add(op, Action.FLUSH, thread=thread, port=port)
-            return
-        rows.add(op, Action.MOVE)
-        if move.paired:
-            for pair in zip(sources, destinations, strict=True):
-                rows.add_move(pair)
-        else:
-            rows.add_move(spans)
+def _place(span: Access) -> tuple[Buffer, bool, int, int]:
+    """Its place on a rank, and whether it holds packets."""
+    return span.buffer, span.kind.packet, span.index, span.size

@@ -1,4 +1,4 @@
-"""Parse: the RawPlan of a JSON text.
+"""Parse: the RawPlan of a JSON text, and the text of a RawPlan.
 
 Python's parser makes objects without places, so the lines of operations and channels come from the
 keys "name" and "connected_to" of the text, in the order of the objects that have one.
@@ -6,9 +6,10 @@ keys "name" and "connected_to" of the text, in the order of the objects that hav
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ import numpy as np
 from sley.errors import Diagnostic, Place, Rule, did_you_mean
 from sley.errors.formats import F412, F431
 from sley.errors.mscclpp import F472, F473, F478, F479, F486
+from sley.formats.mscclpp import words
 from sley.formats.mscclpp.document import Object, read_json, show
 from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import (
@@ -28,28 +30,11 @@ from sley.formats.mscclpp.raw import (
     RawPlan,
     RawRange,
     RawRemote,
-    place_of,
+    place_of_step,
 )
-from sley.formats.mscclpp.words import (
-    ACQUIRE,
-    BARRIER,
-    BUFFERS,
-    CHANNEL_TYPES,
-    COMMON_KEYS,
-    INNER_RANGES,
-    KEY_GROUPS,
-    MOVES,
-    NAMES,
-    PIPELINE,
-    PROTOCOLS,
-    RELEASE,
-    SIGNALS,
-    SWITCH,
-    WAITS,
-    Where,
-    keys_of,
-)
+from sley.formats.mscclpp.words import Where, keys_of
 from sley.formats.problems import MOST_REPORTED, Problems
+from sley.ir.words import Buffer
 
 INT32 = (1 << 31) - 1
 UINT32 = (1 << 32) - 1
@@ -88,32 +73,20 @@ def _lines(text: str, document: Object) -> dict[int, int]:
 
 def _located_objects(document: Object) -> Iterator[Object]:
     """The objects with a key of `_LOCATED`, in the order of these keys in the text."""
-    stack: list[Iterator[Any]] = [iter([document])]
+    # Not by recursion, since a text may be deep; what comes first is last on the stack. A tuple,
+    # which no JSON is, stands for the place of a key in its object.
+    stack: list[Any] = [document]
     while stack:
-        value = next(stack[-1], _MISSING)
-        if value is _MISSING:
-            stack.pop()
-        elif isinstance(value, dict):
-            stack.append(_entries(value))
+        value = stack.pop()
+        if isinstance(value, tuple):
+            yield value[0]
         elif isinstance(value, list):
-            stack.append(iter(value))
-        elif isinstance(value, _Mark):
-            yield value.owner
-
-
-class _Mark:
-    """The place of a key of `_LOCATED` among the entries of an object."""
-
-    def __init__(self, owner: Object) -> None:
-        self.owner = owner
-
-
-def _entries(value: Object) -> Iterator[Any]:
-    for key, entry in value.items():
-        if key in _LOCATED:
-            yield _Mark(value)
-        if isinstance(entry, (dict, list)):
-            yield entry
+            stack += reversed(value)
+        elif isinstance(value, dict):
+            for key, entry in reversed(value.items()):
+                stack.append(entry)
+                if key in _LOCATED:
+                    stack.append((value,))
 
 
 class _Fields:
@@ -123,15 +96,19 @@ class _Fields:
     def __init__(self, reader: _Reader, values: Object, place: Place) -> None:
         self._reader = reader
         self._values = values
+        self._known: set[str] = set()
         self.place = place
 
     def problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
-        self._reader.problem(rule, self.place, expected, found, remedy)
+        """Adds a problem; ends reading after enough of them."""
+        self._reader.problems.add(rule, self.place, expected, found, remedy)
+        self._reader.problems.raise_full()
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
     def _value(self, key: str, default: object, fallback: _T) -> Any:
+        self._known.add(key)
         if key in self._values:
             return self._values[key]
         if default is _MISSING:
@@ -142,30 +119,28 @@ class _Fields:
     def _wrong(self, key: str, expected: str, found: object) -> None:
         self.problem(F472, f"{key} to be {expected}", show(found))
 
+    def _typed(self, key: str, expected: str, default: object, fallback: _T) -> _T:
+        """The value of a key, of the type of the fallback."""
+        found = self._value(key, default, fallback)
+        if type(found) is not type(fallback):
+            self._wrong(key, expected, found)
+            return fallback
+        return found
+
     def integer(
         self, key: str, least: int = 0, most: int = INT32, default: object = _MISSING
     ) -> int:
-        found = self._value(key, default, least)
-        if not isinstance(found, int) or isinstance(found, bool):
-            self._wrong(key, "an integer", found)
-            return least
+        found = self._typed(key, "an integer", default, least)
         if not least <= found <= most:
             self.problem(F473, f"{key} from {least} to {most}", f"{key}: {show(found)}")
             return least
         return found
 
     def flag(self, key: str, default: object = _MISSING) -> bool:
-        found = self._value(key, default, False)
-        if not isinstance(found, bool):
-            self._wrong(key, "true or false", found)
-        return found is True
+        return self._typed(key, "true or false", default, False)
 
     def text(self, key: str, default: object = _MISSING) -> str:
-        found = self._value(key, default, "")
-        if not isinstance(found, str):
-            self._wrong(key, "a string", found)
-            return ""
-        return found
+        return self._typed(key, "a string", default, "")
 
     def word(self, key: str, words: Mapping[str, _T], default: object = _MISSING) -> _T:
         fallback = next(iter(words))
@@ -176,11 +151,7 @@ class _Fields:
         return words[found]
 
     def items(self, key: str, default: object = _MISSING) -> list[Any]:
-        found = self._value(key, default, [])
-        if not isinstance(found, list):
-            self._wrong(key, "a list", found)
-            return []
-        return found
+        return self._typed(key, "a list", default, [])
 
     def integers(self, key: str, default: object = _MISSING) -> tuple[int, ...]:
         """A list of indices."""
@@ -204,20 +175,21 @@ class _Fields:
         return [_Fields(self._reader, one, self.place) for one in found]
 
     def object(self, key: str) -> _Fields:
-        found = self._value(key, _MISSING, {})
-        if not isinstance(found, dict):
-            self._wrong(key, "an object", found)
-            found = {}
-        return _Fields(self._reader, found, self.place)
+        return _Fields(self._reader, self._typed(key, "an object", _MISSING, {}), self.place)
 
-    def finish(self, known: Sequence[str]) -> None:
-        """Notes the keys that the executor does not read."""
+    def finish(self, *later: str) -> None:
+        """Notes the keys that the executor does not read: all but those that were read here, and
+        those that will be read later."""
         for key in self._values:
-            if key not in known and len(self._reader.ignored) < MOST_REPORTED:
+            if (
+                key not in self._known
+                and key not in later
+                and len(self._reader.ignored) < MOST_REPORTED
+            ):
                 self._reader.ignored.setdefault(key, self.place)
 
 
-_TYPES: Mapping[str, str] = MappingProxyType({word: word for word in CHANNEL_TYPES})
+_TYPES: Mapping[str, str] = MappingProxyType({word: word for word in words.CHANNEL_TYPES})
 _TYPES_OR_NONE: Mapping[str, str] = MappingProxyType({**_TYPES, "none": "none"})
 
 
@@ -230,26 +202,16 @@ class _Reader:
         self.ignored: dict[str, Place] = {}
         self._lines = lines
 
-    def problem(self, rule: Rule, at: Place, expected: str, found: str, remedy: str = "") -> None:
-        """Adds a problem; ends reading after enough of them."""
-        self.problems.add(rule, at, expected=expected, found=found, remedy=remedy)
-        self.problems.raise_full()
-
     def plan(self, document: Object) -> RawPlan:
         top = _Fields(self, document, Place(self.file))
         gpus = tuple(
             self._gpu(gpu, rank) for rank, gpu in enumerate(self._list(top, "gpus", "rank"))
         )
-        top.finish((
-            "name", "collective", "protocol", "inplace", "reuse_resources",
-            "use_double_scratch_buffer", "buffer_alignment", "num_threads_per_block",
-            "min_message_size", "max_message_size", "gpus",
-        ))  # fmt: skip
-        return RawPlan(
+        plan = RawPlan(
             file=self.file,
             name=top.text("name"),
             collective=top.text("collective"),
-            protocol=top.word("protocol", PROTOCOLS),
+            protocol=top.word("protocol", words.PROTOCOLS),
             in_place=top.flag("inplace"),
             reuses=top.flag("reuse_resources", False),
             doubles=top.flag("use_double_scratch_buffer", False),
@@ -261,6 +223,8 @@ class _Reader:
             gpus=gpus,
             ignored=self.ignored,
         )
+        top.finish()
+        return plan
 
     def _list(self, owner: _Fields, key: str, word: str) -> list[_Fields]:
         """The GPUs of a file or the blocks of a GPU, with their places, in the order of ids."""
@@ -273,72 +237,69 @@ class _Reader:
         return found
 
     def _gpu(self, gpu: _Fields, rank: int) -> RawGpu:
-        peers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
-        lines: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        peers: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
+        lines: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
         groups: list[RawGroup] = []
         for channel in gpu.objects("channels"):
             word = channel.word("channel_type", _TYPES)
-            if word == SWITCH:
+            if word == words.SWITCH:
                 groups += self._groups(channel)
-                channel.finish(("channel_type", "buffer_type", "rank_groups"))
             else:
                 found = channel.integers("connected_to")
                 peers[word] += found
                 lines[word] += [self._line(channel)] * len(found)
-                channel.finish(("channel_type", "connected_to"))
+            channel.finish()
         semaphores = gpu.objects("semaphores", [])
         for semaphore in semaphores:
-            semaphore.finish(("init_value",))
+            semaphore.finish("init_value")
         remote = [self._remote(one) for one in gpu.objects("remote_buffers")]
         blocks = [
             self._block(block, rank, number)
             for number, block in enumerate(self._list(gpu, "threadblocks", "block"))
         ]
-        gpu.finish((
-            "id", "input_chunks", "output_chunks", "scratch_chunks", "threadblocks", "channels",
-            "remote_buffers", "semaphores",
-        ))  # fmt: skip
-        return RawGpu(
+        made = RawGpu(
             gpu.integer("input_chunks"),
             gpu.integer("output_chunks"),
             gpu.integer("scratch_chunks"),
             {word: tuple(of_type) for word, of_type in peers.items()},
-            {word: tuple(of_type) for word, of_type in lines.items()},
             tuple(groups),
             tuple(remote),
             tuple(semaphore.integer("init_value") for semaphore in semaphores),
             tuple(blocks),
+            {word: tuple(of_type) for word, of_type in lines.items()},
         )
+        gpu.finish()
+        return made
 
     def _groups(self, channel: _Fields) -> list[RawGroup]:
-        buffer = channel.word("buffer_type", BUFFERS)
+        buffer = channel.word("buffer_type", words.BUFFERS)
         groups = channel.objects("rank_groups")
         for group in groups:
             group.integer("size")
-            group.finish(("size", "ranks"))
+            group.finish("ranks")
         return [RawGroup(buffer, group.integers("ranks")) for group in groups]
 
     def _remote(self, remote: _Fields) -> RawRemote:
-        remote.finish(("rank", "type", "access_channel_types"))
         types = remote.items("access_channel_types")
+        remote.finish("rank", "type")
         for word in types:
-            if word not in CHANNEL_TYPES:
-                known = ", ".join(CHANNEL_TYPES)
+            if word not in words.CHANNEL_TYPES:
+                known = ", ".join(words.CHANNEL_TYPES)
                 remote.problem(F472, f"access_channel_types from {known}", show(word))
                 types = []
-        return RawRemote(remote.integer("rank"), remote.word("type", BUFFERS), tuple(types))
+        return RawRemote(remote.integer("rank"), remote.word("type", words.BUFFERS), tuple(types))
 
     def _block(self, block: _Fields, rank: int, number: int) -> RawBlock:
-        channels: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
-        buffers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        channels: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
+        buffers: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
         for one in block.objects("channels"):
             channels[one.word("channel_type", _TYPES)] += one.integers("channel_ids")
-            one.finish(("channel_type", "channel_ids"))
+            one.finish()
         for one in block.objects("remote_buffer_refs", []):
             buffers[one.word("access_channel_type", _TYPES)] += one.integers("remote_buffer_ids")
-            one.finish(("access_channel_type", "remote_buffer_ids"))
+            one.finish()
         operations = self._operations(block, rank, number, first=0)
-        block.finish(("id", "ops", "channels", "remote_buffer_refs"))
+        block.finish()
         return RawBlock(
             {word: tuple(found) for word, found in channels.items()},
             {word: tuple(found) for word, found in buffers.items()},
@@ -351,41 +312,38 @@ class _Reader:
         found: list[RawOperation] = []
         for fields in owner.objects("ops"):
             one = self._operation(fields, rank, block, first)
-            if inner and one.name == PIPELINE:
+            if inner and one.name == words.PIPELINE:
                 fields.problem(
                     F486,
                     "no pipeline inside of a pipeline",
                     "one",
-                    INNER_RANGES,
+                    words.INNER_RANGES,
                 )
-            elif one.name == PIPELINE:
+            elif one.name == words.PIPELINE:
                 own = self._operations(fields, rank, block, first + 1, inner=True)
                 one = replace(one, inner=own)
             found.append(one)
             first += 1 + len(one.inner)
         return tuple(found)
 
-    def _operation(self, fields: _Fields, rank: int, block: int, number: int) -> RawOperation:
+    def _operation(self, fields: _Fields, rank: int, block: int, step: int) -> RawOperation:
         name = fields.text("name")
-        head = RawOperation(name, number, self._line(fields))
-        fields.place = place_of(self.file, rank, block, head)
-        if name not in NAMES:
-            head = RawOperation("?", number, head.line)
-            fields.place = place_of(self.file, rank, block, head)
-            near = did_you_mean(name, NAMES)
+        head = RawOperation(name if name in words.NAMES else "?", self._line(fields))
+        fields.place = place_of_step(self.file, rank, block, step, head)
+        if name not in words.NAMES:
+            near = did_you_mean(name, words.NAMES)
             fields.problem(F478, "an operation of MSCCL++", f"name: {show(name)}", near)
             return head
         self._check_keys(fields, name)
         channel_type = fields.word("channel_type", _TYPES_OR_NONE, "none")
         share, shares = self._share(fields)
-        iterations = fields.object("iter_context") if name == PIPELINE else None
-        needs_channels = name in SIGNALS or name in WAITS
-        is_semaphore = name in (ACQUIRE, RELEASE)
-        is_move, is_barrier = name in MOVES, name == BARRIER
+        iterations = fields.object("iter_context") if name == words.PIPELINE else None
+        needs_channels = name in words.SIGNALS or name in words.WAITS
+        is_semaphore = name in (words.ACQUIRE, words.RELEASE)
+        is_move, is_barrier = name in words.MOVES, name == words.BARRIER
         default = _MISSING if is_move else []
         return RawOperation(
             name,
-            number,
             head.line,
             channel_type,
             fields.integers("channel_ids", _MISSING if needs_channels else []),
@@ -406,18 +364,18 @@ class _Reader:
 
     def _check_keys(self, fields: _Fields, name: str) -> None:
         own = keys_of(name)
-        for group in KEY_GROUPS:
+        for group in words.KEY_GROUPS:
             for key in group:
                 if key in fields and group is not own:
                     fields.problem(F479, f"only keys of a {name}", f"the key {key}")
-        fields.finish((*COMMON_KEYS, *(key for group in KEY_GROUPS for key in group)))
+        fields.finish(*words.COMMON_KEYS, *(key for group in words.KEY_GROUPS for key in group))
 
     def _share(self, fields: _Fields) -> tuple[int, int]:
         if "tbg_info" not in fields:
             return 0, 1
         info = fields.object("tbg_info")
-        info.finish(("tb_id", "tbg_size"))
         shares = info.integer("tbg_size", 1)
+        info.finish("tb_id")
         return info.integer("tb_id", 0, shares - 1), shares
 
     def _ranges(self, fields: _Fields, key: str, default: object) -> tuple[RawRange, ...]:
@@ -425,14 +383,16 @@ class _Reader:
         for one in fields.objects(key, default):
             kinds = [where for where in Where if where.value in one]
             if len(kinds) != 1:
-                words = ", ".join(where.value for where in Where)
-                one.problem(F472, f"one of {words} in each range of {key}", f"{len(kinds)} of them")
+                known = ", ".join(where.value for where in Where)
+                one.problem(F472, f"one of {known} in each range of {key}", f"{len(kinds)} of them")
                 continue
             where = kinds[0]
             number = (
-                int(one.word("type", BUFFERS)) if where is Where.LOCAL else one.integer(where.value)
+                int(one.word("type", words.BUFFERS))
+                if where is Where.LOCAL
+                else one.integer(where.value)
             )
-            one.finish((where.value, "index", "size"))
+            one.finish("index", "size")
             found.append(RawRange(where, number, one.integer("index"), one.integer("size")))
         return tuple(found)
 
@@ -448,3 +408,100 @@ def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
         )
         for key, place in raw.ignored.items()
     ]
+
+
+def serialise(raw: RawPlan) -> str:
+    """The text of a raw plan, of which `parse` makes the same one: a line for each operation, and
+    one for each list of a GPU and of a block."""
+    gpus = ",\n".join(_gpu_text(rank, gpu) for rank, gpu in enumerate(raw.gpus))
+    header = {
+        "name": raw.name,
+        "collective": raw.collective,
+        "protocol": raw.protocol.value,
+        "inplace": raw.in_place,
+        "reuse_resources": raw.reuses,
+        "num_threads_per_block": raw.threads,
+        "use_double_scratch_buffer": raw.doubles,
+        "buffer_alignment": raw.alignment,
+        "min_message_size": raw.min_bytes,
+        "max_message_size": raw.max_bytes,
+    }
+    return f'{{\n{_keys(2, header)}  "gpus": [\n{gpus}\n  ]\n}}\n'
+
+
+def _keys(indent: int, values: Object) -> str:
+    """Lines with a key each, before others of the same object."""
+    return "".join(f"{'':{indent}}{json.dumps(k)}: {json.dumps(v)},\n" for k, v in values.items())
+
+
+def _gpu_text(rank: int, gpu: RawGpu) -> str:
+    blocks = ",\n".join(_block_text(number, block) for number, block in enumerate(gpu.blocks))
+    switches = [
+        {
+            "channel_type": words.SWITCH,
+            "buffer_type": words.BUFFER_WORDS[group.buffer],
+            "rank_groups": [{"size": len(group.ranks), "ranks": group.ranks}],
+        }
+        for group in gpu.groups
+    ]
+    values = {
+        "id": rank,
+        "input_chunks": gpu.input_chunks,
+        "output_chunks": gpu.output_chunks,
+        "scratch_chunks": gpu.scratch_chunks,
+        "channels": _by_type("channel_type", "connected_to", gpu.peers) + switches,
+        "remote_buffers": [
+            {
+                "rank": of.rank,
+                "type": words.BUFFER_WORDS[of.buffer],
+                "access_channel_types": of.types,
+            }
+            for of in gpu.remote
+        ],
+        "semaphores": [{"init_value": value} for value in gpu.semaphores],
+    }
+    return f'    {{\n{_keys(6, values)}      "threadblocks": [\n{blocks}\n      ]\n    }}'
+
+
+def _by_type(word: str, key: str, numbers: Mapping[str, tuple[int, ...]]) -> list[Object]:
+    """A list of objects with the numbers of a type of channel each, if there are any."""
+    return [{word: kind, key: of_kind} for kind, of_kind in numbers.items() if of_kind]
+
+
+def _block_text(number: int, block: RawBlock) -> str:
+    operations = ",\n".join(f"{'':12}{json.dumps(_object(op))}" for op in block.operations)
+    buffers = _by_type("access_channel_type", "remote_buffer_ids", block.buffers)
+    channels = _by_type("channel_type", "channel_ids", block.channels)
+    head = _keys(10, {"channels": channels, "remote_buffer_refs": buffers})
+    head = f'        {{"id": {number},\n{head}'
+    return f'{head}          "ops": [\n{operations}\n          ]}}'
+
+
+def _object(op: RawOperation) -> Object:
+    """An operation, with the keys that it must have, and those with other values than without
+    the key."""
+    found: Object = {"name": op.name}
+    if op.name in words.MOVES or op.sources or op.destinations:
+        found["src_buff"] = [_operand(one) for one in op.sources]
+        found["dst_buff"] = [_operand(one) for one in op.destinations]
+    if op.channel_type != "none":
+        found["channel_type"] = op.channel_type
+    if op.channel_ids or op.name in (*words.SIGNALS, *words.WAITS):
+        found["channel_ids"] = op.channel_ids
+    if op.shares > 1:
+        found["tbg_info"] = {"tb_id": op.share, "tbg_size": op.shares}
+    if op.name == words.BARRIER:
+        found |= {"barrier_id": op.barrier, "num_threadblocks": op.barrier_blocks}
+    if op.name in (words.ACQUIRE, words.RELEASE):
+        found["semaphore_ids"] = op.semaphores
+    if op.name == words.PIPELINE:
+        found["iter_context"] = {"unit_size": op.unit_bytes, "num_chunks": op.chunks}
+        found["ops"] = [_object(one) for one in op.inner]
+    if op.reduce_op:
+        found["reduce_op"] = op.reduce_op
+    return found
+
+
+def _operand(one: RawRange) -> Object:
+    number = words.BUFFER_WORDS[Buffer(one.number)] if one.where is Where.LOCAL else one.number
+    return {one.where.value: number, "index": one.index, "size": one.size}

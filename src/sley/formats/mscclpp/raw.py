@@ -1,12 +1,18 @@
-"""Raw: the rows of an execution plan's file."""
+"""Raw: the rows of an execution plan's file, and the memory that its operations access.
+
+A RawPlan is what reading a file gives and what writing a plan gives: `parse` has the text of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from sley.errors import Place
-from sley.formats.mscclpp.words import PORT, Where
+from sley.formats.mscclpp import words
+from sley.formats.mscclpp.words import Operand, Where
 from sley.ir.words import Buffer, Protocol
 
 
@@ -23,14 +29,12 @@ class RawRange:
 
 @dataclass(frozen=True, slots=True)
 class RawOperation:
-    """An operation. number: its place among the operations of its block, those inside of pipelines
-    counted after the pipeline. line: 0 if it is not known. Keys that the file does not have are
-    empty, "" or 0; share and shares are 0 and 1 without tbg_info."""
+    """An operation. line: 0 if it is not known. Keys that the file does not have are empty, "",
+    "none" or 0; share and shares are 0 and 1 without tbg_info."""
 
     name: str
-    number: int
-    line: int
-    channel_type: str = ""
+    line: int = field(default=0, compare=False)
+    channel_type: str = "none"
     channel_ids: tuple[int, ...] = ()
     sources: tuple[RawRange, ...] = ()
     destinations: tuple[RawRange, ...] = ()
@@ -48,11 +52,13 @@ class RawOperation:
 @dataclass(frozen=True, slots=True)
 class RawBlock:
     """A thread block. channels, buffers: by type of channel, the numbers of the GPU's channels and
-    of its remote buffers, in the order in which operations count them."""
+    of its remote buffers, in the order in which operations count them. made_at: the place in the
+    plan that it was made of, if it is from no file."""
 
     channels: Mapping[str, tuple[int, ...]]
     buffers: Mapping[str, tuple[int, ...]]
     operations: tuple[RawOperation, ...]
+    made_at: Place | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +80,31 @@ class RawGroup:
 
 @dataclass(frozen=True, slots=True)
 class RawGpu:
-    """A GPU. peers, lines: by type of channel, the peer of each channel, and the line of each, 0 if
-    it is not known. semaphores: initial values."""
+    """A GPU. peers: by type of channel, the peer of each channel. semaphores: initial values.
+    lines: by type of channel, the line of each; empty if there is no text."""
 
     input_chunks: int
     output_chunks: int
     scratch_chunks: int
     peers: Mapping[str, tuple[int, ...]]
-    lines: Mapping[str, tuple[int, ...]]
     groups: tuple[RawGroup, ...]
     remote: tuple[RawRemote, ...]
     semaphores: tuple[int, ...]
     blocks: tuple[RawBlock, ...]
+    lines: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @property
     def port_buffers(self) -> int:
         """The number of remote buffers that ports access; one for each time it is named."""
-        return sum(remote.types.count(PORT) for remote in self.remote)
+        return sum(remote.types.count(words.PORT) for remote in self.remote)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RawPlan:
-    """A file. ignored: the keys that the executor does not read, with the first place of each."""
+    """What a file says. file: its name in messages. ignored: the keys that the executor does not
+    read, with the first place of each."""
 
-    file: str
+    file: str = field(compare=False)
     name: str
     collective: str
     protocol: Protocol
@@ -109,27 +116,107 @@ class RawPlan:
     min_bytes: int
     max_bytes: int
     gpus: tuple[RawGpu, ...]
-    ignored: Mapping[str, Place]
+    ignored: Mapping[str, Place] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def operations(self) -> Sequence[Located]:
+        """All operations, those of a pipeline after it."""
+        blocks = ((r, n) for r, gpu in enumerate(self.gpus) for n in range(len(gpu.blocks)))
+        return [one for block in blocks for one in self.operations_of(*block)]
+
+    def operations_of(self, rank: int, number: int) -> Iterator[Located]:
+        """The operations of a block."""
+        step = 0
+        for op in self.gpus[rank].blocks[number].operations:
+            yield Located(self, rank, number, step, op)
+            for k, inner in enumerate(op.inner, step + 1):
+                yield Located(self, rank, number, k, inner, op)
+            step += 1 + len(op.inner)
 
     @property
     def whole(self) -> Place:
         """The place of the file as a whole."""
         return Place(self.file)
 
-    def at(self, rank: int, block: int, operation: RawOperation | None = None) -> Place:
-        """The place of an operation, or of a block."""
-        return place_of(self.file, rank, block, operation)
-
     def at_channel(self, rank: int, word: str, channel: int) -> Place:
         """The place of a GPU's channel of a type."""
-        line = self.gpus[rank].lines[word][channel]
+        lines = self.gpus[rank].lines
+        line = lines[word][channel] if lines else 0
         return Place(self.file, line, detail=f"rank {rank} {word} channel {channel}")
 
 
-def place_of(file: str, rank: int, block: int = -1, operation: RawOperation | None = None) -> Place:
-    """The place of an operation, a block or a GPU."""
-    detail = f"rank {rank}" if block < 0 else f"rank {rank} block {block}"
-    if operation is None:
-        return Place(file, detail=detail)
-    detail += f" operation {operation.number} ({operation.name})"
-    return Place(file, operation.line, detail=detail)
+def place_of(file: str, rank: int, block: int = -1) -> Place:
+    """The place of a GPU or a block."""
+    return Place(file, detail=f"rank {rank}" if block < 0 else f"rank {rank} block {block}")
+
+
+def place_of_step(file: str, rank: int, block: int, step: int, op: RawOperation) -> Place:
+    """The place of an operation."""
+    return Place(file, op.line, detail=f"rank {rank} block {block} operation {step} ({op.name})")
+
+
+class Located(NamedTuple):
+    """An operation in its plan: on a rank, in the block of a number, and inside of a pipeline, if
+    any. step: its place among the operations of its block, those of a pipeline after it."""
+
+    raw: RawPlan
+    rank: int
+    number: int
+    step: int
+    op: RawOperation
+    pipeline: RawOperation | None = None
+
+    @property
+    def gpu(self) -> RawGpu:
+        """Its GPU."""
+        return self.raw.gpus[self.rank]
+
+    @property
+    def block(self) -> RawBlock:
+        """Its block."""
+        return self.gpu.blocks[self.number]
+
+    @property
+    def at(self) -> Place:
+        """Its place."""
+        made = self.block.made_at
+        return made or place_of_step(self.raw.file, self.rank, self.number, self.step, self.op)
+
+    @property
+    def accesses(self) -> list[Access]:
+        """What it accesses, first its sources; its entries exist."""
+        op, move = self.op, words.MOVES.get(self.op.name)
+        if move is None:
+            return []
+        sides = (move.sources, op.sources, False), (move.destinations, op.destinations, True)
+        return [
+            Access(writes, kind, *self._memory(one), one.index, one.size)
+            for operands, ranges, writes in sides
+            for number, one in enumerate(ranges)
+            if (kind := operands.at(number)) is not None
+        ]
+
+    def _memory(self, one: RawRange) -> tuple[Buffer, tuple[int, ...]]:
+        """The buffer and the ranks of a range."""
+        if one.where is Where.LOCAL:
+            return Buffer(one.number), (self.rank,)
+        if one.where is Where.SWITCH:
+            group = self.gpu.groups[self.block.channels[words.SWITCH][one.number]]
+            return group.buffer, group.ranks
+        remote = self.gpu.remote[self.block.buffers[self.op.channel_type][one.number]]
+        return remote.buffer, (remote.rank,)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A source or destination of an operation.
+
+    ranks: the ranks whose memory it is; several for a switch.
+    """
+
+    writes: bool
+    kind: Operand
+    buffer: Buffer
+    ranks: tuple[int, ...]
+    index: int
+    size: int

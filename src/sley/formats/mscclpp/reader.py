@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from sley.errors import Diagnostic, counted
 from sley.errors.formats import F403, F409, F411, F424, F434, F463
@@ -15,10 +16,9 @@ from sley.formats.format import (
     root_conditions,
     target_among,
 )
-from sley.formats.mscclpp.accesses import all_operations
 from sley.formats.mscclpp.checks import check
 from sley.formats.mscclpp.conditions import conditions, own_chunks
-from sley.formats.mscclpp.cutting import Cutting, cut, has_pipelines
+from sley.formats.mscclpp.cutting import Cutting, cut
 from sley.formats.mscclpp.lowering import lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
 from sley.formats.mscclpp.raw import RawPlan, place_of
@@ -69,7 +69,7 @@ def read(
 
 
 def executions(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | RawPlan,
     target: str | Target,
     *,
     collective: Collective | None = None,
@@ -77,8 +77,8 @@ def executions(
     root: int | None = None,
     file: str | None = None,
 ) -> Executions:
-    """What a target executes: one plan, or with pipelines one for each of the first MODELLED_UNITS
-    sizes of chunks that calls can have.
+    """What a target executes of a file, or of a raw plan: one plan, or with pipelines one for each
+    of the first MODELLED_UNITS sizes of chunks that calls can have.
 
     The settings and errors are those of `read`, and F440.
     """
@@ -87,7 +87,7 @@ def executions(
     least = cut(raw, 1, target)
     _check_calls(raw, collective, least)
     units = [1]
-    if has_pipelines(raw):
+    if least.chunk_bytes:
         chunk_bytes = -(-raw.min_bytes // own_chunks(raw, collective))
         first = max(-(-chunk_bytes // least.most_bytes), 1)
         units = list(range(first, first + MODELLED_UNITS))
@@ -104,7 +104,7 @@ def executions(
 
 
 def _read(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | RawPlan,
     target: PlanTarget,
     collective: Collective | None,
     in_place: bool | None,
@@ -112,7 +112,10 @@ def _read(
     file: str | None,
 ) -> tuple[RawPlan, tuple[Diagnostic, ...], Collective]:
     """The raw plan, which obeys all rules that need no ranges; remarks; and its collective."""
-    raw = parse(source, file)
+    if isinstance(source, RawPlan):
+        raw = source if file is None else replace(source, file=file)
+    else:
+        raw = parse(source, file)
     check(raw, target)
     notes = [*ignored_notes(raw), *_about_flushes(raw)]
     if collective is None:
@@ -208,7 +211,7 @@ def _check_chunks(raw: RawPlan, collective: Collective) -> None:
 
 def _about_flushes(raw: RawPlan) -> list[Diagnostic]:
     """A remark at the first flush (F497)."""
-    places = [raw.at(*place) for place in all_operations(raw) if place[2].name == FLUSH]
+    places = [one.at for one in raw.operations if one.op.name == FLUSH]
     if not places:
         return []
     found = f"a flush, {len(places)} in all" if len(places) > 1 else "a flush"

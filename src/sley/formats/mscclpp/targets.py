@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sley.errors import Place
+from sley.errors.mscclpp import F478
 from sley.formats.format import Target
 from sley.formats.mscclpp.words import GROUP_STORE, GROUP_STORE_PACKETS
+from sley.formats.problems import Problems
 
 SUFFIX = ".json"
 
@@ -127,3 +130,16 @@ TARGETS: Mapping[str, PlanTarget] = MappingProxyType(
     }
 )
 """All targets, by name. The name without a version is the newest one's."""
+
+
+def refuse_absent(problems: Problems, at: Place, name: str, target: PlanTarget) -> None:
+    """Adds the problem (F478) of an operation that a later version of the target has, if so."""
+    first = target.lacks(name)
+    if first is not None:
+        later = replace(target, version=first)
+        remedy = (
+            f"Name the version of the executor, if it is a later one, such as {later}. For "
+            "this one compile the plan with messages: --no-switches, or switches=False."
+        )
+        expected = f"an operation of {target} ({target.commit})"
+        problems.add(F478, at, expected, f"{name}, which came with {VERSIONS[first]}", remedy)

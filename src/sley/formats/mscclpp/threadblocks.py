@@ -8,12 +8,13 @@ follow one another at barriers. Waits between blocks are semaphores, one for eac
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from sley.formats.mscclpp.analysis import Analysis
+from sley.formats.mscclpp.words import MEMORY, PORT
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import Protocol
@@ -24,9 +25,8 @@ class Channel:
     """A channel between two blocks of different ranks, which signal each other on it.
 
     low, high: the ranks, the lower one first. number: the plan's channel. low_block, high_block:
-    the blocks at its ends. port: whether it is a port channel. forth, back: whether messages go
-    from low to high, and from high to low. begins: whether receivers signal on it that they have
-    begun the call.
+    the blocks at its ends. kind: MEMORY or PORT. forth, back: whether messages go from low to high,
+    and from high to low. begins: whether receivers signal on it that they have begun the call.
     """
 
     low: int
@@ -34,7 +34,7 @@ class Channel:
     number: int
     low_block: int
     high_block: int
-    port: bool
+    kind: str
     forth: bool
     back: bool
     begins: bool
@@ -52,99 +52,99 @@ class Channel:
         return self.high if rank == self.low else self.low
 
 
-@dataclass(frozen=True)
-class ThreadBlocks:
-    """The blocks of the executor.
+@dataclass
+class ThreadBlock:
+    """A block of the executor.
 
-    rank: the rank of each block, ascending. rows: by block, its instructions in order.
-    acquires: by instruction, the semaphores to acquire before it. releases: by instruction, the
-    semaphores to release after it. semaphores: their number on each rank.
-    after: by block, the barrier at which it follows another block; before: by block, the barrier
-    at which another block follows it. barriers: their number on each rank.
-    channels: by block, its channels. channels_of: by (instruction, whether it sends), the channels
-    of its messages; several if its peer is a group.
+    rows: its instructions, in order. after, before: the barriers at which it follows another part
+    of the same block of the plan, and another part follows it, or NONE. channels: by type, its
+    channels, ascending, with their numbers among its own.
     """
 
-    rank: list[int]
-    rows: list[list[int]]
+    rank: int
+    rows: Sequence[int]
+    after: int = NONE
+    before: int = NONE
+    channels: dict[str, dict[Channel, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ThreadBlocks:
+    """The blocks of the executor, rank after rank, and what connects them.
+
+    acquires: by instruction, the semaphores to acquire before it. releases: by instruction, the
+    semaphores to release after it. semaphores, barriers: their numbers on each rank.
+    numbers: by rank and type, its channels, ascending, with their numbers: so a channel has the
+    same number at both ends among those between the two ranks, by which the executor connects them.
+    channels_of: by (instruction, whether it sends), the channels of its messages; several if its
+    peer is a group.
+    """
+
+    blocks: list[ThreadBlock]
     acquires: dict[int, list[int]]
     releases: dict[int, list[int]]
     semaphores: list[int]
-    after: dict[int, int]
-    before: dict[int, int]
     barriers: list[int]
-    channels: list[list[Channel]]
+    numbers: list[dict[str, dict[Channel, int]]]
     channels_of: dict[tuple[int, bool], list[Channel]]
 
 
-@dataclass(frozen=True)
-class BlockPart:
-    """A block, or a part of one that has too many operations.
-
-    rows: its instructions, in order. follows: whether it continues the block before it.
-    """
-
-    rows: list[int]
-    follows: bool = False
-
-
-def needed_order(analysis: Analysis) -> list[tuple[int, int]]:
+def _needed_order(analysis: Analysis) -> list[tuple[int, int]]:
     """Pairs of instructions of a rank, in different blocks, the first of which must end before the
     second one begins.
 
     These are the plan's waits; with packets, which order nothing but their own data, also the
     conflicting accesses that messages order.
     """
-    plan, conflicts = analysis.plan, analysis.conflicts
+    plan, order = analysis.plan, analysis.order
     waits = plan.waits
     pairs = set(zip(waits.target.tolist(), waits.source.tolist(), strict=True))
     if plan.protocol is Protocol.LL:
-        first, second = conflicts.first, conflicts.second
-        unordered = ~conflicts.order.by_block_or_wait(first, second)
-        for before, after in zip(
-            first[unordered].tolist(), second[unordered].tolist(), strict=True
-        ):
-            if not conflicts.order.reaches_within_rank(before, after):
+        conflicts = analysis.conflicts
+        unordered = ~order.by_block_or_wait(conflicts[:, 0], conflicts[:, 1])
+        for before, after in conflicts[unordered].tolist():
+            if not order.reaches_within_rank(before, after):
                 pairs.add((before, after))
     return sorted(pair for pair in pairs if plan.block[pair[0]] != plan.block[pair[1]])
 
 
-def arrange(analysis: Analysis, blocks: Sequence[BlockPart]) -> ThreadBlocks:
-    """The semaphores, barriers and channels between blocks, which are rank after rank."""
-    plan = analysis.plan
+def arrange(analysis: Analysis, cut: Iterable[Sequence[Sequence[int]]]) -> ThreadBlocks:
+    """The blocks, and the semaphores, barriers and channels between them. cut: for each block of
+    the plan, the instructions of its parts."""
+    plan, blocks = analysis.plan, list[ThreadBlock]()
     block_of = np.full(len(plan.instructions), NONE, np.int64)
     position, whole = block_of.copy(), block_of.copy()
-    first = 0
-    for block, part in enumerate(blocks):
-        first = first if part.follows else block
-        block_of[part.rows], position[part.rows] = block, np.arange(len(part.rows))
-        whole[part.rows] = first
-    # The barriers order the parts of one block.
-    pairs = [pair for pair in needed_order(analysis) if whole[pair[0]] != whole[pair[1]]]
+    barriers = [0] * plan.collective.ranks
+    for number, parts in enumerate(cut):
+        for part, rows in enumerate(parts):
+            block_of[rows], position[rows] = len(blocks), np.arange(len(rows))
+            whole[rows] = number
+            block = ThreadBlock(int(plan.rank[rows[0]]), rows)
+            if part:
+                block.after = blocks[-1].before = barriers[block.rank]
+                barriers[block.rank] += 1
+            blocks.append(block)
+    # Barriers order the parts of one block, so semaphores are for other blocks alone.
+    pairs = [pair for pair in _needed_order(analysis) if whole[pair[0]] != whole[pair[1]]]
     acquires, releases, semaphores = _semaphores(plan, pairs, block_of, position)
     channels_of = _channels(analysis, block_of)
     channels: list[set[Channel]] = [set() for _ in blocks]
+    of_ranks: list[set[Channel]] = [set() for _ in barriers]
     for (row, _), found in channels_of.items():
         channels[block_of[row]].update(found)
-    rank = [int(plan.rank[part.rows[0]]) for part in blocks]
-    after: dict[int, int] = {}
-    barriers = [0] * plan.collective.ranks
-    for block, part in enumerate(blocks):
-        if part.follows:
-            after[block] = barriers[rank[block]]
-            barriers[rank[block]] += 1
-    return ThreadBlocks(
-        rank,
-        [part.rows for part in blocks],
-        acquires,
-        releases,
-        semaphores,
-        after,
-        {block - 1: barrier for block, barrier in after.items()},
-        barriers,
-        [sorted(of) for of in channels],
-        channels_of,
-    )
+        of_ranks[plan.rank[row]].update(found)
+    for block, own in zip(blocks, channels, strict=True):
+        block.channels = _numbered(own)
+    numbers = [_numbered(own) for own in of_ranks]
+    return ThreadBlocks(blocks, acquires, releases, semaphores, barriers, numbers, channels_of)
+
+
+def _numbered(channels: set[Channel]) -> dict[str, dict[Channel, int]]:
+    """The channels of each type, ascending, with their numbers."""
+    kinds: dict[str, dict[Channel, int]] = {MEMORY: {}, PORT: {}}
+    for one in sorted(channels):
+        kinds[one.kind][one] = len(kinds[one.kind])
+    return kinds
 
 
 def _semaphores(
@@ -160,6 +160,8 @@ def _semaphores(
     releases: dict[int, list[int]] = defaultdict(list)
     number = [0] * plan.collective.ranks
     for key in sorted(of_blocks):
+        # By waiting instructions, and of one's waits the one for the latest first: what follows is
+        # in vain if it is for no later instruction than a wait before it.
         latest = NONE
         rank = int(plan.rank[of_blocks[key][0][0]])
         ordered = sorted(of_blocks[key], key=lambda p: (position[p[1]], -position[p[0]]))
@@ -188,7 +190,7 @@ def _channels(analysis: Analysis, block_of: np.ndarray) -> dict[tuple[int, bool]
         low, high = (s, r) if rank[s] < rank[r] else (r, s)
         ends = (int(rank[low]), int(rank[high]))
         blocks = (int(block_of[low]), int(block_of[high]))
-        key = (*ends, int(t.channel[s]), *blocks, bool(analysis.ports[s]))
+        key = (*ends, int(t.channel[s]), *blocks, PORT if analysis.ports[s] else MEMORY)
         keys.append((key, low == s))
         mutual = plan.protocol is Protocol.LL and {ends, ends[::-1]} <= heard
         if not mutual and s not in switching.sum_of and s not in switching.offers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 
 from sley.ir.words import Buffer, Protocol
@@ -74,16 +75,13 @@ class Operand(Enum):
     SWITCH = "a switch channel"
     SWITCH_PACKETS = "a switch channel with packets"
 
-    @property
+    @cached_property
     def where(self) -> Where:
-        if self in (Operand.SWITCH, Operand.SWITCH_PACKETS):
-            return Where.SWITCH
-        local = self in (Operand.LOCAL, Operand.LOCAL_PACKETS)
-        return Where.LOCAL if local else Where.REMOTE
+        return Where[self.name.removesuffix("_PACKETS")]
 
-    @property
+    @cached_property
     def packet(self) -> bool:
-        return self in (Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS, Operand.SWITCH_PACKETS)
+        return self.name.endswith("_PACKETS")
 
 
 @dataclass(frozen=True)
@@ -169,11 +167,8 @@ COMMON_KEYS = ("name", "channel_type", "reduce_op")
 
 def keys_of(name: str) -> tuple[str, ...]:
     """The group of keys that an operation reads."""
-    if name == BARRIER:
-        return BARRIER_KEYS
-    if name in (ACQUIRE, RELEASE):
-        return SEMAPHORE_KEYS
-    return PIPELINE_KEYS if name == PIPELINE else MOVE_KEYS
+    own = {BARRIER: BARRIER_KEYS, PIPELINE: PIPELINE_KEYS}
+    return own.get(name, SEMAPHORE_KEYS if name in (ACQUIRE, RELEASE) else MOVE_KEYS)
 
 
 COLLECTIVES = (
