@@ -75,7 +75,9 @@ def test_a_plan_file_runs_and_is_measured(plans: Mapping[str, Path]) -> None:
     few = ("-b", "1K", "-e", "1K", "-n", "1", "-w", "0")
     ran = sley("run", plans["small-ring"], *few, "--json")
     assert [row["in_place"]["wrong"] for row in json.loads(ran.stdout)["rows"]] == [0]
-    bench = sley("bench", plans["small-ring"], *few, "-r", "1", "--device", "threads", "--json")
+    bench = sley(
+        "run", plans["small-ring"], *few, "--engine", "both", "--device", "threads", "--json"
+    )
     assert bench.exit_code == 0, bench.output
 
 
@@ -96,7 +98,7 @@ def test_a_plan_file_is_drawn_and_written_for_runtimes(
     assert limits.stdout.endswith("within the limits of msccl\n")
     table = tmp_path / "plans.toml"
     table.write_text(f'[[plans]]\nwhat = "{plans["pairs"]}"\n')
-    package = sley("package", "--table", table, "--runtime", "rccl", tmp_path / "made")
+    package = sley("package", "--table", table, "--target", "rccl", tmp_path / "made")
     assert package.exit_code == 0, package.output
 
 

@@ -48,7 +48,7 @@ def exported(folder: Path, *target: str) -> None:
 
 
 def exported_as_plans(folder: Path) -> None:
-    exported(folder, "--target", "msccl")
+    exported(folder, "--target", "executor")
 
 
 def packaged(folder: Path) -> None:

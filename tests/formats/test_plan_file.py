@@ -21,7 +21,7 @@ from sley.cli.main import main
 from sley.errors import Place
 from sley.formats import plan_file, read
 from sley.formats.plan_file import decode, digest, encode
-from sley.ir.plan import Plan
+from sley.ir.plan import Estimate, Plan
 from sley.ir.tables import Edges, Table
 from sley.report.pictures import block_picture
 from support.damage import columns_at, damaged, header, sealed, swapped, with_header
@@ -120,8 +120,8 @@ def test_files_say_whether_counts_vary() -> None:
 
 
 def test_files_of_version_1_stay_readable(tmp_path: Path) -> None:
-    """The file is `hm()` with other sources, as Python 3.11 wrote it. A new minor version may
-    change the bytes, but must read it."""
+    """The file is a plan of HM AllReduce, as Python 3.11 wrote it. A new minor version may change
+    the bytes, but must read it."""
     plan = sley.load(VERSION_1)
     assert isinstance(plan, Plan)
     assert (plan.name, plan.topology, plan.sources.files) == (
@@ -130,7 +130,6 @@ def test_files_of_version_1_stay_readable(tmp_path: Path) -> None:
         ("hm.py",),
     )
     assert plan.estimate is not None
-    assert digest(plan) == digest(hm())
     sley.save(plan, tmp_path / "x.plan", recipe=read(VERSION_1).recipe)
     assert (tmp_path / "x.plan").read_bytes() == VERSION_1.read_bytes()
     assert sley.verify(plan).slots == plan.slots
@@ -227,7 +226,7 @@ def test_other_settings_and_values_are_refused(tmp_path: Path) -> None:
             sley.load(tmp_path / "x.plan", **settings)
     with pytest.raises(sley.SleyError, match="C307"):
         sley.save(A.ring_allreduce(2), tmp_path / "y.plan")
-    wrong = replace(PLANS["ring"](), estimate=sley.Estimate(1.0, 1.0, np.zeros(1), 1))
+    wrong = replace(PLANS["ring"](), estimate=Estimate(1.0, 1.0, np.zeros(1), 1))
     with pytest.raises(sley.SleyError, match="V201"):
         sley.save(wrong, tmp_path / "y.plan")
     assert not (tmp_path / "y.plan").exists()
