@@ -20,7 +20,7 @@ from support.examples import examples
 from support.plan_edits import as_nop, with_columns
 from support.random_programs import RandomProgram, random_programs
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 TILE, TILES = 100_000, 8
 ALPHA = 4.0
 
