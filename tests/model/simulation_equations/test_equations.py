@@ -290,6 +290,6 @@ def test_questions_without_an_answer_are_refused() -> None:
 
 def test_a_message_that_nobody_receives() -> None:
     plan = relay(10.0, 10.0)
-    with pytest.raises(sley.SleyError, match="V203") as caught:
+    with pytest.raises(sley.SleyError, match="V202") as caught:
         equations.estimate(as_nop(plan, int(plan.receives[-1])), 1000)
     assert "1 send, 0 receives" in str(caught.value)
