@@ -15,7 +15,6 @@ recognition.py    what kind of file a path names, by its content
 text_files.py     text and TOML, read within limits
 disk_cache.py     compiled files on disk, by their inputs
 aside.py          system calls that may never return, in a thread of their own
-closing.py        what ends with `close`
 """
 
 from sley.errors.diagnostic import (

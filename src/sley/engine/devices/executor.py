@@ -108,7 +108,7 @@ class Executor:
         memory += [self._windows, self._scratch, self._arrays]
         places = [place for place in self._world.places if not place.keeps_launched]
         self._dropped = finalize(self, _end, places, self._attendance, memory)
-        self._dropped.atexit = False  # the driver frees, and perhaps it is no more
+        self._dropped.atexit = False  # the driver frees at exit, perhaps before
         self._world.attend(self._attendance)
 
     @property
@@ -118,7 +118,7 @@ class Executor:
 
     def way_of_groups(self, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
         """How calls run the instructions whose peer is a group, in words; empty if the plan has
-        none. R504, R514 for a type or a reduction that there isn't."""
+        none. R504, R514 for an unknown type or reduction."""
         kind, op = data_type(dtype), reduction(reduce_op)
         return way_of_groups(self._given, self._single_messages, kind, op)
 

@@ -24,11 +24,10 @@ from sley.ir.words import RECEIVES, REDUCES, SENDS, Op
 class Switching:
     """The instructions that use a switch, and the messages that go through it.
 
-    ranks: by such an instruction, the ranks of its switch channels, ascending.
-    offers: by instruction that reduces in the switch, the sends whose data the switch reads.
-    sum_of: by such a send, the instruction that reduces.
-    stores: by instruction whose result the switch writes, the receives of it: of all instructions
-        in `ranks`.
+    ranks: instruction -> the ranks of its switch channels, ascending.
+    offers: instruction that reduces in the switch -> the sends of the data that the switch reads.
+    sum_of: such a send -> the instruction that reduces.
+    stores: instruction in `ranks` -> the receives that its switch write serves.
     """
 
     ranks: Mapping[int, tuple[int, ...]]
