@@ -126,17 +126,15 @@ def rings() -> tuple[str, list[Errors]]:
                 point.protocol.value,
                 f"{point.busbw_GBps:g}",
                 f"{found.busbw_GBps:.1f}",
-                us(point.time_us),
-                us(found.time_us),
                 error_cell(error, point.limit),
             )
         )
         if abs(error) > point.limit:
             reason = point.reason or "the reason is unknown"
             reasons.setdefault(f"{point.where}: {reason}.", []).append(point.size)
-    head = ("machines", "size", "protocol", "measured GB/s", "predicted GB/s")
+    head = ("machines", "size", "protocol", "measured GB/s", "predicted GB/s", "error on time")
     text = [
-        table((*head, "measured us", "predicted us", "error on time"), rows),
+        table(head, rows),
         "The points above their aim, and the probable reasons:\n",
         "".join(f"- {', '.join(sizes)}, {reason}\n" for reason, sizes in reasons.items()),
     ]
@@ -326,12 +324,11 @@ def mscclpp(data: Path) -> str:
                 us(reached.time_us),
                 f"{NEAREST[kernel.collective, kernel.nodes]}, {protocol.value}",
                 us(time),
-                f"{time / kernel.time_us:.2f}",
             )
         )
     head = (
         *("kernel", "size", "measured us", "bound us, nominal rates", "of that bound"),
-        *("bound us, reached rates", "closest algorithm", "simulated us", "simulated / measured"),
+        *("bound us, reached rates", "closest algorithm", "simulated us"),
     )
     exceptions = [
         f"Faster than the {part} bound: {'; '.join(found)}. {FASTER[part]}\n"

@@ -11,6 +11,7 @@ catalog.py        all rules; each family has a file: language, rescclang, schedu
                   verifier, formats, mscclpp, deployment, runtime, devices, communicator, calls,
                   selection, policy, tuning, torch, topology, simulation, report
 remote.py         diagnostics of other processes
+successors.py     what replaces the names, commands and options that went
 recognition.py    what kind of file a path names, by its content
 text_files.py     text and TOML, read within limits
 disk_cache.py     compiled files on disk, by their inputs
