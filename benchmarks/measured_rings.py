@@ -99,7 +99,7 @@ def _peaks(
 
 _CURVE = "1x8 A100 (NDv4)"
 _NETWORK = (
-    "the measured rings reach {} of their cards, those of other rows all of it; the model lacks a "
+    "the measured rings reach {} of their cards, in other rows all of it; the model lacks a "
     "property of these machines (routes, PCIe, memory)"
 )
 POINTS: tuple[Point, ...] = (

@@ -1,10 +1,11 @@
 """Measurements: compares the simulator's predictions with published times: docs/measurements.md.
 
-    python benchmarks/measurements.py [DATA] [--output FILE]
+    python benchmarks/measurements.py [DATA] [--output FILE] [--points]
 
-DATA is the folder with other projects' files (SLEY_DATA, or ../shared/data); the page omits rows
-whose files are missing, and states this. FILE is docs/measurements.md by default; - prints the
-page. The script measures no times, so the same code and files give the same page.
+DATA is the folder with other projects' files (SLEY_DATA, or ../shared/data); the page names missing
+files. FILE is docs/measurements.md by default; - prints the page. --points prints what the page
+only sums up: each point of nccl-tests' tables, and NCCL's rings with each protocol. The script
+measures no times, so the same code and files give the same page.
 """
 
 from __future__ import annotations
@@ -112,11 +113,10 @@ def rings() -> tuple[str, list[Errors]]:
     """The section on NCCL's rings, and its errors."""
     large = Errors(f"NCCL's rings, from {size_text(LARGE)} up, no parameter fitted", CLOSE)
     curve = Errors(f"NCCL's rings, 1x8 A100 below {size_text(LARGE)}, no parameter fitted", ROUGH)
-    rows, protocols = [], []
+    rows = []
     reasons: dict[str, list[str]] = {}
     for point in POINTS:
-        simulations = predicted(point)
-        found = simulations[point.protocol]
+        found = predicted(point)[point.protocol]
         error = found.time_us / point.time_us - 1
         (large if point.size_bytes >= LARGE else curve).values.append(error)
         rows.append(
@@ -126,29 +126,33 @@ def rings() -> tuple[str, list[Errors]]:
                 point.protocol.value,
                 f"{point.busbw_GBps:g}",
                 f"{found.busbw_GBps:.1f}",
-                us(point.time_us),
-                us(found.time_us),
                 error_cell(error, point.limit),
             )
         )
-        each = (
-            *(simulations[p].time_us for p in FIFO_PROTOCOLS),
-            *map(point.tuner_us, FIFO_PROTOCOLS),
-        )
-        protocols.append((point.where, point.size, us(point.time_us), *map(us, each)))
         if abs(error) > point.limit:
             reason = point.reason or "the reason is unknown"
             reasons.setdefault(f"{point.where}: {reason}.", []).append(point.size)
-    head = ("machines", "size", "protocol", "measured GB/s", "predicted GB/s")
-    columns = [f"{p.value}, {by}" for by in ("simulated", "tuner") for p in FIFO_PROTOCOLS]
+    head = ("machines", "size", "protocol", "measured GB/s", "predicted GB/s", "error on time")
     text = [
-        table((*head, "measured us", "predicted us", "error on time"), rows),
+        table(head, rows),
         "The points above their aim, and the probable reasons:\n",
         "".join(f"- {', '.join(sizes)}, {reason}\n" for reason, sizes in reasons.items()),
-        "The times of all three protocols in us, simulated and by the tuner's formula:\n",
-        table(("machines", "size", "measured", *columns), protocols),
     ]
     return "\n".join(text), [large, curve]
+
+
+def protocols() -> str:
+    """The times of NCCL's rings with each protocol, simulated and by its tuner's formula."""
+    rows = [
+        (
+            *(point.where, point.size, us(point.time_us)),
+            *(us(predicted(point)[p].time_us) for p in FIFO_PROTOCOLS),
+            *(us(point.tuner_us(p)) for p in FIFO_PROTOCOLS),
+        )
+        for point in POINTS
+    ]
+    columns = [f"{p.value}, {by}" for by in ("simulated", "tuner") for p in FIFO_PROTOCOLS]
+    return table(("machines", "size", "measured", *columns), rows)
 
 
 def published(data: Path) -> str:
@@ -156,7 +160,7 @@ def published(data: Path) -> str:
     path = data / TABLES
     if not path.is_file():
         return f"Not compared: no file {TABLES}.\n"
-    found = [predict(point) for point in read_points(path.read_text("utf-8"))]
+    found = predictions(path)
     names = dict.fromkeys(p.point.table for p in found)
     parts = [(KNOWN[n].machines, [p for p in found if p.point.table == n]) for n in names]
     alike = [p for p in found if not KNOWN[p.point.table].theirs]
@@ -164,7 +168,23 @@ def published(data: Path) -> str:
     rows = [_errors_by_class(label, some) for label, some in parts]
     aims = [f"{100 * c.median:.0f} / {100 * c.most:.0f} %" for c in CLASSES]
     head = ("table", "collective", *(c.name for c in CLASSES), "all sizes")
-    lines = [
+    remarks = [f"- {KNOWN[n].machines}: {KNOWN[n].theirs}.\n" for n in names if KNOWN[n].theirs]
+    return TABLES_TEXT.format(
+        spread=table(head, [*rows, ("aim", "", *aims, "")]),
+        remarks="".join(remarks),
+        fitted=_fitted([[p.point for p in some] for _, some in parts[: len(names)]]),
+        number=len(found),
+    )
+
+
+def predictions(path: Path) -> list[Prediction]:
+    """Each point of the file with its prediction."""
+    return [predict(point) for point in read_points(path.read_text("utf-8"))]
+
+
+def points(path: Path) -> str:
+    """Each point of the file, in bold where it is above the aim for its class."""
+    rows = [
         (
             KNOWN[p.point.table].machines,
             p.point.collective,
@@ -174,17 +194,10 @@ def published(data: Path) -> str:
             us(p.simulation.time_us) if p.simulation else "",
             error_cell(p.error, p.point.size_class.most) if p.error is not None else "",
         )
-        for p in found
+        for p in predictions(path)
     ]
-    remarks = [f"- {KNOWN[n].machines}: {KNOWN[n].theirs}.\n" for n in names if KNOWN[n].theirs]
     columns = ("machines", "collective", "size", "compared with", "measured us", "predicted us")
-    return TABLES_TEXT.format(
-        spread=table(head, [*rows, ("aim", "", *aims, "")]),
-        remarks="".join(remarks),
-        points=table((*columns, "error"), lines),
-        fitted=_fitted([[p.point for p in some] for _, some in parts[: len(names)]]),
-        number=len(found),
-    )
+    return table((*columns, "error"), rows)
 
 
 def _fitted(by_table: Sequence[Sequence[Point]]) -> str:
@@ -311,12 +324,11 @@ def mscclpp(data: Path) -> str:
                 us(reached.time_us),
                 f"{NEAREST[kernel.collective, kernel.nodes]}, {protocol.value}",
                 us(time),
-                f"{time / kernel.time_us:.2f}",
             )
         )
     head = (
         *("kernel", "size", "measured us", "bound us, nominal rates", "of that bound"),
-        *("bound us, reached rates", "closest algorithm", "simulated us", "simulated / measured"),
+        *("bound us, reached rates", "closest algorithm", "simulated us"),
     )
     exceptions = [
         f"Faster than the {part} bound: {'; '.join(found)}. {FASTER[part]}\n"
@@ -334,7 +346,7 @@ FASTER = {
 
 
 def parameters(fitted: Fit | None) -> str:
-    """The tables of all parameters."""
+    """The tables of the parameters that differ between machines, and of links."""
     base = topologies.mi250x()
     models: dict[str, CostModel] = {
         "A100 (default)": CostModel(),
@@ -343,8 +355,6 @@ def parameters(fitted: Fit | None) -> str:
     }
     if fitted:
         models["MI250X, fitted"] = fitted.topology(base).model
-    names = list(CostModel().items())
-    rows = [(f"`{n}`", *(model.items()[n] for model in models.values())) for n in names]
     clusters = [
         topologies.ndv4(),
         topologies.cluster(2, 8, 4),
@@ -355,7 +365,7 @@ def parameters(fitted: Fit | None) -> str:
     ]
     links = [row for topology in clusters for row in _rates(topology)]
     head = ("machines", "links", "GB/s, data sheet", "GB/s, reached")
-    return "\n".join([table(("parameter", *models), rows), table(head, links)])
+    return "\n".join([tables.parameters(models) + "\n", table(head, links)])
 
 
 def _rates(topology: Topology) -> list[Row]:
@@ -400,7 +410,13 @@ def main() -> None:
     usual = os.environ.get("SLEY_DATA") or ROOT.parent / "shared" / "data"
     parser.add_argument("data", nargs="?", type=Path, default=Path(usual))
     parser.add_argument("--output", default=str(ROOT / "docs" / "measurements.md"))
+    parser.add_argument(
+        "--points", action="store_true", help="print each point instead of the page"
+    )
     options = parser.parse_args()
+    if options.points:
+        print(protocols(), points(options.data / TABLES), sep="\n")
+        return
     text = page(options.data)
     if options.output == "-":
         sys.stdout.write(text)

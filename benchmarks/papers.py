@@ -14,7 +14,7 @@ from pathlib import Path
 import papers_levels as levels
 import papers_mscclang
 import papers_resccl as resccl
-from common.tables import table
+from common import tables
 from papers_common import EVEN, NEAR, POINTS, claims
 
 import sley
@@ -24,17 +24,13 @@ TEXT = Path(__file__).with_name("papers.md.in")
 
 
 def parameters() -> str:
-    """The cost models of the clusters."""
+    """The parameters in which the clusters' cost models differ."""
     models = {
         "ndv4": sley.topologies.ndv4().model,
         "dgx2": sley.topologies.dgx2(nodes=1).model,
         "resccl": levels.cluster(2, 8).model,
     }
-    rows = [
-        (f"`{name}`", *(model.items()[name] for model in models.values()))
-        for name in models["ndv4"].items()
-    ]
-    return table(("parameter", *models), rows)
+    return tables.parameters(models)
 
 
 def page() -> str:

@@ -46,7 +46,7 @@ if __name__ == "__main__":
         path = Path(folder, "trees.xml")
         path.write_text(forest())
         program = sley.load(path, collective="allreduce", in_place=True)
-    plan = program.compile(topology="mesh:4")
-    print(plan.verify())
-    for simulation in plan.simulate(["1K", "64M"]):
+    plan = sley.compile(program, topology="mesh:4")
+    print(sley.verify(plan))
+    for simulation in sley.simulate(plan, ["1K", "64M"]):
         print(simulation)

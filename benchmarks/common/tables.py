@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from sley import CostModel
 
 MISSING = "-"
 
@@ -16,6 +18,15 @@ def table(
     right = [align_numbers and all(_is_number(row[i]) for row in rows) for i in columns]
     lines = [head, ["---:" if r else "---" for r in right], *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def parameters(models: Mapping[str, CostModel]) -> str:
+    """The parameters in which cost models differ from one another or from the defaults."""
+    default = CostModel().items()
+    rows = [[text, *(m.items()[name] for m in models.values())] for name, text in default.items()]
+    named = zip(default, rows, strict=True)
+    shown = [(f"`{name}`", *row[1:]) for name, row in named if len(set(row)) > 1]
+    return table(("parameter", *models), shown)
 
 
 def _is_number(cell: object) -> bool:

@@ -112,9 +112,9 @@ std::int64_t Execution::tile_room(bool can_attach) const {
     return way_ == Way::kStreamed ? whole : room_.slot_bytes;
 }
 
-// If all ranks share a host and none can end the call before all have begun it, the way of messages
-// is found by trying. Otherwise the kernel copies large messages if that spares the busiest rank work
-// and nothing is reduced: a reduction needs its operands in a cache.
+// If all ranks share a host and none can end the call before all have begun it, the copy method is
+// chosen by timing each on real calls. Otherwise the kernel copies large messages if that spares the
+// busiest rank work and nothing is reduced: a reduction needs its operands in a cache.
 void Execution::choose_way() {
     const auto bytes = cut().chunk * cut().item;
     const bool can_attach = fabric_.is_attached && is_one_host_ && program_.all_pullable &&

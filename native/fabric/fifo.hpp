@@ -78,8 +78,8 @@ struct FifoShape {
     std::size_t bytes() const { return slots_offset() + slots_bytes(); }
 
     // How many messages of `message_bytes` may be staged at a time where `messages` of `most_bytes`
-    // may: as many as those have room for. A root that may run ahead is switched to less often where
-    // ranks outnumber cores.
+    // may: as many as fit in the same memory. With more ranks than cores, a root that may run ahead
+    // causes fewer context switches.
     std::size_t limit(std::int64_t messages, std::int64_t most_bytes,
                       std::int64_t message_bytes) const {
         const auto fitting = messages * most_bytes / std::max<std::int64_t>(message_bytes, 1);
@@ -166,7 +166,7 @@ public:
     // Counts the next message as staged, although its data are elsewhere.
     void take_turn() { turns_[turn_++ % turns_.size()] = next_; }
 
-    // The room of the last message that took the slot.
+    // Address of the slot's last message.
     std::byte* data(std::size_t slot) const { return memory_.slots + offset(slot); }
     std::uint64_t where(std::size_t slot) const { return memory_.slots_where + offset(slot); }
 

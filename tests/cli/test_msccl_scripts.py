@@ -80,7 +80,7 @@ def test_a_wrong_program_is_refused_at_its_line(tmp_path: Path) -> None:
 def test_the_scripts_own_usage_is_shown() -> None:
     result = sley("verify", RING, "--", "four", 2)
     assert result.exit_code == 1
-    assert "L114 script-exited" in result.stderr
+    assert "L114 program-raised" in result.stderr
 
 
 def test_a_script_that_calls_none_of_its_functions_names_them(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def examples() -> dict[str, Any]:
     pair = sley.compile(sley.algorithms.ring_allreduce(2))
     found = [
         *(choice.begin, choice.runner_up, proof.conditions[0], topology.model.launch_us),
-        *(caught.value.diagnostics[0], sley.FileProof(None, (proof,), ())),
+        *(caught.value.diagnostics[0], FileProof(None, (proof,), ())),
         *(msccl.ScriptProgram(program), *sley.run(pair, "1K", iterations=1, warmup=0)),
         *(topology, topology.model, program, plan, plan.layout, plan.estimate, simulation),
         *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),

@@ -1,4 +1,4 @@
-"""The command line: a file for each command, and what they share.
+"""The command line: a file for each command, in the group `main`, and what they share.
 
 compile, verify, lift, draw, import_schedule   programs and plans (catalogs: algorithms and rules)
 run (engines compares them)                    plans on this machine

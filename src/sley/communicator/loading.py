@@ -147,9 +147,9 @@ class Loader:
         """A plan that the policy has chosen for equal calls, with their watch.
 
         The default alone, if that is the same plan, if no rank can load the policy's, or if too
-        many calls are watched. A watch has its own engines: their times are those of these calls.
+        many calls are watched. Each watch has its own engines, so their times have only its calls.
 
-        key: equal for equal calls. request: these calls. record: theirs, by a plan's digest.
+        key: equal for equal calls. request: these calls. record: a plan's record, by its digest.
         may_vary: other ranks may make the call as an AllToAllV. Errors: R507, V201.
         """
         with self._lock:  # so that equal calls have one watch

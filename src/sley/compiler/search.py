@@ -184,8 +184,8 @@ class _Search:
         return (self._row(size) for size in sizes)
 
     def _row(self, size_bytes: int) -> _Row:
-        """The times of all candidates but those whose lower bound rules out that they are the
-        second, or within MARGIN of the fastest."""
+        """Simulates every candidate that can still be second, or within MARGIN of the fastest, by
+        its lower bound."""
         least = sorted((c.least(size_bytes), c.index) for c in self.candidates)
         times: dict[int, float] = {}
         first = second = float("inf")

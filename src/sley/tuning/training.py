@@ -206,8 +206,9 @@ class Training:
         return int(sizes[cell] * (sizes[to] / sizes[cell]) ** share)
 
     def _slower(self, cell: int, arm: int) -> float:
-        """The logarithm of an arm's time over the default's time, as measured, else a standard
-        deviation above what the agent expects; infinite if nothing is known of it."""
+        """The logarithm of an arm's time over the default's. By the measured means, if both have
+        one. Otherwise a standard deviation above the agent's expectation. Infinite if the agent
+        expects nothing."""
         mean, default = self.agent.tally.mean(cell), int(self.backend.default[cell])
         if np.isfinite(mean[[arm, default]]).all():
             return float(mean[arm] - mean[default])

@@ -151,8 +151,8 @@ def _by_instruction(row: np.ndarray, instructions: int) -> Edges:
 
 
 def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The first message of each row, then the second one of those that have it, and so on: the
-    places among `row`, and the messages."""
+    """Groups messages by their position within a row: all firsts, then all seconds, ...: the places
+    among `row`, and the messages."""
     first, number = messages.offset[row], messages.offset[row + 1] - messages.offset[row]
     for k in range(int(number.max(initial=0))):
         at = np.flatnonzero(number > k)

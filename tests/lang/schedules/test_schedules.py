@@ -271,7 +271,7 @@ def test_congestion_of_trees_equals_the_bandwidth_printed_with_them(
 def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_dir: Path) -> None:
     cluster = sley.Topology.cluster(2, 8, nvlink_GBps=(300, 300), nic_GBps=(25, 25))
     program = schedules.program(schedules.read(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml"))
-    busiest = schedules.busiest_link(program, cluster)
+    busiest = busiest_link(program, cluster)
     assert busiest is not None
     assert busiest.algbw_GBps == pytest.approx(342.857, abs=0.005)
     doubled = sley.Topology.cluster(2, 8, nvlink_GBps=(600, 600), nic_GBps=(25, 25))

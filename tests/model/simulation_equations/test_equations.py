@@ -20,7 +20,7 @@ from support.examples import examples
 from support.plan_edits import as_nop, with_columns
 from support.random_programs import RandomProgram, random_programs
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 TILE, TILES = 100_000, 8
 ALPHA = 4.0
 
@@ -290,6 +290,6 @@ def test_questions_without_an_answer_are_refused() -> None:
 
 def test_a_message_that_nobody_receives() -> None:
     plan = relay(10.0, 10.0)
-    with pytest.raises(sley.SleyError, match="V203") as caught:
+    with pytest.raises(sley.SleyError, match="V202") as caught:
         equations.estimate(as_nop(plan, int(plan.receives[-1])), 1000)
     assert "1 send, 0 receives" in str(caught.value)

@@ -162,8 +162,8 @@ def _absent(runtime: Runtime, folder: Path, paths: Sequence[Path]) -> list[Diagn
 
 
 def _files(path: Path, *, links: bool) -> tuple[Path, list[Path], Diagnostic | None]:
-    """The folder, its files by name, and why there is none. links: whether every link is a file,
-    also one to a folder or to nothing."""
+    """Returns the folder and its files by name, or the reason why it can't be read. links: whether
+    every link is a file, also one to a folder or to nothing."""
     try:
         if path.is_file():
             return path.parent, [path], None

@@ -18,8 +18,8 @@ from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, offsets_of
 
 @dataclass(frozen=True)
 class Overlaps:
-    """How long each two blocks of a rank are active at the same time, by their timeline; or by how
-    much one would delay the other, where the order of the plan is not that of the timeline.
+    """For each pair of blocks of a rank, the time in which both are active; for plans not in
+    timeline order, the delay that one would cause the other.
 
     rank_block: (ranks + 1,), the first block of each rank. offset: (ranks + 1,), where the square
     matrix of each rank begins in `time_us`.

@@ -95,8 +95,8 @@ class Kernels:
         """The kernels of a verified plan. V208 for local operations with overlapping operands, K521
         for numbers beyond the bits of the kernels' records, F437 for counts that vary.
 
-        switches: whether switches move the messages of groups, of a plan that `single_messages` has
-            nothing against; else there is one message for each member.
+        switches: whether switches move the messages of groups, if `single_messages` finds no
+            obstacle; else there is one message for each member.
         """
         refuse_varying_plan(plan)
         plan = plan if switches else without_groups(plan)

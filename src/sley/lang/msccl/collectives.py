@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sley.ir import collectives as standard
-from sley.ir.collective import Collective as Promise
+from sley.ir.collective import Collective as SleyCollective
 from sley.lang.msccl.buffers import Buffer
 from sley.lang.msccl.chunks import Chunk, parts
 
@@ -50,13 +50,13 @@ class Standard(Collective):
     build: makes sley's collective.
     """
 
-    build: ClassVar[Callable[..., Promise]]
+    build: ClassVar[Callable[..., SleyCollective]]
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = type(self).build.__name__.lower()
 
-    def promise(self) -> Promise:
+    def promise(self) -> SleyCollective:
         """sley's collective. Errors: L102, L112."""
         return type(self).build(self.num_ranks, self.chunk_factor, bool(self.inplace))
 

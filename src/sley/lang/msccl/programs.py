@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 from sley.errors import Place, did_you_mean, shortened
 from sley.errors.compiler import C301
 from sley.errors.language import L101, L102, L104, L110, L112, L126, L127, L129, L130, L132, L134
-from sley.ir.collective import Collective as Promise
+from sley.ir.collective import Collective as SleyCollective
 from sley.ir.tables import NONE
 from sley.ir.words import MAX_NUMBER, TransferKind, chunk_range, is_integer
-from sley.ir.words import Buffer as Number
+from sley.ir.words import Buffer as SleyBuffer
 from sley.lang.arguments import placed, refuse
 from sley.lang.msccl.buffers import Buffer, BufferSlice, ThreadblockPolicy
 from sley.lang.msccl.chunks import Chunk
@@ -159,7 +159,7 @@ class MSCCLProgram:
         own = [] if code is None else [Place(code.co_filename, code.co_firstlineno)]
         return [self._place, *own]
 
-    def _require_promise(self, promise: Promise) -> None:
+    def _require_promise(self, promise: SleyCollective) -> None:
         """Refuses a promise of nothing, and one that lacks chunks which the check has seen in the
         outputs. Errors: L130."""
         if (promise.expected == NONE).all():
@@ -245,9 +245,9 @@ class MSCCLProgram:
     def lines(self) -> list[str]:
         """The transfers so far, in words."""
         return [
-            f"rank {row.src} {Number(row.src_buffer).chunks(row.src_index, row.count)} "
+            f"rank {row.src} {SleyBuffer(row.src_buffer).chunks(row.src_index, row.count)} "
             f"{'reduced into' if row.kind == TransferKind.REDUCE else 'copied to'} "
-            f"rank {row.dst} {Number(row.dst_buffer).chunks(row.dst_index, row.count)}"
+            f"rank {row.dst} {SleyBuffer(row.dst_buffer).chunks(row.dst_index, row.count)}"
             for row in self._tracer.finish(str(self.name), self.protocol, self._place).transfers
         ]
 

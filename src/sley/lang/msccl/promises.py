@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sley.errors.language import L132
-from sley.ir.collective import Collective as Promise
+from sley.ir.collective import Collective as SleyCollective
 from sley.ir.collectives import recognized
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Edges, offsets_of
@@ -40,7 +40,7 @@ def is_standard(collective: Collective) -> bool:
     return isinstance(collective, Standard) and same
 
 
-def declare(collective: Collective, buffers: Buffers) -> Promise:
+def declare(collective: Collective, buffers: Buffers) -> SleyCollective:
     """The buffers of a collective and their first contents; for a script's own, without a promise.
 
     A script's own collective is in place if its `init_buffers` gives one list for input and output,
@@ -58,7 +58,7 @@ def declare(collective: Collective, buffers: Buffers) -> Promise:
     ]
     aliases = [_alias(collective, rank, len(inputs[rank]), sizes[rank]) for rank in everyone]
     one = all(data is output for data, output in zip(inputs, outputs, strict=True))
-    return Promise(
+    return SleyCollective(
         name=str(collective.name),
         ranks=len(buffers),
         chunks=1,
@@ -120,7 +120,7 @@ def _base(collective: Collective, rank: int, buffer: Buffer) -> tuple[Any, int]:
     return stands_for, int(base)
 
 
-def promised(program: Program, chunk_factor: int) -> Promise:
+def promised(program: Program, chunk_factor: int) -> SleyCollective:
     """The program's collective with the promise of what the program leaves in the outputs.
 
     chunk_factor: the chunks of a rank's part of the data, which count if the collective has the
@@ -133,7 +133,10 @@ def promised(program: Program, chunk_factor: int) -> Promise:
 
 
 def lacks(
-    promise: Promise, collective: Collective, inputs: Sequence[Sequence[Any]], buffers: Buffers
+    promise: SleyCollective,
+    collective: Collective,
+    inputs: Sequence[Sequence[Any]],
+    buffers: Buffers,
 ) -> list[str]:
     """The outputs in which a check sees another chunk than the promise has, in words.
 
@@ -175,7 +178,9 @@ def _names(chunk: Any) -> Counter[Hashable]:
     return Counter(p.origin if isinstance(p, Chunk) else id(p) for p in parts(chunk))
 
 
-def with_results(c: Promise, results: Sequence[Value | None], chunk_factor: int) -> Promise:
+def with_results(
+    c: SleyCollective, results: Sequence[Value | None], chunk_factor: int
+) -> SleyCollective:
     """A collective that promises `results` in all output chunks, rank after rank; None for any
     data. Errors: L118."""
     rows: dict[Value, int] = {}

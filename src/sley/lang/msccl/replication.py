@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from sley.errors.language import L133
-from sley.ir.collective import Collective as Promise
+from sley.ir.collective import Collective as SleyCollective
 from sley.ir.collectives import AllReduce, standard
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE
@@ -44,7 +44,7 @@ def batched(program: Program, instances: int) -> Program:
     )
 
 
-def _sections(program: Program, instances: int) -> Promise:
+def _sections(program: Program, instances: int) -> SleyCollective:
     """The collective whose buffers have `instances` sections, each of which is the program's.
     Errors: L133."""
     c = program.collective

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from sley.ir.collective import Collective
-from sley.ir.words import Buffer as Number
+from sley.ir.words import Buffer as SleyBuffer
 from sley.lang.chunks import ChunkProgram, Ref
 from sley.lang.msccl.buffers import Buffer
 
-DATA: dict[Hashable, Number] = {Buffer.input: Number.INPUT, Buffer.output: Number.OUTPUT}
+DATA: dict[Hashable, SleyBuffer] = {
+    Buffer.input: SleyBuffer.INPUT,
+    Buffer.output: SleyBuffer.OUTPUT,
+}
 """The buffers of the collective."""
 
 
@@ -20,7 +23,7 @@ class Tracer(ChunkProgram):
     def __init__(self, collective: Collective) -> None:
         super().__init__(collective)
         self._numbers = {name: int(number) for name, number in DATA.items()}
-        self._names: list[Hashable] = [*DATA, *([None] * (Number.SCRATCH - len(DATA)))]
+        self._names: list[Hashable] = [*DATA, *([None] * (SleyBuffer.SCRATCH - len(DATA)))]
 
     def number(self, buffer: Hashable) -> int:
         if buffer not in self._numbers:
@@ -29,14 +32,14 @@ class Tracer(ChunkProgram):
         return self._numbers[buffer]
 
     def word(self, buffer: int) -> str:
-        return super().word(buffer) if buffer < Number.SCRATCH else repr(self._names[buffer])
+        return super().word(buffer) if buffer < SleyBuffer.SCRATCH else repr(self._names[buffer])
 
     def is_same_place(self, one: Ref, other: Ref) -> bool:
         """Whether two references name the same memory."""
         numbers, cells = (
             [value(ref) for ref in (one, other)]
             for value in (
-                lambda ref: max(ref.buffer, Number.OUTPUT),
+                lambda ref: max(ref.buffer, SleyBuffer.OUTPUT),
                 lambda ref: self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count),
             )
         )
