@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import sley
+from sley.formats.files import FileProof
 from sley.formats.msccl_xml.targets import EXECUTOR
 from sley.ir.dependencies import dependencies
 from sley.ir.tables import Edges, Table, Value, column_types, difference

@@ -63,8 +63,8 @@ class Topology(Value):
             expected = f"1 to {MAX_RANKS} GPUs, before all other vertices"
             raise T601.error(expected=expected, found=f"{self.name}: {counted(ranks, 'GPU')}")
         node = self.vertices.node[:ranks]
-        if node.min() < 0 or node.max() >= ranks:
-            expected = f"a node from 0 to {ranks - 1} for every GPU"
+        if node.min() < 0 or node.max() >= MAX_RANKS:  # counts by node are arrays of this length
+            expected = f"a node from 0 to {MAX_RANKS - 1} for every GPU"
             raise T601.error(expected=expected, found=self.name)
         outside = (np.minimum(t.src, t.dst) < 0) | (np.maximum(t.src, t.dst) >= len(kind))
         if (outside | (t.src == t.dst)).any():
