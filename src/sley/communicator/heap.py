@@ -88,6 +88,7 @@ class Heap:
         """Adds a part with room for `size`: as large as all parts so far, so that they stay few, or
         smaller where the process' addresses are limited. A gap keeps the spans of parts apart."""
         part = max(size, self._end, _LEAST_PART)
+        # Ends: the part is halved until it is no larger than what is asked for.
         while True:
             try:
                 start = self.file.grow(part + _ALIGNMENT)
@@ -107,6 +108,8 @@ class Heap:
 
     def _collect(self) -> None:
         """Joins the returned spans to the free ones."""
+        # Only this thread takes (the lock is held), and others only add: so what was counted is
+        # there.
         back = [self._returned.popleft() for _ in range(len(self._returned))]
         self._used -= sum(end - start for start, end in back)
         free: list[Span] = []

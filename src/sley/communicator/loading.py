@@ -245,6 +245,7 @@ class Loader:
 
 def _significant_bits(size_bytes: int) -> int:
     """The bits from the first to the last one."""
+    # x & -x is the lowest bit; 0 has none.
     return (size_bytes // (size_bytes & -size_bytes or 1)).bit_length()
 
 

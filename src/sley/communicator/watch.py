@@ -82,6 +82,7 @@ class Watch:
         if rival is None:
             self.turns = self._trial(self._choose_rival())
         else:
+            # The turn before them only warms the rival up.
             pairs = times_us[-2 * PAIRS :]
             self.turns = self._after_trial(rival, median(pairs[::2]), median(pairs[1::2]))
         return self.turns
@@ -94,6 +95,8 @@ class Watch:
         if self._was_default:
             return DEFAULT
         self._explored += TRIAL_CALLS
+        # Ends: with alternatives the cycle has two plans at least, and one of them isn't the
+        # current one.
         return next(one for one in self._next_rivals if one != self.current)
 
     def _after_trial(self, rival: int, current_us: float, rival_us: float) -> Turns:

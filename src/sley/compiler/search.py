@@ -189,6 +189,7 @@ class _Search:
         least = sorted((c.least(size_bytes), c.index) for c in self.candidates)
         times: dict[int, float] = {}
         first = second = float("inf")
+        # By ascending lower bound: the first bound that is too high rules out all that follow.
         for least_us, index in least:
             if least_us > max(first * (1 + MARGIN), second):
                 break
@@ -239,6 +240,7 @@ class _Search:
     def _border(self, low: int, high: int, before: int, after: int) -> int:
         """The first size of a range: where its choice `after` becomes as fast as `before`, which is
         the choice at `low`, as exactly as MARGIN tells."""
+        # Ends: the middle lies strictly between, so the interval shrinks until it has none.
         while (middle := _middle(low, high)) is not None:
             times = [self.candidates[i].simulator(middle).time_us for i in (before, after)]
             self.simulations += 2

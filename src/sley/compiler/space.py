@@ -284,6 +284,8 @@ def candidates(
     if not found and refused is not None:
         raise refused
     fewest = min(one.plan.blocks_per_rank for one in found.values())
+    # Where no plan is within the limit, those with the fewest blocks are left, so there is always
+    # one.
     kept = (
         one
         for one in found.values()

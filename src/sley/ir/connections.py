@@ -213,6 +213,7 @@ def _first_of_each(ends: Ends, number: IntArray, most: IntArray) -> LongArray:
     number: (connections,), their number on each.
     """
     ordered = ends.instruction[np.argsort(ends.connection, kind="stable")]
+    # Correct plans have as many receives as sends, and need no second pass over all messages.
     if np.array_equal(number, most):
         return ordered
     return ordered[_numbers(number) < np.repeat(most, number)]

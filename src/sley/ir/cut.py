@@ -25,6 +25,7 @@ def border(chunk: Any, chunks: int, count: int, item_bytes: int) -> Any:
     chunk: int, or an array of them. count: elements of the block. item_bytes: of an element.
     """
     unit = UNIT_BYTES // item_bytes
+    # Units left over are spread: chunks differ by one unit, and short of the end none is cut.
     size, left_over = divmod(-(-count // unit), chunks)
     return np.minimum((chunk * size + chunk * left_over // chunks) * unit, count)
 
@@ -63,6 +64,7 @@ class Homes(Value):
         chunks = plan.collective.chunks
         offset = offsets_of(_used_scratch(plan))
         label = np.arange(chunks + offset[-1])  # the chunks of a block, then all scratch
+        # A block of one chunk has no other chunk that a place could be for.
         if chunks > 1:
             label = _joined(label, *_moves(plan, messages, offset))
         return cls(
@@ -114,6 +116,7 @@ def _moves(plan: Plan, messages: Messages, offset: LongArray) -> tuple[LongArray
 
 def _joined(label: LongArray, first: LongArray, second: LongArray) -> LongArray:
     """The least number of all that pairs (first, second) join to each, one after another."""
+    # Ends: labels only fall. Looking up labels of labels makes the rounds few even for long chains.
     while True:
         least = np.minimum(label[first], label[second])
         joined = label.copy()

@@ -76,6 +76,8 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
     level = levels(len(parts), *messages.happens_before(plan))
     if (level == NONE).any():  # it hangs, and so may the pieces
         return found
+    # Pieces of one level are apart from all of other levels, and in order within an instruction: so
+    # this is a linear extension of the order of the pieces too.
     origin, piece = spans(np.zeros(len(parts), np.int64), parts)
     place = level[origin].astype(np.int64) * int(parts.max()) + piece
     place = np.unique(place, return_inverse=True)[1].astype(np.int32)

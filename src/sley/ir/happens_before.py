@@ -106,6 +106,7 @@ class HappensBefore:
         key, target = key[order], wait_for[order]
         pair = key // rows if rows else key
         # Running maximum of the instruction waited for, within (Y, X).
+        # Pairs ascend, so a maximum never passes from one pair into the next.
         reach = np.maximum.accumulate(pair * rows + target) % rows if len(key) else target
         wanted = block[second] * blocks + block[first]
         at = np.searchsorted(key, wanted * rows + second, side="right") - 1
@@ -138,6 +139,7 @@ class HappensBefore:
         on, in a block or by a wait."""
         # The chain of messages grows while it is read: by a sender, or by several of a group.
         found, chain = [], [row]
+        # Ends: a sender has a lower level than its receiver.
         for at in chain:
             block = self._block[at]
             if at and self._block[at - 1] == block:

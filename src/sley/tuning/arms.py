@@ -182,6 +182,7 @@ class Arms:
             key = (id(arm.plan), arm.block_shares, tiles)
             mask[arm.index] = key not in seen
             seen.add(key)
+        # The default stays even where a simpler arm is equal: all others are compared with it.
         mask[self.default(size_bytes)] = True
         return mask
 
@@ -189,6 +190,8 @@ class Arms:
         """The arm that is NCCL's own choice for a size. For sizes other than SIZES it is the one of
         the next smaller of them if there is no arm for the size's own."""
         near = max((size for size in SIZES if size <= size_bytes), default=SIZES[0])
+        # NCCL's choice is an arm for SIZES alone: at a size between them it may be a plan that is
+        # none.
         for size in (size_bytes, near):
             decision = decision_of(nccl.default(self.collective, self.topology, size))
             if decision in self.decisions:

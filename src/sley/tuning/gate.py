@@ -70,6 +70,7 @@ class Gate(Agent):
         if count.min() < LEAST:
             return False
         deviation, freedom = tally.deviation(cell)
+        # At least 1: both the arm and the default have LEAST measurements here.
         compared = int((tally.count[cell] >= LEAST).sum()) - 1
         quantile = float(student.ppf(1 - RISK / compared, freedom))
         error = max(deviation, _LEAST_DEVIATION) * float(np.sqrt((1 / count).sum()))

@@ -243,6 +243,7 @@ def time_at(arms: Arms, index: int, size_bytes: int) -> float:
     if not _is_long(arms, index, size_bytes):
         return arms.simulator(index)(size_bytes).time_us
     each = _tiling(arms, index, size_bytes).tile_bytes * _pieces(arms, index)
+    # The second STEADY tiles took many - few, and so does each further STEADY of them.
     few, many = _steady(arms, index, each)
     return many + (many - few) * (size_bytes / each / STEADY - 2)
 

@@ -202,6 +202,8 @@ class Training:
         if chosen[to] != int(self.backend.default[to]):
             return isqrt(sizes[cell] * sizes[to])
         own, other = (self._slower(c, chosen[cell]) for c in (cell, to))
+        # Where the line through both logarithms is 0. Beyond the mean, the other size's default is
+        # nearer.
         share = min(own / (own - other), 0.5) if own < 0 < other else 0.5 * (own < 0)
         return int(sizes[cell] * (sizes[to] / sizes[cell]) ** share)
 

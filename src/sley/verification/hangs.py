@@ -131,6 +131,8 @@ def wait_pairs(
         (put, taken),
     ]
     connection = np.repeat(messages.connection, events.parts[messages.send])
+    # Messages are sorted by connection: `slots` places on, on the same one, is the message that
+    # reuses the slot.
     if slots < len(put):
         same = connection[slots:] == connection[:-slots]
         pairs.append((taken[:-slots][same], put[slots:][same]))
@@ -158,6 +160,7 @@ def _describe(
     """V203 for one cycle of waiting."""
     cycle = find_cycle(predecessors, level == NONE)
     rows = [events.instruction(event) for event in cycle]
+    # Parts of one instruction in a row count once, also where the whole cycle is in one.
     rows = [row for k, row in enumerate(rows) if row != rows[k - 1]] or rows[:1]
     notes = [
         f"{plan.label(here)} {_reason(plan, messages, holds, here, there)} {plan.label(there)}"

@@ -27,6 +27,7 @@ def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
     needs = _needs(plan, messages)
     ended = np.zeros(len(plan.instructions), bool)
     at, end = plan.block_offset[:-1].copy(), plan.block_offset[1:]
+    # Ends: each round ends an instruction or finds the hang.
     while True:
         busy = np.flatnonzero(at < end)
         if not len(busy):
@@ -60,6 +61,8 @@ def _drop(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
     owner, edges = spans(first, needs.offset[current + 1] - first)
     needed = needs.target[edges]
     turn = 0
+    # A dropped instruction is in no set that needs none outside, since it needs one that isn't; so
+    # what stays is the largest such set, however the drops are ordered.
     while True:
         missing = np.zeros(len(current), bool)
         missing[owner[~within[needed]]] = True
@@ -81,9 +84,12 @@ def _describe(
     row = int(current[0])
     seen: dict[int, int] = {}
     notes: list[str] = []
+    # Every current instruction was dropped, so each has a reason, and the walk must close.
     while row not in seen:
         seen[row] = len(notes)
         # Why it was dropped: an instruction not yet reached, else one dropped before.
+        # NONE is least: an instruction that its block hasn't reached comes before those dropped
+        # later.
         needed = min(
             (n for n in needs[row].tolist() if not ended[n]), key=lambda n: turn.get(n, NONE)
         )

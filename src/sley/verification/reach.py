@@ -55,6 +55,7 @@ def _heard(plan: Plan, messages: Messages, order: np.ndarray) -> list[int]:
     heard = [1 << rank for rank in range(plan.collective.ranks)]
     carried = [0] * len(messages.send)
     events: dict[int, list[tuple[bool, int]]] = {}
+    # Receives first: an instruction that does both sends on what it has just received.
     for sends, rows in ((False, messages.receive), (True, messages.send)):
         for message, row in enumerate(rows.tolist()):
             events.setdefault(row, []).append((sends, message))

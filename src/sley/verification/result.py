@@ -121,6 +121,8 @@ class _Replay:
         moves = READS_SOURCE[op] & ~reduces
         value[moves] = self._read(self.source, row[moves], part[moves])
         stores, sends = WRITES_DESTINATION[op], SENDS[op]
+        # Nothing of one level conflicts (the races were checked before), so its writes are right in
+        # any order, after all its reads.
         cells = self.destination[row[stores]] + part[stores]
         self.memory[cells] = value[stores]
         if self.plan.collective.varies:
@@ -277,6 +279,7 @@ def _made_by(plan: Plan, messages: Messages, order: np.ndarray, row: int, cell: 
     sender = dict(zip(messages.receive.tolist(), messages.send.tolist(), strict=True))
     position = np.argsort(order)
     part = cell - int(plan.destination_cells(np.array([row]))[0])
+    # Each move scans all writes of the plan, for no more than a place in the diagnostic.
     for _ in range(_MOST_MOVES):
         op = int(t.op[row])
         if REDUCES[op] or op == Op.REDUCE:
@@ -307,6 +310,8 @@ def _trace_back(
     cell_wanted: dict[int, Counter[int]] = {int(cell): Counter({int(cell): 1}) for cell in cells}
     message_wanted: dict[tuple[int, int], Counter[int]] = {}
     reader: dict[int, int] = {}
+    # Backwards each write is met before what it replaced: the first that pops a cell is its last
+    # write.
     for row in order[::-1].tolist():
         op, rank = int(t.op[row]), int(plan.rank[row])
         for part in range(int(t.count[row])):

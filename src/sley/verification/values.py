@@ -10,6 +10,7 @@ import numpy as np
 from sley.ir.collective import Collective
 
 LANES = 2
+# Two of these add up to the least int64, so a sum with no data never wraps into a number.
 NOTHING = np.int64(-(2**62))
 
 

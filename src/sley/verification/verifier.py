@@ -111,6 +111,7 @@ def verify(
     if not found:
         messages, found = match_messages(plan)
     if not found:
+        # Later checks take a level as a linear extension, which there is only without a cycle.
         run = run_abstractly(
             plan, messages, slots, per_chunk=per_chunk, one_slot_bytes=one_slot_bytes
         )

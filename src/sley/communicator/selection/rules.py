@@ -437,6 +437,7 @@ def default_rows(
     rows, begin = [], 0
     for row in found:
         end = row.sizes.end_bytes
+        # A limit that ends before the range begins leaves the row no size.
         if end is not None and end < begin:
             continue
         rows.append(

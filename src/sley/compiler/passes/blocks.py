@@ -110,6 +110,7 @@ def _tied_groups(ends: _Ends) -> LongArray:
     """The group of each end; ends that are tied, directly or over others, share one."""
     group = np.arange(ends.columns.shape[1])
     one, other = ends.tied
+    # Ends: labels only fall. When no tied pair differs, all that are joined have one label.
     while (group[one] != group[other]).any():
         least = np.minimum(group[one], group[other])
         np.minimum.at(group, one, least)
@@ -150,6 +151,7 @@ def _check_peers(
     """Refuses a requested block with two ends of one direction, or on two channels."""
     of = np.flatnonzero(requested_end)
     _, _, channel, direction = ends.columns[:, of]
+    # No two ends are equal, so a second one of a direction in a block is another peer or channel.
     twice = _sharing(block_of_end[of] * 2 + direction, np.arange(len(direction)))
     pair = twice or _sharing(block_of_end[of], channel)
     if pair is None:
@@ -201,6 +203,7 @@ def _place_local(
     latest, lanes = [NONE] * len(ranks), t.lanes
     send_block, lane, src = t.send_block.tolist(), t.lane.tolist(), t.src.tolist()
     receive, block_of = order.receive.tolist(), instruction_block.tolist()
+    # In the order of the run, since each choice depends on where all blocks are by then.
     for position, block in enumerate(block_of):
         if block == NONE:
             row = receive[position]

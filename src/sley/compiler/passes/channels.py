@@ -102,6 +102,7 @@ def _chains(forward: IntArray, requested: NDArray[Any], t: Transfers) -> list[li
     chains = []
     for head in heads:
         chain, channel, joined = [head], channel_of[head], bool(joins[head])
+        # Ends: a send is fused with a receive on an earlier line, so a chain never closes.
         while (after := next_of[chain[-1]]) != NONE:
             other = channel_of[after]
             if other not in (NONE, channel) and (joined or channel != NONE):
@@ -321,9 +322,12 @@ class _Binding:
         _, first, of = np.unique(key, return_index=True, return_inverse=True)
         fits, bound = np.zeros(len(first), bool), []
         together: defaultdict[int, _Bound] = defaultdict(_Bound)
+        # In the order of first use: a hop binds its ends before any hop behind it asks for them.
         for k in np.argsort(first).tolist():
             channel, receive, send = (int(column[first[k]]) for column in hops)
             unit = self._unit(receive, send)
+            # `together` is apart from what is bound: if one hop fails and not `partly`, nothing
+            # must stay.
             fits[k] = self._bound[channel].fits(unit) and together[channel].fits(unit)
             if fits[k]:
                 together[channel].bind(unit)

@@ -101,6 +101,7 @@ class _Search:
 
     def _last_writer(self, cell: int) -> int:
         """The last transfer that writes a cell, or NONE."""
+        # A removed transfer never returns, so over all calls each writer is passed once.
         while self._last[cell] > self._first[cell]:
             writer = self._writers[self._last[cell] - 1]
             if not self._removed[writer]:
@@ -111,6 +112,8 @@ class _Search:
     def move_all(self) -> None:
         """Moves reads until none can move."""
         self._look_at(sorted(self._sources, key=lambda read: read % self._transfers))
+        # Ends: a moved read has an earlier writer for each chunk than before, and a copy is removed
+        # only once.
         while self._queue:
             read = self._queue.popleft()
             self._queued[read] = False
@@ -158,6 +161,7 @@ class _Search:
     def _release(self, writers: Iterable[int]) -> None:
         """Takes reads from transfers, a chunk each, and removes copies that have no reads left."""
         released = list(writers)
+        # Ends: only a removed copy adds its sources, and no copy is removed twice.
         while released:
             writer = released.pop()
             if writer == NONE:
@@ -167,6 +171,7 @@ class _Search:
                 continue
             first = self._written[writer]
             cells = range(first, first + self._count[writer])
+            # At other cells a later write still prevents the moves.
             free = [cell for cell in cells if self._last_writer(cell) == writer]
             self._removed[writer] = True
             released += self._sources.get(writer, ())
@@ -201,6 +206,8 @@ def _last_writers(
     last transfer before it that writes the chunk, or NONE."""
     n, count = len(program.transfers), program.transfers.count
     writer, written = spans(program.destination_cells, count)
+    # Of the keys below (cell, reader) the greatest is the last write before the read, if its cell
+    # is the same one.
     key = np.sort(written * n + writer)
     owner, cell = spans(cells, count[transfers])
     last = np.append(key, NONE)[np.searchsorted(key, cell * n + transfers[owner]) - 1]

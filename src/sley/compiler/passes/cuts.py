@@ -54,6 +54,8 @@ def _within(program: Program, widest: int | None) -> tuple[LongArray, LongArray]
     copy, send = copies[owner], send[at]
     written = _first_writes(program, send)
     fits = source[send] + t.count[send] <= source[copy] + t.count[copy]
+    # Without a write before the later of the two, both read the same data, and no receive wrote
+    # them.
     fits &= (t.lane[copy] == t.lane[send]) & (written > np.maximum(copy, send))
     fits &= (t.send_block[copy] == NONE) | (t.send_block[copy] == t.send_block[send])
     copy, send = copy[fits], send[fits]
@@ -90,6 +92,7 @@ def _pair(
     """
     last, free = NONE, 0
     for k in range(len(copy)):
+        # Ranges ascend by `begin`, so one that clears the last kept range clears all before it.
         if taken[send[k]] == 0 and (copy[k] != last or begin[k] >= free):
             kept[k], taken[send[k]] = 1, 1
             last, free = copy[k], end[k]

@@ -81,6 +81,7 @@ def _operations(dag: InstructionDag, order: Order) -> np.ndarray:
     local = (receive != NONE) & ~dag.remote[receive]
     # The result of a fused reduction need not be stored if only the fused send reads it.
     dropped = (dag.chunks.readers[receive] == 1) & ~dag.chunks.kept[receive]
+    # The first condition that holds decides, so each one assumes that those above it don't.
     return np.select(
         [
             receive == NONE,

@@ -88,6 +88,7 @@ def _counted(keys: LongArray) -> LongArray:
     """The number of equal keys before each one; equal keys are adjacent."""
     rows = np.arange(len(keys))
     starts = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+    # Starts ascend, so the running maximum is the start of each row's own run.
     return rows - np.maximum.accumulate(np.where(starts, rows, 0))
 
 

@@ -74,6 +74,8 @@ def used_links(program: Program, topology: Topology | None) -> Links:
         crosses = topology.crosses_network(t.src, t.dst)
         cards = int(topology.nic.max(initial=0)) + 1
         sender, receiver = topology.nic[t.src], topology.nic[t.dst]
+        # Within a node each pair has its own link; across the network a transfer holds a card at
+        # each end, which others share. Numbers of cards begin behind those of pairs.
         key = np.where(crosses, ranks * ranks + sender, key)
         second = np.where(crosses, ranks * ranks + cards + receiver, NONE)
     first = np.where(t.remote, key * t.lanes + t.lane, NONE)

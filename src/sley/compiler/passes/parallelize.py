@@ -33,6 +33,7 @@ def parallelize(program: Program, instances: int = 1) -> Program:
             expected=f"instances whose least common multiple is at most {MAX_NUMBER}",
             found=f"{sorted(set(parts.tolist()))}, which cut every chunk into {factor} parts",
         )
+    # The factor is a multiple of each number of parts, so that every part is whole chunks.
     row, part = spans(np.zeros(len(t), np.int64), parts)
     count = t.count.astype(np.int64)[row] * factor // parts[row]
     columns = {name: getattr(t, name)[row] for name in Transfers.column_names()}

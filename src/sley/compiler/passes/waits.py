@@ -50,6 +50,7 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
             SEARCH,
             np.zeros(count, np.int64),
             np.zeros(count, np.int32),
+            # An edge pushes one row at most, so a search can't leave its stack.
             np.zeros(2 * SEARCH + 1, np.int32),
         ),
     )
@@ -164,6 +165,7 @@ def _follow(
     row, source, room, _, upto = edges
     first = end = upto[at]
     begin = room[block]
+    # Edges into `low` and before were searched. An early end only keeps a wait that is redundant.
     while first > begin and left > 0 and row[first - 1] > low:
         first -= 1
         left -= 1
@@ -236,6 +238,7 @@ def _keep(
     number = 0
     for candidate in range(len(before)):
         goal, start = before[candidate], after[candidate]
+        # Candidates ascend by `after`: every edge that a path into `start` can use is known by now.
         while row <= start:
             own = block[row]
             if sender[row] != NONE:

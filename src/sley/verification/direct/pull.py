@@ -124,10 +124,12 @@ def needed_holds(plan: Plan, messages: Messages, holds: Edges) -> Edges:
     reader = messages.receive_of[holds.target].astype(np.int64)
     pairs = reader, holds.source.astype(np.int64)
     order = _Order.of(rows, messages.happens_before(plan), pairs)
+    # Without a cycle the transitive reduction is unique: implied holds can all go, in any order.
     needed = np.ones(len(holds), bool)
     readers = distinct(reader)
     readers = readers[np.argsort(order.level[readers], kind="stable")]
     width = _WORD_BITS * max(_MOST_WORDS // max(rows, 1), 1)
+    # Readers of near levels together: a table is swept only from its first reader to its last hold.
     for start in range(0, len(readers), width):
         order.drop_implied(readers[start : start + width], needed)
     return Edges.from_pairs(rows, holds.source[needed], holds.target[needed])
@@ -169,14 +171,18 @@ class _Order:
         arrival = self.level[self.after]
         low, high = self.level[readers].min() + 1, arrival[own].max() + 1
         bounds = np.searchsorted(arrival, np.arange(low, high + 1))
+        # Level by level, since an edge's source has a lower level and its bits are final.
         for start, end in pairwise(bounds.tolist()):
             before, after = self.before[start:end], self.after[start:end]
             carried = passed[before]
             held = np.flatnonzero(own[start:end])
             reader = before[held]
+            # The hold itself must not carry its reader, or each hold would imply itself.
             carried[held, word[reader]] &= ~mask[reader]
             first = np.flatnonzero(np.append(True, after[1:] != after[:-1]))
             passed[after[first]] |= np.bitwise_or.reduceat(carried, first, axis=0)
             implied = passed[after[held], word[reader]] & mask[reader] != 0
             needed[self.hold[start:end][held[implied]]] = False
+            # Now it may: an implied hold has another path to the same instruction, so paths over it
+            # are sound.
             np.bitwise_or.at(passed, (after[held], word[reader]), mask[reader])

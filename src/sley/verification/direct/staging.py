@@ -80,6 +80,7 @@ class _Tile:
         """Runs to the end; returns the events whose soft edges had to be removed."""
         found: list[int] = []
         for row in range(len(self._event)):
+            # Ends: each round frees one event more, and hard edges alone have no cycle.
             while not self._done[row]:
                 choice = self._cheapest(self._cycle(row))
                 found.append(int(self._event[choice]))
@@ -111,6 +112,8 @@ class _Tile:
         after = self._first_stuck(row)
         seen: dict[int, int] = {}
         edges: list[tuple[int, int]] = []
+        # `after` waits, and not over hard edges, so a soft one is left; events are finite, so it
+        # closes.
         while after not in seen:
             seen[after] = len(edges)
             before = self._soft_left(after)[0]
@@ -122,6 +125,7 @@ class _Tile:
         """An event that waits over soft edges alone: the start of a chain of hard edges to an event
         that can't run, or that event itself. Path compression shortens long chains."""
         path = []
+        # Ends: hard edges have no cycle.
         while True:
             ahead = self._ahead[row]
             if self._done[ahead] or ahead == row:
