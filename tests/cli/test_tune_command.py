@@ -138,7 +138,7 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path, monkeypatch):
         (("tune", "train", *SMALL, "--checkpoints", "/dev/null/c"), 1, "F461"),
         (("tune", "sweep", *SMALL, "-o", "/dev/null/s"), 1, "F461"),
         (("tune", "show", "p.png", "-o", "./p.png"), 2, "policy itself"),
-        (("tune", "export", "p", "--target", "rccl-csv", "-o", "./p"), 2, "policy itself"),
+        (("tune", "export", "p", "--target", "rccl", "-o", "./p"), 2, "policy itself"),
         (("tune", "train", *SMALL, "--agent", "recurrent"), 2, "--network"),
         (("tune", "train", *SMALL, "--network", "n.npz"), 2, "--agent"),
         (("tune", "train", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),

@@ -323,12 +323,19 @@ class _Plans:
         slots = options.slots or protocol.slots
         # Only the order by depth has to fit into the slots; whole transfers fit into any.
         relevant = slots if options.schedule is Schedule.MSCCL else None
-        key = (id(program), replace(options, protocol=None, slots=relevant))
+        shared = replace(options, protocol=None, slots=relevant)
+        # Sharing blocks, and the estimate of whole transfers, take the times of the protocol.
+        is_timed = (
+            options.schedule is not Schedule.MSCCL
+            or options.allocate is Allocation.STATE
+            or options.max_blocks is not None
+        )
+        key = (id(program), replace(shared, protocol=protocol) if is_timed else shared)
         if key not in self._known:
             # The first plan of a program shows before the search whether the program is wrong.
             verify = id(program) not in self._checked
             self._checked.add(id(program))
-            phase = self._results.of(program, key[1])
+            phase = self._results.of(program, shared)
             self._known[key] = build(
                 program, options, topology=self._topology, verify=verify, phase=phase
             )
