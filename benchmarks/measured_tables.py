@@ -152,7 +152,7 @@ class Prediction:
     """
 
     point: Point
-    choice: nccl.Choice
+    choice: nccl.CollectiveChoice
     simulation: sley.Simulation | None
 
     @property

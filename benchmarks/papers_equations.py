@@ -24,7 +24,7 @@ from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer
 from sley.model.simulation.inputs import Tiling, choose_topology
-from sley.model.simulation.routes import Routes, latencies
+from sley.model.simulation.routes import ConnectionRoutes, latencies
 
 _SAME = 1e-9
 """Relative difference up to which times are equal."""
@@ -183,7 +183,7 @@ class _Tasks:
     def of(cls, plan: Plan, topology: Topology, size_bytes: int) -> _Tasks:
         """Errors: V201, C301, C305."""
         t, model, rows = plan.instructions, topology.model, plan.sends
-        routes = Routes.of(plan, topology)
+        routes = ConnectionRoutes.of(plan, topology)
         number = routes.connections.uses.send[rows]
         tiles = Tiling.of(plan, model, size_bytes).tiles
         chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks

@@ -16,7 +16,7 @@ import sley
 from sley.compiler import pipeline
 from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _Row, _Search
+from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row
 from sley.compiler.space import Contender, LeastTime, Space, candidates
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
@@ -143,7 +143,7 @@ def test_a_plan_that_is_fast_only_by_accident_is_not_chosen() -> None:
     for lucky_us, expected in ((105.0, 1), (101.5, 0)):
         made = [candidate(100.0, lucky_us), candidate(102.0, 101.5)]
         row = _Row(2**20, {k: one.time_us for k, one in enumerate(made)})
-        assert _Search(made)._choose_row([row]) == expected  # type: ignore[arg-type]
+        assert _CandidateSearch(made)._choose_row([row]) == expected  # type: ignore[arg-type]
 
 
 def test_a_slower_network_changes_the_choice() -> None:

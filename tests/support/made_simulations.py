@@ -14,7 +14,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, SENDS, LoopOrder
 from sley.model.bounds import Bound
-from sley.model.simulation.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
+from sley.model.simulation.result import BlockTimes, Cause, LinkLoad, Simulation, TileExecutions
 
 LAUNCH_US = 8.0
 HOP_US = 3.0
@@ -132,7 +132,7 @@ class _Run:
         self.times["end_us"][block] = self.ended[row, tile] = start + moving
         self.rows.append((row, tile, turn, start, start + moving, cause, after, block))
 
-    def executions(self) -> tuple[Executions, list[int]]:
+    def executions(self) -> tuple[TileExecutions, list[int]]:
         """The table of executions, and for each row its predecessor on the path through the run."""
         rows = sorted(self.rows, key=lambda r: (r[4], r[3], r[0]))
         at = {(r[0], r[1]): number for number, r in enumerate(rows)}
@@ -143,22 +143,22 @@ class _Run:
             last[r[7]] = number
         columns = list(zip(*rows, strict=True))[:6]
         moving = np.array(columns[4]) - np.array(columns[3])
-        return Executions(*map(np.array, columns), np.array(after), moving), after
+        return TileExecutions(*map(np.array, columns), np.array(after), moving), after
 
     def block_times(self) -> BlockTimes:
         return BlockTimes(**self.times)
 
 
-def _critical(executions: Executions, after: list[int]) -> Executions:
+def _critical(executions: TileExecutions, after: list[int]) -> TileExecutions:
     way = [len(executions) - 1]
     while after[way[-1]] != NONE:
         way.append(after[way[-1]])
     rows = np.array(way[::-1])
-    return Executions(*(getattr(executions, n)[rows] for n in Executions.column_names()))
+    return TileExecutions(*(getattr(executions, n)[rows] for n in TileExecutions.column_names()))
 
 
 def _link_load(
-    run: _Run, topology: sley.Topology, executions: Executions, time_us: float
+    run: _Run, topology: sley.Topology, executions: TileExecutions, time_us: float
 ) -> LinkLoad:
     plan, bin_us = run.plan, time_us / BINS
     load = np.zeros((BINS, len(topology.links)))

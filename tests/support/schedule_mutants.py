@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from sley.lang.schedules import Schedule, forestcoll, taccl, teccl_files
+from sley.lang.schedules import ImportedSchedule, forestcoll, taccl, teccl_files
 from support.schedule_files import (
     forest,
     halves,
@@ -26,7 +26,7 @@ REDUCE = [
     [[0, 1, 0, 0, 0, "rrc"], [1, 0, 1, 0, 0, "rrc"]],
     [[0, 0, 1, 9, 0, None], [1, 1, 0, 9, 0, None]],
 ]
-SEEDS: list[tuple[Callable[[str], Schedule], str]] = [
+SEEDS: list[tuple[Callable[[str], ImportedSchedule], str]] = [
     (teccl_files.read, teccl_allgather(ring_flows(3, 2), 2)),
     (teccl_files.read, teccl_allgather(VIA, 1, **{"6-Demand_Met": MET})),
     (teccl_files.read, teccl_alltoall(halves(3), 2)),
@@ -57,7 +57,7 @@ JUNK: list[Any] = [
 ]
 
 
-def changed_words(rng: random.Random) -> tuple[Callable[[str], Schedule], str]:
+def changed_words(rng: random.Random) -> tuple[Callable[[str], ImportedSchedule], str]:
     """A reader, and a text for it with one to three changed words."""
     read, text = rng.choice(SEEDS)
     tokens = TOKEN.findall(text)
@@ -78,7 +78,7 @@ def changed_words(rng: random.Random) -> tuple[Callable[[str], Schedule], str]:
     return read, "".join(tokens)
 
 
-def changed_values(rng: random.Random) -> tuple[Callable[[str], Schedule], str]:
+def changed_values(rng: random.Random) -> tuple[Callable[[str], ImportedSchedule], str]:
     """A reader of JSON, and a text for it with one or two changed values."""
     read, text = rng.choice([seed for seed in SEEDS if seed[0] is not forestcoll.read])
     document = json.loads(text)

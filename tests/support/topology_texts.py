@@ -142,7 +142,7 @@ FILES = {
 _NOISE = ("", '"', "<", "/", "0", "-1", "9" * 20, " ", "\0", "\u00e9", "object", "0x068001")
 
 
-def read_damaged(rng: random.Random, folder: Path) -> topologies.Loaded:
+def read_damaged(rng: random.Random, folder: Path) -> topologies.LoadedTopology:
     """Reads a damaged file, also completed like a machine."""
     name, text = rng.choice(list(FILES.items()))
     for _ in range(rng.randrange(1, 4)):

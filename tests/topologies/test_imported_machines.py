@@ -37,7 +37,7 @@ from support.topology_texts import (
 
 def read(
     folder: Path, text: str, nodes: int | None = None, like: str | None = None, name: str = "x.xml"
-) -> topologies.Loaded:
+) -> topologies.LoadedTopology:
     path = folder / name
     path.write_text(text)
     return topologies.read(path, nodes=nodes, like=like)
@@ -51,7 +51,7 @@ def rates(topology: Topology, kind: LinkKind) -> set[tuple[float, float]]:
     return {(round(a, 2), round(b, 2)) for a, b in pairs}
 
 
-def said(found: topologies.Loaded) -> str:
+def said(found: topologies.LoadedTopology) -> str:
     """The remarks, a line each."""
     assert {note.code for note in found.notes} == {"T610"}
     return "\n".join(note.found for note in found.notes)

@@ -17,7 +17,9 @@ from sley.ir.topology import Topology
 from support.topology_texts import FILES
 
 
-def loaded(folder: Path, name: str, text: str, nodes: int | None = None) -> topologies.Loaded:
+def loaded(
+    folder: Path, name: str, text: str, nodes: int | None = None
+) -> topologies.LoadedTopology:
     path = folder / name
     path.write_text(text)
     return topologies.read(path, nodes=nodes)

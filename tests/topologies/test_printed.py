@@ -31,7 +31,7 @@ from support.printed_topologies import (
 )
 
 
-def loaded(folder: Path, text: str, nodes: int | None = None) -> topologies.Loaded:
+def loaded(folder: Path, text: str, nodes: int | None = None) -> topologies.LoadedTopology:
     path = folder / "printed.txt"
     path.write_text(text)
     return topologies.read(path, nodes=nodes)

@@ -12,7 +12,7 @@ import click
 from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option
 from sley.cli.output import Command, echo, print_json, report_error
 from sley.compiler import deployment
-from sley.compiler.deployment import Call, Decision, Examination
+from sley.compiler.deployment import CallDecision, DeployedCall, Examination
 from sley.compiler.deployment.registration import SCRIPT
 from sley.errors import Diagnostic, SleyError, counted, recognition
 from sley.ir.collectives import SIZED
@@ -117,19 +117,21 @@ def _calls(
     dtype: str,
     op: str,
     root: int | None,
-) -> tuple[list[Call], list[Diagnostic]]:
+) -> tuple[list[DeployedCall], list[Diagnostic]]:
     """The calls that the options ask for, and why others can't be made (F525). Errors: click's
     usage error."""
     if collective is None and not sizes:
         return [], []
     if collective is None or not sizes or ranks is None:
         raise click.UsageError("a call needs --collective, --size and --ranks")
-    calls: list[Call] = []
+    calls: list[DeployedCall] = []
     impossible: list[Diagnostic] = []
     for size in sizes:
         for place in (False, True) if in_place is None else (in_place,):
             try:
-                calls.append(Call(collective, size, ranks, gpus or ranks, place, dtype, op, root))
+                calls.append(
+                    DeployedCall(collective, size, ranks, gpus or ranks, place, dtype, op, root)
+                )
             except SleyError as error:
                 impossible += (one for one in error.diagnostics if one not in impossible)
     return calls, impossible
@@ -216,7 +218,7 @@ def _condition_lines(examined: Examination, files: Collection[str]) -> Iterator[
         yield from lines
 
 
-def _decision_lines(decision: Decision) -> Iterator[str]:
+def _decision_lines(decision: CallDecision) -> Iterator[str]:
     """What happens for a call."""
     yield f"{decision.call}"
     yield f"  {_outcome_text(decision)}"
@@ -228,7 +230,7 @@ def _decision_lines(decision: Decision) -> Iterator[str]:
         yield f"  not {name}: {_short(reason, place=False)}"
 
 
-def _outcome_text(decision: Decision) -> str:
+def _outcome_text(decision: CallDecision) -> str:
     """What happens, with the files: "runs: a.xml". If this differs between them, the gravest is
     first: "ends the process: b.json; or runs: a.json"."""
     files = {decision.outcome: list(decision.chosen)}
@@ -240,7 +242,7 @@ def _outcome_text(decision: Decision) -> str:
     return "; or ".join(f"{outcome.value}{of}" for outcome, of in names.items())
 
 
-def _folder_lines(examined: Examination, decisions: Sequence[Decision]) -> Iterator[str]:
+def _folder_lines(examined: Examination, decisions: Sequence[CallDecision]) -> Iterator[str]:
     """What is wrong with the directory, unless a decision says it."""
     said = [one for each in decisions for one in (*each.faults, *each.remarks)]
     said += [one for each in decisions for one in each.why_not.values()]
@@ -249,7 +251,7 @@ def _folder_lines(examined: Examination, decisions: Sequence[Decision]) -> Itera
             yield from ("", f"{'problem' if one in examined.problems else 'note'}: {one}")
 
 
-def _node_lines(examined: Examination, decisions: Sequence[Decision]) -> Iterator[str]:
+def _node_lines(examined: Examination, decisions: Sequence[CallDecision]) -> Iterator[str]:
     """The remark that --gpus has its default, if a file is for other ranks of a node."""
     grids = [one.grid for one in examined.reading.candidates]
     ranks = decisions[0].call.ranks

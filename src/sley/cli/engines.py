@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sley.cli.measuring import Measuring, Where, row_json, timing_json, without_none
+from sley.cli.measuring import DeviceOptions, Measuring, row_json, timing_json, without_none
 from sley.cli.options import Selection
 from sley.cli.output import Phases, echo, print_json
 from sley.cli.sources import plan_of, prefer_in_place
@@ -25,7 +25,7 @@ ROUNDS = 5
 
 def compare_engines(
     selection: Selection,
-    where: Where,
+    where: DeviceOptions,
     sizes: list[int],
     measuring: Measuring,
     phases: Phases,

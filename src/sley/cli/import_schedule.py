@@ -121,7 +121,7 @@ def import_command(
     phases.report()
 
 
-def _machine_of(schedule: schedules.Schedule) -> Topology:
+def _machine_of(schedule: schedules.ImportedSchedule) -> Topology:
     """The topology of a schedule's machine. Errors: F560."""
     if schedule.topology is None:
         raise F560.error(

@@ -19,7 +19,7 @@ from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
-from sley.cli.output import Group, echo
+from sley.cli.output import CommandGroup, echo
 from sley.cli.package import package_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
@@ -43,7 +43,7 @@ _EXAMPLES = (
 )
 
 
-class _Commands(Group):
+class _Commands(CommandGroup):
     """The commands, in sections."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -23,7 +23,7 @@ PROCESSES = "processes"
 
 
 @dataclass(frozen=True)
-class Where:
+class DeviceOptions:
     """The values of `device_options`."""
 
     device: str
@@ -81,7 +81,7 @@ def without_none(**values: Any) -> dict[str, Any]:
 
 
 device_options = gather_options(
-    Where,
+    DeviceOptions,
     "where",
     [
         click.option(

@@ -95,7 +95,7 @@ class NameOrFile(click.ParamType[str]):
         return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
 
 
-class Member(click.ParamType[E]):
+class EnumMember(click.ParamType[E]):
     """A member of an enumeration by its value, in upper or lower case; not one of `excluded`."""
 
     def __init__(self, kind: type[E], excluded: Iterable[Enum] = ()) -> None:
@@ -191,7 +191,7 @@ class BlockThreads(Whole):
         return number
 
 
-class Factor(click.ParamType[float]):
+class SizeFactor(click.ParamType[float]):
     """The ratio of a size to the one before: more than 1."""
 
     name = "number"
@@ -342,7 +342,7 @@ def compiler_options(*, several: bool = False) -> Callable[[F], F]:
             else:
                 one: click.ParamType[Any] = click.INT
                 if issubclass(kind, Enum):
-                    one = Member(kind, (Schedule.AUTO,) if several else ())
+                    one = EnumMember(kind, (Schedule.AUTO,) if several else ())
                 kind_of_value = Several(one) if several else one
                 command = click.option(flag(word), type=kind_of_value, help=line)(command)
         return command
@@ -454,7 +454,7 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
         @click.option(
             "-f",
             "--factor",
-            type=Factor(),
+            type=SizeFactor(),
             default=2,
             show_default=True,
             help="Ratio of each size to the one before, such as 2 or 1.5.",

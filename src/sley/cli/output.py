@@ -120,7 +120,7 @@ class Command(click.Command):
             sys.exit(1)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Commands; for one that doesn't exist its successor or the most similar names are told."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

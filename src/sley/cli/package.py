@@ -13,7 +13,7 @@ from sley.cli.options import FILE, RuntimeName, Selection, common_options
 from sley.cli.output import Command, Phases, echo, print_json, print_note, print_written
 from sley.cli.sources import plan_and_file, source_of, supports_both_places
 from sley.compiler import Options, deployment
-from sley.compiler.deployment import Part, Runtime, copied_part, naming, node_of, plan_part
+from sley.compiler.deployment import PackageFile, Runtime, copied_part, naming, node_of, plan_part
 from sley.errors import recognition
 from sley.errors.deployment import F528
 from sley.formats import TARGETS
@@ -67,7 +67,7 @@ def package_command(folder: Path, table: Path, target: str, as_json: bool, verbo
     phases.report()
 
 
-def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Iterator[Part]:
+def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Iterator[PackageFile]:
     """The files of a table. Algorithms and texts without a place have one for each place; for a
     runtime of one place, one in place."""
     for number, row in enumerate(rows, 1):

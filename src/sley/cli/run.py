@@ -13,8 +13,8 @@ import click
 
 from sley.cli.engines import compare_engines
 from sley.cli.measuring import (
+    DeviceOptions,
     Measuring,
-    Where,
     device_options,
     measuring_options,
     row_json,
@@ -57,7 +57,7 @@ BOTH = "both"
 @common_options
 def run_command(
     selection: Selection,
-    where: Where,
+    where: DeviceOptions,
     engine: str | None,
     sizes: list[int],
     measuring: Measuring,
@@ -99,7 +99,7 @@ def run_command(
         sys.exit(1)
 
 
-def _refuse_on_processes(where: Where, engine: str | None) -> None:
+def _refuse_on_processes(where: DeviceOptions, engine: str | None) -> None:
     """Refuses options that processes don't have. Errors: click's usage error."""
     values = {"ranks-per-gpu": where.ranks_per_gpu, "threads": where.threads, "engine": engine}
     for word, value in values.items():
@@ -126,7 +126,7 @@ def _note_sharing(ranks: int) -> None:
 
 def _place(
     plans: Sequence[Plan],
-    where: Where,
+    where: DeviceOptions,
     engine: Engine | None,
     measuring: Measuring,
     opened: contextlib.ExitStack,

@@ -39,7 +39,7 @@ from sley.report.critical import critical_steps
 from sley.report.limit import limit_of
 from sley.report.simulation import simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
-from sley.report.what_if import Change, what_if, what_if_lines
+from sley.report.what_if import WhatIf, what_if, what_if_lines
 
 
 @click.command("simulate", cls=PlanCommand)
@@ -91,7 +91,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     executions = bool(reports or trace_file)
     named = _simulate(selection, sizes, simulating, phases, target=target, executions=executions)
     names, simulations = [name for name, _ in named], [one for _, one in named]
-    changes: list[Change] = []
+    changes: list[WhatIf] = []
     if what_if_:
         with phases("simulating changes"):
             changes = what_if(simulations[0], _twice(selection, simulations[0], target, phases))

@@ -21,7 +21,7 @@ from sley.ir.topology import Topology
 from sley.model.simulation import Simulation, Simulator
 from sley.report.html import html_report
 from sley.report.plots import plot
-from sley.report.what_if import Change
+from sley.report.what_if import WhatIf
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Reports:
         *,
         title: str,
         names: Sequence[str] | None = None,
-        changes: Sequence[Sequence[Change]] = (),
+        changes: Sequence[Sequence[WhatIf]] = (),
     ) -> None:
         """Writes the files. names: the plan's name for each simulation; changes: those of
         `what_if` for each. Errors: F461, P8xx."""

@@ -31,7 +31,7 @@ from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import Schedule
 from sley.lang import schedules
-from sley.model.simulation.routes import Routes
+from sley.model.simulation.routes import ConnectionRoutes
 from sley.topologies import link_rings, look_up
 from sley.verification import verify as prove
 
@@ -216,7 +216,7 @@ def _on(topology: Topology | None, plan: Plan) -> Plan:
     """The plan on a topology, if one is named, which must link all ranks that exchange messages."""
     if topology is None:  # a plan file may have one
         return plan
-    Routes.of(plan, topology)
+    ConnectionRoutes.of(plan, topology)
     return replace(plan, topology=topology)
 
 

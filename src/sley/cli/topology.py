@@ -9,7 +9,7 @@ import numpy as np
 
 from sley import topologies
 from sley.cli.options import POSITIVE, NameOrFile, json_option
-from sley.cli.output import Command, Group, echo, print_json, report_notes
+from sley.cli.output import Command, CommandGroup, echo, print_json, report_notes
 from sley.errors import counted
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
@@ -21,7 +21,7 @@ _MATRIX_GPUS = 16
 """The largest number of GPUs whose matrix fits on a screen."""
 
 
-@click.group("topology", cls=Group)
+@click.group("topology", cls=CommandGroup)
 def topology_command() -> None:
     """List, show and import topologies.
 
@@ -103,7 +103,7 @@ def _size(topology: Topology) -> str:
     )
 
 
-def _text(found: topologies.Loaded) -> str:
+def _text(found: topologies.LoadedTopology) -> str:
     topology, summary = found.topology, Summary.of(found.topology)
     parts = [f"{topology.name}: {_size(topology)}"]
     if found.machine is not None and found.machine.description:
@@ -173,7 +173,7 @@ def _indent(rows: Sequence[Sequence[str]], *, left: int) -> str:
     return "\n".join(f"  {line}" for line in table_lines(rows, range(left)))
 
 
-def _as_json(found: topologies.Loaded) -> dict[str, object]:
+def _as_json(found: topologies.LoadedTopology) -> dict[str, object]:
     topology, summary, machine = found.topology, Summary.of(found.topology), found.machine
     usual, origins = CostModel().items(), CostModel.origins()
     return {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from sley.cli.output import Group
+from sley.cli.output import CommandGroup
 from sley.cli.policy import export_command, show_command
 from sley.cli.sweep import sweep_command
 from sley.cli.tune import train_command
 
 
-@click.group("tune", cls=Group)
+@click.group("tune", cls=CommandGroup)
 def tune_command() -> None:
     """Train a tuner to choose plans, and show and export its policy."""
 

@@ -9,10 +9,10 @@ from sley.errors import SleyError
 from sley.errors.tuning import D932
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
-from sley.model.nccl.choice import Choice
+from sley.model.nccl.choice import CollectiveChoice
 
 
-def nccl_plan(collective: str, choice: Choice, topology: Topology) -> Plan:
+def nccl_plan(collective: str, choice: CollectiveChoice, topology: Topology) -> Plan:
     """The plan for NCCL's choice on a machine; in place, unless NCCL sends and receives. Errors:
     D932 for a machine that it can't run on."""
     try:

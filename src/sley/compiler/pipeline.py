@@ -91,7 +91,7 @@ def build(
     if options.switches is False:
         program = without_groups(program)
     topology = topology or program.topology
-    settings = _Settings.of(program, options)
+    settings = _CompileSettings.of(program, options)
     _check(program, settings, topology)
     parts = phase(Pass.PARALLELIZE, lambda: parallelize(program, settings.instances))
     forwarded = phase(Pass.COPIES, lambda: _forward_copies(parts, settings))
@@ -129,7 +129,7 @@ def build(
 
 
 @dataclass(frozen=True)
-class _Settings:
+class _CompileSettings:
     """The options of a compilation with their defaults, each as in `Options`; `switches` changes
     the program instead. costs: of the timeline, for the loop order."""
 
@@ -146,7 +146,7 @@ class _Settings:
     tiles: int
 
     @classmethod
-    def of(cls, program: Program, options: Options) -> _Settings:
+    def of(cls, program: Program, options: Options) -> _CompileSettings:
         """Errors: C309."""
         schedule = options.schedule or Schedule.MSCCL
         by_depth = schedule is Schedule.MSCCL
@@ -187,7 +187,7 @@ class _Settings:
         return self.slots if self.per_chunk else None
 
 
-def _check(program: Program, settings: _Settings, topology: Topology | None) -> None:
+def _check(program: Program, settings: _CompileSettings, topology: Topology | None) -> None:
     """Refuses programs that the settings or the topology don't allow. Errors: C3xx."""
     if settings.merges and program.transfers.by_hand.any():
         raise C309.error(
@@ -201,7 +201,7 @@ def _check(program: Program, settings: _Settings, topology: Topology | None) -> 
         _check_groups(program, settings, topology)
 
 
-def _check_groups(program: Program, settings: _Settings, topology: Topology | None) -> None:
+def _check_groups(program: Program, settings: _CompileSettings, topology: Topology | None) -> None:
     """Refuses groups of transfers where settings or the topology don't allow them. Errors: C314,
     C315."""
     refused = {
@@ -218,7 +218,7 @@ def _check_groups(program: Program, settings: _Settings, topology: Topology | No
         check_switches(program, topology)
 
 
-def _forward_copies(program: Program, settings: _Settings) -> Forwarded:
+def _forward_copies(program: Program, settings: _CompileSettings) -> Forwarded:
     """Reads of copies as reads of what was copied; the other copies cut for their sends."""
     forwarded = forward_copies(program)
     return cut_copies(forwarded, settings.widest) if settings.fusion else forwarded
@@ -230,7 +230,7 @@ def _allocate(
     blocks: Blocks,
     links: Links,
     topology: Topology | None,
-    settings: _Settings,
+    settings: _CompileSettings,
 ) -> Allocated:
     program = dag.chunks.program
     costs = HopCosts.of(program, topology, settings.protocol, per_chunk=settings.per_chunk)
@@ -254,7 +254,7 @@ def _allocate(
     )
 
 
-def _emit(dag: InstructionDag, ordered: Order, blocks: Blocks, settings: _Settings) -> Plan:
+def _emit(dag: InstructionDag, ordered: Order, blocks: Blocks, settings: _CompileSettings) -> Plan:
     protocol, slots, loop_order = settings.protocol, settings.slots, settings.loop_order
     return emit(dag, ordered, blocks, protocol, slots, loop_order, per_chunk=settings.per_chunk)
 

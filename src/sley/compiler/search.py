@@ -126,7 +126,7 @@ def choose(
         interpreter=interpreter,
         progress=lambda done, total: report(done, total + steps),
     )
-    search = _Search(found)
+    search = _CandidateSearch(found)
     made = (contenders, cluster, space, interpreter)
     tasks: _Tasks = search if executor is None else _Remote(executor, pickle.dumps(made))
     rows = list(_counted(tasks.rows(all_sizes), lambda done: report(built + done, built + steps)))
@@ -171,7 +171,7 @@ class _Tasks(Protocol):
 
 
 @dataclass
-class _Search:
+class _CandidateSearch:
     """The search among candidates.
 
     simulations: the number of simulations besides those of rows.
@@ -308,10 +308,10 @@ def _row_of(made: bytes, size_bytes: int) -> _Row:
 
 
 @lru_cache(maxsize=1)
-def _search_of(made: bytes) -> _Search:
+def _search_of(made: bytes) -> _CandidateSearch:
     """The search of an executor's process, with its own candidates."""
     contenders, topology, space, interpreter = pickle.loads(made)
-    return _Search(
+    return _CandidateSearch(
         candidates(
             contenders, topology, space, interpreter=interpreter, progress=lambda _done, _all: None
         )

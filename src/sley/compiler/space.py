@@ -30,7 +30,7 @@ from sley.ir.words import (
 )
 from sley.model.bounds import Bounds
 from sley.model.simulation import Simulator
-from sley.model.simulation.inputs import Inputs
+from sley.model.simulation.inputs import LoopInputs
 from sley.report.limit import RESIDENT_BLOCKS
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class LeastTime:
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> LeastTime:
         """Errors: C301, C305."""
         model = topology.model
-        c = Inputs.of(plan, topology, interpreter=interpreter)
+        c = LoopInputs.of(plan, topology, interpreter=interpreter)
         chunks = c.messages.astype(float) * c.chunks  # that an instruction moves
         kinds = len(c.class_cap)
         moving = c.kind != NONE
@@ -315,7 +315,7 @@ class _Plans:
         self._topology = topology
         self._known: dict[tuple[int, Options], Plan] = {}
         self._checked: set[int] = set()
-        self._results = _Results()
+        self._results = _PassResults()
 
     def of(self, program: Program, options: Options) -> Plan:
         """The plan of a program with options that name a protocol."""
@@ -342,7 +342,7 @@ class _Plans:
         return replace(self._known[key], protocol=protocol, slots=slots)
 
 
-class _Results:
+class _PassResults:
     """The results of the passes before thread blocks are merged, kept for options that differ in
     later passes only. They take much memory, so only those of one program and schedule are kept."""
 

@@ -52,7 +52,7 @@ from sley.ir.words import (
 )
 from sley.lang.arguments import broadcast, check_span, refuse
 from sley.lang.deferred import traced
-from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, Memory
+from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, CellVersions
 from sley.lang.recorder import Recorder, caller_place
 from sley.lang.transfers import StepRecorder
 
@@ -120,7 +120,7 @@ class Ref:
     It is valid until any of its chunks is overwritten.
 
     buffer: the number of the buffer, see `ChunkProgram.number`. size: the number of elements.
-    versions: what wrote to each chunk, see `Memory`.
+    versions: what wrote to each chunk, see `CellVersions`.
     """
 
     program: ChunkProgram
@@ -218,7 +218,7 @@ class ChunkProgram:
 
     def __init__(self, collective: Collective) -> None:
         self.collective = collective
-        self._memory = Memory.start(collective)
+        self._memory = CellVersions.start(collective)
         self._recorder = Recorder(Transfers)
         self._steps = StepRecorder(collective)
         self._instances = 1

@@ -26,7 +26,7 @@ Cells: TypeAlias = slice | LongArray
 
 
 @dataclass
-class Scratch:
+class ScratchCells:
     """A scratch buffer of all ranks: `capacity` cells for each, which grow on use.
 
     versions: int64 (ranks * capacity,), the version of each cell. used: int64 (ranks,), the chunks
@@ -39,7 +39,7 @@ class Scratch:
     length: int = 0
 
     @classmethod
-    def start(cls, ranks: int) -> Scratch:
+    def start(cls, ranks: int) -> ScratchCells:
         """A buffer in which nothing is used."""
         return cls(np.full(ranks, UNWRITTEN, np.int64), 1, np.zeros(ranks, np.int64))
 
@@ -56,7 +56,7 @@ class Scratch:
 
 
 @dataclass
-class Memory:
+class CellVersions:
     """The version of each cell: the last transfer that wrote to it, INITIAL or UNWRITTEN.
 
     Input and output share one array, so that aliases in place are one cell. Every other number of a
@@ -69,11 +69,11 @@ class Memory:
     ranks: int
     base: LongArray
     data: LongArray
-    scratch: dict[int, Scratch] = field(default_factory=dict)
+    scratch: dict[int, ScratchCells] = field(default_factory=dict)
     scratch_length: int = 0
 
     @classmethod
-    def start(cls, collective: Collective) -> Memory:
+    def start(cls, collective: Collective) -> CellVersions:
         """The memory before the first transfer."""
         layout = collective.layout(np.zeros(collective.ranks, np.int32))
         data = np.full(layout.cells, UNWRITTEN, np.int64)
@@ -103,9 +103,9 @@ class Memory:
         others = self.scratch_length - self._scratch(buffer).length
         return MAX_SCRATCH_CELLS // self.ranks - others
 
-    def _scratch(self, buffer: int) -> Scratch:
+    def _scratch(self, buffer: int) -> ScratchCells:
         if buffer not in self.scratch:
-            self.scratch[buffer] = Scratch.start(self.ranks)
+            self.scratch[buffer] = ScratchCells.start(self.ranks)
         return self.scratch[buffer]
 
     def scratch_starts(self) -> LongArray:

@@ -53,7 +53,7 @@ _NEVER = MAX_STEP
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Steps(Table):
+class TransferSteps(Table):
     """One row a transfer, in any order.
 
     src, dst, step, chunk: the language's arguments. kind: TransferKind. channel: the requested
@@ -79,7 +79,7 @@ class StepRecorder:
     def __init__(self, collective: Collective) -> None:
         self.used = False
         self._collective = collective
-        self._recorder = Recorder(Steps)
+        self._recorder = Recorder(TransferSteps)
         self._data_chunks: IntArray | None = None
 
     def transfer(
@@ -130,7 +130,7 @@ class StepRecorder:
         """The program of these transfers, which begins at `whole`."""
         return assemble(
             self._collective,
-            Steps(**self._recorder.columns()),
+            TransferSteps(**self._recorder.columns()),
             name=name,
             sources=self._recorder.sources(whole),
             protocol=protocol,
@@ -144,7 +144,7 @@ def data_chunks(collective: Collective, whole: Place) -> IntArray:
 
 def assemble(
     collective: Collective,
-    steps: Steps,
+    steps: TransferSteps,
     *,
     name: str,
     sources: Sources,
@@ -157,7 +157,7 @@ def assemble(
     start = offsets_of(twin.data_chunks)
     reads, writes = start[t.src] + t.chunk, start[t.dst] + t.chunk
     _check_conflicts(t, reads, writes, sources)
-    places = _Places.of(collective, twin, t, reads, writes)
+    places = _CellPlaces.of(collective, twin, t, reads, writes)
     return Program(
         name=name,
         collective=collective,
@@ -169,10 +169,10 @@ def assemble(
     )
 
 
-def _by_step(steps: Steps) -> Steps:
+def _by_step(steps: TransferSteps) -> TransferSteps:
     """The transfers by ascending step, then in the order of their calls."""
     order = np.argsort(steps.step, kind="stable")
-    return Steps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
+    return TransferSteps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
 
 
 def _twin(collective: Collective, whole: Place) -> Collective:
@@ -205,7 +205,9 @@ def _has_one_numbering(c: Collective) -> bool:
     return np.array_equal(of_output, first[c.expected[rows]])
 
 
-def _check_conflicts(t: Steps, reads: LongArray, writes: LongArray, sources: Sources) -> None:
+def _check_conflicts(
+    t: TransferSteps, reads: LongArray, writes: LongArray, sources: Sources
+) -> None:
     """Refuses transfers of one step that access the same chunk of a rank, if one writes it."""
     period = int(t.step.max(initial=0)) + 1
     write_key = writes * period + t.step
@@ -223,7 +225,7 @@ def _check_conflicts(t: Steps, reads: LongArray, writes: LongArray, sources: Sou
         _refuse(t, int(order[at[met[0]]]), int(met[0]), sources)
 
 
-def _refuse(t: Steps, writer: int, other: int, sources: Sources) -> None:
+def _refuse(t: TransferSteps, writer: int, other: int, sources: Sources) -> None:
     writes_too = t.dst[other] == t.dst[writer] and t.chunk[other] == t.chunk[writer]
     raise L122.error(
         at=[
@@ -237,14 +239,14 @@ def _refuse(t: Steps, writer: int, other: int, sources: Sources) -> None:
     )
 
 
-def _spell(t: Steps, row: int) -> str:
+def _spell(t: TransferSteps, row: int) -> str:
     word = next(name for name, kind in TYPES.items() if kind == t.kind[row])
     values = (t.src[row], t.dst[row], t.step[row], t.chunk[row])
     return f"transfer({', '.join(map(str, values))}, {word})"
 
 
 @dataclass(frozen=True)
-class _Places:
+class _CellPlaces:
     """The places of the cells of the data buffers, one row a cell of all ranks.
 
     rank: the rank of a cell. buffer, index: where a cell is written, and read after its first
@@ -265,8 +267,8 @@ class _Places:
 
     @classmethod
     def of(
-        cls, c: Collective, twin: Collective, t: Steps, reads: LongArray, writes: LongArray
-    ) -> _Places:
+        cls, c: Collective, twin: Collective, t: TransferSteps, reads: LongArray, writes: LongArray
+    ) -> _CellPlaces:
         start = offsets_of(twin.data_chunks)
         rank = np.repeat(np.arange(c.ranks), twin.data_chunks)
         chunk = np.arange(len(rank)) - start[rank]
@@ -318,7 +320,7 @@ def _number_cells(rank: LongArray, wanted: BoolArray, ranks: int) -> tuple[LongA
     return before - offsets_of(count)[rank], count.astype(np.int32)
 
 
-def _first_writers(t: Steps, places: _Places, writes: LongArray) -> LongArray:
+def _first_writers(t: TransferSteps, places: _CellPlaces, writes: LongArray) -> LongArray:
     """int64 (cells,): the source row of the first transfer that writes to each cell, or NONE. It is
     also the source row of a copy for that transfer."""
     writer = np.full(len(places.rank), NONE)
@@ -327,7 +329,9 @@ def _first_writers(t: Steps, places: _Places, writes: LongArray) -> LongArray:
     return writer
 
 
-def _transfers(t: Steps, places: _Places, reads: LongArray, writes: LongArray) -> Transfers:
+def _transfers(
+    t: TransferSteps, places: _CellPlaces, reads: LongArray, writes: LongArray
+) -> Transfers:
     """Copies of own contributions, then the transfers."""
     from_input = (places.written[reads] >= t.step) & (places.input_index[reads] != NONE)
     c, none = places.copied, np.full(len(places.copied), NONE)

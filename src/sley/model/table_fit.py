@@ -285,7 +285,7 @@ class Predictor:
             name: NcclRuns(name, base, plan_of, searched) for name in NcclRuns.COLLECTIVES
         }
 
-    def choice(self, point: MeasuredTime) -> nccl.Choice:
+    def choice(self, point: MeasuredTime) -> nccl.CollectiveChoice:
         """What NCCL runs by its tuner's rows."""
         return self._runs[point.collective].choice(point.size_bytes)
 

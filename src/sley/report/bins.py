@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.tables import FloatArray, LongArray
-from sley.model.simulation.result import Cause, Executions, Simulation
+from sley.model.simulation.result import Cause, Simulation, TileExecutions
 
 MOST_EXECUTIONS = 20_000
 """The most executions that a timeline draws one by one; more are summed in bins of time."""
 
 
 def block_bins(
-    s: Simulation, e: Executions, row: NDArray[np.integer], bins: int
+    s: Simulation, e: TileExecutions, row: NDArray[np.integer], bins: int
 ) -> tuple[FloatArray, FloatArray, LongArray]:
     """The share of each bin that thread blocks spend moving data, and waiting.
 

@@ -9,7 +9,7 @@ import numpy as np
 from sley.errors import Place
 from sley.ir.plan import Plan
 from sley.ir.words import Op
-from sley.model.simulation.result import Cause, Executions, Simulation
+from sley.model.simulation.result import Cause, Simulation, TileExecutions
 
 CAUSE_WORDS = {
     Cause.LAUNCH: "launch",
@@ -95,7 +95,7 @@ def _line(place: Place) -> str:
     return words
 
 
-def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:
+def _line_numbers(plan: Plan, path: TileExecutions) -> np.ndarray:
     """A number for the source line of each execution and its callers, or a negative one for its
     operation if it has no line."""
     source = plan.instructions.source[path.instruction].astype(np.int64)

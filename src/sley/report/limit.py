@@ -9,7 +9,7 @@ import numpy as np
 
 from sley.errors import counted
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
-from sley.model.simulation.inputs import Inputs
+from sley.model.simulation.inputs import LoopInputs
 from sley.model.simulation.result import Cause, Simulation
 
 AT_BOUND = 0.9
@@ -84,7 +84,7 @@ def limit_of(simulation: Simulation) -> Limit:
     Data that move as fast as a block alone can move them are limited by the block; slower ones by
     the busiest link that they cross, or by memory if they cross none.
     """
-    inputs = Inputs.of(simulation.plan, simulation.topology, interpreter=simulation.interpreter)
+    inputs = LoopInputs.of(simulation.plan, simulation.topology, interpreter=simulation.interpreter)
     path = _Path.of(simulation, inputs)
     times = {
         Factor.LAUNCH: simulation.launch_us,
@@ -125,7 +125,7 @@ class _Path:
     wire_kind: LongArray
 
     @classmethod
-    def of(cls, s: Simulation, inputs: Inputs) -> _Path:
+    def of(cls, s: Simulation, inputs: LoopInputs) -> _Path:
         path = s.critical
         row = path.instruction
         end = np.maximum.accumulate(np.maximum(path.end_us, s.launch_us))
@@ -178,7 +178,7 @@ def blocks_text(blocks: int) -> str:
     )
 
 
-def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:
+def _alone_us(s: Simulation, inputs: LoopInputs) -> FloatArray:
     """float64 (critical executions,): how long each moves data if nothing shares its links."""
     path, row = s.critical, s.critical.instruction
     model, protocol = s.model, s.plan.protocol
@@ -192,7 +192,7 @@ def _alone_us(s: Simulation, inputs: Inputs) -> FloatArray:
     return alone
 
 
-def _busiest_link(s: Simulation, inputs: Inputs, path: _Path) -> int:
+def _busiest_link(s: Simulation, inputs: LoopInputs, path: _Path) -> int:
     """The busiest link of those that make the critical path's moves slower."""
     kinds = np.unique(np.append(path.kind[path.on_links], path.wire_kind[path.wire_us > 0]))
     crossed = np.unique(inputs.class_resource[np.isin(inputs.class_of_use, kinds)])
@@ -200,7 +200,7 @@ def _busiest_link(s: Simulation, inputs: Inputs, path: _Path) -> int:
     return int(crossed[s.utilisation[crossed].argmax()])
 
 
-def _detail(factor: Factor, s: Simulation, inputs: Inputs, path: _Path, link: int) -> str:
+def _detail(factor: Factor, s: Simulation, inputs: LoopInputs, path: _Path, link: int) -> str:
     if factor is Factor.LAUNCH:
         return "the launch" if not s.startup_us else "the launch and start-up"
     if factor is Factor.BLOCK:

@@ -11,7 +11,7 @@ import numpy as np
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
-from sley.model.simulation.result import Executions, Simulation
+from sley.model.simulation.result import Simulation, TileExecutions
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
 from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
@@ -161,7 +161,7 @@ def _draw_legend(axes: Axes, s: Simulation) -> None:
     )
 
 
-def _draw_bins(axes: Axes, s: Simulation, e: Executions) -> None:
+def _draw_bins(axes: Axes, s: Simulation, e: TileExecutions) -> None:
     blocks = len(s.blocks)
     moving, _, _ = block_bins(s, e, np.arange(blocks), _BINS)
     extent = (0.0, s.time_us, blocks - 0.5, -0.5)
@@ -192,7 +192,7 @@ def _draw_boxes(
     axes.add_collection(boxes)
 
 
-def _draw_executions(axes: Axes, s: Simulation, e: Executions) -> None:
+def _draw_executions(axes: Axes, s: Simulation, e: TileExecutions) -> None:
     block, op = s.plan.block[e.instruction], s.plan.instructions.op[e.instruction]
     waits = e.start_us > e.turn_us
     axes.hlines(

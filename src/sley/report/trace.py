@@ -11,7 +11,7 @@ import numpy as np
 
 from sley.errors.report import P812
 from sley.ir.tables import BoolArray
-from sley.model.simulation.result import Cause, Executions, Simulation
+from sley.model.simulation.result import Cause, Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
 from sley.report.critical import op_name
 from sley.report.simulation import busiest_links
@@ -46,13 +46,13 @@ def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]
             expected="a simulation with executions", found=f"{simulation.plan.name} without"
         )
     e = simulation.executions
-    part = _Part.of(simulation, e, most)
+    part = _TracePart.of(simulation, e, most)
     shown = np.flatnonzero(part.shown)
     left_out = len(e) - len(shown)
     links = busiest_links(simulation)
     events = [
         *_names(simulation, np.unique(simulation.plan.block[e.instruction[shown]]).tolist()),
-        *_slices(simulation, Executions(*(getattr(e, n)[shown] for n in e.column_names()))),
+        *_slices(simulation, TileExecutions(*(getattr(e, n)[shown] for n in e.column_names()))),
         *_counters(simulation, sorted(links[:MOST_LINKS] if left_out else links)),
     ]
     # The format requires that a slice comes before those that it encloses.
@@ -79,7 +79,7 @@ def trace_bytes(made: dict[str, Any], *, packed: bool) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TracePart:
     """The part of the executions that a trace has.
 
     shown: bool (executions,).
@@ -90,7 +90,7 @@ class _Part:
     ranks: int
 
     @classmethod
-    def of(cls, s: Simulation, e: Executions, most: int) -> Self:
+    def of(cls, s: Simulation, e: TileExecutions, most: int) -> Self:
         plan = s.plan
         if len(e) <= most:
             return cls(np.ones(len(e), bool), plan.ranks)
@@ -128,7 +128,7 @@ def _metadata(name: str, pid: int, tid: int, args: dict[str, object]) -> Event:
     return {"name": name, "ph": "M", "pid": pid, "tid": tid, "ts": 0.0, "args": args}
 
 
-def _slices(s: Simulation, e: Executions) -> list[Event]:
+def _slices(s: Simulation, e: TileExecutions) -> list[Event]:
     plan = s.plan
     critical = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
     rows = np.unique(e.instruction).tolist()

@@ -16,7 +16,7 @@ from sley.ir.words import MAX_NUMBER
 from sley.model.bounds import Bounds
 from sley.model.simulation import Simulator
 from sley.model.simulation.result import Simulation
-from sley.model.simulation.routes import Routes
+from sley.model.simulation.routes import ConnectionRoutes
 from sley.report.limit import Factor
 from sley.report.link_classes import LinkClass, link_classes
 
@@ -25,7 +25,7 @@ BUSY = 0.9
 
 
 @dataclass(frozen=True)
-class Change:
+class WhatIf:
     """A simulation again, with one cost or option changed.
 
     factor: the factor that the change weakens.
@@ -40,7 +40,7 @@ class Change:
     share: float
 
 
-def what_if(simulation: Simulation, twice: Plan | None = None) -> list[Change]:
+def what_if(simulation: Simulation, twice: Plan | None = None) -> list[WhatIf]:
     """A simulation again for each factor that could limit it, with half the times or twice the
     rates or slots; the greatest gain first. It takes as long as six to ten simulations.
 
@@ -76,12 +76,12 @@ def what_if(simulation: Simulation, twice: Plan | None = None) -> list[Change]:
         text = f"twice the instances ({twice.blocks_per_rank} blocks on a rank)"
         times.append((Factor.BLOCK, text, us))
     changes = [
-        Change(f, text, us, us / s.time_us - 1 if s.time_us else 0.0) for f, text, us in times
+        WhatIf(f, text, us, us / s.time_us - 1 if s.time_us else 0.0) for f, text, us in times
     ]
     return sorted(changes, key=lambda change: change.time_us)
 
 
-def what_if_lines(changes: Sequence[Change]) -> list[str]:
+def what_if_lines(changes: Sequence[WhatIf]) -> list[str]:
     """The changes as text, a line each."""
     width = max(len(change.text) for change in changes)
     lines = ["", f"{'what if':<{width + 2}}  {'time us':>10}  {'change':>7}"]
@@ -90,7 +90,7 @@ def what_if_lines(changes: Sequence[Change]) -> list[str]:
     return lines
 
 
-def change_text(change: Change) -> str:
+def change_text(change: WhatIf) -> str:
     """The change of the time in per cent: " -12.0%"; nothing below 0.05 %."""
     return f"{'-':>7}" if abs(change.share) < 5e-4 else f"{change.share:>+7.1%}"
 
@@ -124,7 +124,7 @@ _LATENCY = dict.fromkeys(
 
 def _block_rates(s: Simulation) -> dict[str, str]:
     """The parameters of blocks' rates over the kinds of links on which the plan sends, in words."""
-    kinds = set(Routes.of(s.plan, s.topology).kind.tolist())
+    kinds = set(ConnectionRoutes.of(s.plan, s.topology).kind.tolist())
     return {name: words for kind, (name, words) in _RATES.items() if kind in kinds}
 
 

@@ -13,7 +13,7 @@ and tori).
 from __future__ import annotations
 
 from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
-from sley.topologies.files import Loaded, load, read, save
+from sley.topologies.files import LoadedTopology, load, read, save
 from sley.topologies.library import (
     dgx1,
     dgx2,
@@ -40,7 +40,7 @@ from sley.topologies.machine import Machine
 
 __all__ = [
     "LinkRings",
-    "Loaded",
+    "LoadedTopology",
     "Machine",
     "cluster",
     "dgx1",

@@ -15,7 +15,7 @@ from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import MAX_RANKS, Builder, Topology
 from sley.ir.words import is_integer
-from sley.topologies.files import Loaded, read
+from sley.topologies.files import LoadedTopology, read
 from sley.topologies.library import find_machine, machine_names
 from sley.topologies.machine import Machine
 
@@ -111,7 +111,7 @@ def topology_of(topology: Topology | str) -> Topology:
     return find(topology)
 
 
-def look_up(name: str) -> Loaded:
+def look_up(name: str) -> LoadedTopology:
     """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, or
     FILE[,like=MACHINE][:NODES]; with its machine, and the importer's assumptions.
 
@@ -122,17 +122,17 @@ def look_up(name: str) -> Loaded:
     numbers = _NUMBERS.fullmatch(name)
     if numbers is not None:
         nodes, gpus, nics = (None if n is None else int(n) for n in numbers.groups())
-        return Loaded(Topology.cluster(nodes or 0, gpus or 0, nics), None)
+        return LoadedTopology(Topology.cluster(nodes or 0, gpus or 0, nics), None)
     grid = _GRID.fullmatch(name)
     if grid is not None:
         sides = map(int, grid[2].split("x"))
-        return Loaded((mesh if grid[1] == "mesh" else torus)(*sides), None)
+        return LoadedTopology((mesh if grid[1] == "mesh" else torus)(*sides), None)
     found = _NAME.fullmatch(name)
     stem, like, count = found.groups() if found else (name, None, None)
     if like is None and stem in machine_names():
         machine = find_machine(stem)
         topology = machine.topology(1 if count is None else int(count))
-        return Loaded(topology, machine, _caution(machine))
+        return LoadedTopology(topology, machine, _caution(machine))
     if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
         return read(stem, nodes=None if count is None else int(count), like=like)
     raise T604.error(

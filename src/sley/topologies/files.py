@@ -37,7 +37,7 @@ from sley.topologies.taccl import machine_from_taccl
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedTopology:
     """The contents of a topology file.
 
     topology: the cluster.
@@ -60,7 +60,7 @@ def load(
 
 def read(
     path: str | os.PathLike[str], *, nodes: int | None = None, like: str | None = None
-) -> Loaded:
+) -> LoadedTopology:
     """The topology in a file, its machine, and the importer's assumptions.
 
     The file is TOML (a machine or a graph), NCCL's topology XML or its log, hwloc's XML (lstopo),
@@ -109,12 +109,14 @@ def read(
                     found=f"{nodes} nodes for it",
                     remedy=f"Leave the number of nodes out: {file}",
                 )
-            return Loaded(graph_from(file, tables), None)
+            return LoadedTopology(graph_from(file, tables), None)
         machine = machine_from(file, tables, base_tables)
     else:
         machine = _imported(path, kind, text, notes, base)
     try:
-        return Loaded(machine.topology(1 if nodes is None else nodes), machine, tuple(notes))
+        return LoadedTopology(
+            machine.topology(1 if nodes is None else nodes), machine, tuple(notes)
+        )
     except SleyError as error:
         raise at_place(error, Place(file)) from error
 

@@ -22,7 +22,7 @@ from sley.topologies.assumptions import (
 )
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
-from sley.topologies.xml_elements import Element, parse
+from sley.topologies.xml_elements import XmlElement, parse
 
 _GPU_NAME = re.compile(r"(?:cuda|nvml|rsmi)[0-9]+")
 _GPU_CLASSES = ("0302", "0380", "12")
@@ -51,13 +51,13 @@ def machine_from_hwloc(
             found=f"<{top.tag[:30]}> of version {top.get('version')[:10] or '1'}",
             remedy="Write the file with lstopo of hwloc 2 or later.",
         )
-    return _Reader(file, top, version, notes).read().machine(like, notes)
+    return _HwlocReader(file, top, version, notes).read().machine(like, notes)
 
 
-class _Reader:
+class _HwlocReader:
     """Builds the node of one file."""
 
-    def __init__(self, file: str, top: Element, version: str, notes: list[Diagnostic]) -> None:
+    def __init__(self, file: str, top: XmlElement, version: str, notes: list[Diagnostic]) -> None:
         self._file = file
         self._top = top
         self._notes = notes
@@ -105,7 +105,7 @@ class _Reader:
     def _assume(self, found: str, line: int = 0) -> None:
         note_assumption(self._notes, Place(self._file, line), found)
 
-    def _found_cards(self, devices: list[Element]) -> list[Element]:
+    def _found_cards(self, devices: list[XmlElement]) -> list[XmlElement]:
         """The cards that carry data: with verbs, or of InfiniBand, else the fastest of Ethernet."""
         verbs = [d for d in devices if any(self._has_verbs(one) for one in d.children)]
         infiniband = [d for d in devices if _ids(d)[0].startswith(_INFINIBAND_CLASS)]
@@ -113,12 +113,12 @@ class _Reader:
         most = max((_speed(d) for d in ethernet), default=0.0)
         return verbs or infiniband or [d for d in ethernet if _speed(d) == most]
 
-    def _has_verbs(self, device: Element) -> bool:
+    def _has_verbs(self, device: XmlElement) -> bool:
         kind = device.get("osdev_type")
         bits = int(kind) if re.fullmatch("[0-9]{1,3}", kind) else 0
         return bits == 3 if self._version == "2" else bool(bits & 32)
 
-    def _active(self, cards: list[Element]) -> list[Element]:
+    def _active(self, cards: list[XmlElement]) -> list[XmlElement]:
         """The cards with an active port, or all if the file shows none."""
         up = [
             card
@@ -132,7 +132,7 @@ class _Reader:
             self._assume("no cards without an active port")
         return up or cards
 
-    def _visit(self, element: Element) -> None:
+    def _visit(self, element: XmlElement) -> None:
         """Adds the PCIe trees below an object, each at the object that it hangs from."""
         for child in element.children:
             if child.get("type") in ("Bridge", "PCIDev"):
@@ -141,16 +141,16 @@ class _Reader:
             elif child.tag == "object":
                 self._visit(child)
 
-    def _processor(self, element: Element) -> int:
+    def _processor(self, element: XmlElement) -> int:
         """The vertex of a package or another object with PCIe devices."""
         if id(element) not in self._processors:
             self._processors[id(element)] = self._node.add(VertexKind.PCIE)
         return self._processors[id(element)]
 
-    def _leads_to_devices(self, element: Element) -> bool:
+    def _leads_to_devices(self, element: XmlElement) -> bool:
         return any(id(one) in self._gpu or id(one) in self._cards for one in element.all("object"))
 
-    def _hang(self, element: Element, above: int) -> None:
+    def _hang(self, element: XmlElement, above: int) -> None:
         """Adds a bridge or a device, and all below it, at a vertex of the PCIe tree."""
         inner = above
         if element.get("bridge_type").startswith("1"):
@@ -166,7 +166,7 @@ class _Reader:
             if child.get("type") in ("Bridge", "PCIDev") and self._leads_to_devices(child):
                 self._hang(child, inner)
 
-    def _rate(self, device: Element) -> Rate:
+    def _rate(self, device: XmlElement) -> Rate:
         """The rate of a device's link; that of PCIe 3.0 with 16 lanes if the file has none."""
         speed = _speed(device)
         if speed == 0:
@@ -174,7 +174,7 @@ class _Reader:
             return PCIE_3
         return PCIE_3.times(speed / PCIE_3.nominal_GBps)
 
-    def _join_fabric(self, matrix: Element) -> None:
+    def _join_fabric(self, matrix: XmlElement) -> None:
         """Adds the links of a matrix: between GPUs, to one switch, or to processors."""
         cells = self._cells(matrix)
         link = (self._generation or by_capability(70)).link
@@ -208,7 +208,7 @@ class _Reader:
                 self._node.join(gpu, switch, LinkKind.NVLINK, link.times(count))
         self._assume(f"{link.nominal_GBps:g} GB/s a link, {link.GBps:g} reached", matrix.line)
 
-    def _cells(self, matrix: Element) -> dict[tuple[str, str], int]:
+    def _cells(self, matrix: XmlElement) -> dict[tuple[str, str], int]:
         """The cells above 0 outside the diagonal, by the numbers of both objects."""
         words: dict[str, list[str]] = {"indexes": [], "u64values": []}
         for part in matrix.children:
@@ -230,19 +230,19 @@ class _Reader:
         }
 
 
-def _ids(device: Element) -> tuple[str, str, str]:
+def _ids(device: XmlElement) -> tuple[str, str, str]:
     """The class, the vendor and the device of a PCIDev, in hexadecimal; empty if unknown."""
     found = re.match(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", device.get("pci_type"))
     return (found[1], found[2], found[3]) if found else ("", "", "")
 
 
-def _speed(device: Element) -> float:
+def _speed(device: XmlElement) -> float:
     """The rate of a device's link in GB/s, 0 if unknown."""
     word = device.get("pci_link_speed")
     return float(word) if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", word) else 0.0
 
 
-def _is_gpu(device: Element) -> bool:
+def _is_gpu(device: XmlElement) -> bool:
     """Whether a PCIDev is a GPU that computes: by its drivers, or by its class and maker."""
     kind, maker, _ = _ids(device)
     drivers = any(_GPU_NAME.fullmatch(child.get("name")) for child in device.children)

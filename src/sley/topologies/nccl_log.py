@@ -99,7 +99,7 @@ def machine_from_log(
 ) -> Machine:
     """The machine that the first process in a log printed. like: the machine with the rates that
     the log leaves open. Errors: T607, T608."""
-    return _Reader(file, _system(file, text), notes).read().machine(like, notes)
+    return _LogReader(file, _system(file, text), notes).read().machine(like, notes)
 
 
 def _printer(prefix: str) -> str:
@@ -149,7 +149,7 @@ def _system(file: str, text: str) -> _System:
     return _System(tuple(processors), maker, tuple(links), begin)
 
 
-class _Reader:
+class _LogReader:
     """Builds the node that NCCL printed."""
 
     def __init__(self, file: str, system: _System, notes: list[Diagnostic]) -> None:

@@ -30,7 +30,7 @@ from sley.topologies.assumptions import (
 )
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
-from sley.topologies.xml_elements import Element, parse
+from sley.topologies.xml_elements import XmlElement, parse
 
 _LANE_GBPS = {
     "2.5": (0.25, 0.1875),
@@ -66,15 +66,15 @@ def machine_from_xml(
             found=f"<{system.tag[:30]}>",
             remedy="Let NCCL write its topology: NCCL_TOPO_DUMP_FILE=topo.xml.",
         )
-    return _Reader(file, system, notes).read().machine(like, notes)
+    return _NcclXmlReader(file, system, notes).read().machine(like, notes)
 
 
 class _Gpu(NamedTuple):
     """A GPU: its <gpu>, or its <pci> in a file of the PCIe tree alone; its <pci>; the number of
     its <cpu>; the host."""
 
-    element: Element
-    pci: Element
+    element: XmlElement
+    pci: XmlElement
     cpu: int
     host: str
 
@@ -84,10 +84,10 @@ class _Gpu(NamedTuple):
         return self.host, self.pci.get("busid").lower()
 
 
-class _Reader:
+class _NcclXmlReader:
     """Builds the node of one file."""
 
-    def __init__(self, file: str, system: Element, notes: list[Diagnostic]) -> None:
+    def __init__(self, file: str, system: XmlElement, notes: list[Diagnostic]) -> None:
         self._file = file
         self._notes = notes
         self._cpus = list(system.all("cpu")) or [system]
@@ -153,7 +153,7 @@ class _Reader:
         word = "rank" if all("rank" in gpu.element.attributes for gpu in found) else "dev"
         return sorted(found, key=lambda gpu: self._number_of(gpu.element, word, 0))
 
-    def _gpus_at(self, pci: Element) -> list[Element]:
+    def _gpus_at(self, pci: XmlElement) -> list[XmlElement]:
         """The GPUs of a <pci>: each <gpu>, or itself if no <gpu> is in the file."""
         if self._dumped:
             return [child for child in pci.children if child.tag == "gpu"]
@@ -174,7 +174,7 @@ class _Reader:
             rate = self._between_processors(self._cpus[own[0]])
             join_processors(self._file, self._node, vertices, rate, self._notes)
 
-    def _between_processors(self, cpu: Element) -> Rate:
+    def _between_processors(self, cpu: XmlElement) -> Rate:
         """NCCL's rate between a processor and another one of its host."""
         arch, vendor = cpu.get("arch"), cpu.get("vendor")
         if arch in ("arm64", "ppc64"):
@@ -185,7 +185,7 @@ class _Reader:
         GBps = next(rate for least, rate in _INTEL if max(model, 0) >= least)  # noqa: N806 - a unit
         return Rate(GBps, GBps)
 
-    def _hang(self, element: Element, above: int) -> None:
+    def _hang(self, element: XmlElement, above: int) -> None:
         """Adds an element and its children below a vertex of the PCIe tree."""
         if element.tag == "nic":
             self._add_cards(element, above, None)
@@ -209,11 +209,11 @@ class _Reader:
             for child in below:
                 self._hang(child, vertex)
 
-    def _is_net(self, net: Element) -> bool:
+    def _is_net(self, net: XmlElement) -> bool:
         """Whether NCCL sends over this <net>: it has a number, and isn't for other uses only."""
         return net.tag == "net" and "dev" in net.attributes and net.get("net") != "0"
 
-    def _add_cards(self, nic: Element, above: int, slot: Rate | None) -> None:
+    def _add_cards(self, nic: XmlElement, above: int, slot: Rate | None) -> None:
         """Adds a card for each <net> of a <nic>, which share the rate of their PCIe slot."""
         nets = list(filter(self._is_net, nic.children))
         for net in nets:
@@ -226,7 +226,7 @@ class _Reader:
             share = slot.times(1 / len(nets)) if slot else rate
             self._node.join(card, above, LinkKind.PCIE, share)
 
-    def _pcie_rate(self, pci: Element) -> Rate:
+    def _pcie_rate(self, pci: XmlElement) -> Rate:
         """link_speed times link_width; NCCL's substitutes where one is missing."""
         word = pci.get("link_speed")
         found = re.match(r"([0-9]+(?:\.[0-9]+)?) ?GT/s", word)
@@ -242,10 +242,10 @@ class _Reader:
             raise self._wrong(pci, "link_width", "a number of lanes")
         return Rate(*_LANE_GBPS[speed]).times(lanes)
 
-    def _links(self, gpu: _Gpu) -> list[Element]:
+    def _links(self, gpu: _Gpu) -> list[XmlElement]:
         return [link for link in gpu.element.children if link.tag in ("nvlink", "xgmi")]
 
-    def _is_own(self, gpu: _Gpu, link: Element) -> bool:
+    def _is_own(self, gpu: _Gpu, link: XmlElement) -> bool:
         return (gpu.host, link.get("target").lower()) == gpu.bus
 
     def _join_fabric(self) -> None:
@@ -303,7 +303,7 @@ class _Reader:
             found = by_target("gfx") if amd else by_capability(70)
         return found.link
 
-    def _number_of(self, element: Element, name: str, default: int) -> int:
+    def _number_of(self, element: XmlElement, name: str, default: int) -> int:
         text = element.attributes.get(name)
         if text is None:
             return default
@@ -311,7 +311,7 @@ class _Reader:
             raise self._wrong(element, name, "a whole number")
         return int(text)
 
-    def _wrong(self, element: Element, name: str, expected: str) -> SleyError:
+    def _wrong(self, element: XmlElement, name: str, expected: str) -> SleyError:
         return T607.error(
             at=Place(self._file, element.line, detail=f"<{element.tag} {name}>"),
             expected=expected,

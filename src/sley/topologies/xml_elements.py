@@ -14,7 +14,7 @@ _MAX_DEPTH = 64
 
 
 @dataclass
-class Element:
+class XmlElement:
     """An element of XML.
 
     tag, attributes, text: its name, its attributes, and the text directly inside it.
@@ -25,14 +25,14 @@ class Element:
     tag: str
     attributes: dict[str, str]
     line: int
-    children: list[Element] = field(default_factory=list)
+    children: list[XmlElement] = field(default_factory=list)
     text: str = ""
 
     def get(self, name: str) -> str:
         """An attribute; empty without one."""
         return self.attributes.get(name, "")
 
-    def all(self, tag: str) -> Iterator[Element]:
+    def all(self, tag: str) -> Iterator[XmlElement]:
         """This element and its descendants with this tag, in the order of the file."""
         if self.tag == tag:
             yield self
@@ -40,12 +40,12 @@ class Element:
             yield from child.all(tag)
 
 
-def parse(file: str, text: str) -> Element:
+def parse(file: str, text: str) -> XmlElement:
     """The outermost element of XML text. Refuses document types that declare anything, and with
     them entities, so that memory stays bounded. Errors: T605."""
     parser = expat.ParserCreate("utf-8")  # the text is decoded, whatever it declares
     parser.buffer_text = True
-    root = Element("", {}, 0)
+    root = XmlElement("", {}, 0)
     path, elements = [root], 0
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -55,7 +55,7 @@ def parse(file: str, text: str) -> Element:
             expected = f"at most {_MAX_ELEMENTS} elements, {_MAX_DEPTH} deep"
             place = Place(file, parser.CurrentLineNumber)
             raise T605.error(at=place, expected=expected, found="more")
-        path[-1].children.append(Element(tag, attributes, parser.CurrentLineNumber))
+        path[-1].children.append(XmlElement(tag, attributes, parser.CurrentLineNumber))
         path.append(path[-1].children[-1])
 
     def add_text(words: str) -> None:

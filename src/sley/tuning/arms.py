@@ -271,7 +271,7 @@ def fingerprint(topology: Topology) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def decision_of(choice: nccl.Choice) -> Decision:
+def decision_of(choice: nccl.CollectiveChoice) -> Decision:
     """The decision that is a choice of NCCL's."""
     options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
     return Decision(choice.program, options, choice.tile, choice.orders)

@@ -8,7 +8,7 @@ import pkgutil
 import pytest
 
 from sley import formats
-from sley.compiler.deployment import Call, Outcome, decide, examine, runtime_named
+from sley.compiler.deployment import CallAction, DeployedCall, decide, examine, runtime_named
 from sley.compiler.deployment.consequences import PLAN_CONSEQUENCES, XML_CONSEQUENCES
 from sley.errors import Rule
 from sley.errors.catalog import all_rules
@@ -52,5 +52,5 @@ def test_a_plan_above_a_limit_of_sleys_is_unproven_and_not_wrong(tmp_path, monke
     examined = examine(tmp_path, runtime_named("mscclpp-python"))
     assert [one.code for one in examined.problems] == ["F529"]
     assert "F403" in examined.problems[0].found
-    decision = decide(examined, Call("allreduce", 4096, 2, 2, True))
-    assert (decision.outcome, decision.is_right) == (Outcome.UNPROVEN, False)
+    decision = decide(examined, DeployedCall("allreduce", 4096, 2, 2, True))
+    assert (decision.outcome, decision.is_right) == (CallAction.UNPROVEN, False)

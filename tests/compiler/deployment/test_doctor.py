@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from sley.cli import main
 from sley.compiler.deployment import (
     RUNTIMES,
-    Call,
+    CallAction,
+    DeployedCall,
     Examination,
-    Outcome,
     decide,
     examine,
     runtime_named,
@@ -323,10 +323,10 @@ def test_a_missing_directory_and_an_empty_one_are_named(tmp_path, runtime):
     for folder in (tmp_path, tmp_path / "missing"):
         examined = examine(folder, runtime_named(runtime))
         assert [one.code for one in examined.problems] == ["F503"]
-        call = Call("allreduce", 1024, 8, 8)
+        call = DeployedCall("allreduce", 1024, 8, 8)
         stops = runtime in (EXECUTOR, RCCL) and folder != tmp_path
         outcome = decide(examined, call).outcome
-        assert outcome == (Outcome.NO_START if stops else Outcome.OWN)
+        assert outcome == (CallAction.NO_START if stops else CallAction.OWN)
 
 
 def test_a_right_directory_has_no_problem(tmp_path):
@@ -347,29 +347,29 @@ def codes(found: Iterable[Diagnostic]) -> list[str]:
 
 def test_files_that_stop_the_start_or_the_process_are_blamed_for_every_call(tmp_path):
     BROKEN["a README"][1](tmp_path / "a")
-    call = Call("allgather", 1024, 16, 8)
+    call = DeployedCall("allgather", 1024, 16, 8)
     decision = decide(examined(tmp_path / "a", EXECUTOR), call)
-    assert (decision.outcome, decision.chosen) == (Outcome.NO_START, ())
+    assert (decision.outcome, decision.chosen) == (CallAction.NO_START, ())
     assert [fault.code for fault in decision.faults] == ["F504"]
     BROKEN["no chunks in XML"][1](tmp_path / "b")
     decision = decide(examined(tmp_path / "b", EXECUTOR), call)
-    assert (decision.outcome, decision.chosen) == (Outcome.ENDS, ("ring.xml",))
+    assert (decision.outcome, decision.chosen) == (CallAction.ENDS, ("ring.xml",))
     assert [fault.code for fault in decision.faults] == ["F515"]
 
 
 def test_an_unfit_file_stops_only_communicators_of_its_ranks(tmp_path):
     BROKEN["too many steps"][1](tmp_path)
     found = examined(tmp_path, EXECUTOR)
-    for ranks, outcome in ((34, Outcome.NO_START), (8, Outcome.OWN)):
-        call = Call("allreduce", 34 << 10, ranks, ranks, True)
+    for ranks, outcome in ((34, CallAction.NO_START), (8, CallAction.OWN)):
+        call = DeployedCall("allreduce", 34 << 10, ranks, ranks, True)
         assert decide(found, call).outcome == outcome
-    skipped = decide(examined(tmp_path, MSCCL), Call("allreduce", 34 << 10, 34, 34, True))
-    assert (skipped.outcome, skipped.chosen) == (Outcome.RUNS, ("ring.xml",))
+    skipped = decide(examined(tmp_path, MSCCL), DeployedCall("allreduce", 34 << 10, 34, 34, True))
+    assert (skipped.outcome, skipped.chosen) == (CallAction.RUNS, ("ring.xml",))
 
 
 def test_the_first_match_runs_and_is_the_reason_against_later_ones(tmp_path):
     _two({"target": "rccl"}, {"target": "rccl", "max_bytes": "64K"})(tmp_path)
-    decision = decide(examined(tmp_path, RCCL), Call("allreduce", 4096, 4, 4, True))
+    decision = decide(examined(tmp_path, RCCL), DeployedCall("allreduce", 4096, 4, 4, True))
     assert decision.chosen == ("01.xml",)
     assert decision.why_not["02.xml"].code == "F512"
 
@@ -380,7 +380,7 @@ def test_a_file_of_fewer_chunks_serves_the_sizes_that_others_can_not_divide(tmp_
     found = examined(tmp_path, EXECUTOR)
     assert found.problems == ()
     for elements, name in ((1024, "01.xml"), (1022, "02.xml")):
-        call = Call("allreduce", 4 * elements, 4, 4, True)
+        call = DeployedCall("allreduce", 4 * elements, 4, 4, True)
         assert decide(found, call).chosen == (name,)
 
 
@@ -392,14 +392,14 @@ def test_gathers_are_compared_by_the_part_of_a_rank(tmp_path):
     one = replace(reading.candidates[0], stop=None, faults=())  # it has the steps of one chunk
     found = replace(found, reading=replace(reading, candidates=(one,)))
     for elements, chosen in ((12, ()), (16, ("gather.xml",)), (17, ())):
-        assert decide(found, Call("gather", 4 * 4 * elements, 4, 4)).chosen == chosen
+        assert decide(found, DeployedCall("gather", 4 * 4 * elements, 4, 4)).chosen == chosen
 
 
 def test_the_ranks_of_a_node_are_compared_with_the_names(tmp_path):
     plan(tmp_path / SMALL)
     found = examined(tmp_path, MSCCLPP)
     for node, chosen in ((8, (SMALL,)), (16, ())):
-        assert decide(found, Call("allreduce", 4096, 16, node, True)).chosen == chosen
+        assert decide(found, DeployedCall("allreduce", 4096, 16, node, True)).chosen == chosen
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_numbers_are_read_as_c_does(tmp_path):
 def test_a_plan_that_another_one_replaces_does_not_run(tmp_path):
     _plans({"name": "a"}, {"name": "a"})(tmp_path)
     found = examined(tmp_path, MSCCLPP)
-    small, large = (Call("allreduce", size, 16, 8, True) for size in (1 << 12, 1 << 20))
+    small, large = (DeployedCall("allreduce", size, 16, 8, True) for size in (1 << 12, 1 << 20))
     assert decide(found, large).chosen == (LARGE,)
     decision = decide(found, small)
     assert decision.chosen == ()
@@ -443,27 +443,27 @@ def test_a_plan_that_another_one_replaces_does_not_run(tmp_path):
 
 def test_nobody_knows_which_plan_runs_if_the_order_is_unknown(tmp_path):
     _plans({}, {"min_message_size": 65536})(tmp_path / "a")
-    call = Call("allreduce", 65536, 16, 8, True)
+    call = DeployedCall("allreduce", 65536, 16, 8, True)
     decision = decide(examined(tmp_path / "a", MSCCLPP), call)
-    assert (decision.outcome, set(decision.chosen)) == (Outcome.ANY, {SMALL, LARGE})
+    assert (decision.outcome, set(decision.chosen)) == (CallAction.ANY, {SMALL, LARGE})
     assert codes(decision.faults) == ["F511"]
     assert not decision.is_right
     _plans({}, {"inplace": False})(tmp_path / "b")
     decision = decide(examined(tmp_path / "b", MSCCLPP), call)
-    assert (decision.outcome, decision.chosen) == (Outcome.UNKNOWN, (SMALL,))
+    assert (decision.outcome, decision.chosen) == (CallAction.UNKNOWN, (SMALL,))
     assert decision.faults[0].code == "F510"
     plan(tmp_path / "c" / "a.json", collective="reducescatter", ranks=2)
-    call = Call("reducescatter", 65536, 2, 2, True)
+    call = DeployedCall("reducescatter", 65536, 2, 2, True)
     decision = decide(examined(tmp_path / "c", PYTHON), call)
-    assert (decision.outcome, decision.faults[0].code) == (Outcome.UNKNOWN, "F527")
+    assert (decision.outcome, decision.faults[0].code) == (CallAction.UNKNOWN, "F527")
 
 
 def test_each_of_several_plans_has_its_own_effect(tmp_path):
     plan(tmp_path / "coarse.json", ranks=2, buffer_alignment=64)
     plan(tmp_path / "fine.json", ranks=2)
-    call = Call("allreduce", 1040, 2, 2, True)
+    call = DeployedCall("allreduce", 1040, 2, 2, True)
     decision = decide(examined(tmp_path, PYTHON), call)
-    assert decision.effects == {"coarse.json": Outcome.ENDS, "fine.json": Outcome.RUNS}
+    assert decision.effects == {"coarse.json": CallAction.ENDS, "fine.json": CallAction.RUNS}
     command = ["doctor", str(tmp_path), "--target", PYTHON, "--collective", "allreduce"]
     output = answer(*command, "--size", "1040", "--ranks", "2", "--in-place").output
     assert "  ends the process: coarse.json; or runs: fine.json\n" in output
@@ -624,7 +624,7 @@ def test_an_unknown_runtime_or_version_is_refused(runtime, version):
 def test_an_impossible_call_is_refused(values):
     call = {"collective": "allreduce", "size_bytes": 1024, "ranks": 8, "node": 4}
     with pytest.raises(SleyError) as caught:
-        Call(**{**call, **values})
+        DeployedCall(**{**call, **values})
     assert caught.value.code == "F525"
 
 
@@ -717,7 +717,7 @@ def test_the_effect_of_a_file_that_stops_communicators_is_said(tmp_path):
     assert stopped == [EXECUTOR, RCCL]
     found = examined(tmp_path, EXECUTOR)
     assert (found.reading.no_start, found.spans) == ("no communicator of 4 ranks starts", {})
-    reasons = decide(found, Call("allreduce", 4096, 8, 8, True)).why_not
+    reasons = decide(found, DeployedCall("allreduce", 4096, 8, 8, True)).why_not
     assert codes(reasons.values()) == ["F521"]
     (tmp_path / "README").write_text("")
     assert examined(tmp_path, EXECUTOR).reading.no_start == "no communicator starts"
@@ -762,7 +762,7 @@ def test_a_bad_size_leaves_the_answers_for_others(tmp_path):
 def test_the_folders_program_says_which_plans_are_registered(tmp_path):
     plan(tmp_path / "a.json")
     plan(tmp_path / "b.json", name="b")
-    call = Call("allreduce", 4096, 16, 8, True)
+    call = DeployedCall("allreduce", 4096, 16, 8, True)
     found = examined(tmp_path, PYTHON)
     assert codes(found.remarks) == ["F533"]
     assert decide(found, call).chosen == ("a.json", "b.json")
@@ -878,10 +878,10 @@ def test_a_call_with_another_root_runs_wrongly(tmp_path, runtime, write, collect
     found = examined(tmp_path, runtime)
     assert found.problems == ()
     assert "F530" in codes(found.remarks)
-    call = Call(collective, 4096, ranks, ranks)
+    call = DeployedCall(collective, 4096, ranks, ranks)
     decision = decide(found, call)
-    assert (decision.outcome, "F530" in codes(decision.remarks)) == (Outcome.RUNS, True)
-    for number, outcome in ((root, Outcome.RUNS), (1, Outcome.WRONG)):
+    assert (decision.outcome, "F530" in codes(decision.remarks)) == (CallAction.RUNS, True)
+    for number, outcome in ((root, CallAction.RUNS), (1, CallAction.WRONG)):
         decision = decide(found, replace(call, root=number))
         assert (decision.outcome, "F530" in codes(decision.remarks)) == (outcome, False)
         assert [one.code for one in decision.faults] == (["F530"] if number == 1 else [])
@@ -894,12 +894,14 @@ def test_a_call_with_another_root_runs_wrongly(tmp_path, runtime, write, collect
 @pytest.mark.parametrize(("collective", "root"), [("allreduce", 0), ("gather", 4)])
 def test_an_impossible_root_is_refused(collective, root):
     with pytest.raises(SleyError) as caught:
-        Call(collective, 4096, 4, 4, root=root)
+        DeployedCall(collective, 4096, 4, 4, root=root)
     assert caught.value.code == "F525"
 
 
 def test_memory_channels_between_nodes_are_reported_as_running(tmp_path: Path) -> None:
     plan(tmp_path / "pair.json", ranks=2)
     found = examined(tmp_path, PYTHON)
-    outcomes = [decide(found, Call("allreduce", 65536, 2, node, True)).outcome for node in (2, 1)]
-    assert outcomes == [Outcome.RUNS, Outcome.FAILS]
+    outcomes = [
+        decide(found, DeployedCall("allreduce", 65536, 2, node, True)).outcome for node in (2, 1)
+    ]
+    assert outcomes == [CallAction.RUNS, CallAction.FAILS]

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
-from sley.compiler.deployment import Call, decide, examine, runtime_named
+from sley.compiler.deployment import DeployedCall, decide, examine, runtime_named
 from sley.errors import SleyError
 from sley.errors.formats import F461
 from sley.formats import files
@@ -84,7 +84,7 @@ def test_each_call_of_a_package_runs_the_file_of_its_range(tmp_path, runtime):
         ("gather", 4096, False, "03-flat-gather.xml"),
         ("gather", 4080, False, None),
     ):
-        chosen = decide(examined, Call(collective, size, 4, 4, in_place)).chosen
+        chosen = decide(examined, DeployedCall(collective, size, 4, 4, in_place)).chosen
         assert chosen == ((file,) if file else ()), (collective, size, in_place)
 
 
@@ -235,9 +235,9 @@ def test_execution_plans_are_registered_by_the_program_beside_them(tmp_path, mon
     assert f"{pairs}: proven for this condition: sum" in remarks
     assert f"{pairs}, {ring}: proven for this condition: allocations of less than 4 GiB" in remarks
     assert not any("in place" in one or "to 64K" in one for one in remarks), remarks
-    assert decide(examined, Call("allreduce", 65536, 4, 4, True)).chosen == (pairs,)
-    assert decide(examined, Call("allreduce", 65536, 4, 4, False)).chosen == ()
-    assert decide(examined, Call("allgather", 65536, 4, 2, True)).chosen == (ring,)
+    assert decide(examined, DeployedCall("allreduce", 65536, 4, 4, True)).chosen == (pairs,)
+    assert decide(examined, DeployedCall("allreduce", 65536, 4, 4, False)).chosen == ()
+    assert decide(examined, DeployedCall("allgather", 65536, 4, 2, True)).chosen == (ring,)
 
     registered = []
     fake = SimpleNamespace(
@@ -266,7 +266,7 @@ def test_the_default_loader_gets_the_names_of_its_ranks(tmp_path):
     assert {path.name for path in (tmp_path / "plans").iterdir()} == {small, large}
     examined = examine(tmp_path / "plans", runtime_named("mscclpp"))
     for size, name in ((4096, small), (131072, large)):
-        assert decide(examined, Call("allreduce", size, 16, 8, True)).chosen == (name,)
+        assert decide(examined, DeployedCall("allreduce", size, 16, 8, True)).chosen == (name,)
 
 
 def test_a_plan_gets_the_name_with_the_most_of_its_sizes(tmp_path):
@@ -293,7 +293,7 @@ def test_an_execution_plan_is_copied_for_mscclpp(tmp_path):
     examined = examine(tmp_path / "plans", runtime_named("mscclpp-python"))
     assert (examined.problems, examined.remarks) == ((), ())
     for size, name in ((4096, "01-own.json"), (8192, "02-own.json"), (65552, None)):
-        chosen = decide(examined, Call("allreduce", size, 4, 4, True)).chosen
+        chosen = decide(examined, DeployedCall("allreduce", size, 4, 4, True)).chosen
         assert chosen == ((name,) if name else ())
 
 

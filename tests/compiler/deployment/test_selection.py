@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sley.compiler.deployment import Call, Outcome, decide, examine, runtime_named
+from sley.compiler.deployment import CallAction, DeployedCall, decide, examine, runtime_named
 from sley.compiler.deployment.xml_head import read_head
 from sley.errors import SleyError
 from sley.errors.deployment import F504
@@ -52,7 +52,7 @@ HEADS = st.builds(
     SIZES,
 )
 CALLS = st.builds(
-    Call,
+    DeployedCall,
     st.sampled_from(COLLECTIVES),
     st.sampled_from([16, 192, 256, 1024, 4096, 8192]),
     st.sampled_from([2, 4]),
@@ -62,7 +62,7 @@ CALLS = st.builds(
 )
 
 
-def matches(head: Head, call: Call) -> bool:
+def matches(head: Head, call: DeployedCall) -> bool:
     """Whether msccl-executor-nccl and RCCL take a file for a call: rules of mscclSelectAlgo."""
     width = {"float32": 4, "int8": 1}[call.dtype]
     count = call.size_bytes // width // (1 if call.collective == "allreduce" else call.ranks)
@@ -92,7 +92,7 @@ def test_the_first_match_of_random_files_runs(runtime, heads, calls):
             right = [f"{k}.xml" for k, head in enumerate(heads) if matches(head, call)]
             decision = decide(found, call)
             assert decision.chosen == tuple(right[:1])
-            assert decision.outcome == (Outcome.RUNS if right else Outcome.OWN)
+            assert decision.outcome == (CallAction.RUNS if right else CallAction.OWN)
             assert set(decision.why_not) == {f"{k}.xml" for k in range(len(heads))} - {*right[:1]}
 
 
@@ -115,7 +115,7 @@ def test_any_matching_plan_of_mscclpp_may_run(ends, sizes, in_place):
                 for k, (least, most, ranks) in enumerate(ends)
                 if least <= size <= most and ranks == 16 and in_place
             }
-            decision = decide(found, Call("allreduce", size, 16, 8, in_place))
+            decision = decide(found, DeployedCall("allreduce", size, 16, 8, in_place))
             assert set(decision.chosen) == right
 
 

@@ -102,14 +102,14 @@ def test_a_removed_copy_costs_only_looks_at_the_reads_that_it_prevented(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = 0
-    move = copies._Search._move
+    move = copies._CopySearch._move
 
-    def counted(search: copies._Search, read: int) -> bool:
+    def counted(search: copies._CopySearch, read: int) -> bool:
         nonlocal looks
         looks += 1
         return move(search, read)
 
-    monkeypatch.setattr(copies._Search, "_move", counted)
+    monkeypatch.setattr(copies._CopySearch, "_move", counted)
     text, result = shift(200)
     program = program_of(text, chunks=200, result=result)
     assert len(forward_copies(program).program.transfers) == 200 + 199

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley.lang import schedules
-from sley.lang.schedules import Schedule, forestcoll
+from sley.lang.schedules import ImportedSchedule, forestcoll
 from support.examples import examples
 from support.schedule_files import (
     forest,
@@ -26,7 +26,7 @@ from support.schedule_mutants import SEEDS, changed_values, changed_words
 CODES = {"F551", "F552", "F554", "F555", "F556", "F557", "F559"}
 
 
-def outcome(read: Callable[[str], Schedule], text: str) -> str:
+def outcome(read: Callable[[str], ImportedSchedule], text: str) -> str:
     """The code with which a text is refused, "" for one whose program is proven."""
     try:
         schedule = read(text)

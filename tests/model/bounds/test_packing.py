@@ -14,13 +14,13 @@ from sley.ir.collectives import AllReduce
 from sley.ir.topology import Topology
 from sley.model.bounds import Bounds
 from sley.model.bounds.cuts import Cuts
-from sley.model.bounds.network import Network
+from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import MOST_FLOWS, packed_GBps
 from support.bound_graphs import topologies, vertex_sets
 from support.examples import examples
 
 
-def network_of(topology: Topology) -> Network:
+def network_of(topology: Topology) -> CapacityGraph:
     return Cuts(topology, topology.ranks, nominal=False).network
 
 
@@ -71,7 +71,7 @@ def test_a_slower_link_leaves_the_bound_exact(link: int) -> None:
 
 def test_large_programs_are_not_solved() -> None:
     ring = np.arange(MOST_FLOWS // 16 + 1)
-    large = Network(len(ring), ring, np.roll(ring, 1), np.ones(len(ring)))
+    large = CapacityGraph(len(ring), ring, np.roll(ring, 1), np.ones(len(ring)))
     assert packed_GBps(large, 16) == 0
 
 

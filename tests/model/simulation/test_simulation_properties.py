@@ -17,7 +17,7 @@ from sley.ir.fabric import LinkKind
 from sley.ir.tables import NONE, Table
 from sley.ir.words import LoopOrder, Op
 from sley.model.simulation import Cause, Simulation, Simulator
-from sley.model.simulation.result import Executions
+from sley.model.simulation.result import TileExecutions
 from sley.topologies import machine
 from support.examples import examples
 from support.random_cases import Call, calls
@@ -47,7 +47,7 @@ def parts(simulation: Simulation) -> dict[str, bytes]:
     return {name: as_bytes(value) for name, value in (values | links).items()}
 
 
-def kept(simulation: Simulation) -> Executions:
+def kept(simulation: Simulation) -> TileExecutions:
     assert simulation.executions is not None
     return simulation.executions
 

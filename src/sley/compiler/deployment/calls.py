@@ -32,7 +32,7 @@ OPERATIONS = ("sum", "prod", "min", "max", "avg")
 
 
 @dataclass(frozen=True)
-class Call:
+class DeployedCall:
     """A call of a collective on a communicator.
 
     collective: sley's name. size_bytes: of the largest buffer of any rank, as in nccl-tests.

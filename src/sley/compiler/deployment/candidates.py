@@ -21,7 +21,7 @@ from sley.ir.tables import NONE
 from sley.verification import Proof
 
 
-class Places(NamedTuple):
+class PlaceSupport(NamedTuple):
     """Whether a file is for calls out of place, and for calls in place."""
 
     outside: bool
@@ -37,7 +37,7 @@ class Places(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateFile:
     """A file that a runtime reads, with what it compares with a call.
 
     collective: sley's name, or the file's if sley has none. plan_name: the name in the file.
@@ -60,7 +60,7 @@ class Candidate:
     plan_name: str
     ranks: int
     grid: Grid
-    places: Places
+    places: PlaceSupport
     sizes: SizeRange
     multiple: int
     unused: Diagnostic | None = None
@@ -92,7 +92,7 @@ class Candidate:
         }
 
 
-def why_unused(found: Candidate) -> Diagnostic | None:
+def why_unused(found: CandidateFile) -> Diagnostic | None:
     """Why no call of any runtime chooses a file; None if some may."""
     if found.sizes.is_empty or found.sizes.end_bytes == 0:
         # A runtime that reads the end as the first size too large has none before 0.
@@ -104,7 +104,7 @@ def why_unused(found: Candidate) -> Diagnostic | None:
     return None
 
 
-def unused(of: Candidate, expected: str, found: str) -> Diagnostic:
+def unused(of: CandidateFile, expected: str, found: str) -> Diagnostic:
     """The diagnostic of a file that no call chooses."""
     return F463.diagnostic(
         at=Place(str(of.path)),
@@ -114,7 +114,9 @@ def unused(of: Candidate, expected: str, found: str) -> Diagnostic:
     )
 
 
-def prove(found: Candidate, runtime: Runtime, consequences: Mapping[str, Rule]) -> Candidate:
+def prove(
+    found: CandidateFile, runtime: Runtime, consequences: Mapping[str, Rule]
+) -> CandidateFile:
     """A candidate with what is wrong when the runtime reads all of the file, and runs it, and with
     its root. consequences: those of problems, by code."""
     try:

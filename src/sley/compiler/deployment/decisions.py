@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 
-from sley.compiler.deployment.calls import TYPES, Call
-from sley.compiler.deployment.candidates import Candidate
+from sley.compiler.deployment.calls import TYPES, DeployedCall
+from sley.compiler.deployment.candidates import CandidateFile
 from sley.compiler.deployment.examination import (
     PLACE_WORDS,
     SPLIT,
@@ -41,7 +41,7 @@ _ENDING = (F508, F515, F519)
 """Faults of a plan of MSCCL++ that end the process of a call which chooses it."""
 
 
-class Outcome(Enum):
+class CallAction(Enum):
     """What a call does."""
 
     RUNS = "runs"
@@ -56,14 +56,20 @@ class Outcome(Enum):
     NO_START = "is never made: no communicator starts"
 
 
-_BY_SEVERITY = (Outcome.RUNS, Outcome.UNPROVEN, Outcome.WRONG, Outcome.FAILS, Outcome.ENDS)
+_BY_SEVERITY = (
+    CallAction.RUNS,
+    CallAction.UNPROVEN,
+    CallAction.WRONG,
+    CallAction.FAILS,
+    CallAction.ENDS,
+)
 """What a call that runs a file does, the gravest last."""
 
-_RIGHT = (Outcome.RUNS, Outcome.OWN, Outcome.OTHER)
+_RIGHT = (CallAction.RUNS, CallAction.OWN, CallAction.OTHER)
 
 
 @dataclass(frozen=True)
-class Decision:
+class CallDecision:
     """What happens for a call.
 
     chosen: the names of the files of which one runs; several if the order is unknown. effects: what
@@ -72,13 +78,13 @@ class Decision:
         that are chosen, or why no communicator starts. remarks: what may be wrong with them.
     """
 
-    call: Call
-    outcome: Outcome
+    call: DeployedCall
+    outcome: CallAction
     chosen: tuple[str, ...]
     why_not: dict[str, Diagnostic]
     faults: tuple[Diagnostic, ...] = ()
     remarks: tuple[Diagnostic, ...] = ()
-    effects: Mapping[str, Outcome] = field(default_factory=dict)
+    effects: Mapping[str, CallAction] = field(default_factory=dict)
 
     @property
     def is_right(self) -> bool:
@@ -98,24 +104,24 @@ class Decision:
         }
 
 
-def decide(examined: Examination, call: Call) -> Decision:
+def decide(examined: Examination, call: DeployedCall) -> CallDecision:
     """What happens for a call, and why no other file runs."""
     runtime, reading = examined.runtime, examined.reading
     if examined.refusal is not None:
-        return Decision(call, Outcome.OWN, (), {}, (examined.refusal,))
+        return CallDecision(call, CallAction.OWN, (), {}, (examined.refusal,))
     stops = [*reading.stops]
     if call.ranks in reading.stopped_ranks:
         stops += [one.stop for one in reading.candidates if one.stop and one.ranks == call.ranks]
     if stops:
-        return Decision(call, Outcome.NO_START, (), dict(reading.left_out), tuple(stops))
+        return CallDecision(call, CallAction.NO_START, (), dict(reading.left_out), tuple(stops))
     why_not = dict(reading.left_out)
     lethal = [one for one in reading.candidates if _ends_every_call(one, runtime)]
     if lethal:
         names = tuple(one.name for one in lethal)
-        return Decision(call, Outcome.ENDS, names, why_not, lethal[0].faults)
+        return CallDecision(call, CallAction.ENDS, names, why_not, lethal[0].faults)
     why_not |= _replacements(reading)
     unknown = _why_unknown(reading, call)
-    chosen: list[Candidate] = []
+    chosen: list[CandidateFile] = []
     for one in reading.candidates:
         reason = (
             (None if runtime.stops else one.stop)  # else it is for other ranks
@@ -136,29 +142,34 @@ def decide(examined: Examination, call: Call) -> Decision:
             why_not[one.name] = reason
     names = tuple(one.name for one in chosen)
     if not chosen:
-        return Decision(call, _without_file(call, runtime), (), why_not)
+        return CallDecision(call, _without_file(call, runtime), (), why_not)
     if unknown is not None:
-        return Decision(call, Outcome.UNKNOWN, names, why_not, (unknown,))
+        return CallDecision(call, CallAction.UNKNOWN, names, why_not, (unknown,))
     return _decision_among(chosen, call, reading, why_not)
 
 
 def _decision_among(
-    chosen: Sequence[Candidate], call: Call, reading: Reading, why_not: dict[str, Diagnostic]
-) -> Decision:
+    chosen: Sequence[CandidateFile],
+    call: DeployedCall,
+    reading: Reading,
+    why_not: dict[str, Diagnostic],
+) -> CallDecision:
     """What happens for a call that runs any of these files."""
     found = {one.name: _faults(one, call, reading.runtime) for one in chosen}
     effects = {name: _effect(faults, call) for name, faults in found.items()}
     faults = [fault for each in found.values() for fault in each]
     outcome = max(effects.values(), key=_BY_SEVERITY.index)
     if len(chosen) > 1:
-        outcome = Outcome.ANY if outcome is Outcome.RUNS else outcome
+        outcome = CallAction.ANY if outcome is CallAction.RUNS else outcome
         at = [Place(str(one.path)) for one in chosen]
         both = " and ".join(effects)
         faults.insert(0, F511.diagnostic(at=at, expected="one file for each size", found=both))
     differ = effects if len(set(effects.values())) > 1 else {}
     rooted = [one for one in chosen if call.root is None and one.root is not None]
     remarks = [*map(other_roots, rooted), *(one for one in reading.findings if one.rule is F533)]
-    return Decision(call, outcome, tuple(effects), why_not, tuple(faults), tuple(remarks), differ)
+    return CallDecision(
+        call, outcome, tuple(effects), why_not, tuple(faults), tuple(remarks), differ
+    )
 
 
 def _replacements(reading: Reading) -> dict[str, Diagnostic]:
@@ -167,7 +178,7 @@ def _replacements(reading: Reading) -> dict[str, Diagnostic]:
     if not runtime.knows_names:
         return {}
     order = list(runtime.names or [one.name for one in reading.candidates])
-    last: dict[tuple[str, str], Candidate] = {}
+    last: dict[tuple[str, str], CandidateFile] = {}
     found: dict[str, Diagnostic] = {}
     for one in sorted(reading.candidates, key=lambda one: order.index(one.name)):
         earlier = last.get((one.collective, one.plan_name))
@@ -178,19 +189,21 @@ def _replacements(reading: Reading) -> dict[str, Diagnostic]:
     return found
 
 
-def _why_unknown(reading: Reading, call: Call) -> Diagnostic | None:
+def _why_unknown(reading: Reading, call: DeployedCall) -> Diagnostic | None:
     """Why it isn't determined which plan runs for a call; None if it is."""
     is_split = reading.runtime.place_by_begin and call.collective == SPLIT and call.in_place
     return mixed_places(reading) or (split_disagreement(reading.folder) if is_split else None)
 
 
-def _ends_every_call(one: Candidate, runtime: Runtime) -> bool:
+def _ends_every_call(one: CandidateFile, runtime: Runtime) -> bool:
     """Whether a file ends the process at any call: the runtime computes with it before it compares
     it with the call."""
     return runtime.divides_first and any(fault.rule is F515 for fault in one.faults)
 
 
-def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -> Diagnostic | None:
+def _why_not(
+    one: CandidateFile, call: DeployedCall, runtime: Runtime, *, undecided: bool
+) -> Diagnostic | None:
     """Why a file doesn't match a call; None if it does, or if it may. undecided: whether the place
     for which the runtime takes files is unknown."""
     size = _compared_size(call, runtime)
@@ -213,34 +226,34 @@ def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -
     return rule.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
 
 
-def _compared_size(call: Call, runtime: Runtime) -> int:
+def _compared_size(call: DeployedCall, runtime: Runtime) -> int:
     """The size that the runtime compares with a range."""
     if call.collective in runtime.part_of:
         return call.size_bytes // call.parts
     return call.size_bytes
 
 
-def _without_file(call: Call, runtime: Runtime) -> Outcome:
+def _without_file(call: DeployedCall, runtime: Runtime) -> CallAction:
     """What happens to a call that no file matches."""
     if runtime.own is None or (call.collective in runtime.own and call.node == call.ranks):
-        return Outcome.OWN
-    return Outcome.OTHER
+        return CallAction.OWN
+    return CallAction.OTHER
 
 
-def _effect(faults: Sequence[Diagnostic], call: Call) -> Outcome:
+def _effect(faults: Sequence[Diagnostic], call: DeployedCall) -> CallAction:
     """What happens to a call that runs a file with these faults."""
     if any(fault.rule in _ENDING for fault in faults):
-        return Outcome.ENDS
+        return CallAction.ENDS
     if any(fault.rule is F516 for fault in faults):
-        return Outcome.FAILS
+        return CallAction.FAILS
     if any(fault.rule is F524 and call.op == "sum" for fault in faults):
-        return Outcome.FAILS
+        return CallAction.FAILS
     if any(fault.rule is not F529 for fault in faults):
-        return Outcome.WRONG
-    return Outcome.UNPROVEN if faults else Outcome.RUNS
+        return CallAction.WRONG
+    return CallAction.UNPROVEN if faults else CallAction.RUNS
 
 
-def _faults(one: Candidate, call: Call, runtime: Runtime) -> list[Diagnostic]:
+def _faults(one: CandidateFile, call: DeployedCall, runtime: Runtime) -> list[Diagnostic]:
     """What is wrong when a call runs a file."""
     found = list(one.faults)
     if None not in (one.root, call.root) and one.root != call.root:

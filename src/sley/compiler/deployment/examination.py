@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from sley.compiler.deployment.calls import Call
-from sley.compiler.deployment.candidates import Candidate
+from sley.compiler.deployment.calls import DeployedCall
+from sley.compiler.deployment.candidates import CandidateFile
 from sley.compiler.deployment.folders import Reading, read_folder
 from sley.compiler.deployment.runtimes import Grid, Runtime, environment, misplaced
 from sley.errors import Diagnostic, Place
@@ -40,16 +40,16 @@ PLACE_WORDS = ("out of place", "in place")
 
 
 @dataclass(frozen=True)
-class Span:
+class SizeSpan:
     """A range of sizes, and the files that match there, in the order in which the runtime tries
     them."""
 
     sizes: SizeRange
-    files: tuple[Candidate, ...]
+    files: tuple[CandidateFile, ...]
 
 
 @dataclass(frozen=True)
-class Kind:
+class CallKind:
     """Calls that the same files match, but for their sizes: the collective, the communicators, and
     whether in place."""
 
@@ -74,7 +74,7 @@ class Examination:
     runtime: Runtime
     reading: Reading
     refusal: Diagnostic | None
-    spans: dict[Kind, tuple[Span, ...]]
+    spans: dict[CallKind, tuple[SizeSpan, ...]]
     problems: tuple[Diagnostic, ...]
     remarks: tuple[Diagnostic, ...]
     of_folder: tuple[Diagnostic, ...] = ()
@@ -160,26 +160,26 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
     return Examination(runtime, reading, None, spans, problems, remarks, tuple(of_folder))
 
 
-def _spans(candidates: Sequence[Candidate]) -> dict[Kind, tuple[Span, ...]]:
+def _spans(candidates: Sequence[CandidateFile]) -> dict[CallKind, tuple[SizeSpan, ...]]:
     """The ranges of sizes of each kind of calls, with the files that match."""
-    kinds: dict[Kind, list[Candidate]] = defaultdict(list)
+    kinds: dict[CallKind, list[CandidateFile]] = defaultdict(list)
     for one in candidates:
         for in_place in (False, True):
             if one.places.has(in_place) and one.unused is None:
-                kinds[Kind(one.collective, one.grid, in_place)].append(one)
+                kinds[CallKind(one.collective, one.grid, in_place)].append(one)
     return {kind: _spans_of(kinds[kind]) for kind in sorted(kinds, key=astuple)}
 
 
-def _spans_of(found: Sequence[Candidate]) -> tuple[Span, ...]:
+def _spans_of(found: Sequence[CandidateFile]) -> tuple[SizeSpan, ...]:
     """The ranges between the ends of files, merged where the same files match."""
     begins = borders(one.sizes for one in found)
-    spans: list[Span] = []
+    spans: list[SizeSpan] = []
     for begin, following in zip(begins, [*begins[1:], None], strict=True):
         matching = tuple(one for one in found if one.sizes.covers(begin))
         end = None if following is None else following - 1
         if spans and spans[-1].files == matching:
             begin = spans.pop().sizes.begin_bytes
-        spans.append(Span(SizeRange(begin, end), matching))
+        spans.append(SizeSpan(SizeRange(begin, end), matching))
     return tuple(spans[:-1] if not spans[-1].files else spans)
 
 
@@ -187,7 +187,7 @@ def _about_names(reading: Reading) -> Iterable[Diagnostic]:
     """Problems of all candidates together."""
     folder, runtime = Place(str(reading.folder)), reading.runtime
     if runtime.knows_names:
-        by_name: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
+        by_name: dict[tuple[str, str], list[CandidateFile]] = defaultdict(list)
         for one in reading.candidates:
             by_name[one.collective, one.plan_name].append(one)
         for (_, name), files in by_name.items():
@@ -211,10 +211,12 @@ def _about_names(reading: Reading) -> Iterable[Diagnostic]:
             )
 
 
-def _about_spans(runtime: Runtime, spans: dict[Kind, tuple[Span, ...]]) -> Iterable[Diagnostic]:
+def _about_spans(
+    runtime: Runtime, spans: dict[CallKind, tuple[SizeSpan, ...]]
+) -> Iterable[Diagnostic]:
     """Overlaps and holes."""
     for kind, ranges in spans.items():
-        hidden: dict[str, list[Span]] = defaultdict(list)
+        hidden: dict[str, list[SizeSpan]] = defaultdict(list)
         for one in ranges:
             if not one.files:
                 yield F513.diagnostic(
@@ -234,7 +236,7 @@ def _about_spans(runtime: Runtime, spans: dict[Kind, tuple[Span, ...]]) -> Itera
             yield _hidden(kind, name, places)
 
 
-def _hidden(kind: Kind, name: str, places: Sequence[Span]) -> Diagnostic:
+def _hidden(kind: CallKind, name: str, places: Sequence[SizeSpan]) -> Diagnostic:
     """A file that doesn't run in some ranges, as an earlier one matches every call there."""
     files = [one for span in places for one in span.files]
     path = next(one.path for one in files if one.name == name)
@@ -246,13 +248,13 @@ def _hidden(kind: Kind, name: str, places: Sequence[Span]) -> Diagnostic:
     )
 
 
-def _before(files: Sequence[Candidate], name: str) -> list[Candidate]:
+def _before(files: Sequence[CandidateFile], name: str) -> list[CandidateFile]:
     """The files before the one of this name that match every call which it matches."""
     own = next(k for k, one in enumerate(files) if one.name == name)
     return [one for one in files[:own] if files[own].multiple % one.multiple == 0]
 
 
-def other_roots(one: Candidate, call: Call | None = None) -> Diagnostic:
+def other_roots(one: CandidateFile, call: DeployedCall | None = None) -> Diagnostic:
     """The remark that a file also runs for calls with other roots than its own, or the problem of
     such a call."""
     found = "it also runs for other roots, wrongly" if call is None else f"root {call.root}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from sley.compiler.deployment.candidates import Candidate
+from sley.compiler.deployment.candidates import CandidateFile
 from sley.compiler.deployment.plan_candidates import read_plan
 from sley.compiler.deployment.registration import SCRIPT, registered
 from sley.compiler.deployment.runtimes import Grid, Runtime
@@ -19,7 +19,7 @@ from sley.errors.text_files import text_of
 from sley.formats.msccl_xml.targets import SUFFIX as XML
 from sley.formats.mscclpp.targets import SUFFIX as JSON
 
-_READERS: Mapping[str, Callable[[Path, Runtime], Candidate]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[Path, Runtime], CandidateFile]] = MappingProxyType(
     {JSON: read_plan, XML: read_xml}
 )
 _KINDS = {JSON: recognition.MSCCLPP, XML: recognition.MSCCL_XML}
@@ -37,7 +37,7 @@ class Reading:
 
     runtime: Runtime
     folder: Path
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[CandidateFile, ...] = ()
     left_out: dict[str, Diagnostic] = field(default_factory=dict)
     stops: tuple[Diagnostic, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
@@ -101,9 +101,9 @@ _AGAIN = "Write the package again with `sley package`."
 
 def _read(
     paths: Sequence[Path], runtime: Runtime
-) -> tuple[tuple[Candidate, ...], dict[str, Diagnostic]]:
+) -> tuple[tuple[CandidateFile, ...], dict[str, Diagnostic]]:
     """The candidates, and by name why other files can't be read."""
-    candidates: list[Candidate] = []
+    candidates: list[CandidateFile] = []
     unreadable: dict[str, Diagnostic] = {}
     for one in paths:
         try:

@@ -27,7 +27,7 @@ from sley.ir.sizes import SizeRange
 
 
 @dataclass(frozen=True)
-class Part:
+class PackageFile:
     """A file of a folder.
 
     name: its name. label: what it is for, in words. write: writes it to a path. node: the ranks of
@@ -62,12 +62,12 @@ def plan_part(
     runtime: Runtime,
     sizes: SizeRange,
     node: int = 0,
-) -> Part:
+) -> PackageFile:
     """The part of a plan for a runtime.
 
     make: makes the plan, with the options that the runtime's format needs, and its own range of
     sizes, as the runtime compares it. sizes: of its calls, of the largest buffer of any rank; an
-    open end is the plan's own. node: as in `Part`.
+    open end is the plan's own. node: as in `PackageFile`.
     """
 
     def write(path: Path) -> None:
@@ -78,10 +78,10 @@ def plan_part(
             settings |= {"name": name, "ranks_per_node": node or plan.collective.ranks}
         files.save(plan, path, target=runtime.target, **settings)
 
-    return Part(f"{name}{runtime.suffix}", label, write, node)
+    return PackageFile(f"{name}{runtime.suffix}", label, write, node)
 
 
-def copied_part(name: str, row: PlanRow, source: Path, runtime: Runtime) -> Part:
+def copied_part(name: str, row: PlanRow, source: Path, runtime: Runtime) -> PackageFile:
     """The part of an execution plan that is copied, with the name of the part and the row's sizes.
 
     source: the file. Errors, when it is written: F506, F528 if the row says more of the plan than
@@ -107,7 +107,7 @@ def copied_part(name: str, row: PlanRow, source: Path, runtime: Runtime) -> Part
         document |= {"min_message_size": own.begin_bytes, "max_message_size": own.end_bytes}
         write_file(path, json.dumps(document))
 
-    return Part(f"{name}{runtime.suffix}", str(row), write, node_of(row), row.entry)
+    return PackageFile(f"{name}{runtime.suffix}", str(row), write, node_of(row), row.entry)
 
 
 def node_of(row: PlanRow) -> int:
@@ -125,7 +125,7 @@ def _range_for(runtime: Runtime, plan: Plan, sizes: SizeRange) -> SizeRange:
 
 
 def write_package(
-    parts: Iterable[Part],
+    parts: Iterable[PackageFile],
     folder: str | os.PathLike[str],
     runtime: Runtime,
     *,
@@ -182,7 +182,7 @@ def _circumstances(examined: Examination) -> Iterator[str]:
 
 
 def _as_named(
-    names: Sequence[str], parts: Sequence[Part], folder: Path, runtime: Runtime
+    names: Sequence[str], parts: Sequence[PackageFile], folder: Path, runtime: Runtime
 ) -> list[str]:
     """The files' names, after those that the runtime reads: each gets one that is registered for
     its ranks, of these the one whose sizes have the most in common with its own. Errors: F507 if
@@ -215,7 +215,7 @@ def _common_bytes(runtime: Runtime, head: PlanHeader, name: str) -> int:
     return min(head.max_bytes, last) - max(head.min_bytes, first) + 1
 
 
-def _register(names: Sequence[str], parts: Sequence[Part], folder: Path) -> str:
+def _register(names: Sequence[str], parts: Sequence[PackageFile], folder: Path) -> str:
     """Writes the text that registers the plans; returns its name."""
     nodes = {part.name: part.node for part in parts}
     ranks = {name: read_header(folder / name).ranks for name in sorted(names)}
@@ -225,7 +225,7 @@ def _register(names: Sequence[str], parts: Sequence[Part], folder: Path) -> str:
 
 
 def _write_parts(
-    parts: Iterable[Part], folder: Path, *, lenient: bool
+    parts: Iterable[PackageFile], folder: Path, *, lenient: bool
 ) -> tuple[list[str], list[str]]:
     """Writes parts to a folder; returns the names of the files, and a remark on each part that is
     left out. Errors: F461, and those of the parts if not lenient."""

@@ -6,7 +6,13 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from sley.compiler.deployment.candidates import Candidate, Places, prove, unused, why_unused
+from sley.compiler.deployment.candidates import (
+    CandidateFile,
+    PlaceSupport,
+    prove,
+    unused,
+    why_unused,
+)
 from sley.compiler.deployment.consequences import PLAN_CONSEQUENCES
 from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.errors import Diagnostic, Place, Rule
@@ -21,17 +27,17 @@ PLANNED = ("allreduce", "allgather", "reducescatter", "broadcast")
 """The collectives for which MSCCL++'s NCCL interface looks for a plan."""
 
 
-def read_plan(path: Path, runtime: Runtime) -> Candidate:
+def read_plan(path: Path, runtime: Runtime) -> CandidateFile:
     """An execution plan of MSCCL++. Errors: F506."""
     head = read_header(path)
     grid = Grid(head.ranks) if runtime.names is None else runtime.names[path.name]
-    found = Candidate(
+    found = CandidateFile(
         path,
         head.collective,
         head.name,
         head.ranks,
         grid,
-        Places(not head.in_place, head.in_place),
+        PlaceSupport(not head.in_place, head.in_place),
         SizeRange(head.min_bytes, None if head.max_bytes == MAX_SIZE else head.max_bytes),
         _multiple(head),
         faults=tuple(_faults(path, head, grid)),
@@ -43,7 +49,7 @@ def read_plan(path: Path, runtime: Runtime) -> Candidate:
     return prove(found, runtime, PLAN_CONSEQUENCES)
 
 
-def _why_unused(found: Candidate) -> Diagnostic | None:
+def _why_unused(found: CandidateFile) -> Diagnostic | None:
     """Why no call chooses a plan; None if some may."""
     if found.sizes.begin_bytes > _INT_MAX:
         expected = f"min_message_size up to {_INT_MAX}, which MSCCL++ reads as 32 bits"

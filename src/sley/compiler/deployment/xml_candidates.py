@@ -6,7 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sley.compiler.deployment.candidates import Candidate, Places, prove, unused, why_unused
+from sley.compiler.deployment.candidates import (
+    CandidateFile,
+    PlaceSupport,
+    prove,
+    unused,
+    why_unused,
+)
 from sley.compiler.deployment.consequences import XML_CONSEQUENCES
 from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.compiler.deployment.xml_head import XmlHead, read_head, refuse
@@ -21,7 +27,7 @@ _ONLY_KNOWN = ("alltoallv", "send", "recv")
 """Names that msccl-executor-nccl and RCCL know, of collectives that sley doesn't have."""
 
 
-def read_xml(path: Path, runtime: Runtime) -> Candidate:
+def read_xml(path: Path, runtime: Runtime) -> CandidateFile:
     """A file of MSCCL XML. Errors: F504 or F506 for one whose first tag can't be read, F506 for one
     that is left out."""
     rule = F504 if runtime.stops else F506
@@ -38,13 +44,13 @@ def read_xml(path: Path, runtime: Runtime) -> Candidate:
     outside = not inside if msccl else head.number("outofplace") != 0
     if channels > limit and target.name != "executor":
         refuse(str(path), F506, f"at most {limit} channels", f"nchannels={channels}")
-    found = Candidate(
+    found = CandidateFile(
         path=path,
         collective=collective,
         plan_name=head.attributes.get("name", path.stem),
         ranks=ranks,
         grid=Grid(ranks),
-        places=Places(outside, inside),
+        places=PlaceSupport(outside, inside),
         sizes=SizeRange(least, _last_size(most, target)),
         multiple=max(abs(chunks), 1),
     )
@@ -65,7 +71,7 @@ def read_xml(path: Path, runtime: Runtime) -> Candidate:
     return prove(found, runtime, XML_CONSEQUENCES)
 
 
-def _has_multiple(found: Candidate) -> bool:
+def _has_multiple(found: CandidateFile) -> bool:
     """Whether the chunks of a file divide a size of its range."""
     least, most = max(found.sizes.begin_bytes, 1), found.sizes.end_bytes
     return most is None or -(-least // found.multiple) * found.multiple <= most

@@ -35,12 +35,12 @@ def forward_copies(program: Program, operands: Operands | None = None) -> Forwar
     t = program.transfers
     if not (~t.remote & (t.kind == TransferKind.COPY)).any():
         return found
-    search = _Search(found)
+    search = _CopySearch(found)
     search.move_all()
     return search.found()
 
 
-class _Search:
+class _CopySearch:
     """The reads of a program, which move, and its copies, of which the needless ones are removed.
 
     Read k is transfer k's of its source, read transfers + k that of its operand. A read is looked

@@ -44,7 +44,7 @@ class Collective:
         return buffer, index
 
 
-class Standard(Collective):
+class StandardCollective(Collective):
     """A collective that sley knows as well.
 
     build: makes sley's collective.
@@ -92,7 +92,7 @@ class Standard(Collective):
         return True
 
 
-class AllReduce(Standard):
+class AllReduce(StandardCollective):
     """Every rank gets the reduction of all ranks' chunks."""
 
     build = standard.AllReduce
@@ -103,7 +103,7 @@ class AllReduce(Standard):
         return buffer, index
 
 
-class AllGather(Standard):
+class AllGather(StandardCollective):
     """Every rank gets the chunks of all ranks."""
 
     build = standard.AllGather
@@ -124,7 +124,7 @@ class AllGather(Standard):
         return buffer, index
 
 
-class ReduceScatter(Standard):
+class ReduceScatter(StandardCollective):
     """Every rank gets the reduction of its part of all ranks' chunks."""
 
     build = standard.ReduceScatter
@@ -147,7 +147,7 @@ class ReduceScatter(Standard):
         return buffer, index
 
 
-class AllToAll(Standard):
+class AllToAll(StandardCollective):
     """Every rank gets its part of each rank's chunks."""
 
     build = standard.AllToAll

@@ -213,7 +213,7 @@ class MSCCLProgram:
                 remedy="Forward the data through linked ranks, or pass another topology.",
             )
 
-    def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: Blocks) -> None:
+    def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: BlockRequest) -> None:
         """Copies `source` to `target`, or reduces it into `target`. Errors: L129 outside of the
         program's ``with``."""
         if current_session().current is not self:
@@ -253,7 +253,7 @@ class MSCCLProgram:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockRequest:
     """The thread blocks at both ends and the channel that an operation asks for; -1 for none."""
 
     sendtb: int
@@ -306,7 +306,7 @@ class Ref:
         buffer, index = prog.collective.get_buffer_index(self.rank, buffer, index)
         target = Ref(dst, buffer, index, size, prog)
         if not prog.is_same_place(self, target):
-            blocks = Blocks(sendtb, recvtb, ch)
+            blocks = BlockRequest(sendtb, recvtb, ch)
             prog.transfer(TransferKind.COPY, self, target, blocks)
         return target
 
@@ -314,7 +314,9 @@ class Ref:
         """Reduces another reference's chunks into these, and returns this reference."""
         if not isinstance(other_chunkref, Ref) or other_chunkref.prog is not self.prog:
             refuse(L110, "a reference of this program", repr(other_chunkref))
-        self.prog.transfer(TransferKind.REDUCE, other_chunkref, self, Blocks(sendtb, recvtb, ch))
+        self.prog.transfer(
+            TransferKind.REDUCE, other_chunkref, self, BlockRequest(sendtb, recvtb, ch)
+        )
         return self
 
     def split(self, num: int) -> list[Ref]:

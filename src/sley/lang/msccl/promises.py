@@ -24,7 +24,7 @@ from sley.lang.arguments import refuse
 from sley.lang.msccl import collectives
 from sley.lang.msccl.buffers import Buffer
 from sley.lang.msccl.chunks import Chunk, parts
-from sley.lang.msccl.collectives import Buffers, Collective, Standard
+from sley.lang.msccl.collectives import Buffers, Collective, StandardCollective
 
 _DEFINED = ("init_buffers", "check", "get_buffer_index")
 """The methods by which a class defines a collective."""
@@ -37,7 +37,7 @@ def is_standard(collective: Collective) -> bool:
     """Whether a collective is a standard one, or of a subclass that doesn't define another."""
     own = next(c for c in type(collective).__mro__ if c.__module__ == collectives.__name__)
     same = all(getattr(type(collective), name) is getattr(own, name) for name in _DEFINED)
-    return isinstance(collective, Standard) and same
+    return isinstance(collective, StandardCollective) and same
 
 
 def declare(collective: Collective, buffers: Buffers) -> SleyCollective:
@@ -46,7 +46,7 @@ def declare(collective: Collective, buffers: Buffers) -> SleyCollective:
     A script's own collective is in place if its `init_buffers` gives one list for input and output,
     or its `get_buffer_index` sends one of them to a place in the other. Errors: L102, L112, L132.
     """
-    if is_standard(collective) and isinstance(collective, Standard):
+    if is_standard(collective) and isinstance(collective, StandardCollective):
         return collective.promise()
     everyone = range(len(buffers))
     inputs = [buffers[rank].get(Buffer.input, []) for rank in everyone]

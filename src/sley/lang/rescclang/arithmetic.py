@@ -22,8 +22,8 @@ from sley.lang.rescclang.syntax import (
     MIN_VALUE,
     Act,
     Expression,
+    ExpressionStep,
     For,
-    Node,
     Transfer,
 )
 
@@ -47,7 +47,7 @@ class LaneError(Exception):
     """A mistake in a lane. An integer is wrong in all lanes, of which 0 is the first."""
 
     def __init__(
-        self, rule: Rule, where: Node | Expression | Transfer, expected: str, found: str
+        self, rule: Rule, where: ExpressionStep | Expression | Transfer, expected: str, found: str
     ) -> None:
         super().__init__(rule.code)
         self.rule = rule
@@ -89,7 +89,7 @@ def evaluate(expression: Expression, names: Names) -> Value:
     return stack[0]
 
 
-def _combine(node: Node, left: Value, right: Value) -> Value:
+def _combine(node: ExpressionStep, left: Value, right: Value) -> Value:
     if isinstance(left, int) and isinstance(right, int):
         return _combine_numbers(node, left, right)
     if node.act in (Act.DIVIDE, Act.REMAINDER):
@@ -102,7 +102,7 @@ def _combine(node: Node, left: Value, right: Value) -> Value:
     return value
 
 
-def _combine_numbers(node: Node, left: int, right: int) -> int:
+def _combine_numbers(node: ExpressionStep, left: int, right: int) -> int:
     if right == 0 and node.act in (Act.DIVIDE, Act.REMAINDER):
         raise LaneError(L153, node, "a divisor other than 0", f"{left} {node.word} 0")
     value: int = _OPERATORS[node.act](left, right)
@@ -113,7 +113,7 @@ def _combine_numbers(node: Node, left: int, right: int) -> int:
     return value
 
 
-def _refuse_lane(node: Node, left: Value, right: Value, lane: int) -> None:
+def _refuse_lane(node: ExpressionStep, left: Value, right: Value, lane: int) -> None:
     """Raises the LaneError of one lane."""
     try:
         _combine_numbers(node, pick(left, lane), pick(right, lane))

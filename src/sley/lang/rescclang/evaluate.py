@@ -23,12 +23,12 @@ from sley.lang.rescclang.arithmetic import (
 )
 from sley.lang.rescclang.budget import Budget
 from sley.lang.rescclang.flow import flow
-from sley.lang.rescclang.lanes import COLUMNS, PIECE, Batch, Lanes, Span
-from sley.lang.rescclang.syntax import Algorithm, Assign, Block, For, Transfer
+from sley.lang.rescclang.lanes import COLUMNS, PIECE, Batch, LaneRunner, Span
+from sley.lang.rescclang.syntax import Assign, Block, For, SyntaxTree, Transfer
 
 
 def transfers(
-    algorithm: Algorithm, variables: dict[str, int], ranks: int, *, file: str, at_once: bool = True
+    algorithm: SyntaxTree, variables: dict[str, int], ranks: int, *, file: str, at_once: bool = True
 ) -> tuple[IntArray, ...]:
     """The transfers of an algorithm, as int32 columns: source rank, destination rank, step, chunk,
     and the site, which is the number of the transfer in the text.
@@ -36,7 +36,7 @@ def transfers(
     variables: values at the start. at_once: whether independent loops run all iterations at once;
     False is the plain interpreter, for tests. Errors: L101, L103, L124, L146, L153 to L156.
     """
-    run = _Run(algorithm, variables, ranks, file, at_once)
+    run = _RunState(algorithm, variables, ranks, file, at_once)
     try:
         run.block(algorithm.body)
     except LaneError as fault:
@@ -44,11 +44,11 @@ def transfers(
     return run.rows.columns()
 
 
-class _Run:
+class _RunState:
     """The state of a run: variables, the loops around the current statement, and transfers."""
 
     def __init__(
-        self, algorithm: Algorithm, variables: dict[str, int], ranks: int, file: str, at_once: bool
+        self, algorithm: SyntaxTree, variables: dict[str, int], ranks: int, file: str, at_once: bool
     ) -> None:
         self.rows = Rows()
         self._file = file
@@ -58,7 +58,7 @@ class _Run:
         self._flows = flow(algorithm)
         self._at_once = at_once
         self._budget = Budget(file)
-        self._lanes = Lanes(self._flows, self._budget, ranks)
+        self._lanes = LaneRunner(self._flows, self._budget, ranks)
 
     def error(self, fault: LaneError) -> SleyError:
         """The mistake as an error that names the values of the loops' variables."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sley.lang.rescclang.syntax import Act, Algorithm, Assign, Block, Expression, For, Transfer
+from sley.lang.rescclang.syntax import Act, Assign, Block, Expression, For, SyntaxTree, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LoopFlow:
     assigned: frozenset[str]
 
 
-def flow(algorithm: Algorithm) -> list[LoopFlow]:
+def flow(algorithm: SyntaxTree) -> list[LoopFlow]:
     """The flow of each loop, by its number."""
     analysis = _Analysis(algorithm.loops)
     analysis.summary(algorithm.body)

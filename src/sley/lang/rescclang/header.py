@@ -14,7 +14,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
 from sley.lang.rescclang.lexer import shorten
 from sley.lang.rescclang.parser import nearest
-from sley.lang.rescclang.syntax import Algorithm
+from sley.lang.rescclang.syntax import SyntaxTree
 
 MAX_RANKS = 4096
 """Bound on ranks: a collective stores the results of each rank, so memory grows quadratically."""
@@ -61,7 +61,7 @@ class Header:
 class _Parameters:
     """The parameters of the text and of the caller, with their values, words and places."""
 
-    def __init__(self, algorithm: Algorithm, overrides: Mapping[str, object], file: str) -> None:
+    def __init__(self, algorithm: SyntaxTree, overrides: Mapping[str, object], file: str) -> None:
         self.whole = Place(file, algorithm.line, algorithm.column)
         self.values: dict[str, object] = {}
         self.words: dict[str, str] = {}
@@ -142,7 +142,7 @@ def _escape(text: str) -> str:
 
 
 def read_header(
-    algorithm: Algorithm, overrides: Mapping[str, object], *, in_place: bool, file: str
+    algorithm: SyntaxTree, overrides: Mapping[str, object], *, in_place: bool, file: str
 ) -> Header:
     """The header of a text, in which `overrides` replace or add parameters.
 

@@ -112,7 +112,7 @@ def _of(value: Value, lanes: LongArray) -> Value:
     return value if isinstance(value, int) else value[lanes]
 
 
-class Lanes:
+class LaneRunner:
     """Runs blocks on lanes.
 
     Errors: LaneError, with a failing lane, which need not be the first one; L156.

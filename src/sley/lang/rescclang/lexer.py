@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 )
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """The kind of a token; the value is its name in messages."""
 
     WORD = "word"
@@ -37,14 +37,14 @@ class Kind(Enum):
     END = "the end of the text"
 
 
-_KINDS = (Kind.WORD, Kind.NUMBER, Kind.STRING, Kind.SIGN)
+_KINDS = (TokenKind.WORD, TokenKind.NUMBER, TokenKind.STRING, TokenKind.SIGN)
 """Kinds of tokens in the order of the pattern's groups."""
 
 
 class Token(NamedTuple):
     """A token; `text` is empty for tokens of the layout."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     line: int
     column: int
@@ -84,18 +84,18 @@ class Lexer:
                 yield from self._layout(line[:start], number)
             yield from self._line(line, start, number)
             if not self._open:
-                yield Token(Kind.NEWLINE, "", number, len(line) + 1)
+                yield Token(TokenKind.NEWLINE, "", number, len(line) + 1)
         if self._open:
             last = self._open[-1]
             raise L143.error(
                 at=Place(self._file, last.line, last.column),
                 expected="a ')' that closes this '('",
-                found=Kind.END.value,
+                found=TokenKind.END.value,
             )
         end = len(self._lines[-1]) + 1
         for _ in self._indents[1:]:
-            yield Token(Kind.DEDENT, "", number, end)
-        yield Token(Kind.END, "", number, end)
+            yield Token(TokenKind.DEDENT, "", number, end)
+        yield Token(TokenKind.END, "", number, end)
 
     def _layout(self, indent: str, number: int) -> Iterator[Token]:
         column = len(indent) + 1
@@ -108,7 +108,7 @@ class Lexer:
                     found="one more",
                     remedy="Nest fewer loops.",
                 )
-            yield Token(Kind.INDENT, "", number, column)
+            yield Token(TokenKind.INDENT, "", number, column)
             return
         while indent != self._indents[-1]:
             if not self._indents[-1].startswith(indent):
@@ -120,7 +120,7 @@ class Lexer:
                     remedy=INDENTATION,
                 )
             self._indents.pop()
-            yield Token(Kind.DEDENT, "", number, column)
+            yield Token(TokenKind.DEDENT, "", number, column)
 
     def _line(self, line: str, start: int, number: int) -> Iterator[Token]:
         while match := _TOKEN.match(line, start):

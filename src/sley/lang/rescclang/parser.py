@@ -20,18 +20,18 @@ from typing import NoReturn
 from sley.errors import Place, Rule
 from sley.errors.language import L113, L124
 from sley.errors.rescclang import L143, L152, L153
-from sley.lang.rescclang.lexer import INDENTATION, Kind, Lexer, Token, shorten
+from sley.lang.rescclang.lexer import INDENTATION, Lexer, Token, TokenKind, shorten
 from sley.lang.rescclang.syntax import (
     MAX_VALUE,
     Act,
-    Algorithm,
     Assign,
     Block,
     Expression,
+    ExpressionStep,
     For,
-    Node,
     Parameter,
     Statement,
+    SyntaxTree,
     Transfer,
 )
 from sley.lang.transfers import TYPES
@@ -58,7 +58,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 class Parser:
-    """Makes an `Algorithm` of lines. Errors: L113, L124, L143, L152, L153, with line and
+    """Makes an `SyntaxTree` of lines. Errors: L113, L124, L143, L152, L153, with line and
     column.
 
     parameters: names that the body may read but not assign.
@@ -75,9 +75,9 @@ class Parser:
         self._transfers: list[Transfer] = []
         self._loops = 0
 
-    def algorithm(self) -> Algorithm:
+    def algorithm(self) -> SyntaxTree:
         """The whole text."""
-        if self._at(Kind.END):
+        if self._at(TokenKind.END):
             raise L113.error(
                 at=self._place(),
                 expected=f"{HEAD}(...):",
@@ -91,19 +91,19 @@ class Parser:
         self._advance()
         parameters = self._header()
         body = self._block()
-        if not self._at(Kind.END):
+        if not self._at(TokenKind.END):
             self._refuse(L143, "nothing after the algorithm")
-        return Algorithm(
+        return SyntaxTree(
             parameters, body, tuple(self._transfers), self._loops, first.line, first.column
         )
 
     def _advance(self) -> Token:
         self._last = self._next
-        if not self._at(Kind.END):
+        if not self._at(TokenKind.END):
             self._next = next(self._tokens)
         return self._last
 
-    def _at(self, kind: Kind) -> bool:
+    def _at(self, kind: TokenKind) -> bool:
         return self._next.kind is kind
 
     def _accept(self, text: str) -> bool:
@@ -135,7 +135,7 @@ class Parser:
         return tuple(parameters)
 
     def _parameter(self) -> Parameter:
-        if not self._at(Kind.WORD):
+        if not self._at(TokenKind.WORD):
             self._refuse(L143, "the name of a parameter, or ')'")
         name = self._advance()
         self._expect("=")
@@ -147,41 +147,41 @@ class Parser:
         return Parameter(name.text, value, word, name.line, name.column, first.line, first.column)
 
     def _value(self) -> int | str | None:
-        if self._at(Kind.STRING):
+        if self._at(TokenKind.STRING):
             return self._advance().text[1:-1]
         negative = self._accept("-")
-        if self._at(Kind.NUMBER):
+        if self._at(TokenKind.NUMBER):
             number = self._number()
             self._advance()
             return -number if negative else number
-        while self._next.text not in (",", ")") and not self._at(Kind.END):
+        while self._next.text not in (",", ")") and not self._at(TokenKind.END):
             self._advance()
         return None
 
     def _block(self) -> Block:
         """The block after a colon: a simple statement in the same line, or indented lines."""
         statements: list[Statement] = []
-        if not self._at(Kind.NEWLINE):
+        if not self._at(TokenKind.NEWLINE):
             statements.append(self._simple("a statement, or the end of the line"))
         else:
             self._advance()
-            if not self._at(Kind.INDENT):
+            if not self._at(TokenKind.INDENT):
                 self._refuse(L143, "an indented statement", remedy=INDENTATION)
             self._advance()
-            while not self._at(Kind.DEDENT):
+            while not self._at(TokenKind.DEDENT):
                 statements.append(self._statement())
             self._advance()
         return Block(tuple(statements), sum(map(_cost, statements)))
 
     def _statement(self) -> Statement:
-        if self._at(Kind.INDENT):
+        if self._at(TokenKind.INDENT):
             expected = "a statement with the same indentation as the one before"
             self._refuse(L143, expected, remedy=INDENTATION)
         return self._for() if self._next.text == "for" else self._simple("a statement")
 
     def _simple(self, expected: str) -> Statement:
         word = self._next
-        if word.kind is not Kind.WORD:
+        if word.kind is not TokenKind.WORD:
             self._refuse(L143, expected)
         statement: Statement
         if word.text == "transfer":
@@ -198,7 +198,7 @@ class Parser:
             self._check_variable(word)
             self._advance()
             statement = Assign(word.text, self._expression(), word.line, word.column)
-        if not self._at(Kind.NEWLINE):
+        if not self._at(TokenKind.NEWLINE):
             self._refuse(L143, "an operator, or the end of the line")
         self._advance()
         return statement
@@ -215,7 +215,7 @@ class Parser:
     def _for(self) -> For:
         start = self._advance()
         name = self._next
-        if name.kind is not Kind.WORD:
+        if name.kind is not TokenKind.WORD:
             self._refuse(L143, "the name of a variable")
         self._check_variable(name)
         self._advance()
@@ -247,7 +247,7 @@ class Parser:
         self._expect("(")
         src, dst, step, chunk = (self._argument(word) for word in _ARGUMENTS)
         kind = TYPES.get(self._next.text.strip("\"'"))
-        if kind is None or self._next.kind not in (Kind.WORD, Kind.STRING):
+        if kind is None or self._next.kind not in (TokenKind.WORD, TokenKind.STRING):
             self._refuse(L124, " or ".join(TYPES))
         self._advance()
         self._expect(")")
@@ -263,7 +263,7 @@ class Parser:
 
     def _expression(self, expected: str = "a number, a name or '('") -> Expression:
         first = self._next
-        nodes: list[Node] = []
+        nodes: list[ExpressionStep] = []
         self._sum(nodes, expected)
         last = self._last
         text = ""
@@ -273,40 +273,40 @@ class Parser:
         text = text if len(text) <= _MAX_TEXT else ""
         return Expression(tuple(nodes), text, first.line, first.column)
 
-    def _sum(self, nodes: list[Node], expected: str) -> None:
+    def _sum(self, nodes: list[ExpressionStep], expected: str) -> None:
         self._product(nodes, expected)
         while self._next.text in _SUMS:
             sign = self._advance()
             self._product(nodes, "a number, a name or '('")
-            nodes.append(Node(_SUMS[sign.text], sign.text, 0, sign.line, sign.column))
+            nodes.append(ExpressionStep(_SUMS[sign.text], sign.text, 0, sign.line, sign.column))
 
-    def _product(self, nodes: list[Node], expected: str) -> None:
+    def _product(self, nodes: list[ExpressionStep], expected: str) -> None:
         self._factor(nodes, expected)
         while self._next.text in _PRODUCTS:
             sign = self._advance()
             self._factor(nodes, "a number, a name or '('")
-            nodes.append(Node(_PRODUCTS[sign.text], sign.text, 0, sign.line, sign.column))
+            nodes.append(ExpressionStep(_PRODUCTS[sign.text], sign.text, 0, sign.line, sign.column))
 
-    def _factor(self, nodes: list[Node], expected: str) -> None:
+    def _factor(self, nodes: list[ExpressionStep], expected: str) -> None:
         signs = []
         while self._next.text == "-":
             signs.append(self._advance())
         token = self._next
-        if token.kind is Kind.NUMBER:
-            nodes.append(Node(Act.NUMBER, "", self._number(), token.line, token.column))
+        if token.kind is TokenKind.NUMBER:
+            nodes.append(ExpressionStep(Act.NUMBER, "", self._number(), token.line, token.column))
             self._advance()
-        elif token.kind is Kind.WORD:
+        elif token.kind is TokenKind.WORD:
             if token.text in RESERVED:
                 self._refuse(L143, expected)
-            nodes.append(Node(Act.NAME, token.text, 0, token.line, token.column))
+            nodes.append(ExpressionStep(Act.NAME, token.text, 0, token.line, token.column))
             self._advance()
         elif token.text == "(":
             self._parenthesis(nodes)
         else:
             self._refuse(L143, expected)
-        nodes += [Node(Act.NEGATE, "-", 0, s.line, s.column) for s in reversed(signs)]
+        nodes += [ExpressionStep(Act.NEGATE, "-", 0, s.line, s.column) for s in reversed(signs)]
 
-    def _parenthesis(self, nodes: list[Node]) -> None:
+    def _parenthesis(self, nodes: list[ExpressionStep]) -> None:
         self._depth += 1
         if self._depth > MAX_PARENTHESES:
             remedy = "Assign parts of the expression to variables."
@@ -331,7 +331,7 @@ class Parser:
 
 def _constant(value: int, like: Expression) -> Expression:
     """A number that the text omits, at the place of `like`."""
-    node = Node(Act.NUMBER, "", value, like.line, like.column)
+    node = ExpressionStep(Act.NUMBER, "", value, like.line, like.column)
     return Expression((node,), str(value), like.line, like.column)
 
 

@@ -28,7 +28,7 @@ class Act(IntEnum):
     NAME = 7
 
 
-class Node(NamedTuple):
+class ExpressionStep(NamedTuple):
     """A step of an expression in postfix order: pushes a value, or combines the last values.
 
     word: the name, or the operator as it is written. value: the value of a number.
@@ -48,7 +48,7 @@ class Expression:
     text: the expression as it is written, for messages; "" if that is long.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[ExpressionStep, ...]
     text: str
     line: int
     column: int
@@ -123,7 +123,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Algorithm:
+class SyntaxTree:
     """A text: the header, which begins at (line, column), and the body.
 
     transfers: the transfers in the order of their sites. loops: the number of loops.

@@ -26,8 +26,8 @@ from sley.lang.rescclang.evaluate import transfers
 from sley.lang.rescclang.header import NUMBERS, Header, read_header
 from sley.lang.rescclang.lexer import split_lines
 from sley.lang.rescclang.parser import Parser
-from sley.lang.rescclang.syntax import Algorithm
-from sley.lang.transfers import Steps, assemble
+from sley.lang.rescclang.syntax import SyntaxTree
+from sley.lang.transfers import TransferSteps, assemble
 
 MAX_BYTES = 4 * 2**20
 """Bound on the size of a text."""
@@ -108,11 +108,11 @@ def _read(path: Path) -> str:
         ) from None
 
 
-def _steps(algorithm: Algorithm, header: Header, file: str) -> Steps:
+def _steps(algorithm: SyntaxTree, header: Header, file: str) -> TransferSteps:
     ranks = header.collective.ranks
     src, dst, step, chunk, site = transfers(algorithm, header.variables, ranks, file=file)
     kinds = np.array([t.kind for t in algorithm.transfers], np.int8)
-    return Steps(
+    return TransferSteps(
         src=src,
         dst=dst,
         step=step,

@@ -22,7 +22,7 @@ from sley.lang.schedules.documents import file_text
 __all__ = [
     "ALLOWED",
     "COLLECTIVES",
-    "Schedule",
+    "ImportedSchedule",
     "changes",
     "program",
     "read",
@@ -35,7 +35,7 @@ COLLECTIVES = ("allgather", "alltoall", "allreduce", "reducescatter")
 """The collectives of schedules."""
 
 
-class Schedule(Protocol):
+class ImportedSchedule(Protocol):
     """A schedule of a synthesiser.
 
     name: the synthesiser. kind: that of its files. file: where it is from. collective: the one that
@@ -76,14 +76,14 @@ class Schedule(Protocol):
         """
 
 
-_READERS: dict[Kind, Callable[[str | os.PathLike[str]], Schedule]] = {
+_READERS: dict[Kind, Callable[[str | os.PathLike[str]], ImportedSchedule]] = {
     recognition.TECCL: teccl_files.read,
     recognition.FORESTCOLL: forestcoll.read,
     recognition.TACCL_SCHEDULE: taccl.read,
 }
 
 
-def read(path: str | os.PathLike[str]) -> Schedule:
+def read(path: str | os.PathLike[str]) -> ImportedSchedule:
     """The schedule in a file, which is recognised by its content. Errors: F404, F550 for a file of
     another kind, F551, F552, F559."""
     kind = kind_of(path)
@@ -95,7 +95,7 @@ def read(path: str | os.PathLike[str]) -> Schedule:
 
 
 def program(
-    schedule: Schedule,
+    schedule: ImportedSchedule,
     collective: str | None = None,
     *,
     in_place: bool = False,
@@ -103,12 +103,12 @@ def program(
 ) -> Program:
     """The program of a schedule.
 
-    collective, in_place: those of `Schedule.program`. allow: of ALLOWED: "multicast" makes each
-    copy of a switch a message of its own, "incomplete" leaves out GPUs without data. Errors: those
-    of `Schedule.program`, and F560 for what a schedule of this synthesiser can't be allowed.
+    collective, in_place: as in `ImportedSchedule.program`. allow: of ALLOWED: "multicast" makes
+    each copy of a switch a message of its own, "incomplete" leaves out GPUs without data. Errors:
+    as there, and F560 for what a schedule of this synthesiser can't be allowed.
     """
     allowed = tuple(allow)
-    known = ALLOWED if isinstance(schedule, teccl.Schedule) else ()
+    known = ALLOWED if isinstance(schedule, teccl.TecclSchedule) else ()
     for word in allowed:
         if word not in known:
             raise F560.error(
@@ -116,12 +116,12 @@ def program(
                 expected=f"one of {', '.join(known)}" if known else "nothing to allow",
                 found=f"{word!r} for a schedule of {schedule.name}",
             )
-    if isinstance(schedule, teccl.Schedule):
+    if isinstance(schedule, teccl.TecclSchedule):
         return schedule.program(collective, in_place=in_place, allow=allowed)
     return schedule.program(collective, in_place=in_place)
 
 
-def changes(schedule: Schedule, allow: Iterable[str]) -> list[tuple[str, str]]:
+def changes(schedule: ImportedSchedule, allow: Iterable[str]) -> list[tuple[str, str]]:
     """What the program of a schedule does otherwise than the schedule, if faults are allowed, for
     people: pairs of a word and a text."""
-    return schedule.changes(allow) if isinstance(schedule, teccl.Schedule) else []
+    return schedule.changes(allow) if isinstance(schedule, teccl.TecclSchedule) else []

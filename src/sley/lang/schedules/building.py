@@ -37,7 +37,7 @@ class Cells:
 
 
 @dataclass
-class Builder:
+class ProgramBuilder:
     """The transfers of a program, in their order.
 
     file: the schedule's file. rows: a row for each transfer. scratch: the scratch chunks of ranks

@@ -73,7 +73,7 @@ def _kind(value: object) -> str:
     return kinds.get(type(value), repr(value)[:40])
 
 
-class Section:
+class JsonObject:
     """Checked access to a JSON object.
 
     where: what the object is, for messages; "" for the outermost one.

@@ -22,7 +22,7 @@ from sley.errors.schedules import F551, F552, F554, F557, F559
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.words import Buffer
-from sley.lang.schedules.building import Builder, Cells, check_size
+from sley.lang.schedules.building import Cells, ProgramBuilder, check_size
 from sley.lang.schedules.documents import source_text
 
 COLLECTIVES = ("allgather", "reducescatter", "allreduce")
@@ -39,7 +39,7 @@ _ANY = re.sub(r"\?P<\w+>", "?:", _NODE.pattern)
 _NODES = re.compile(rf"(?:{_ANY})(?:, ?(?:{_ANY}))*+")
 
 
-class Node(NamedTuple):
+class ForestNode(NamedTuple):
     """A node of ForestColl's graph.
 
     host: its server, -1 for a switch between servers. kind: "GPU", or the switch's; "" for a node
@@ -58,9 +58,9 @@ class Node(NamedTuple):
 class Send:
     """An edge of a tree. path: the nodes from `src` to `dst`."""
 
-    src: Node
-    dst: Node
-    path: tuple[Node, ...]
+    src: ForestNode
+    dst: ForestNode
+    path: tuple[ForestNode, ...]
     line: int
 
 
@@ -69,17 +69,17 @@ class Tree:
     """A tree. index: its number among those of its root. chunks: how many it carries. height: the
     most edges from the root to a GPU, as the file says. sends: its edges."""
 
-    root: Node
+    root: ForestNode
     index: int
     chunks: int
     height: int
     line: int
     sends: tuple[Send, ...]
 
-    def depths(self, file: str, gpus: frozenset[Node]) -> dict[Node, int]:
+    def depths(self, file: str, gpus: frozenset[ForestNode]) -> dict[ForestNode, int]:
         """The edges from the root to each GPU. Errors: F554 for sends that aren't a spanning
         out-tree."""
-        below: dict[Node, list[Send]] = {}
+        below: dict[ForestNode, list[Send]] = {}
         for send in self.sends:
             below.setdefault(send.src, []).append(send)
         depths, level = {self.root: 0}, [self.root]
@@ -123,22 +123,22 @@ class Forest:
     collective = COLLECTIVES[0]
 
     @cached_property
-    def gpus(self) -> tuple[Node, ...]:
+    def gpus(self) -> tuple[ForestNode, ...]:
         """The GPUs, which are the roots, in order: gpus[r] becomes rank r."""
         return tuple(sorted({tree.root for tree in self.trees}))
 
     @cached_property
-    def loads(self) -> dict[tuple[Node, Node], int]:
+    def loads(self) -> dict[tuple[ForestNode, ForestNode], int]:
         """The chunks that each physical link carries in an AllGather, or its reverse in a
         ReduceScatter."""
-        loads: Counter[tuple[Node, Node]] = Counter()
+        loads: Counter[tuple[ForestNode, ForestNode]] = Counter()
         for tree in self.trees:
             for send in tree.sends:
                 for link in pairwise(send.path):
                     loads[link] += tree.chunks
         return dict(loads)
 
-    def bandwidth(self, rates: dict[tuple[Node, Node], float]) -> float:
+    def bandwidth(self, rates: dict[tuple[ForestNode, ForestNode], float]) -> float:
         """The rate of an AllGather in GB/s: all ranks' data over the time of the busiest link.
         rates: those of the links, in GB/s."""
         busiest = max(load / rates[link] for link, load in self.loads.items())
@@ -167,11 +167,11 @@ class Forest:
             ("busiest link", f"{shown}: {counted(load, 'chunk')}"),
         ]
 
-    def replay(self) -> list[dict[Node, int]]:
+    def replay(self) -> list[dict[ForestNode, int]]:
         """The depth of each GPU in each tree. Errors: F557 for heights or numbers of chunks that
         differ from the file's, F554."""
         gpus = frozenset(self.gpus)
-        chunks: Counter[Node] = Counter()
+        chunks: Counter[ForestNode] = Counter()
         depths = []
         for tree in self.trees:
             found = tree.depths(self.file, gpus)
@@ -212,7 +212,7 @@ class Forest:
         depths = self.replay()
         check_size(self.file, ranks * ranks * self.chunks)
         chunks = self.chunks * (ranks if collective == "allreduce" else 1)
-        builder = Builder(self.file, build[collective](ranks, chunks, in_place))
+        builder = ProgramBuilder(self.file, build[collective](ranks, chunks, in_place))
         rows = self._ordered_sends(depths)
         if collective == "allgather":
             self._start_output(builder, in_place)
@@ -224,10 +224,12 @@ class Forest:
             self._down(builder, rows, in_place=True)
         return builder.program()
 
-    def _ordered_sends(self, depths: list[dict[Node, int]]) -> list[tuple[int, int, Tree, Send]]:
+    def _ordered_sends(
+        self, depths: list[dict[ForestNode, int]]
+    ) -> list[tuple[int, int, Tree, Send]]:
         """The sends of all trees from the roots down: (first chunk of the root's, depth of the
         source, tree, send)."""
-        first: Counter[Node] = Counter()
+        first: Counter[ForestNode] = Counter()
         rows = []
         for tree, depth in zip(self.trees, depths, strict=True):
             start = self._rank[tree.root] * self.chunks + first[tree.root]
@@ -236,17 +238,17 @@ class Forest:
         return sorted(rows, key=lambda row: row[1])
 
     @cached_property
-    def _rank(self) -> dict[Node, int]:
+    def _rank(self) -> dict[ForestNode, int]:
         return {node: rank for rank, node in enumerate(self.gpus)}
 
-    def _start_output(self, builder: Builder, in_place: bool) -> None:
+    def _start_output(self, builder: ProgramBuilder, in_place: bool) -> None:
         """Out of place, copies each rank's data to its part of the output."""
         for rank in range(0 if in_place else len(self.gpus)):
             own = Cells(rank, Buffer.INPUT, 0, self.chunks)
             builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * self.chunks, self.chunks), 1)
 
     def _down(
-        self, builder: Builder, rows: list[tuple[int, int, Tree, Send]], in_place: bool
+        self, builder: ProgramBuilder, rows: list[tuple[int, int, Tree, Send]], in_place: bool
     ) -> None:
         for start, _, tree, send in rows:
             src, dst = self._rank[send.src], self._rank[send.dst]
@@ -257,7 +259,7 @@ class Forest:
 
     def _up(
         self,
-        builder: Builder,
+        builder: ProgramBuilder,
         rows: list[tuple[int, int, Tree, Send]],
         *,
         in_place: bool,
@@ -284,7 +286,7 @@ class Forest:
             source, target = ends
             builder.reduce(source, target, send.line)
 
-    def _sum(self, builder: Builder, tree: Tree, node: Node, start: int) -> Cells:
+    def _sum(self, builder: ProgramBuilder, tree: Tree, node: ForestNode, start: int) -> Cells:
         """The place of a sum if only the root's output has it."""
         rank = self._rank[node]
         if node == tree.root:
@@ -298,20 +300,20 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> Forest:
     file: the file's name in messages. Errors: F404, F551, F552.
     """
     text, file = source_text(source, "<", file)
-    return _Reader(file).forest(text)
+    return _ForestReader(file).forest(text)
 
 
-class _Reader:
+class _ForestReader:
     """Reads one file with expat."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._path: list[str] = []
         self._chunks = 0
-        self._trees: list[tuple[Node, int, int, int, int]] = []
+        self._trees: list[tuple[ForestNode, int, int, int, int]] = []
         self._edges: list[list[Send]] = []
         self._sends = 0
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, ForestNode] = {}
         self._parser = expat.ParserCreate("utf-8")  # whatever the file declares
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
@@ -422,7 +424,7 @@ class _Reader:
             self._refuse(f"{word}: a whole number from {least}", repr(text[:40]))
         return number
 
-    def _node(self, text: str) -> Node:
+    def _node(self, text: str) -> ForestNode:
         """A node, which Python has printed as a tuple or a number."""
         if text not in self._nodes:
             found = _NODE.fullmatch(text)
@@ -432,5 +434,5 @@ class _Reader:
                 expected = f"at most {4 * MAX_NODES} nodes"
                 raise F552.error(at=self._line(), expected=expected, found="more")
             number = int(found["number"] or found["place"])
-            self._nodes[text] = Node(int(found["host"] or 0), found["kind"] or "", number)
+            self._nodes[text] = ForestNode(int(found["host"] or 0), found["kind"] or "", number)
         return self._nodes[text]

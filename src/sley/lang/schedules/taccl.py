@@ -24,8 +24,8 @@ from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.words import Buffer, is_integer
-from sley.lang.schedules.building import Builder, Cells, check_size
-from sley.lang.schedules.documents import Section, json_object, source_text
+from sley.lang.schedules.building import Cells, ProgramBuilder, check_size
+from sley.lang.schedules.documents import JsonObject, json_object, source_text
 
 MAX_RANKS = 4096
 MAX_SENDS = 1 << 20
@@ -50,7 +50,7 @@ class Sends(Table):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TacclSchedule:
     """A schedule of TACCL.
 
     title: its name. chunks: into how many each chunk of the collective is divided.
@@ -181,7 +181,7 @@ class Schedule:
         reduced = self.collective == "allreduce"
         build = AllReduce if reduced else AllGather
         chunks = self.addresses if reduced else self.chunks
-        builder = Builder(self.file, build(self.ranks, chunks, in_place))
+        builder = ProgramBuilder(self.file, build(self.ranks, chunks, in_place))
         for rank in range(0 if in_place else self.ranks):
             first, count = (0, self.addresses) if reduced else (rank * chunks, chunks)
             own = Cells(rank, Buffer.INPUT, 0, count)
@@ -205,7 +205,7 @@ class Schedule:
 
     def _all_to_all(self) -> Program:
         """An address goes from the source's input, through scratch, to the target's output."""
-        builder = Builder(self.file, AllToAll(self.ranks, self.chunks))
+        builder = ProgramBuilder(self.file, AllToAll(self.ranks, self.chunks))
         for rank in range(self.ranks):
             first = rank * self.chunks
             own = Cells(rank, Buffer.INPUT, first, self.chunks)
@@ -233,7 +233,7 @@ class Schedule:
         return builder.program()
 
 
-def _sources(builder: Builder, rows: list[Any]) -> list[Cells]:
+def _sources(builder: ProgramBuilder, rows: list[Any]) -> list[Cells]:
     """What each send of a step reads: copies in scratch of the addresses that an earlier send of
     the step replaces or reduces into."""
     written: set[tuple[int, int]] = set()
@@ -264,14 +264,14 @@ def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
     return has
 
 
-def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
+def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
     file: the file's name in messages. Errors: F404, F551, F552, F559.
     """
     text, file = source_text(source, "{", file)
-    top = Section(file, json_object(file, text))
-    collective = Section(file, top.table("collective"), "collective")
+    top = JsonObject(file, json_object(file, text))
+    collective = JsonObject(file, top.table("collective"), "collective")
     named = _NAME.fullmatch(collective.text("name"))
     word = _COLLECTIVES.get(named[1]) if named else None
     if named is None or word is None:
@@ -291,13 +291,13 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
     title = top.text("name")[:200]
     if not title.isprintable():  # it is shown on terminals
         top.refuse("name", "a name of printable characters", title)
-    schedule = Schedule(file, title, word, int(ranks), chunks, empty)
+    schedule = TacclSchedule(file, title, word, int(ranks), chunks, empty)
     rows = _rows(file, top, schedule)
     table = np.array(rows, np.int32).reshape(-1, 5).T
-    return Schedule(file, schedule.title, word, int(ranks), chunks, Sends(*table))
+    return TacclSchedule(file, schedule.title, word, int(ranks), chunks, Sends(*table))
 
 
-def _rows(file: str, top: Section, schedule: Schedule) -> list[tuple[int, ...]]:
+def _rows(file: str, top: JsonObject, schedule: TacclSchedule) -> list[tuple[int, ...]]:
     """(address, source, destination, step, reduces) of each send; those of a step by their
     times."""
     rows: list[tuple[int, ...]] = []
@@ -305,7 +305,7 @@ def _rows(file: str, top: Section, schedule: Schedule) -> list[tuple[int, ...]]:
         if not isinstance(step, dict):
             at = Place(file, detail=f"step {number}")
             raise F551.error(at=at, expected="an object", found=type(step).__name__)
-        sends = Section(file, step, f"step {number}").items("sends")
+        sends = JsonObject(file, step, f"step {number}").items("sends")
         if len(rows) + len(sends) > MAX_SENDS:
             expected = f"at most {MAX_SENDS} sends"
             raise F552.error(at=Place(file), expected=expected, found="more")
@@ -317,7 +317,7 @@ def _rows(file: str, top: Section, schedule: Schedule) -> list[tuple[int, ...]]:
     return rows
 
 
-def _send(file: str, where: str, send: object, schedule: Schedule) -> tuple[int, ...]:
+def _send(file: str, where: str, send: object, schedule: TacclSchedule) -> tuple[int, ...]:
     """(time, address, source, destination, reduces) of a send."""
     at = Place(file, detail=where)
     numbers = send[:5] if isinstance(send, list) else []

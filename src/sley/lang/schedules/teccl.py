@@ -26,8 +26,8 @@ from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.topology import Topology
 from sley.ir.words import Buffer
-from sley.lang.schedules.building import Builder, Cells, check_size
-from sley.lang.schedules.teccl_machines import Machine, Timing, machine_of, stray_links
+from sley.lang.schedules.building import Cells, ProgramBuilder, check_size
+from sley.lang.schedules.teccl_machines import TecclMachine, Timing, machine_of, stray_links
 
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
@@ -110,7 +110,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TecclSchedule:
     """A schedule of TE-CCL.
 
     collective: "allgather" or "alltoall". routes: the distinct sequences of switches.
@@ -147,7 +147,7 @@ class Schedule:
         return lines
 
     @cached_property
-    def machine(self) -> Machine | None:
+    def machine(self) -> TecclMachine | None:
         """The machine of TE-CCL's whose links the flows use; None for another one."""
         return machine_of(frozenset(self.gpus), frozenset(self._lines_of_links))
 
@@ -471,7 +471,7 @@ class Schedule:
         """A chunk arrives in its place of the output. Of several flows that bring a GPU the same
         chunk, only the first has an effect."""
         f, ranks, chunks = self.flows, len(self.gpus), self._chunks_of_a_rank()
-        builder = Builder(self.file, AllGather(ranks, chunks, in_place))
+        builder = ProgramBuilder(self.file, AllGather(ranks, chunks, in_place))
         if not in_place:
             for rank in range(ranks):
                 own = Cells(rank, Buffer.INPUT, 0, chunks)
@@ -507,7 +507,7 @@ class Schedule:
         numbers = self._chunk_numbers()
         each = (max(numbers.values(), default=0) + 1) * cuts
         check_size(self.file, ranks * ranks * each)
-        builder = Builder(self.file, AllToAll(ranks, each))
+        builder = ProgramBuilder(self.file, AllToAll(ranks, each))
         for rank in range(ranks):
             own = Cells(rank, Buffer.INPUT, rank * each, each)
             builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * each, each), 1)

@@ -16,7 +16,7 @@ import numpy as np
 
 from sley.errors import Place, Rule, SleyError
 from sley.errors.schedules import F551, F552
-from sley.lang.schedules.documents import Lines, Section, json_object, source_text
+from sley.lang.schedules.documents import JsonObject, Lines, json_object, source_text
 from sley.lang.schedules.teccl import (
     BANDWIDTH,
     EPOCHS,
@@ -27,7 +27,7 @@ from sley.lang.schedules.teccl import (
     Claims,
     Flows,
     Paths,
-    Schedule,
+    TecclSchedule,
 )
 
 MAX_NODE = 4095
@@ -91,27 +91,27 @@ class _PathRow(NamedTuple):
     line: int
 
 
-def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
+def read(source: str | os.PathLike[str], file: str | None = None) -> TecclSchedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
     file: the file's name in messages. Errors: F404, F551, F552.
     """
     text, file = source_text(source, "{", file)
-    return _Reader(file, text).schedule()
+    return _TecclReader(file, text).schedule()
 
 
-class _Reader:
+class _TecclReader:
     """Reads one file."""
 
     def __init__(self, file: str, text: str) -> None:
         self._file = file
-        self._top = Section(file, json_object(file, text))
+        self._top = JsonObject(file, json_object(file, text))
         self._lines = Lines(text, r"Chunk |Demand at ")
         self._routes: dict[tuple[int, ...], int] = {}
         self._rows: list[_FlowRow] = []
         self._paths: list[_PathRow] = []
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> TecclSchedule:
         flows = self._top.items(self._key(_FLOWS, "7-Flows"))
         parsed = [self._flow(text) for text in flows]
         fluid = any(flow.hop.volume is not None for flow in parsed)
@@ -121,7 +121,7 @@ class _Reader:
             self._rows = [self._row(f.chunk, f.source, f.hop, -1, f.line) for f in parsed]
         if not self._rows:
             self._top.refuse("7-Flows", "at least one flow", flows)
-        return Schedule(
+        return TecclSchedule(
             self._file,
             "alltoall" if fluid else "allgather",
             self._claims(),
@@ -238,10 +238,10 @@ class _Reader:
         met: dict[tuple[int, int, int], int] = {}
         for word, sources in self._top.table(MET).items():
             gpu = self._numbered(_GPU, word)
-            for other, chunks in Section(self._file, {word: sources}, MET).table(word).items():
+            for other, chunks in JsonObject(self._file, {word: sources}, MET).table(word).items():
                 source = self._numbered(_GPU, other)
-                inside = Section(self._file, {other: chunks}, f"{MET}, {word}").table(other)
-                times = Section(self._file, inside, f"{MET}, {word}, {other}")
+                inside = JsonObject(self._file, {other: chunks}, f"{MET}, {word}").table(other)
+                times = JsonObject(self._file, inside, f"{MET}, {word}, {other}")
                 for name in inside:
                     key = gpu, source, self._numbered(_CHUNK, name)
                     met[key] = round(min(times.number(name) / epoch, 1e12))

@@ -47,7 +47,7 @@ _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Machine:
+class TecclMachine:
     """A machine by its links, between nodes that are GPUs or switches.
 
     name: with the number of chassis. links: (GB/s, latency in s) of each link (from, to). mistaken:
@@ -81,7 +81,7 @@ class Timing:
     which a link carries in one epoch (AllToAll); whole chunks take a slow link several epochs.
     """
 
-    machine: Machine
+    machine: TecclMachine
     epoch: float
     chunk: float
     fluid: bool
@@ -106,7 +106,7 @@ def _ceil(value: float) -> int:
     return math.ceil(min(value, 1e9) * (1 - _TOLERANCE))
 
 
-def machine_of(gpus: frozenset[int], links: frozenset[Link]) -> Machine | None:
+def machine_of(gpus: frozenset[int], links: frozenset[Link]) -> TecclMachine | None:
     """The machine that has these GPUs, perhaps without mistaken ones, and all of these links; None
     without one."""
     for machine in _candidates(max(gpus, default=0)):
@@ -132,7 +132,7 @@ _MOST_STRAYS = 4
 _MOST_CHASSIS = 64
 
 
-def _candidates(largest: int) -> Iterator[Machine]:
+def _candidates(largest: int) -> Iterator[TecclMachine]:
     yield _ndv2_pair()
     chassis = -(-largest // 8)
     if 1 <= chassis <= _MOST_CHASSIS:
@@ -155,24 +155,24 @@ def _ndv2_links(first: int) -> dict[Link, tuple[float, float]]:
     }
 
 
-def _ndv2_pair() -> Machine:
+def _ndv2_pair() -> TecclMachine:
     """Two NDv2 without a switch between them: GPU 0 of each sends to GPU 1 of the other."""
     links = _ndv2_links(0) | _ndv2_links(8) | {(8, 1): _NDV2_CARD, (0, 9): _NDV2_CARD}
     gpus = frozenset(range(16))
-    return Machine("NDv2 with 2 chassis", gpus, frozenset(), links, mistaken=frozenset({0}))
+    return TecclMachine("NDv2 with 2 chassis", gpus, frozenset(), links, mistaken=frozenset({0}))
 
 
-def _ndv2(chassis: int) -> Machine:
+def _ndv2(chassis: int) -> TecclMachine:
     """NDv2 chassis around switch 0, to which the first GPU of each sends, and from which the second
     receives."""
     links: dict[Link, tuple[float, float]] = {}
     for first in range(1, 8 * chassis, 8):
         links |= _ndv2_links(first) | {(first, 0): _NDV2_CARD, (0, first + 1): _NDV2_CARD}
     gpus = frozenset(range(1, 8 * chassis + 1))
-    return Machine(f"NDv2 with {chassis} chassis", gpus, frozenset({0}), links)
+    return TecclMachine(f"NDv2 with {chassis} chassis", gpus, frozenset({0}), links)
 
 
-def _dgx2() -> Machine:
+def _dgx2() -> TecclMachine:
     """Two DGX-2: 16 GPUs around switches 0 and 17, and a link from every second GPU to the one
     before it in the other chassis."""
     links: dict[Link, tuple[float, float]] = {}
@@ -183,4 +183,4 @@ def _dgx2() -> Machine:
         for sender in range(2, 17, 2):
             links[switch + sender, other + sender - 1] = (12.5, 2.6e-6)
     gpus = frozenset(range(34)) - {0, 17}
-    return Machine("DGX-2 with 2 chassis", gpus, frozenset({0, 17}), links)
+    return TecclMachine("DGX-2 with 2 chassis", gpus, frozenset({0, 17}), links)

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from sley.ir.tables import BoolArray, FloatArray
-from sley.model.bounds.cuts import NOTHING, Cuts, Limit, tightest
+from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, tightest
 from sley.model.bounds.groups import Level, parents, refines
 from sley.model.bounds.packing import packed_GBps
 from sley.model.bounds.spread import spread
 
 
-def allreduce(cuts: Cuts, chunks: int) -> Limit:
+def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
     """The bound if all ranks need `chunks` reductions over all ranks: the larger of two bounds.
 
     Two sides: each side of a cut between ranks must send each chunk at least once, because the
@@ -69,7 +69,7 @@ def _nested_levels(cuts: Cuts) -> Iterator[list[Level]]:
     yield chain
 
 
-def _tightest_parts(cuts: Cuts, chunks: int, levels: list[Level]) -> Limit:
+def _tightest_parts(cuts: Cuts, chunks: int, levels: list[Level]) -> RateLimit:
     """The tightest bound by parts taken from any of the nested levels, found by Newton's method:
     for a ratio x of messages to capacity, a part P has the value 1 - x B+(P), and a larger part is
     split where the values of its parts add up to more."""
@@ -84,7 +84,7 @@ def _tightest_parts(cuts: Cuts, chunks: int, levels: list[Level]) -> Limit:
             parts = sum(int(c.sum()) for c in chosen)
             total = sum(float(c[k].sum()) for c, k in zip(capacity, chosen, strict=True))
             where = _describe_parts(levels, chosen, parts)
-            limits.append(Limit(2 * (parts - 1) * chunks, total, where))
+            limits.append(RateLimit(2 * (parts - 1) * chunks, total, where))
             ratio = (parts - 1) / total
             chosen, value = _choose_parts(levels, capacity, ratio)
             if value <= 1 + 1e-9:

@@ -13,7 +13,7 @@ from sley.ir.sizes import checked_size, size_text
 from sley.ir.tables import Value
 from sley.ir.topology import Topology
 from sley.model.bounds.allreduce import allreduce
-from sley.model.bounds.cuts import Cuts, Limit
+from sley.model.bounds.cuts import Cuts, RateLimit
 from sley.model.bounds.exchange import exchange
 from sley.model.bounds.latency import latency
 from sley.model.bounds.mixed import mixed
@@ -139,7 +139,7 @@ class Bounds(Value):
         return Cuts(self.topology, self.collective.ranks, nominal=self.nominal)
 
     @cached_property
-    def _limit(self) -> Limit:
+    def _limit(self) -> RateLimit:
         match self._needs:
             case Spread(chunks):
                 return spread(self._cuts, chunks)

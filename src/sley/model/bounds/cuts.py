@@ -11,7 +11,7 @@ import numpy as np
 from sley.ir.tables import BoolArray, FloatArray, LongArray, distinct
 from sley.ir.topology import Topology
 from sley.model.bounds.groups import Level, describe_gpus, levels_of, representatives
-from sley.model.bounds.network import Network
+from sley.model.bounds.network import CapacityGraph
 
 WORK = 2**25
 """The largest product of links and maximum flows to compute, about a minute; beyond it, a bound is
@@ -19,7 +19,7 @@ the tightest of the simple cuts."""
 
 
 @dataclass(frozen=True)
-class Limit:
+class RateLimit:
     """A limit on the rate: chunks that must cross a capacity.
 
     chunks: number of chunks that must cross.
@@ -39,7 +39,7 @@ class Limit:
         return self.chunks / self.GBps
 
 
-NOTHING = Limit(0, 1.0, "nothing has to move", exact=True)
+NOTHING = RateLimit(0, 1.0, "nothing has to move", exact=True)
 
 
 class Cuts:
@@ -54,7 +54,7 @@ class Cuts:
         self.topology = topology
         self.ranks = ranks
         self.GBps: FloatArray = links.nominal_GBps if nominal else links.GBps
-        self.network = Network(len(topology.vertices), links.src, links.dst, self.GBps)
+        self.network = CapacityGraph(len(topology.vertices), links.src, links.dst, self.GBps)
         self.backwards = self.network.reversed()
         self._leaving: dict[tuple[bool, bool, bytes], float] = {}
 
@@ -110,10 +110,10 @@ class Cuts:
             self._leaving[name] = network.leaving_GBps(network.min_cut(members, rest))
         return self._leaving[name]
 
-    def limit(self, chunks: float, gpus: BoolArray, *, into: bool) -> Limit:
+    def limit(self, chunks: float, gpus: BoolArray, *, into: bool) -> RateLimit:
         """The limit if `chunks` chunks must leave some GPUs, or enter them."""
         where = self.describe(gpus, outward=not into)
-        return Limit(chunks, self.leaving_GBps(gpus, into=into), where)
+        return RateLimit(chunks, self.leaving_GBps(gpus, into=into), where)
 
     def describe(self, inside: BoolArray, *, outward: bool = True) -> str:
         """The direction in which chunks cross a cut, with the name of its smaller side."""
@@ -124,7 +124,7 @@ class Cuts:
         return f"{'out of' if outward else 'into'} {describe_gpus(inner, self.topology)}"
 
 
-def tightest(limits: Iterable[Limit]) -> Limit:
+def tightest(limits: Iterable[RateLimit]) -> RateLimit:
     """The limit with the longest time; of equals, the first."""
     return max(limits, key=lambda limit: limit.ratio, default=NOTHING)
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from sley.ir.paths import distances
 from sley.ir.tables import FloatArray, LongArray
-from sley.model.bounds.cuts import NOTHING, Cuts, Limit, sides, tightest
+from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides, tightest
 from sley.model.bounds.linear import LinearProgram
 from sley.model.bounds.needs import Exchange
-from sley.model.bounds.network import Network
+from sley.model.bounds.network import CapacityGraph
 
 MOST_FLOWS = 10_000
 """The largest product of commodities and links for the linear program, which takes seconds."""
@@ -20,7 +20,7 @@ MOST_SPREAD = 2**25
 """The largest product of commodities and links for a flow over shortest paths."""
 
 
-def exchange(cuts: Cuts, needs: Exchange) -> Limit:
+def exchange(cuts: Cuts, needs: Exchange) -> RateLimit:
     """The bound if each chunk moves from one rank to one other rank.
 
     A chunk crosses every cut between its two ranks: T >= chunks(S -> rest) / B+(S). The smallest T
@@ -63,7 +63,7 @@ def exchange(cuts: Cuts, needs: Exchange) -> Limit:
     return replace(found if flow.ratio <= found.ratio * (1 + 1e-6) else flow, exact=True)
 
 
-def _cuts_between(cuts: Cuts, needs: Exchange) -> list[Limit]:
+def _cuts_between(cuts: Cuts, needs: Exchange) -> list[RateLimit]:
     limits = []
     for level in cuts.levels:
         a, b = level.group[needs.src], level.group[needs.dst]
@@ -77,7 +77,9 @@ def _cuts_between(cuts: Cuts, needs: Exchange) -> list[Limit]:
     return limits
 
 
-def _load_of_shortest_paths(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray:
+def _load_of_shortest_paths(
+    network: CapacityGraph, origins: LongArray, demand: FloatArray
+) -> FloatArray:
     """float64 (links,): the chunks on each link if all chunks use all paths with the fewest links
     at once, split at each vertex in proportion to capacity.
 
@@ -109,21 +111,21 @@ def _sum_by(values: FloatArray, vertex: LongArray, vertices: int) -> FloatArray:
 
 
 def _by_lengths(
-    network: Network, origins: LongArray, demand: FloatArray, length: FloatArray
-) -> Limit:
+    network: CapacityGraph, origins: LongArray, demand: FloatArray, length: FloatArray
+) -> RateLimit:
     """The bound by lengths of the links: chunks * distance over capacity * length."""
     longest = length.max()
     far = distances(network.vertices, network.src, network.dst, length / longest, origins)
     used = demand > 0
     links = int((length > 1e-6 * longest).sum())
-    return Limit(
+    return RateLimit(
         float((demand[used] * far[used]).sum()),
         float((network.GBps * length).sum() / longest),
         f"over {links} links, each crossing counted,",
     )
 
 
-def _dual(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray | None:
+def _dual(network: CapacityGraph, origins: LongArray, demand: FloatArray) -> FloatArray | None:
     """float64 (links,): the lengths with the tightest bound, None if HiGHS finds none. Solves the
     linear program of `exchange`."""
     k, n, m = len(origins), network.vertices, len(network.src)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from sley.ir.tables import BoolArray
-from sley.model.bounds.cuts import Cuts, Limit, sides, tightest
+from sley.model.bounds.cuts import Cuts, RateLimit, sides, tightest
 from sley.model.bounds.needs import Mixed
 
 WORK = 2**29
 """The largest product of groups and input chunks; groups beyond it are not tried."""
 
 
-def mixed(cuts: Cuts, needs: Mixed) -> Limit:
+def mixed(cuts: Cuts, needs: Mixed) -> RateLimit:
     """The tightest bound of the simple cuts: the chunks that a group's ranks need and do not have
     must enter it, and those that the other ranks need and only the group has must leave it."""
-    limits: list[Limit] = []
+    limits: list[RateLimit] = []
     left = WORK
     for level in reversed(cuts.levels):
         for gpus in sides(level, cuts.ranks):

@@ -14,7 +14,7 @@ _WHOLE = 2**40
 """The integer that represents the largest possible flow."""
 
 
-class Network:
+class CapacityGraph:
     """A directed graph with a capacity on each link; parallel links become one.
 
     vertices: number of vertices.
@@ -35,9 +35,9 @@ class Network:
         self.dst: LongArray = key % vertices
         self.GBps: FloatArray = np.bincount(number, GBps, len(key)).astype(np.float64)
 
-    def reversed(self) -> Network:
+    def reversed(self) -> CapacityGraph:
         """The network with the direction of every link reversed."""
-        return Network(self.vertices, self.dst, self.src, self.GBps)
+        return CapacityGraph(self.vertices, self.dst, self.src, self.GBps)
 
     def leaving_GBps(self, inside: BoolArray) -> float:  # noqa: N802 - a unit
         """The capacity of the links out of a set of vertices, B+(S)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from sley.model.bounds.linear import LinearProgram
-from sley.model.bounds.network import Network
+from sley.model.bounds.network import CapacityGraph
 
 MOST_FLOWS = 4_000
 """The largest product of ranks and links for the linear program, which takes about a second."""
 
 
-def packed_GBps(network: Network, ranks: int) -> float:  # noqa: N802 - a unit
+def packed_GBps(network: CapacityGraph, ranks: int) -> float:  # noqa: N802 - a unit
     """The highest rate of AllReduce by trees: each chunk is reduced along a tree to a root and
     copied along a tree from it, with the best share of the chunks for each root; 0 if the linear
     program is too large or not solved.

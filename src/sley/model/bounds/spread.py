@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sley.ir.tables import LongArray
-from sley.model.bounds.cuts import NOTHING, Cuts, Limit, sides, tightest
+from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides, tightest
 from sley.model.bounds.groups import representatives
 
 
-def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> Limit:
+def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit:
     """The bound if each rank has chunks that all others need, or with `collect`, if each rank needs
     chunks reduced over all ranks; the second is the first with time and links reversed.
 
@@ -40,16 +40,16 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> Limit:
             over = int(chunks[inside[: cuts.ranks]].sum())
             if not over:
                 break
-            next_ = Limit(
+            next_ = RateLimit(
                 over, network.leaving_GBps(inside), cuts.describe(inside, outward=not collect)
             )
             if next_.ratio <= found.ratio * (1 + 1e-9):
                 break
             found = next_
-    return Limit(found.chunks, found.GBps, found.where, exact=True)
+    return RateLimit(found.chunks, found.GBps, found.where, exact=True)
 
 
-def _simple_cuts(cuts: Cuts, chunks: LongArray, *, collect: bool) -> list[Limit]:
+def _simple_cuts(cuts: Cuts, chunks: LongArray, *, collect: bool) -> list[RateLimit]:
     """The limits from the chunks that natural groups of GPUs must send and receive."""
     limits = []
     for level in cuts.levels:

@@ -50,7 +50,7 @@ class NcclAlgorithm(StrEnum):
 
 
 @dataclass(frozen=True)
-class Choice:
+class CollectiveChoice:
     """NCCL's choice for a call.
 
     algorithm, protocol: NCCL's.
@@ -84,7 +84,7 @@ class Choice:
     block_shares: tuple[float, float] = (1.0, 1.0)
 
 
-def default(collective: str, topology: Topology, size_bytes: int | str) -> Choice:
+def default(collective: str, topology: Topology, size_bytes: int | str) -> CollectiveChoice:
     """NCCL's choice for a collective, by its name in sley ("allreduce"), on a topology.
 
     size_bytes: of the call, as nccl-tests counts it: bytes, or a text such as "64M".
@@ -106,7 +106,7 @@ def forced(
     size_bytes: int | str,
     algorithm: NcclAlgorithm,
     protocol: Protocol,
-) -> Choice | None:
+) -> CollectiveChoice | None:
     """What NCCL uses with this algorithm, ring or tree, and protocol (NCCL_ALGO and NCCL_PROTO).
 
     None for what NCCL doesn't use: trees for other collectives than AllReduce, LL128 without
@@ -128,7 +128,7 @@ def tiled(topology: Topology, tile: float) -> Topology:
 
 
 def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:
-    """The cluster as NCCL runs a choice on it: with `Choice.tile` and `Choice.block_shares`."""
+    """The cluster as NCCL runs a choice on it, with its `tile` and `block_shares`."""
     cut, (reducing, copying) = tiled(topology, tile), block_shares
     model = cut.model
     rates = {name: getattr(model, name) * reducing for name in BLOCK_RATES}
@@ -221,7 +221,7 @@ _TREE_THREADS = MappingProxyType(
         Protocol.SIMPLE: (352 / 512, 224 / 512),
     }
 )
-"""`Choice.block_shares` of trees: the threads of a channel's block that reduce and that broadcast,
+"""`block_shares` of trees: the threads of a channel's block that reduce and that broadcast,
 over those that move data in a ring's block (src/device/all_reduce.h, runTreeSplit; with Simple the
 block has 640 threads, 64 of which only post). That a block's rate grows with its threads is an
 assumption. The rate of all threads is the model's, and not that of the tuner's row for trees, which
@@ -265,7 +265,7 @@ def _view(collective: str, topology: Topology) -> MachineView:
 
 def _choice(
     collective: str, view: MachineView, size: int, algorithm: NcclAlgorithm, protocol: Protocol
-) -> Choice:
+) -> CollectiveChoice:
     us = _estimate_us(collective, view, size, algorithm, protocol)
     channels = _channels(view, algorithm, protocol, size)
     program, instances, orders = _catalog(collective, view, algorithm, channels)
@@ -274,7 +274,9 @@ def _choice(
         tile, shares = _tree_tile(view, protocol, channels, size), _TREE_THREADS[protocol]
     elif algorithm in _NVLS_CHUNKS:
         tile = _nvls_tile(view, algorithm, size)
-    return Choice(algorithm, protocol, channels, us, program, instances, tile, orders, shares)
+    return CollectiveChoice(
+        algorithm, protocol, channels, us, program, instances, tile, orders, shares
+    )
 
 
 def _estimate_us(
@@ -387,7 +389,7 @@ def _nvls_us(collective: str, view: MachineView, size: int, algorithm: NcclAlgor
 
 
 def _nvls_tile(view: MachineView, algorithm: NcclAlgorithm, size: int) -> float:
-    """`Choice.tile` of NVLS."""
+    """`CollectiveChoice.tile` of NVLS."""
     tree = algorithm is NcclAlgorithm.NVLS_TREE
     chunk = _MANY_NODES_BYTES if tree and view.nodes >= 4 else _NVLS_BYTES
     at_once = view.nvls_channels * view.nvls.channels
@@ -430,7 +432,7 @@ def _channels(view: MachineView, algorithm: NcclAlgorithm, protocol: Protocol, s
 
 
 def _tree_tile(view: MachineView, protocol: Protocol, channels: int, size: int) -> float:
-    """`Choice.tile` of a tree: halved until the data has enough pieces to fill the tree."""
+    """`tile` of a tree: halved until the data has enough pieces to fill the tree."""
     if protocol is Protocol.LL:
         return 1.0
     levels = view.nodes.bit_length() - 1
@@ -451,7 +453,7 @@ def _tree_tile(view: MachineView, protocol: Protocol, channels: int, size: int) 
 def _catalog(
     collective: str, view: MachineView, algorithm: NcclAlgorithm, channels: int
 ) -> tuple[str, int, tuple[tuple[int, ...], ...]]:
-    """`Choice.program`, `Choice.instances` and `Choice.orders`."""
+    """`CollectiveChoice.program`, `CollectiveChoice.instances` and `CollectiveChoice.orders`."""
     if algorithm is NcclAlgorithm.TREE:
         return "multi-tree-allreduce", max(channels // (2 * view.gpus), 1), ()
     if algorithm is NcclAlgorithm.NVLS_TREE:
@@ -467,7 +469,7 @@ def _catalog(
     return f"ring-{collective}", channels, ()
 
 
-def _sends(collective: str, view: MachineView, size: int) -> Choice:
+def _sends(collective: str, view: MachineView, size: int) -> CollectiveChoice:
     """The choice for grouped sends and receives. Messages between nodes always use Simple, as NCCL
     has no buffers of LL for them."""
     total, most = view.p2p_channels
@@ -482,4 +484,6 @@ def _sends(collective: str, view: MachineView, size: int) -> Choice:
         channels *= 2
     low = view.nodes == 1 and message <= channels * _P2P_LL_BYTES
     protocol = Protocol.LL if low else Protocol.SIMPLE
-    return Choice(NcclAlgorithm.P2P, protocol, channels, None, _MESSAGES[collective], channels)
+    return CollectiveChoice(
+        NcclAlgorithm.P2P, protocol, channels, None, _MESSAGES[collective], channels
+    )

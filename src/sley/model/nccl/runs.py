@@ -12,7 +12,7 @@ from sley.model.bounds import Bounds
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulation, Simulator
 
-PlanOf = Callable[[str, nccl.Choice, Topology], Plan]
+PlanOf = Callable[[str, nccl.CollectiveChoice, Topology], Plan]
 """Makes the plan for a choice of NCCL's for a collective on a machine: `compiler.nccl_plan`."""
 
 
@@ -39,9 +39,9 @@ class NcclRuns:
         self.collective, self.topology = collective, topology
         self._plan_of, self._searched = plan_of, searched or topology
         self._executions = executions
-        self._plans: dict[nccl.Choice, tuple[Plan, Bounds]] = {}
+        self._plans: dict[nccl.CollectiveChoice, tuple[Plan, Bounds]] = {}
 
-    def choice(self, size_bytes: int) -> nccl.Choice:
+    def choice(self, size_bytes: int) -> nccl.CollectiveChoice:
         """What NCCL runs by its tuner's rows. Errors: D931."""
         return nccl.default(self.collective, self._searched, size_bytes)
 
@@ -53,7 +53,7 @@ class NcclRuns:
         cluster = nccl.as_run(topology or self.topology, choice.tile, choice.block_shares)
         return Simulator(plan, cluster, bounds=bounds, executions=self._executions)(size_bytes)
 
-    def _plan(self, choice: nccl.Choice) -> tuple[Plan, Bounds]:
+    def _plan(self, choice: nccl.CollectiveChoice) -> tuple[Plan, Bounds]:
         # Choices that differ only in how their plan runs share it.
         key = replace(choice, channels=0, predicted_us=None, tile=1.0, block_shares=(1.0, 1.0))
         if key not in self._plans:

@@ -104,7 +104,7 @@ class PrintedTable:
 
 
 @dataclass
-class _Run:
+class _TableHead:
     """What the lines before a table say."""
 
     test: str | None = None
@@ -118,7 +118,7 @@ def read(path: str | os.PathLike[str]) -> list[PrintedTable]:
 
 def tables_of(text: str, file: str = "") -> list[PrintedTable]:
     """The tables of a text. file: for messages. Errors: S710 to S712."""
-    run, columns, begin, rooted = _Run(), list[str](), 0, False
+    run, columns, begin, rooted = _TableHead(), list[str](), 0, False
     rows: list[PrintedRow] = []
     found: list[PrintedTable] = []
 
@@ -178,7 +178,7 @@ def _checked(names: list[str], at: Place) -> list[str]:
     return names
 
 
-def _heed(line: str, run: _Run) -> None:
+def _heed(line: str, run: _TableHead) -> None:
     """Takes what a line says about the run."""
     if line.startswith("# nThread"):
         run.hosts.clear()

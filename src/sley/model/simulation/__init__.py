@@ -4,14 +4,14 @@
 connections) and `moves` (the data that crosses them); `result` has the times.
 """
 
-from sley.model.simulation.result import Cause, Executions, LinkLoad, Simulation
+from sley.model.simulation.result import Cause, LinkLoad, Simulation, TileExecutions
 from sley.model.simulation.simulator import Simulator, simulate
 
 __all__ = [
     "Cause",
-    "Executions",
     "LinkLoad",
     "Simulation",
     "Simulator",
+    "TileExecutions",
     "simulate",
 ]

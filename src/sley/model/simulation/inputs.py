@@ -16,7 +16,7 @@ from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol
 from sley.model.simulation.moves import Moves, memory_of
-from sley.model.simulation.routes import Routes, latencies
+from sley.model.simulation.routes import ConnectionRoutes, latencies
 from sley.topologies import topology_of
 
 
@@ -52,7 +52,7 @@ class Tiling:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class LoopInputs:
     """The event loop's arguments that don't depend on the size (`native/simulator` reads them field
     by field).
 
@@ -133,10 +133,10 @@ class Inputs:
         return np.repeat(np.arange(len(self.class_cap)), np.diff(self.class_first))
 
     @classmethod
-    def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> Inputs:
+    def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> LoopInputs:
         """interpreter: whether an interpreter runs the plan. Errors: V201, C301, C305."""
         t, model = plan.instructions, topology.model
-        routes = Routes.of(plan, topology)
+        routes = ConnectionRoutes.of(plan, topology)
         speed = 1 - model.interpreter_loss if interpreter else 1.0
         moves = Moves.of(plan, topology, routes, speed)
         uses = [use for c in moves.classes for use in c.uses.items()]

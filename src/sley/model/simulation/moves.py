@@ -14,7 +14,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray
 from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, REDUCES, SENDS, Op, Protocol
-from sley.model.simulation.routes import Routes
+from sley.model.simulation.routes import ConnectionRoutes
 
 # Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
 # that it sends to. A send over the network writes into a FIFO of its own GPU instead.
@@ -72,7 +72,7 @@ class Moves:
     classes: list[MoveClass]
 
     @classmethod
-    def of(cls, plan: Plan, topology: Topology, routes: Routes, speed: float) -> Moves:
+    def of(cls, plan: Plan, topology: Topology, routes: ConnectionRoutes, speed: float) -> Moves:
         """speed: the fraction of a block's rate that remains, 1 for generated code."""
         t, c, ranks = plan.instructions, routes.connections, topology.ranks
         pairs = c.src.astype(np.int64) * ranks + c.dst
@@ -145,7 +145,7 @@ def _block_class(
     plan: Plan,
     instruction: int,
     model: CostModel,
-    routes: Routes,
+    routes: ConnectionRoutes,
     memory: IntArray,
     speed: float,
     pooled: _Pooled,
@@ -187,7 +187,7 @@ def _block_class(
 def _wire_class(
     connection: int,
     topology: Topology,
-    routes: Routes,
+    routes: ConnectionRoutes,
     memory: IntArray,
 ) -> MoveClass:
     """The moves of a proxy, which sends parts from card to card."""

@@ -65,7 +65,7 @@ class BlockTimes(Table):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Executions(Table):
+class TileExecutions(Table):
     """One row an execution (an instruction on a tile), in the order of their ends.
 
     instruction: row of the plan's instructions.
@@ -136,8 +136,8 @@ class Simulation(Value):
     bound: Bound
     blocks: BlockTimes
     links: LinkLoad
-    critical: Executions
-    executions: Executions | None = None
+    critical: TileExecutions
+    executions: TileExecutions | None = None
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit

@@ -21,7 +21,7 @@ from sley.ir.words import Protocol
 
 
 @dataclass(frozen=True)
-class Routes:
+class ConnectionRoutes:
     """The links that the connections of a plan cross on a topology.
 
     connections: those of the plan.
@@ -40,7 +40,7 @@ class Routes:
     topology: Topology
 
     @classmethod
-    def of(cls, plan: Plan, topology: Topology) -> Routes:
+    def of(cls, plan: Plan, topology: Topology) -> ConnectionRoutes:
         """Errors: V201, C301, C305."""
         found = faults(plan)
         if found:
@@ -107,7 +107,7 @@ def _check_switches(plan: Plan, topology: Topology, grouped: LongArray) -> None:
         )
 
 
-def latencies(topology: Topology, protocol: Protocol, routes: Routes) -> FloatArray:
+def latencies(topology: Topology, protocol: Protocol, routes: ConnectionRoutes) -> FloatArray:
     """float64 (connections,): time from the end of a move until the receiver sees it
     (`Topology.hop_latencies`); a switch that combines or copies has a latency of its own."""
     by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])

@@ -23,8 +23,8 @@ from sley.ir.tables import NONE, FloatArray, LongArray, inverse
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
 from sley.model.bounds import Bounds
-from sley.model.simulation.inputs import Inputs, Tiling, choose_topology
-from sley.model.simulation.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
+from sley.model.simulation.inputs import LoopInputs, Tiling, choose_topology
+from sley.model.simulation.result import BlockTimes, Cause, LinkLoad, Simulation, TileExecutions
 
 if TYPE_CHECKING:
     from sley.model.simulation._event_loop import Result
@@ -70,7 +70,7 @@ class Simulator:
         self.topology = replace(chosen, model=model) if model else chosen
         self.interpreter = bool(interpreter)
         self._keep = executions
-        self._inputs = Inputs.of(plan, self.topology, interpreter=self.interpreter)
+        self._inputs = LoopInputs.of(plan, self.topology, interpreter=self.interpreter)
         self._bounds = bounds or Bounds.of(plan.collective, self.topology)
 
     def __call__(self, size: int | str) -> Simulation:
@@ -211,7 +211,9 @@ def simulate(
     return found[0] if is_one_size(sizes) else found
 
 
-def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | None, Executions]:
+def _executions(
+    found: Result, tiles: int, *, keep: bool
+) -> tuple[TileExecutions | None, TileExecutions]:
     """All executions if `keep`, and the critical ones."""
     critical = _critical(found, tiles)
     if not keep:
@@ -223,7 +225,7 @@ def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | 
     return _rows(found, tiles, order, end[order], cause, before), critical
 
 
-def _critical(found: Result, tiles: int) -> Executions:
+def _critical(found: Result, tiles: int) -> TileExecutions:
     """The critical path: the executions that determine the time, first to last. Each ends when the
     next one's wait for it is over."""
     end, start = found.execution_end_us, found.execution_start_us
@@ -264,8 +266,8 @@ def _rows(
     end_us: FloatArray,
     cause: NDArray[np.int8],
     after: LongArray,
-) -> Executions:
-    return Executions(
+) -> TileExecutions:
+    return TileExecutions(
         instruction=(rows // tiles).astype(np.int32),
         tile=(rows % tiles).astype(np.int32),
         turn_us=found.execution_turn_us[rows],
@@ -286,7 +288,7 @@ def _loads(found: Result, links: int) -> LinkLoad:
 
 
 def _run(
-    inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
+    inputs: LoopInputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
 ) -> Result:
     """Runs the event loop. Errors: R512."""
     found: Result = load("sley.model.simulation._event_loop").simulate(

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sley.ir.fabric import VertexKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import LongArray
-from sley.model.simulation.result import Executions, Simulation
+from sley.model.simulation.result import Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
@@ -21,7 +21,7 @@ from sley.report.limit import FACTOR_WORDS, limit_of
 from sley.report.link_classes import LinkClass, link_classes
 from sley.report.pictures.lattice import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
-from sley.report.what_if import Change, change_text
+from sley.report.what_if import WhatIf, change_text
 from sley.topologies.lattice import sides_of, steps
 
 Values = dict[str, Any]
@@ -55,7 +55,7 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
     together: number of simulations on the page.
     """
     part = min(1.0, PAGE / together)
-    rows = _Rows.of(s, part)
+    rows = _TimelineRows.of(s, part)
     return {
         "name": name,
         "size": size_text(s.size_bytes),
@@ -97,7 +97,7 @@ def _limit(s: Simulation) -> Values:
     }
 
 
-def change_data(changes: Sequence[Change]) -> list[Values]:
+def change_data(changes: Sequence[WhatIf]) -> list[Values]:
     """The changes of `what_if` as plain values for JSON."""
     return [
         {"text": change.text, "time": change.time_us, "change": change_text(change).strip()}
@@ -137,7 +137,7 @@ def _plan(s: Simulation) -> Values:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TimelineRows:
     """The rows of the page's timeline of thread blocks.
 
     detail: "blocks" for a row for each block, "alike" for the blocks of one rank of each group of
@@ -169,7 +169,7 @@ class _Rows:
         return cls("ranks", groups, rank.astype(np.int64))
 
 
-def _blocks(s: Simulation, rows: _Rows) -> Values:
+def _blocks(s: Simulation, rows: _TimelineRows) -> Values:
     """The parts of each row's time: those of a block, or the average of a rank's blocks."""
     plan, summed = s.plan, rows.detail == "ranks"
     columns = {n: getattr(s.blocks, n) for n in s.blocks.column_names()}
@@ -200,7 +200,7 @@ def _blocks(s: Simulation, rows: _Rows) -> Values:
     }
 
 
-def _timeline(s: Simulation, rows: _Rows, part: float) -> Values | None:
+def _timeline(s: Simulation, rows: _TimelineRows, part: float) -> Values | None:
     e = s.executions
     if e is None:
         return None
@@ -222,7 +222,7 @@ def _timeline(s: Simulation, rows: _Rows, part: float) -> Values | None:
     }
 
 
-def _executions(s: Simulation, e: Executions, row: LongArray, shown: LongArray) -> Values:
+def _executions(s: Simulation, e: TileExecutions, row: LongArray, shown: LongArray) -> Values:
     """The executions `shown`; each names the one that it waited for, shown or not."""
     plan, own, after = s.plan, e.instruction[shown], e.after[shown]
     waits = after >= 0

@@ -14,7 +14,7 @@ from sley.formats import write_file
 from sley.model.simulation.result import Simulation
 from sley.report.html.data import change_data, simulation_data
 from sley.report.simulation import require_simulations, simulation_names
-from sley.report.what_if import Change
+from sley.report.what_if import WhatIf
 
 _SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "beside", "main")
 
@@ -38,7 +38,7 @@ def html_report(
     *,
     title: str,
     names: Sequence[str] | None = None,
-    changes: Sequence[Sequence[Change]] = (),
+    changes: Sequence[Sequence[WhatIf]] = (),
 ) -> str:
     """Simulations as one HTML page: a choice of sizes and plans, what takes the time, timelines of
     thread blocks and links, classes of links, a heat map of links, idle time, curves over the size

@@ -20,7 +20,7 @@ from sley.report.pictures.canvas import (
     Line,
     Picture,
     Point,
-    Text,
+    TextLine,
     box_size,
     check_size,
     heading,
@@ -182,7 +182,7 @@ def _rank_picture(plan: Plan, rank: int) -> Picture:
         Line(wait.id, _route(wait, n, tracks, left, right, top, box_height), _WAIT, curved=False)
         for n, wait in enumerate(waits)
     ]
-    name = Text(_RANK_PAD, _RANK_PAD + text_height() / 2, f"rank {rank}", bold=True)
+    name = TextLine(_RANK_PAD, _RANK_PAD + text_height() / 2, f"rank {rank}", bold=True)
     frame = Box(f"rank-{rank}", 0.0, 0.0, width, y + _RANK_PAD, Fill("", BAND, GREY, 0.6))
     return Picture("", width, frame.height, tuple(boxes), tuple(lines), (name,), (frame,))
 

@@ -141,7 +141,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextLine:
     """A line of text.
 
     x, y: the point at middle height of its left end, middle or right end, selected by `align`.
@@ -171,7 +171,7 @@ class Picture:
     height: float
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
-    texts: tuple[Text, ...]
+    texts: tuple[TextLine, ...]
     grounds: tuple[Box, ...] = ()
 
     def save(self, path: str | Path) -> None:
@@ -289,12 +289,12 @@ def box_size(text: Sequence[str]) -> tuple[float, float]:
 
 def heading(
     title: str, entries: Iterable[Fill | Style]
-) -> tuple[list[Box], list[Line], list[Text], float]:
+) -> tuple[list[Box], list[Line], list[TextLine], float]:
     """The title, and below it the legend: a row with a sample and the name of each kind of box and
     line. Returns (boxes, lines, texts, the right end)."""
     boxes: list[Box] = []
     lines: list[Line] = []
-    texts = [Text(MARGIN, MARGIN + 0.08, title, TITLE_PT, bold=True)]
+    texts = [TextLine(MARGIN, MARGIN + 0.08, title, TITLE_PT, bold=True)]
     x, y = MARGIN, MARGIN + 0.36
     for entry in entries:
         if isinstance(entry, Fill):
@@ -302,7 +302,7 @@ def heading(
         else:
             lines.append(Line("", ((x, y), (x + 0.32, y)), entry))
         x += 0.28 if isinstance(entry, Fill) else 0.38
-        texts.append(Text(x, y, entry.word, SMALL_PT))
+        texts.append(TextLine(x, y, entry.word, SMALL_PT))
         x += text_width(entry.word, SMALL_PT) + 0.22
     return boxes, lines, texts, max(x - 0.22, MARGIN + text_width(title, TITLE_PT))
 
@@ -335,7 +335,7 @@ def _draw_box(axes: Axes, box: Box, order: int) -> None:
     step = text_height(1, box.size_pt)
     top = box.y + box.height / 2 - step * (len(box.text) - 1) / 2
     for number, line in enumerate(box.text):
-        text = Text(box.x + box.width / 2, top + number * step, line, box.size_pt, "center")
+        text = TextLine(box.x + box.width / 2, top + number * step, line, box.size_pt, "center")
         _draw_text(axes, text)
 
 
@@ -386,7 +386,7 @@ def _direction(x0: float, y0: float, x1: float, y1: float) -> Point:
     return ((x1 - x0) / length, (y1 - y0) / length) if length else (1.0, 0.0)
 
 
-def _draw_text(axes: Axes, text: Text) -> None:
+def _draw_text(axes: Axes, text: TextLine) -> None:
     axes.text(
         text.x,
         text.y,

@@ -28,7 +28,7 @@ from sley.report.pictures.canvas import (
     Style,
     check_size,
 )
-from sley.report.pictures.grid import Lane, Link, Node, layered
+from sley.report.pictures.grid import GridLine, GridNode, Lane, layered
 from sley.report.pictures.words import (
     MESSAGE,
     ORDER,
@@ -73,10 +73,10 @@ def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Pic
         text = f"{i.src} {source} → {i.dst} {target}"
         fill = _KINDS[TransferKind(i.kind)]
         lane = int(np.searchsorted(targets, i.dst))
-        nodes.append(Node(f"transfer-{row}", column, lane, (fill.word, text), fill))
+        nodes.append(GridNode(f"transfer-{row}", column, lane, (fill.word, text), fill))
     place = np.searchsorted(shown, np.column_stack((before, after))[seen]).tolist()
     links = [
-        Link(f"dependency-{shown[b]}-{shown[a]}", b, a, _TRUE if by_value else _FALSE)
+        GridLine(f"dependency-{shown[b]}-{shown[a]}", b, a, _TRUE if by_value else _FALSE)
         for (b, a), by_value in zip(place, true[seen].tolist(), strict=True)
     ]
     lanes = [Lane("", f"rank {rank}") for rank in targets.tolist()]
@@ -133,9 +133,11 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     nodes = []
     for row, at, number in zip(shown.tolist(), columns, lane, strict=True):
         fill = instruction_fill(int(plan.instructions.op[row]))
-        nodes.append(Node(f"instruction-{row}", at, number, instruction_text(plan, row), fill))
+        nodes.append(GridNode(f"instruction-{row}", at, number, instruction_text(plan, row), fill))
     links = [
-        Link(f"{word}-{b}-{a}", int(np.searchsorted(shown, b)), int(np.searchsorted(shown, a)), s)
+        GridLine(
+            f"{word}-{b}-{a}", int(np.searchsorted(shown, b)), int(np.searchsorted(shown, a)), s
+        )
         for word, (s, pairs) in visible.items()
         for b, a in pairs.tolist()
     ]

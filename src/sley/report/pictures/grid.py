@@ -24,7 +24,7 @@ from sley.report.pictures.canvas import (
     Picture,
     Point,
     Style,
-    Text,
+    TextLine,
     box_size,
     heading,
     text_width,
@@ -40,7 +40,7 @@ add to it."""
 
 
 @dataclass(frozen=True)
-class Node:
+class GridNode:
     """A box of the graph.
 
     column: its depth; lane: its lane. Boxes of the same lane and column are stacked.
@@ -54,7 +54,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Link:
+class GridLine:
     """A line of the graph from a node to a node in a later column, both by their positions."""
 
     id: str
@@ -97,8 +97,8 @@ class _Places:
 def layered(
     title: str,
     lanes: Sequence[Lane],
-    nodes: Sequence[Node],
-    links: Sequence[Link],
+    nodes: Sequence[GridNode],
+    links: Sequence[GridLine],
     entries: Sequence[Fill | Style],
 ) -> Picture:
     """The picture of a graph.
@@ -129,7 +129,7 @@ def layered(
     )
 
 
-def _place(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link]) -> _Places:
+def _place(lanes: Sequence[Lane], nodes: Sequence[GridNode], links: Sequence[GridLine]) -> _Places:
     slot, stacked = _slots(nodes, links)
     track, tracks = _tracks(nodes, links, slot)
     sizes = [box_size(node.text) for node in nodes]
@@ -159,7 +159,9 @@ def _place(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link]) 
     return _Places(slot, track, left, right, top, track_top, y, height)
 
 
-def _slots(nodes: Sequence[Node], links: Sequence[Link]) -> tuple[list[int], dict[int, int]]:
+def _slots(
+    nodes: Sequence[GridNode], links: Sequence[GridLine]
+) -> tuple[list[int], dict[int, int]]:
     """The slot of each node, and the number of slots of each lane. The nodes of a lane and column
     have the order of their predecessors' positions."""
     before: dict[int, list[int]] = defaultdict(list)
@@ -186,7 +188,7 @@ def _slots(nodes: Sequence[Node], links: Sequence[Link]) -> tuple[list[int], dic
 
 
 def _tracks(
-    nodes: Sequence[Node], links: Sequence[Link], slot: list[int]
+    nodes: Sequence[GridNode], links: Sequence[GridLine], slot: list[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
     """The track of each link that needs one, and the number of tracks of each lane."""
     taken = {(n.column, n.lane, place) for n, place in zip(nodes, slot, strict=True)}
@@ -219,7 +221,7 @@ def take_track(ends: list[int], first: int, last: int) -> int:
 
 
 def _points(
-    places: _Places, nodes: Sequence[Node], boxes: list[Box], number: int, link: Link
+    places: _Places, nodes: Sequence[GridNode], boxes: list[Box], number: int, link: GridLine
 ) -> tuple[Point, ...]:
     source, target = boxes[link.source], boxes[link.target]
     middle = places.box_height / 2 + link.style.port
@@ -239,7 +241,9 @@ def _label_width(lanes: Sequence[Lane]) -> float:
     return group + label + 0.2
 
 
-def _bands(lanes: Sequence[Lane], places: _Places, width: float) -> tuple[list[Box], list[Text]]:
+def _bands(
+    lanes: Sequence[Lane], places: _Places, width: float
+) -> tuple[list[Box], list[TextLine]]:
     """A band behind each group of lanes, and the labels at its left."""
     grounds, texts = [], []
     firsts = [n for n, lane in enumerate(lanes) if not n or lane.group != lanes[n - 1].group]
@@ -250,8 +254,8 @@ def _bands(lanes: Sequence[Lane], places: _Places, width: float) -> tuple[list[B
         fill = Fill("", BAND, WHITE, 0.0)
         grounds.append(Box("", MARGIN, top, width - MARGIN + 0.08, end - top, fill))
         y = places.top[first] + places.box_height / 2
-        texts.append(Text(MARGIN + 0.08, y, lanes[first].group, bold=True))
+        texts.append(TextLine(MARGIN + 0.08, y, lanes[first].group, bold=True))
         for number in range(first, after):
             y = places.top[number] + places.box_height / 2
-            texts.append(Text(label, y, lanes[number].label, SMALL_PT, color=GREY))
+            texts.append(TextLine(label, y, lanes[number].label, SMALL_PT, color=GREY))
     return grounds, texts

@@ -33,7 +33,7 @@ from sley.report.pictures.canvas import (
     Picture,
     Point,
     Style,
-    Text,
+    TextLine,
     check_size,
     heading,
     text_height,
@@ -157,7 +157,7 @@ def _link_entries(joints: list[_Joint]) -> list[Style]:
 
 def _lattice(
     topology: Topology, sides: tuple[int, ...]
-) -> tuple[dict[int, Box], list[Box], list[Text]]:
+) -> tuple[dict[int, Box], list[Box], list[TextLine]]:
     """The boxes of a mesh or torus, in rows and columns, which need no frame."""
     top, places = MARGIN + 0.66, {}
     for v, (x, y) in enumerate(lattice_middles(sides, (_BOX_WIDTH, _BOX_HEIGHT))):
@@ -168,7 +168,7 @@ def _lattice(
 
 def _place(
     topology: Topology, joints: list[_Joint]
-) -> tuple[dict[int, Box], list[Box], list[Text]]:
+) -> tuple[dict[int, Box], list[Box], list[TextLine]]:
     """The box of each vertex, the frames of the nodes, and their names."""
     neighbours: dict[int, list[int]] = defaultdict(list)
     for joint in joints:
@@ -187,7 +187,9 @@ def _place(
             places[vertex] = replace(box, x=box.x + left, y=box.y + top)
         frames.append(Box(f"node-{number}", left, top, width, height, _FRAME))
         word = f"node {number}"
-        names.append(Text(left + 0.08, top + height - 0.1, word, SMALL_PT, color=GREY, bold=True))
+        names.append(
+            TextLine(left + 0.08, top + height - 0.1, word, SMALL_PT, color=GREY, bold=True)
+        )
         left += width + _FRAME_GAP
     for number, row in enumerate(tiers, 1):
         span = (MARGIN, left - _FRAME_GAP)

@@ -18,7 +18,7 @@ from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, SENDS_SOURCE, WRITES_DE
 
 
 @dataclass(frozen=True, eq=False)
-class Events:
+class PlanEvents:
     """The events of a plan: instruction i receives, or copies or reduces locally, in event 2 i, and
     sends in event 2 i + 1.
 
@@ -37,12 +37,12 @@ class Events:
     order: Edges
 
 
-def trace_events(plan: Plan) -> Events:
+def trace_events(plan: Plan) -> PlanEvents:
     """The events of a checked plan. Errors: C320."""
     messages = Messages.of(plan)
     _refuse(plan, connection_faults(plan, messages))
     position = _positions(plan, messages)
-    accesses = _Accesses.of(plan, position)
+    accesses = _EventAccesses.of(plan, position)
     in_place = _reduced_in_place(plan, accesses)
     before, after = accesses.with_results(plan, in_place, position).conflicts()
     op = plan.instructions.op
@@ -52,7 +52,7 @@ def trace_events(plan: Plan) -> Events:
         np.concatenate([before, 2 * fused]),
         np.concatenate([after, 2 * fused + 1]),
     )
-    return Events(messages.send, messages.receive, in_place, position, order)
+    return PlanEvents(messages.send, messages.receive, in_place, position, order)
 
 
 def check_plan(plan: Plan) -> None:
@@ -72,7 +72,7 @@ def _refuse(plan: Plan, found: list[Fault]) -> None:
 
 
 def _positions(plan: Plan, messages: Messages) -> LongArray:
-    """int64 (events,): see `Events.position`. Errors: C320."""
+    """int64 (events,): see `PlanEvents.position`. Errors: C320."""
     rows = len(plan.instructions)
     before, after = messages.happens_before(plan)
     level = levels(rows, before, after)
@@ -88,7 +88,7 @@ def _positions(plan: Plan, messages: Messages) -> LongArray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Accesses:
+class _EventAccesses:
     """One row an access to one cell; sorted by cell, at a cell by position, reads first."""
 
     cell: LongArray
@@ -96,7 +96,7 @@ class _Accesses:
     write: BoolArray
 
     @classmethod
-    def of(cls, plan: Plan, position: LongArray) -> _Accesses:
+    def of(cls, plan: Plan, position: LongArray) -> _EventAccesses:
         """The accesses of all instructions, without the results of `recv_reduce_send`, which are
         not stored."""
         t = plan.instructions
@@ -113,7 +113,7 @@ class _Accesses:
             ],
         )
 
-    def with_results(self, plan: Plan, in_place: BoolArray, position: LongArray) -> _Accesses:
+    def with_results(self, plan: Plan, in_place: BoolArray, position: LongArray) -> _EventAccesses:
         """These, and accesses to the results of `recv_reduce_send` that overwrite an operand."""
         return self._sorted(
             position,
@@ -125,7 +125,7 @@ class _Accesses:
         )
 
     @classmethod
-    def _sorted(cls, position: LongArray, parts: list[_Accesses]) -> _Accesses:
+    def _sorted(cls, position: LongArray, parts: list[_EventAccesses]) -> _EventAccesses:
         cell, event, write = (
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("cell", "event", "write")
@@ -152,17 +152,17 @@ def _ranges(
     part: int,
     *,
     write: bool,
-) -> _Accesses:
+) -> _EventAccesses:
     """The accesses of the `chosen` instructions to one operand, in their event 0 or 1 (`part`).
     cells_of: its first cells, of instructions."""
     rows = np.flatnonzero(chosen)
     owner, cell = spans(cells_of(rows), plan.instructions.count[rows])
-    return _Accesses(cell, 2 * rows[owner] + part, np.full(len(cell), write))
+    return _EventAccesses(cell, 2 * rows[owner] + part, np.full(len(cell), write))
 
 
-def _reduced_in_place(plan: Plan, accesses: _Accesses) -> BoolArray:
-    """See `Events.in_place`: no chunk of the operand is read later, before it is overwritten, or is
-    part of the result."""
+def _reduced_in_place(plan: Plan, accesses: _EventAccesses) -> BoolArray:
+    """See `PlanEvents.in_place`: no chunk of the operand is read later, before it is
+    overwritten, or is part of the result."""
     lost = plan.instructions.op == Op.RECV_REDUCE_SEND
     promised = plan.collective.promised_cells(plan.layout)
     last = np.ones(len(accesses.cell), bool)

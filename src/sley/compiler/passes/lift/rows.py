@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.compiler.passes.lift.events import Events
+from sley.compiler.passes.lift.events import PlanEvents
 from sley.compiler.passes.lift.times import Times
 from sley.ir.plan import Plan
 from sley.ir.program import Program, Transfers
@@ -47,7 +47,7 @@ class _Part:
     target: _Ranges
 
 
-def write_rows(plan: Plan, events: Events, times: Times) -> Program:
+def write_rows(plan: Plan, events: PlanEvents, times: Times) -> Program:
     """The program whose transfers are in the order of `times`."""
     transfers = _transfers(plan, _parts(plan, events, times.lands), events.position, times.time)
     return Program(
@@ -60,7 +60,7 @@ def write_rows(plan: Plan, events: Events, times: Times) -> Program:
     )
 
 
-def _parts(plan: Plan, events: Events, lands: BoolArray) -> list[_Part]:
+def _parts(plan: Plan, events: PlanEvents, lands: BoolArray) -> list[_Part]:
     """The transfers: copies of operands that a reduction must not overwrite, whole messages,
     messages into scratch, from scratch to their destination, and local instructions."""
     t = plan.instructions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.compiler.passes.lift.events import Events
+from sley.compiler.passes.lift.events import PlanEvents
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray
@@ -32,7 +32,7 @@ class Times:
     time: IntArray
 
 
-def find_times(plan: Plan, events: Events) -> Times:
+def find_times(plan: Plan, events: PlanEvents) -> Times:
     """The times of the transfers, as early as the order of accesses allows."""
     lands = np.zeros(len(events.send), bool)
     time = _times(events, lands)
@@ -44,7 +44,7 @@ def find_times(plan: Plan, events: Events) -> Times:
     return Times(lands, time)
 
 
-def _times(events: Events, lands: BoolArray) -> IntArray:
+def _times(events: PlanEvents, lands: BoolArray) -> IntArray:
     """int32 (events,): see `Times.time`; NONE for an event on a cycle or behind one."""
     send, receive = 2 * events.send + 1, 2 * events.receive
     node = np.arange(len(events.position), dtype=np.int64)
@@ -61,7 +61,7 @@ class _Cycles:
     it waits for, until the walk closes, and splits one message on this cycle.
     """
 
-    def __init__(self, plan: Plan, events: Events, stuck: BoolArray) -> None:
+    def __init__(self, plan: Plan, events: PlanEvents, stuck: BoolArray) -> None:
         order, send, receive = events.order, 2 * events.send + 1, 2 * events.receive
         backwards = order.reversed()
         self.offset, self.successor = order.offset.tolist(), order.target.tolist()

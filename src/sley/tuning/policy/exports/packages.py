@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sley.compiler import compile, deployment
-from sley.compiler.deployment import Part, left_out, plan_part, runtime_of
+from sley.compiler.deployment import PackageFile, left_out, plan_part, runtime_of
 from sley.errors import SleyError
 from sley.errors.policy import D905
 from sley.formats import Target, new_folder, target_named, write_file
@@ -38,7 +38,7 @@ def write_package(
     target = target_named(target)
     runtime, needs = runtime_of(target), FORMATS[target.suffix].needs
 
-    def part(row: _Row) -> Part:
+    def part(row: _Row) -> PackageFile:
         decision = row.range.decision
 
         def make() -> tuple[Plan, SizeRange]:
