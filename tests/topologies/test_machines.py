@@ -83,7 +83,7 @@ def test_each_machine_has_a_function_and_sources(name: str) -> None:
 def test_every_function_of_a_machine_has_its_file() -> None:
     others = {
         "LinkRings",
-        "Loaded",
+        "LoadedTopology",
         "Machine",
         "cluster",
         "find",

@@ -46,7 +46,7 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
         sender,
         _Incoming.empty(np.bincount(block[after], minlength=count), len(order)),
         _Incoming.empty(np.bincount(block[arrives], minlength=count), len(order)),
-        _WaitSearch(
+        _Search(
             SEARCH,
             np.zeros(count, np.int64),
             np.zeros(count, np.int32),
@@ -128,7 +128,7 @@ class _Incoming(NamedTuple):
         return cls(row, source, room, room[:-1].copy(), np.zeros(rows, np.int64))
 
 
-class _WaitSearch(NamedTuple):
+class _Search(NamedTuple):
     """The state of searches.
 
     limit: how many edges a search follows. stack: room for the rows that it still has to visit.
@@ -184,7 +184,7 @@ def _implied(
     block: IntArray,
     waits: _Incoming,
     messages: _Incoming,
-    search: _WaitSearch,
+    search: _Search,
 ) -> bool:
     """Whether the order in blocks and the waits, and if `by_messages` the messages, imply that row
     `start` comes after row `goal`, as far as search number `number` finds out."""
@@ -227,7 +227,7 @@ def _keep(
     sender: IntArray,
     waits: _Incoming,
     messages: _Incoming,
-    search: _WaitSearch,
+    search: _Search,
 ) -> None:
     """Marks the candidates that the candidates kept before them don't imply.
 
