@@ -28,8 +28,9 @@ from common.results import RESULTS, save
 from common.tables import table
 from common.tuner_agents import WORSE, Curve, Default, Descent, Table, Ucb, curve, curve_of
 
-from sley import ByProtocol, Topology, topologies
+from sley import Topology, topologies
 from sley.errors import SleyError
+from sley.ir.cost_model import ByProtocol
 from sley.tuning import Arms, Checkpoint, Recurrent, Site, Sweep, Thompson, sweep
 from sley.tuning.agents import Agent
 from sley.tuning.arms import COLLECTIVES

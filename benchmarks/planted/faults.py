@@ -580,8 +580,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "simulator inputs: a connection is as fast as its fastest link",
         "model/simulation",
-        "kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])",
-        "kind = np.minimum.reduceat(topology.links.kind[path.target], path.offset[:-1])",
+        "return np.maximum.reduceat(self.links.kind[paths.target], paths.offset[:-1])",
+        "return np.minimum.reduceat(self.links.kind[paths.target], paths.offset[:-1])",
     ),
     _fault(
         "simulator inputs: a forwarded sum is also written to memory",

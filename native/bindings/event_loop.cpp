@@ -17,7 +17,7 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-SLEY_PYTHON_CLASS(Inputs, "sley.model.simulation.inputs.Inputs");
+SLEY_PYTHON_CLASS(Inputs, "sley.model.simulation.inputs.LoopInputs");
 
 SimulatorPlan make_plan(const Inputs& inputs) {
     SimulatorPlan plan;
