@@ -27,7 +27,7 @@ def test_extras_are_not_needed_for_a_proof_a_time_and_its_bound() -> None:
     extras = ("matplotlib", "numba", "scipy", "sklearn", "torch")
     missing = "; ".join(f"sys.modules[{name!r}] = None" for name in extras)
     plan = "sley.compile(sley.algorithms.ring_allreduce(8), topology='ndv4')"
-    code = f"import sys; {missing}; import sley; print({plan}.simulate('1M').bound.time_us)"
+    code = f"import sys; {missing}; import sley; print(sley.simulate({plan}, '1M').bound.time_us)"
     run = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     assert run.returncode == 0, run.stderr
 

@@ -228,6 +228,8 @@ def _fastest(
 
     exceeds: whether the unmerged plan has too many blocks.
     """
+    if not len(draft.order):
+        return draft  # of a program that moves nothing
     tries = SIMULATED // len(draft.order) - 2
     if tries < 0:
         return draft

@@ -65,7 +65,7 @@ def test_guard_zones_lie_around_a_row(device: CudaDevice) -> None:
     assert memory.count_overwritten(40) == 5
 
 
-def test_run_and_bench_take_gpus(fake: FakeDriver) -> None:
+def test_run_takes_gpus(fake: FakeDriver) -> None:
     plan = ring()
     options = ["ring-allreduce", "--ranks", "4", "--in-place", "--device", "cuda", "-n", "1"]
     stand_in(fake, plan, Engine.GENERATED)
@@ -73,6 +73,6 @@ def test_run_and_bench_take_gpus(fake: FakeDriver) -> None:
     assert result.exit_code == 0, result.output
     assert "4 thread blocks of 64 threads, generated code" in result.stdout
     # The interpreter's launches run generated code too: results are what is looked at.
-    result = CliRunner().invoke(main, ["bench", *options, "-e", "2K", "-r", "1"])
+    result = CliRunner().invoke(main, ["run", *options, "-e", "2K", "--engine", "both"])
     assert result.exit_code == 0, result.output
     assert "(device 0) and " in result.stdout
