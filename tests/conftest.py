@@ -11,8 +11,8 @@ import pytest
 from hypothesis import settings
 
 from sley.ir.tables import Value, difference
-from support.examples import SLOW, USUAL
-from support.golden import Golden
+from support.checks.golden import Golden
+from support.generators.examples import SLOW, USUAL
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "build" / "cache"

@@ -25,14 +25,8 @@ from sley.formats import msccl_xml, mscclpp
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.model.nccl import tables as nccl_tests
-from support import (
-    file_mutants,
-    mscclpp_mutants,
-    nccl_tests_mutants,
-    printed_topologies,
-    schedule_mutants,
-    topology_texts,
-)
+from support.inputs import printed_topologies, topology_texts
+from support.mutants import file_mutants, mscclpp_mutants, nccl_tests_mutants, schedule_mutants
 
 MOST_KB = 1 << 20
 

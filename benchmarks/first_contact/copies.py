@@ -13,8 +13,8 @@ from first_contact.lines import Lines, run_step, step_parser
 from sley.engine.devices import Engine, Executor, Settings
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.kernels import KERNELS
-from support.gpu_checks import OnDevice
-from support.prefix_sums import prefix_sums
+from support.devices.gpu_checks import OnDevice
+from support.inputs.prefix_sums import prefix_sums
 
 COUNT = 1003
 

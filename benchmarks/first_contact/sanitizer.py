@@ -15,7 +15,8 @@ from typing import Any
 from first_contact.lines import Lines, run_step, step_parser
 
 TOOLS = ("memcheck", "synccheck", "racecheck")
-SCRIPT = Path(__file__).resolve().parents[2] / "tests" / "support" / "gpu_small_calls.py"
+DEVICES = Path(__file__).resolve().parents[2] / "tests" / "support" / "devices"
+SCRIPT = DEVICES / "gpu_small_calls.py"
 FOUND = 86
 """The sanitizer's exit code when it has found something."""
 

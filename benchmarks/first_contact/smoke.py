@@ -18,7 +18,7 @@ from first_contact.lines import LOST, Lines, run_step, step_parser
 from sley.engine.devices import Engine, Executor, Settings
 from sley.engine.devices.cuda import CudaDevice
 from sley.errors import SleyError
-from support.gpu_plans import hanging, ring
+from support.devices.gpu_plans import hanging, ring
 
 COUNT = 64
 PATIENCE = 2.0

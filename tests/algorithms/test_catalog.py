@@ -13,7 +13,7 @@ import pytest
 import sley
 from sley.algorithms import CATALOG, build
 from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
-from support.algorithm_cases import program, sizes
+from support.inputs.algorithm_cases import program, sizes
 
 MAX_LINES = 30
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"

@@ -10,7 +10,7 @@ import pytest
 import sley
 from sley.algorithms import CATALOG
 from sley.ir.words import WRITES_DESTINATION, Buffer
-from support.algorithm_cases import few, in_turn, label, program
+from support.inputs.algorithm_cases import few, in_turn, label, program
 
 SLOTS = (1, 2, 8)
 WAYS = [(fusion, instances) for fusion in (True, False) for instances in (1, 2)]

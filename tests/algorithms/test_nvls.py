@@ -10,8 +10,8 @@ import pytest
 import sley
 from sley.ir.groups import without_groups
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer
-from support.algorithm_cases import GROUPED, cases, label, program
-from support.sampling import sampled
+from support.generators.sampling import sampled
+from support.inputs.algorithm_cases import GROUPED, cases, label, program
 
 WAYS = (
     {"slots": 1, "instances": 2},

@@ -13,7 +13,7 @@ import sley
 from sley.algorithms import CATALOG, build
 from sley.ir.cut import border
 from sley.ir.words import ReduceOp
-from support.rank_threads import execute
+from support.processes.rank_threads import execute
 
 Array = np.ndarray[Any, Any]
 NODES, GPUS, RANKS, COUNT = 3, 4, 12, 12 * 5 + 7

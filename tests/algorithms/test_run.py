@@ -9,8 +9,8 @@ import pytest
 
 import sley
 from sley.ir.words import ReduceOp
-from support.algorithm_cases import cases_in_a_place, few, label, program
-from support.rank_threads import Limits, execute
+from support.inputs.algorithm_cases import cases_in_a_place, few, label, program
+from support.processes.rank_threads import Limits, execute
 
 Arrays = list[np.ndarray[Any, Any]]
 

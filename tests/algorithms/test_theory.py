@@ -13,7 +13,7 @@ import sley
 from sley.algorithms import CATALOG
 from sley.ir.dependencies import dependencies
 from sley.ir.words import TransferKind
-from support.algorithm_cases import GRIDS, program, sizes
+from support.inputs.algorithm_cases import GRIDS, program, sizes
 
 
 def steps(built: sley.Program) -> int:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import TwoLevel
 from sley.errors import SleyError
-from support.examples import examples
-from support.rank_threads import execute
+from support.generators.examples import examples
+from support.processes.rank_threads import execute
 
 METHODS = ("allreduce", "one_step_allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 ROOTED = ("broadcast", "reduce")

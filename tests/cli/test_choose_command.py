@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from sley import load
 from sley.cli import main
-from support.schedule_files import forest
+from support.inputs.schedule_files import forest
 
 FEW = ("--topology", "ndv4", "--instances", "1,8", "--channels", 1)
 

@@ -14,7 +14,7 @@ from sley.cli import main
 from sley.engine.devices.measure import CheckedData
 from sley.errors.catalog import all_rules
 from sley.formats.files import verify_file
-from support.xml_plans import exchange
+from support.inputs.xml_plans import exchange
 
 GOOD = """
 import sley

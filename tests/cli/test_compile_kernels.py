@@ -18,7 +18,7 @@ from sley.cli import main
 from sley.engine.kernels import KERNELS
 from sley.errors import SleyError
 from sley.ir.words import Op
-from support.plan_edits import with_columns
+from support.mutants.plan_edits import with_columns
 
 
 def compile_command(*arguments: object) -> Result:

@@ -21,8 +21,8 @@ from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange
 from sley.tuning import policy as policies
 from sley.tuning.policy import Decision, Policy, Range
-from support.call_cases import hosts_of
-from support.examples import examples
+from support.generators.examples import examples
+from support.processes.call_cases import hosts_of
 
 BEGIN, END = 1 << 20, (1 << 21) - 1
 RING = ("ring-allreduce", "--topology", "1x2", "--in-place", "--instances", "1", "--channels", "1")

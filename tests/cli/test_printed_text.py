@@ -12,9 +12,9 @@ from click.testing import CliRunner
 import sley
 from sley.algorithms import build
 from sley.cli.main import main
-from support.schedule_files import forest, ring_flows, teccl_allgather
-from support.topology_texts import CLOUD, HOSTS
-from support.xml_plans import VALID
+from support.inputs.schedule_files import forest, ring_flows, teccl_allgather
+from support.inputs.topology_texts import CLOUD, HOSTS
+from support.inputs.xml_plans import VALID
 
 HIDDEN = ("\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "\u202e", "\u2028proven:", "\r", "\x7f")
 

@@ -29,9 +29,9 @@ from sley.errors import SleyError
 from sley.errors.devices import K510
 from sley.ir.words import Op
 from sley.report.tables import ratio
-from support import rank_threads
-from support.examples import examples
-from support.plan_edits import with_columns
+from support.generators.examples import examples
+from support.mutants.plan_edits import with_columns
+from support.processes import rank_threads
 
 RING = ("ring-allreduce", "--ranks", "3", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "1")
 

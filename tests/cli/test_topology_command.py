@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from sley import topologies
 from sley.cli import main
-from support.golden import Golden
-from support.topology_texts import CLOUD
+from support.checks.golden import Golden
+from support.inputs.topology_texts import CLOUD
 
 
 def sley(*arguments: object) -> Result:

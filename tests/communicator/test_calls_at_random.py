@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sley.algorithms import recursive_doubling_allgather
 from sley.communicator import Communicator
 from sley.ir.words import ReduceOp
-from support.meaning import drawn_from, results
-from support.random_steps import KINDS, REDUCING, Step, begin
-from support.threads_group import Ranks
+from support.generators.random_steps import KINDS, REDUCING, Step, begin
+from support.machines.meaning import drawn_from, results
+from support.processes.threads_group import Ranks
 
 _open: list[Ranks] = []
 

@@ -17,7 +17,7 @@ import pytest
 from sley.communicator import Call, Communicator, Copies, LocalStore, Settings
 from sley.communicator.heap import empty
 from sley.engine.types import DATA_TYPES
-from support import rank_processes
+from support.processes import rank_processes
 
 LARGE = 1 << 20  # elements of a byte
 

@@ -27,9 +27,9 @@ from sley.engine.outcomes import Status
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from support.rank_processes import End, start
-from support.stopping import Place, outcomes, stop
-from support.threads_group import Ranks
+from support.processes.rank_processes import End, start
+from support.processes.stopping import Place, outcomes, stop
+from support.processes.threads_group import Ranks
 
 QUICK_S = 5.0
 """More than any of these errors needs, on a busy machine; the timeout is twice that."""

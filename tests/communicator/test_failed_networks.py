@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from sley.communicator import Communicator, Network, Settings
-from support import networks, rank_processes
-from support.stopping import state
+from support.processes import networks, rank_processes
+from support.processes.stopping import state
 
 TIMEOUT_S = 2.0
 QUICK_S = 2.0

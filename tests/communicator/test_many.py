@@ -12,7 +12,7 @@ import pytest
 
 from sley.communicator import Communicator, FolderStore, Settings
 from sley.communicator.heap import empty
-from support.rank_processes import start
+from support.processes.rank_processes import start
 
 LARGE = 1 << 18
 """Elements of data that the other ranks read in place."""

@@ -12,9 +12,9 @@ import pytest
 from sley.communicator import Communicator, LocalStore, Settings
 from sley.communicator.heap import empty
 from sley.errors import SleyError
-from support import rank_processes
-from support.soak import Holding
-from support.threads_group import Ranks
+from support.processes import rank_processes
+from support.processes.soak import Holding
+from support.processes.threads_group import Ranks
 
 RANKS = 4
 MIB = 1 << 20

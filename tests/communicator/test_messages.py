@@ -15,7 +15,7 @@ from sley.communicator.heap import empty
 from sley.communicator.loading import LoadedPlan
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from support.threads_group import Ranks
+from support.processes.threads_group import Ranks
 
 
 def to_the_next(comm: Communicator) -> list[int]:

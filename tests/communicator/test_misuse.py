@@ -22,8 +22,8 @@ from sley.communicator.heap import empty
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.lang import ChunkProgram, trace
-from support.rank_processes import start
-from support.threads_group import Ranks
+from support.processes.rank_processes import start
+from support.processes.threads_group import Ranks
 
 N = 6
 

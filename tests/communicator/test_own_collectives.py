@@ -16,7 +16,7 @@ from sley.errors import SleyError
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.lang import ChunkProgram, trace
-from support.threads_group import Ranks
+from support.processes.threads_group import Ranks
 
 COUNT = 1003
 

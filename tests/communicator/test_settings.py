@@ -12,7 +12,7 @@ import pytest
 from sley.communicator import Communicator, Copies, LocalStore, Network, Settings
 from sley.communicator.stats import log_to_stderr
 from sley.errors import SleyError
-from support.threads_group import Ranks
+from support.processes.threads_group import Ranks
 
 
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from sley.communicator.sharing import LIVES, sign_of_life
 from sley.engine import native
 from sley.engine.memory import HostBytes
 from sley.errors import SleyError
-from support.meeting import descriptors
-from support.rank_processes import start
+from support.processes.meeting import descriptors
+from support.processes.rank_processes import start
 
 MIB = 1 << 20
 TIMEOUT_MS = 30_000

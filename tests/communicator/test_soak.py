@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sley.communicator import Settings
-from support import rank_processes
-from support.soak import Soaked, soak
+from support.processes import rank_processes
+from support.processes.soak import Soaked, soak
 
 RANKS = 8
 LONG_S = float(os.environ.get("SLEY_SOAK_S", "600"))

@@ -13,9 +13,9 @@ import pytest
 from sley.communicator import Communicator, FolderStore, Settings
 from sley.communicator.rendezvous.gather import GRACE_S
 from sley.errors.disk_cache import PATIENCE_S
-from support import rank_processes
-from support.rank_processes import Started
-from support.stopping import Place, outcomes, state, stop_at
+from support.processes import rank_processes
+from support.processes.rank_processes import Started
+from support.processes.stopping import Place, outcomes, state, stop_at
 
 TIMEOUT_S = 1.5
 IN_TIME_S = TIMEOUT_S + PATIENCE_S + GRACE_S + 4.0

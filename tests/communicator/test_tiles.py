@@ -10,7 +10,7 @@ import sley
 from sley.communicator import Settings
 from sley.communicator.memory import IN_FLIGHT_BYTES, check_slots, slot_bytes, tile_bytes
 from sley.engine.program import load
-from support.call_cases import hosts_of
+from support.processes.call_cases import hosts_of
 
 KB = 1 << 10
 

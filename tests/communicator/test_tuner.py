@@ -22,10 +22,10 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.tuning.policy import Decision, Measured
-from support.policies import PAIRS as ALL_PAIRS
-from support.policies import clock, policy_file, policy_of
-from support.rank_processes import start
-from support.threads_group import Ranks
+from support.inputs.policies import PAIRS as ALL_PAIRS
+from support.inputs.policies import clock, policy_file, policy_of
+from support.processes.rank_processes import start
+from support.processes.threads_group import Ranks
 
 RANKS = 4
 COUNT = 500

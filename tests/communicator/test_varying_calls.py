@@ -14,8 +14,8 @@ from sley.algorithms import two_step_alltoallv
 from sley.communicator import Call, Communicator, Network, Parts, Settings
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
-from support.rank_processes import End, start
-from support.threads_group import Ranks
+from support.processes.rank_processes import End, start
+from support.processes.threads_group import Ranks
 
 COUNT = 100
 QUICK_S = 5.0

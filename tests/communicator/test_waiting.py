@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sley.communicator import Communicator, Network, Settings
-from support import rank_processes
+from support.processes import rank_processes
 
 LATE_S = 0.6
 MOST = 0.1

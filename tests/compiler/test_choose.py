@@ -21,7 +21,7 @@ from sley.compiler.space import Contender, LeastTime, Space, candidates
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
-from support.examples import examples
+from support.generators.examples import examples
 
 NDV4 = sley.topologies.ndv4()
 RING = sley.algorithms.ring_allreduce(8)

@@ -12,7 +12,7 @@ import sley
 from sley.ir.words import RECEIVES, SENDS, Op
 from sley.lang import ChunkProgram
 from sley.report.tables import plan_table
-from support.golden import Golden
+from support.checks.golden import Golden
 
 
 def operations(plan: sley.Plan, rank: int) -> list[str]:

@@ -14,8 +14,8 @@ from sley.ir.groups import without_groups
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, SENDS, Op, Protocol
 from sley.lang import ChunkProgram
-from support.examples import examples
-from support.random_programs import RandomProgram, random_programs, run
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs, run
 
 
 def nvls(ranks: int, *, in_place: bool = True, unit: int = 1) -> sley.Program:

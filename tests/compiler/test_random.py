@@ -18,16 +18,16 @@ import sley
 from sley.ir.cut import border
 from sley.ir.program import Transfers
 from sley.ir.words import LoopOrder
-from support.examples import examples
-from support.random_options import random_options
-from support.random_programs import (
+from support.generators.examples import examples
+from support.generators.random_options import random_options
+from support.generators.random_programs import (
     MANY_TILES,
     RandomProgram,
     random_programs,
     returning_programs,
     run,
 )
-from support.rank_threads import execute
+from support.processes.rank_threads import execute
 
 RUNS = examples(50)
 """Of those that run plans."""

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from support import random_programs as chunk_programs
-from support.examples import examples
-from support.random_programs import RandomProgram
-from support.random_transfers import (
+from support.generators import random_programs as chunk_programs
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram
+from support.generators.random_transfers import (
     Move,
     RandomTransfers,
     clusters,

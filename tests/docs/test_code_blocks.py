@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.pages import WrongPageError, blocks, run_page, update_page
+from support.checks.pages import WrongPageError, blocks, run_page, update_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -12,7 +12,7 @@ from sley.engine.arguments import Part, count_of, parts_of, type_of
 from sley.engine.types import data_type, name_of
 from sley.errors import Rule, SleyError
 from sley.ir.collectives import AllGather
-from support import small_plans
+from support.inputs import small_plans
 
 RULE = Rule("N999", "of-the-caller", what="", why="", example="", instead="")
 

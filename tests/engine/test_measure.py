@@ -9,7 +9,7 @@ import pytest
 from sley.engine.measure import REDUCE_OPS, Measurement, Sweep, compare, measure
 from sley.ir.collectives import AllGather
 from sley.ir.words import ReduceOp
-from support import small_plans
+from support.inputs import small_plans
 
 PLAN = small_plans.Hand().plan(AllGather(3))
 

@@ -28,9 +28,9 @@ from sley.engine.program import load
 from sley.engine.types import DATA_TYPES
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
-from support import rank_threads
-from support.algorithm_cases import sizes
-from support.examples import examples
+from support.generators.examples import examples
+from support.inputs.algorithm_cases import sizes
+from support.processes import rank_threads
 
 INT32 = DATA_TYPES["int32"]
 GUARD = -7

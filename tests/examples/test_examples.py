@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from sley.cli import main
-from support.forked import PROCESSES
+from support.processes.forked import PROCESSES
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -19,10 +19,10 @@ from sley.formats import chakra
 from sley.formats.chakra import traces as writing
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op
-from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
-from support.chakra_traces import COMPUTE, RECEIVE, SEND, Node, execute, read, read_files
-from support.examples import examples
-from support.random_programs import SCHEDULES, random_programs
+from support.generators.examples import examples
+from support.generators.random_programs import SCHEDULES, random_programs
+from support.inputs.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
+from support.machines.chakra_traces import COMPUTE, RECEIVE, SEND, Node, execute, read, read_files
 
 SIZE = 3 << 20
 

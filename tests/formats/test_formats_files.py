@@ -11,7 +11,7 @@ from sley import load, save
 from sley.errors import SleyError
 from sley.formats import FORMATS, TARGETS, Target, files, msccl_xml, read
 from sley.formats.msccl_xml.targets import RCCL
-from support.xml_plans import VALID, exchange, same_meaning
+from support.inputs.xml_plans import VALID, exchange, same_meaning
 
 
 def test_a_saved_file_can_be_loaded(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from sley.formats import msccl_xml
 from sley.formats.msccl_xml import checks, parse
 from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
 from sley.verification import verify
-from support.examples import examples
-from support.file_mutants import TARGETS, mutant
-from support.xml_plans import VALID, broken
+from support.generators.examples import examples
+from support.inputs.xml_plans import VALID, broken
+from support.mutants.file_mutants import TARGETS, mutant
 
 
 def refused(source: str, **options: object) -> SleyError:

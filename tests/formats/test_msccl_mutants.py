@@ -10,8 +10,8 @@ import pytest
 from sley.errors import SleyError
 from sley.formats import msccl_xml
 from sley.verification import verify
-from support.file_mutants import FILES, TARGETS, base, mutant
-from support.runtime_model import faults_of
+from support.machines.runtime_model import faults_of
+from support.mutants.file_mutants import FILES, TARGETS, base, mutant
 
 USUAL, LONG = 120, 9000
 

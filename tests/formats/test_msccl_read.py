@@ -10,7 +10,7 @@ import sley
 from sley.formats import msccl_xml
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol
-from support.xml_plans import VALID, broken
+from support.inputs.xml_plans import VALID, broken
 
 REAL = {
     # file: ranks, blocks, instructions, waits, codes of the remarks

@@ -10,7 +10,7 @@ from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import EXECUTOR, RCCL
 from sley.formats.rewriting import FUSED, remove_nops, unfuse
 from sley.ir.words import Op
-from support.xml_plans import I, O, S, Step, exchange, many_waits, plan_of, with_instructions
+from support.inputs.xml_plans import I, O, S, Step, exchange, many_waits, plan_of, with_instructions
 
 # Leaving nops out
 

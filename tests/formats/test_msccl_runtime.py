@@ -16,8 +16,8 @@ from sley.errors import Diagnostic, SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
-from support.algorithm_cases import SIZED, cases_in_a_place, in_turn, label, program
-from support.xml_plans import VALID, broken, exchange, many_waits
+from support.inputs.algorithm_cases import SIZED, cases_in_a_place, in_turn, label, program
+from support.inputs.xml_plans import VALID, broken, exchange, many_waits
 
 
 def proven(text: str, target: str, **settings: object) -> list[sley.Proof]:

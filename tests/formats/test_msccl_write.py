@@ -22,9 +22,9 @@ from sley.formats.rewriting import unfuse
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges
 from sley.ir.words import LoopOrder, Op, Protocol
-from support.examples import examples
-from support.random_programs import RandomProgram, random_programs
-from support.xml_plans import (
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.xml_plans import (
     I,
     O,
     S,

@@ -15,12 +15,12 @@ from sley.formats import mscclpp
 from sley.formats.mscclpp.cutting import cut
 from sley.formats.mscclpp.parse import parse
 from sley.formats.mscclpp.targets import MSCCLPP
-from support import mscclpp_right as right
-from support.examples import examples
-from support.mscclpp_executor import begin_under, result_of
-from support.mscclpp_mutants import rearranged
-from support.mscclpp_plans import Made, text_of
-from support.mscclpp_right import RIGHT
+from support.generators.examples import examples
+from support.inputs import mscclpp_right as right
+from support.inputs.mscclpp_plans import Made, text_of
+from support.inputs.mscclpp_right import RIGHT
+from support.machines.mscclpp_executor import begin_under, result_of
+from support.mutants.mscclpp_mutants import rearranged
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -21,11 +21,11 @@ from sley.formats.mscclpp import document, reader
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.problems import MOST_OF_A_KIND
 from sley.ir.collectives import STANDARD
-from support import mscclpp_right as right
-from support.examples import examples
-from support.mscclpp_mutants import mutated, text_of_rearranged
-from support.mscclpp_plans import GONE, PORT, Made, edited, text_of
-from support.mscclpp_right import RIGHT, begin, end
+from support.generators.examples import examples
+from support.inputs import mscclpp_right as right
+from support.inputs.mscclpp_plans import GONE, PORT, Made, edited, text_of
+from support.inputs.mscclpp_right import RIGHT, begin, end
+from support.mutants.mscclpp_mutants import mutated, text_of_rearranged
 
 OPS = "gpus.0.threadblocks.0.ops"
 RRES = f"{OPS}.3"

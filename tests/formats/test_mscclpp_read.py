@@ -26,11 +26,11 @@ from sley.formats.mscclpp.words import NAMES
 from sley.ir.one_sided import Action, OneSidedPlan
 from sley.ir.words import Buffer
 from sley.report.tables import pipeline_table, plan_table
-from support import mscclpp_right as right
-from support.examples import examples
-from support.mscclpp_mutants import mutated
-from support.mscclpp_plans import Block, Made, edited, text_of
-from support.mscclpp_right import RIGHT
+from support.generators.examples import examples
+from support.inputs import mscclpp_right as right
+from support.inputs.mscclpp_plans import Block, Made, edited, text_of
+from support.inputs.mscclpp_right import RIGHT
+from support.mutants.mscclpp_mutants import mutated
 
 IDLE_OPERATIONS = {"flush"}
 

@@ -20,12 +20,12 @@ from sley.errors import SleyError
 from sley.formats import TARGETS
 from sley.formats.mscclpp import writer
 from sley.ir.words import Op
-from support.algorithm_cases import cases_in_a_place, label, program
-from support.examples import examples
-from support.mscclpp_executor import Executor, begin_under
-from support.mscclpp_plans import text_read_back
-from support.mscclpp_rules import broken_rules
-from support.random_programs import RandomProgram, random_programs
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.algorithm_cases import cases_in_a_place, label, program
+from support.inputs.mscclpp_plans import text_read_back
+from support.inputs.mscclpp_rules import broken_rules
+from support.machines.mscclpp_executor import Executor, begin_under
 
 FORM, TARGET = formats.FORMATS[".json"], TARGETS["mscclpp"]
 SERVED = ("nvls-allreduce", "nvls-allgather")

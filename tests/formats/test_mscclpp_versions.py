@@ -18,8 +18,8 @@ from sley.compiler.deployment.runtimes import _SIGNS
 from sley.errors import SleyError
 from sley.formats import FORMATS, TARGETS
 from sley.formats.mscclpp.targets import FIRST, MSCCLPP, VERSIONS
-from support import mscclpp_right as right
-from support.mscclpp_plans import PORT, Made
+from support.inputs import mscclpp_right as right
+from support.inputs.mscclpp_plans import PORT, Made
 
 OLDEST, FLUSHES, STORES = "v0.9.0", "2026-06", "2026-07"
 ABSENT = "F478", "commit 414f6d1a of 2026-07-02"

@@ -21,11 +21,11 @@ from sley.formats import TARGETS
 from sley.formats.mscclpp import emission, reader, writer
 from sley.formats.mscclpp.placing import Range
 from sley.verification import Proof
-from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
-from support.examples import examples
-from support.mscclpp_executor import begin_under, result_of
-from support.mscclpp_plans import text_of, text_read_back
-from support.mscclpp_rules import broken_rules
+from support.generators.examples import examples
+from support.inputs.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
+from support.inputs.mscclpp_plans import text_of, text_read_back
+from support.inputs.mscclpp_rules import broken_rules
+from support.machines.mscclpp_executor import begin_under, result_of
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"protocol": "simple"},

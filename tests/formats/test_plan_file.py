@@ -24,9 +24,9 @@ from sley.formats.plan_file import decode, digest, encode
 from sley.ir.plan import Estimate, Plan
 from sley.ir.tables import Edges, Table
 from sley.report.pictures import block_picture
-from support.damage import columns_at, damaged, header, sealed, swapped, with_header
-from support.examples import examples
-from support.random_programs import RandomProgram, random_programs
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.mutants.damage import columns_at, damaged, header, sealed, swapped, with_header
 
 A = sley.algorithms
 VERSION_1 = Path(__file__).parent / "golden" / "version-1.0.plan"

@@ -15,9 +15,9 @@ from sley.formats import program_source
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, Edges
-from support.algorithm_cases import cases, few, label, program
-from support.examples import examples
-from support.random_programs import RandomProgram, random_programs
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.algorithm_cases import cases, few, label, program
 
 WRITTEN = """\
 import sley

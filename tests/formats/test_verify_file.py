@@ -6,7 +6,7 @@ import pytest
 
 import sley
 from sley.errors import SleyError
-from support.xml_plans import exchange
+from support.inputs.xml_plans import exchange
 
 
 def conditions(proof: sley.Proof) -> dict[str, str]:

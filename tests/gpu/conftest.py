@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.gpu_needed import first_gpu
+from support.devices.gpu_needed import first_gpu
 
 
 @pytest.fixture(autouse=True, scope="session")

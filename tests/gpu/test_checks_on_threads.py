@@ -10,9 +10,9 @@ import pytest
 
 import sley
 from sley.engine.devices import Engine, ThreadsDevice
-from support import gpu_small_calls
-from support.device_calls import threads
-from support.gpu_checks import (
+from support.devices import gpu_small_calls
+from support.devices.device_calls import threads
+from support.devices.gpu_checks import (
     Call,
     OnDevice,
     Sums,
@@ -21,8 +21,8 @@ from support.gpu_checks import (
     executor,
     wrong,
 )
-from support.gpu_plans import cases, compiled, counts, ring
-from support.gpu_processes import check_calls, check_gone
+from support.devices.gpu_plans import cases, compiled, counts, ring
+from support.devices.gpu_processes import check_calls, check_gone
 
 SLOW = partial(pytest.param, marks=pytest.mark.slow)
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)

@@ -9,9 +9,9 @@ import pytest
 
 import sley
 from sley.engine.devices import Engine, Launching
-from support.gpu_checks import OnDevice, Sums, executor
-from support.gpu_needed import needs_gpu
-from support.gpu_plans import ring
+from support.devices.gpu_checks import OnDevice, Sums, executor
+from support.devices.gpu_needed import needs_gpu
+from support.devices.gpu_plans import ring
 
 pytestmark = needs_gpu()
 

@@ -8,9 +8,9 @@ import pytest
 
 from sley.engine.devices import Engine
 from sley.errors import SleyError
-from support.gpu_checks import check_hang, check_memory, executor, wrong
-from support.gpu_needed import needs_gpu
-from support.gpu_plans import ring
+from support.devices.gpu_checks import check_hang, check_memory, executor, wrong
+from support.devices.gpu_needed import needs_gpu
+from support.devices.gpu_plans import ring
 
 pytestmark = needs_gpu()
 

@@ -10,9 +10,9 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Launching
 from sley.engine.types import DATA_TYPES
-from support.gpu_checks import executor, wrong
-from support.gpu_needed import needs_gpu
-from support.gpu_plans import cases, compiled, counts, named, ring
+from support.devices.gpu_checks import executor, wrong
+from support.devices.gpu_needed import needs_gpu
+from support.devices.gpu_plans import cases, compiled, counts, named, ring
 
 pytestmark = needs_gpu()
 

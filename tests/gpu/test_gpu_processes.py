@@ -9,8 +9,8 @@ import pytest
 
 import sley
 from sley.engine.devices import Engine
-from support.gpu_needed import needs_gpu
-from support.gpu_processes import check_calls, check_gone
+from support.devices.gpu_needed import needs_gpu
+from support.devices.gpu_processes import check_calls, check_gone
 
 pytestmark = needs_gpu()
 

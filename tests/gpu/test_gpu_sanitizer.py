@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from support.gpu_needed import needs_gpu
+from support.devices.gpu_needed import needs_gpu
 
 pytestmark = needs_gpu()
 
-SUPPORT = Path(__file__).parent.parent / "support"
+TESTS = Path(__file__).parents[1]
+SMALL_CALLS = TESTS / "support" / "devices" / "gpu_small_calls.py"
 TIMEOUT_S = 280
 FOUND = 86
 """What the sanitizer ends with when it has found something."""
@@ -26,8 +27,8 @@ def test_compute_sanitizer_finds_nothing(tool: str) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on the PATH")
-    script = [sys.executable, str(SUPPORT / "gpu_small_calls.py")]
-    path = os.pathsep.join([str(SUPPORT.parent), os.environ.get("PYTHONPATH", "")])
+    script = [sys.executable, str(SMALL_CALLS)]
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *script],
         env={**os.environ, "PYTHONPATH": path},

@@ -13,8 +13,8 @@ import sley
 from sley.communicator import Settings, jobs
 from sley.engine.measure import Sweep
 from sley.ir.words import LoopOrder
-from support.files_of_others import OTHERS
-from support.rescclang_cases import FIGURE_16
+from support.inputs.files_of_others import OTHERS
+from support.inputs.rescclang_cases import FIGURE_16
 
 CLUSTERS = ((2, 4), (2, 8), (4, 4), (4, 8))
 SCHEDULES = ("hpds", "round-robin")

@@ -14,9 +14,9 @@ from sley.engine.measure import Sweep
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.ir.plan import Plan
-from support import rank_threads
-from support.algorithm_cases import SIZED, cases_in_a_place, few, in_turn, label, program
-from support.files_of_others import OTHERS
+from support.inputs.algorithm_cases import SIZED, cases_in_a_place, few, in_turn, label, program
+from support.inputs.files_of_others import OTHERS
+from support.processes import rank_threads
 
 NAMELESS = {"executor": {"alltonext"}, "rccl": {"alltonext"}}
 """Collectives that a target has no name for."""

@@ -17,11 +17,11 @@ from sley.ir.faults import LIMIT, faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, SENDS, Op
-from support.examples import examples
-from support.plan_edits import as_nop, moved_to_block, with_columns
-from support.random_plans import random_plan
-from support.random_programs import RandomProgram, random_programs
-from support.small_plans import IN, OUT, Hand
+from support.generators.examples import examples
+from support.generators.random_plans import random_plan
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.small_plans import IN, OUT, Hand
+from support.mutants.plan_edits import as_nop, moved_to_block, with_columns
 
 Key = tuple[int, int, int]
 """Source rank, destination rank, channel."""

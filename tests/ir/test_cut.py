@@ -15,8 +15,8 @@ from sley.ir.cut import UNIT_BYTES, Homes, border, longest_chunk
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.words import Op
-from support import small_plans
-from support.algorithm_cases import SIZED, label, program, sizes
+from support.inputs import small_plans
+from support.inputs.algorithm_cases import SIZED, label, program, sizes
 
 ITEMS = st.sampled_from([1, 2, 4, 8])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sley.ir.dependencies import dependencies
-from support.written_programs import program_of
+from support.inputs.written_programs import program_of
 
 
 def edges(text: str, *, in_place: bool = False) -> list[str]:

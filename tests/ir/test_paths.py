@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import maximum_flow as scipy_maximum_flow
 
 from sley.ir.paths import distances, maximum_flow, strong_components
 from sley.ir.tables import LongArray
-from support.examples import examples
+from support.generators.examples import examples
 
 
 @dataclass(frozen=True)

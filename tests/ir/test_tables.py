@@ -15,7 +15,7 @@ import sley
 from sley.ir.graph import find_cycle, levels
 from sley.ir.tables import NONE, Edges, distinct, neighbouring_writes, spans
 from sley.ir.words import Buffer, Op
-from support.plan_edits import with_columns
+from support.mutants.plan_edits import with_columns
 
 
 def test_columns_cannot_be_changed_and_rows_are_views_for_people() -> None:

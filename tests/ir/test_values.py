@@ -23,7 +23,7 @@ from sley.ir.tables import Edges, Table, Value, column_types, difference
 from sley.lang import msccl
 from sley.model.bounds import Bounds
 from sley.verification.direct import pulls
-from support.plan_edits import with_columns
+from support.mutants.plan_edits import with_columns
 
 
 @cache

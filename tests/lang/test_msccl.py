@@ -22,7 +22,7 @@ from sley.ir.words import Buffer
 from sley.lang import msccl
 from sley.lang.modules import own_modules
 from sley.lang.msccl import topologies
-from support.script_programs import count_wrong, plan_of
+from support.machines.script_programs import count_wrong, plan_of
 
 SCRIPTS = Path(__file__).with_name("msccl_scripts")
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.words import Op
 from sley.lang import msccl
-from support.examples import examples
-from support.rank_threads import execute
+from support.generators.examples import examples
+from support.processes.rank_threads import execute
 
 SCRATCH = ('"x"', '"y"', "(1, 2)")
 INPUT, OUTPUT = "Buffer.input", "Buffer.output"

@@ -22,8 +22,8 @@ from sley.lang.rescclang.header import NUMBERS
 from sley.lang.rescclang.lexer import split_lines
 from sley.lang.rescclang.parser import Parser
 from sley.lang.rescclang.syntax import SyntaxTree
-from support.examples import examples
-from support.rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
+from support.generators.examples import examples
+from support.inputs.rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 
 
 def algorithm(text: str) -> SyntaxTree:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.native_programs import (
+from support.devices.native_programs import (
     ALL_SANITIZERS,
     NATIVE,
     SANITIZERS,

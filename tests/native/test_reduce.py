@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.native_programs import NATIVE, TESTS, link, run, sanitized
+from support.devices.native_programs import NATIVE, TESTS, link, run, sanitized
 
 PROGRAM = (NATIVE / "engine" / "reduce.cpp", NATIVE / "fabric" / "copy.cpp")
 CPU = Path("/proc/cpuinfo")

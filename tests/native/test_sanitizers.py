@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.native_programs import (
+from support.devices.native_programs import (
     ALL_SANITIZERS,
     EVERY_SANITIZER,
     SOURCES,

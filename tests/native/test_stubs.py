@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nanobind.stubgen import StubGen
 
-from support.golden import Golden
+from support.checks.golden import Golden
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.native_programs import NATIVE, TESTS, compiler
+from support.devices.native_programs import NATIVE, TESTS, compiler
 
 
 def syntax_errors(*folders: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.golden import Golden
+from support.checks.golden import Golden
 
 
 def test_equal_text_and_bytes_pass(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import open_page
+from support.checks.browser import open_page
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import pytest
 
 import sley
 from sley.report.alike import alike_ranks, alike_text, block_name
-from support.made_simulations import ring_simulation
+from support.inputs.made_simulations import ring_simulation
 
 
 def groups(simulation):

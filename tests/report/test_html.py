@@ -20,8 +20,8 @@ from sley.report.html.data import simulation_data
 from sley.report.html.page import embed
 from sley.report.limit import limit_of
 from sley.report.what_if import what_if
-from support.browser import open_page
-from support.made_simulations import mesh_simulation, ring_simulation
+from support.checks.browser import open_page
+from support.inputs.made_simulations import mesh_simulation, ring_simulation
 
 FIGURES = (
     "cards", "limit", "classes", "timeline", "links", "idle", "heat", "critical", "lines",

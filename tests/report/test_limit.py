@@ -10,7 +10,7 @@ from sley import topologies
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.report.limit import Factor, Limit, blocks_text, limit_of
 from sley.report.simulation import simulation_lines
-from support.algorithm_cases import SIZED, cases_in_a_place
+from support.inputs.algorithm_cases import SIZED, cases_in_a_place
 
 NODE, PAIR = topologies.ndv4(), topologies.ndv4(2)
 

@@ -28,11 +28,11 @@ from sley.report.pictures import (
 )
 from sley.report.pictures.canvas import Box, Picture, text_width
 from sley.report.pictures.words import LOCAL
-from support.algorithm_cases import program
-from support.examples import examples
-from support.golden import Golden
-from support.plan_edits import wait_pairs, with_columns, with_waits
-from support.random_programs import RandomProgram, random_programs
+from support.checks.golden import Golden
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.algorithm_cases import program
+from support.mutants.plan_edits import wait_pairs, with_columns, with_waits
 
 ROOT = Path(__file__).resolve().parents[2]
 

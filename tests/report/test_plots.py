@@ -9,7 +9,7 @@ import pytest
 
 from sley.errors import SleyError
 from sley.report.plots import plot
-from support.made_simulations import mesh_simulation, ring_simulation
+from support.inputs.made_simulations import mesh_simulation, ring_simulation
 
 SIZES = [ring_simulation(2**k) for k in (16, 20, 24)]
 

@@ -18,7 +18,7 @@ from sley.report.simulation import (
     simulation_lines,
     size_table,
 )
-from support.made_simulations import LAUNCH_US, mesh_simulation, ring_simulation, simulated
+from support.inputs.made_simulations import LAUNCH_US, mesh_simulation, ring_simulation, simulated
 
 
 def test_the_text_of_a_ring_equals_the_golden_file(golden):

@@ -10,8 +10,8 @@ from sley.compiler.pipeline import PASSES
 from sley.lang import ChunkProgram
 from sley.report.stages import stage_table
 from sley.topologies import cluster
-from support.golden import Golden
-from support.stages import Stages
+from support.checks.golden import Golden
+from support.checks.stages import Stages
 
 
 def relay(p: ChunkProgram) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sley.errors import SleyError
 from sley.report.alike import alike_ranks, block_name
 from sley.report.trace import trace, trace_bytes
-from support.made_simulations import mesh_simulation, ring_simulation
+from support.inputs.made_simulations import mesh_simulation, ring_simulation
 
 SIMULATIONS = [ring_simulation(), mesh_simulation(2, 2)]
 

@@ -21,7 +21,7 @@ from sley.model.bounds.groups import levels_of
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.library import base_tables, machine_tables
 from sley.topologies.machine import machine_from
-from support.examples import examples
+from support.generators.examples import examples
 
 RATE = "nominal_GBps = 25.0\nGBps = 20.0\n"
 HEAD = 'name = "x"\ngpus = 4\n'

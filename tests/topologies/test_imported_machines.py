@@ -16,7 +16,7 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.model.nccl.graphs import MachineView
-from support.topology_texts import (
+from support.inputs.topology_texts import (
     CLOUD,
     FILES,
     HOSTS,

@@ -14,7 +14,7 @@ import sley
 from sley import topologies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Topology
-from support.topology_texts import FILES
+from support.inputs.topology_texts import FILES
 
 
 def loaded(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sley import SleyError, Topology, topologies
 from sley.ir.tables import FloatArray
 from sley.topologies import LinkRings, link_rings
-from support.examples import examples
+from support.generators.examples import examples
 
 
 def rates_of(topology: Topology) -> FloatArray:

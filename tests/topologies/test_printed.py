@@ -18,7 +18,7 @@ from sley.errors import SleyError, recognition
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Topology
 from sley.topologies.nccl_log import capability
-from support.printed_topologies import (
+from support.inputs.printed_topologies import (
     amd_smi,
     amd_smi_json,
     buses,

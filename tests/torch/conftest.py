@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch.distributed")
 
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 
 @pytest.fixture(scope="session")

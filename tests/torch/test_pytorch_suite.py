@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support.rank_pool import BACKEND, RankPool
+from support.processes.rank_pool import BACKEND, RankPool
 
 pytestmark = pytest.mark.slow
 

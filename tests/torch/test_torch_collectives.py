@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support.rank_pool import RankPool
-from support.rank_values import end, everybody, own, reduced, same
+from support.processes.rank_pool import RankPool
+from support.processes.rank_values import end, everybody, own, reduced, same
 
 TYPES = [
     torch.float16,

@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from sley.errors import SleyError
 from support import stand_ins
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 CPU = torch.device("cpu")
 STAND_INS = str(Path(stand_ins.__file__).parent)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 
 def _broadcast(tensor: Tensor) -> Tensor:

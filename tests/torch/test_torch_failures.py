@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sley.errors import SleyError
 from sley.torch import CollectiveError
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 
 def fails(code: str) -> pytest.RaisesContext[CollectiveError]:

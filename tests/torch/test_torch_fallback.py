@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from sley.torch import CollectiveError
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 
 class _Log(logging.Handler):

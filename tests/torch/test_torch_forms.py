@@ -17,8 +17,8 @@ from torch._C._distributed_c10d import (
 
 from sley.torch import CollectiveError
 from sley.torch.forms import COALESCED, FORMS, Form
-from support.rank_pool import RankPool
-from support.rank_values import everybody, own, same
+from support.processes.rank_pool import RankPool
+from support.processes.rank_values import everybody, own, same
 
 
 def check_coalesced(sizes: list[int]) -> None:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sley.errors import SleyError
 from sley.torch import ProcessGroupSley, replace_gloo
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 FUNCTIONS = ("_new_process_group_helper", "_set_pg_timeout")
 

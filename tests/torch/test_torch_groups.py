@@ -18,7 +18,7 @@ from sley.communicator import Settings
 from sley.errors import SleyError
 from sley.torch import CollectiveError, ProcessGroupSley
 from sley.torch.monitored import MonitoredBarrier
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 
 def check_names() -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from sley.torch import CollectiveError
 from sley.torch.messages import Message
 from sley.torch.work import Finished, Pending
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 
 def check_ring() -> None:

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 STEPS = 6
 

@@ -14,8 +14,8 @@ import torch.distributed._functional_collectives as funcol
 from torch import Tensor
 
 from sley.torch import CollectiveError
-from support.rank_pool import RankPool
-from support.rank_values import everybody, own, reduced, same
+from support.processes.rank_pool import RankPool
+from support.processes.rank_values import everybody, own, reduced, same
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),

@@ -12,7 +12,7 @@ from torch.distributed.constants import default_pg_timeout
 
 import sley.torch
 from sley.communicator import Settings
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 
 def test_the_backend_is_registered_once() -> None:

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from sley.communicator import Settings
 from sley.communicator.rendezvous.gather import GRACE_S
 from sley.errors.disk_cache import PATIENCE_S
-from support import rank_processes
-from support.rank_processes import Started
-from support.stopping import Place, outcomes, stop
+from support.processes import rank_processes
+from support.processes.rank_processes import Started
+from support.processes.stopping import Place, outcomes, stop
 
 TIMEOUT_S = 2.0
 IN_TIME_S = TIMEOUT_S + PATIENCE_S + GRACE_S + 4.0

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sley.torch import ProcessGroupSley, replace_gloo
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 pytestmark = pytest.mark.slow  # the libraries load for seconds in each process
 

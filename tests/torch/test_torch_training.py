@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from support.rank_pool import RankPool
+from support.processes.rank_pool import RankPool
 
 STEPS = 12
 

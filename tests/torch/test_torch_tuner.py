@@ -12,8 +12,8 @@ import torch.distributed as dist
 from sley.communicator import Settings
 from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Watch
 from sley.tuning.policy import Measured
-from support.policies import clock, policy_file, policy_of
-from support.rank_pool import RankPool
+from support.inputs.policies import clock, policy_file, policy_of
+from support.processes.rank_pool import RankPool
 
 CALLS = 150
 

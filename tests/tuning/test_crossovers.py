@@ -10,7 +10,7 @@ from sley.compiler import Options
 from sley.model.simulation import Simulator
 from sley.tuning import Noise, Simulated, Training
 from sley.tuning.policy import Decision, Policy
-from support.tuning import arms_among
+from support.inputs.tuning import arms_among
 
 SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))
 

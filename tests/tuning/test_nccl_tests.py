@@ -21,8 +21,8 @@ from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import tables as nccl_tests
 from sley.model.table_fit import Changes, MeasuredTime, Predictor, measured_of
-from support.examples import examples
-from support.nccl_tests_mutants import mutated, output
+from support.generators.examples import examples
+from support.mutants.nccl_tests_mutants import mutated, output
 
 TIMES = {4096: 21.3, 1 << 20: 50.0, 1 << 26: 705.25}
 

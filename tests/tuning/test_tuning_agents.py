@@ -12,8 +12,8 @@ from sley.tuning import Thompson, Training
 from sley.tuning.agents import Agent
 from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.gate import Gate
-from support.examples import examples
-from support.tuning import Known
+from support.generators.examples import examples
+from support.inputs.tuning import Known
 
 
 class Table(Agent):

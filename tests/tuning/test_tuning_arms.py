@@ -15,7 +15,7 @@ from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.policy import Decision
 from sley.tuning.sweeps import STEADY, Sweep, sweep, time_at
-from support.tuning import arms_among
+from support.inputs.tuning import arms_among
 
 SMALL = topologies.cluster(2, 2)
 SLOW = replace(SMALL, links=replace(SMALL.links, GBps=SMALL.links.GBps / 4))

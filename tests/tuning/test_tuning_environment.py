@@ -26,7 +26,7 @@ from sley.tuning.state import (
     state_size,
 )
 from sley.tuning.sweeps import sweep
-from support.made_backends import DECISIONS, Made
+from support.inputs.made_backends import DECISIONS, Made
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
 

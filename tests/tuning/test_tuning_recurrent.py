@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sley.errors import SleyError
-from support.made_backends import Made
+from support.inputs.made_backends import Made
 
 pytest.importorskip("sb3_contrib", reason="the recurrent agent needs sb3-contrib (extra tune)")
 

@@ -30,10 +30,10 @@ from sley.ir.conditions import (
     place_condition,
 )
 from sley.ir.words import Buffer
-from support import mscclpp_right as right
-from support.examples import examples
-from support.mscclpp_plans import PORT, Made
-from support.xml_plans import exchange
+from support.generators.examples import examples
+from support.inputs import mscclpp_right as right
+from support.inputs.mscclpp_plans import PORT, Made
+from support.inputs.xml_plans import exchange
 
 RANKS = 3
 

@@ -24,12 +24,12 @@ from sley.ir.words import RECEIVES, SENDS, Allocation, Buffer, LoopOrder, Op, Pr
 from sley.verification.direct import Pulls, pulls
 from sley.verification.direct.pull import all_holds
 from sley.verification.hangs import run_abstractly
-from support.direct_machine import HangError, Machine, TornError, WrongError
-from support.examples import examples
-from support.plan_edits import as_nop
-from support.random_plans import random_plan
-from support.random_programs import SCHEDULES, RandomProgram, random_programs
-from support.random_transfers import RandomTransfers, random_transfers
+from support.generators.examples import examples
+from support.generators.random_plans import random_plan
+from support.generators.random_programs import SCHEDULES, RandomProgram, random_programs
+from support.generators.random_transfers import RandomTransfers, random_transfers
+from support.machines.direct_machine import HangError, Machine, TornError, WrongError
+from support.mutants.plan_edits import as_nop
 
 ENDLESS = 10**9
 """Slots: more than any plan has messages."""

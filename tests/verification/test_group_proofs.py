@@ -14,9 +14,9 @@ from sley.ir.groups import without_groups
 from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import Edges
 from sley.ir.words import Buffer, Op, Protocol
-from support.plan_edits import swapped
-from support.sampling import each_value
-from support.small_plans import Hand
+from support.generators.sampling import each_value
+from support.inputs.small_plans import Hand
+from support.mutants.plan_edits import swapped
 
 IN, OUT = Buffer.INPUT, Buffer.OUTPUT
 RANKS = 3

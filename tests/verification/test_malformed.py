@@ -11,7 +11,7 @@ import pytest
 import sley
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
-from support.plan_edits import with_columns
+from support.mutants.plan_edits import with_columns
 
 PLAN = sley.compile(sley.algorithms.all_pairs_allreduce(3))
 BLOCKS, ROWS = len(PLAN.block_rank), len(PLAN.instructions)

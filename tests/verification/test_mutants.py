@@ -18,10 +18,17 @@ import sley
 from sley.ir.plan import Plan
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 from sley.lang import ChunkProgram
-from support.examples import examples
-from support.plan_edits import as_nop, moved_to_block, swapped, wait_pairs, with_columns, with_waits
-from support.random_programs import RandomProgram, random_programs, run
-from support.xml_plans import I, O, Step, plan_of
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs, run
+from support.inputs.xml_plans import I, O, Step, plan_of
+from support.mutants.plan_edits import (
+    as_nop,
+    moved_to_block,
+    swapped,
+    wait_pairs,
+    with_columns,
+    with_waits,
+)
 
 Mutator = Callable[[Plan], Iterator[Plan]]
 

@@ -11,7 +11,7 @@ import sley
 from sley.errors import SleyError
 from sley.ir.one_sided import Action, OneSidedPlan
 from sley.ir.words import Protocol
-from support.one_sided_plans import At, Block, plan_of
+from support.inputs.one_sided_plans import At, Block, plan_of
 
 PAIR = sley.AllReduce(ranks=2, chunks=2, in_place=True)
 TO_OTHERS = [(0, 1, 0), (1, 0, 0)]  # counter r: rank r waits for the other rank

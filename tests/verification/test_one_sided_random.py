@@ -10,9 +10,9 @@ import pytest
 import sley
 from sley.errors import SleyError
 from sley.ir.one_sided import OneSidedPlan
-from support.one_sided_machine import broken
-from support.one_sided_plans import At, Block, plan_of
-from support.random_one_sided import random_draft
+from support.generators.random_one_sided import random_draft
+from support.inputs.one_sided_plans import At, Block, plan_of
+from support.machines.one_sided_machine import broken
 
 BY_THE_RUN = {"V203", "V204", "V205", "V206", "V211", "V214", "V215"}
 """Codes of what the verifier finds in its run of a plan, rather than in its tables."""

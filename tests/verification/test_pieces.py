@@ -18,10 +18,10 @@ from sley.ir.happens_before import HappensBefore
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
 from sley.ir.words import Schedule
-from support.examples import examples
-from support.piece_machine import Unit, is_right
-from support.plan_edits import wait_pairs
-from support.random_programs import SCHEDULES, RandomProgram, returning_programs
+from support.generators.examples import examples
+from support.generators.random_programs import SCHEDULES, RandomProgram, returning_programs
+from support.machines.piece_machine import Unit, is_right
+from support.mutants.plan_edits import wait_pairs
 
 ENGINES = {
     "msccl, a slot for each chunk": (Unit.PART, 1),

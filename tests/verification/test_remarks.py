@@ -8,8 +8,8 @@ import pytest
 import sley
 from sley.ir.words import Op
 from sley.verification.values import Values
-from support.rank_threads import execute
-from support.small_plans import IN, OUT, SCRATCH, Hand
+from support.inputs.small_plans import IN, OUT, SCRATCH, Hand
+from support.processes.rank_threads import execute
 
 
 def remarks(plan: sley.Plan) -> list[tuple[str, str, str]]:

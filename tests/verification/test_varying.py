@@ -17,16 +17,16 @@ from sley.ir.collective import Collective
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.words import Op
-from support.algorithm_cases import cases_in_a_place, in_turn, label
-from support.algorithm_cases import program as algorithm
-from support.examples import examples
-from support.one_sided_plans import Block
-from support.one_sided_plans import plan_of as one_sided_plan_of
-from support.plan_edits import wait_pairs, with_waits
-from support.random_options import random_options
-from support.varying_machine import VaryingMachine, WrongRunError
-from support.varying_programs import varying_programs
-from support.xml_plans import I, O, S, Step, plan_of
+from support.generators.examples import examples
+from support.generators.random_options import random_options
+from support.generators.varying_programs import varying_programs
+from support.inputs.algorithm_cases import cases_in_a_place, in_turn, label
+from support.inputs.algorithm_cases import program as algorithm
+from support.inputs.one_sided_plans import Block
+from support.inputs.one_sided_plans import plan_of as one_sided_plan_of
+from support.inputs.xml_plans import I, O, S, Step, plan_of
+from support.machines.varying_machine import VaryingMachine, WrongRunError
+from support.mutants.plan_edits import wait_pairs, with_waits
 
 EQUAL, VARYING = sley.AllToAll(2), sley.AllToAllV(2)
 Blocks = Sequence[Sequence[Step]]

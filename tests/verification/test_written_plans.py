@@ -5,7 +5,7 @@ from __future__ import annotations
 import sley
 from sley.ir.plan import Plan
 from sley.ir.words import Op
-from support.xml_plans import I, O, S, Step, plan_of
+from support.inputs.xml_plans import I, O, S, Step, plan_of
 
 
 def codes(plan: Plan, slots: int | None = None, *, per_chunk: bool = False) -> set[str]:

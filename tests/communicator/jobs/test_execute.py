@@ -18,9 +18,10 @@ from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom
 from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
-from support import rank_threads, small_plans
-from support.bfloat16 import bfloat16_values
-from support.examples import examples
+from support.checks.bfloat16 import bfloat16_values
+from support.generators.examples import examples
+from support.inputs import small_plans
+from support.processes import rank_threads
 
 
 def bitwise(combine: np.ufunc) -> Any:

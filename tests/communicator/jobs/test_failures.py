@@ -25,8 +25,9 @@ from sley.engine.measure import Sweep
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import LoopOrder
-from support import rank_threads, small_plans
-from support.job_calls import call
+from support.inputs import small_plans
+from support.processes import rank_threads
+from support.processes.job_calls import call
 
 FLOAT32 = DATA_TYPES["float32"]
 SHM = Path("/dev/shm")
@@ -210,7 +211,7 @@ def test_the_workers_go_with_a_killed_launcher() -> None:
     script = f"""
         import sys, time
         sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-        from support import small_plans
+        from support.inputs import small_plans
         from sley.communicator.jobs import Job
         from sley.engine.measure import Sweep
         job = Job([small_plans.ring_allreduce(3, fused=True)])

@@ -36,10 +36,10 @@ from sley.ir.collectives import (
 )
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
-from support import small_plans
-from support.bfloat16 import bfloat16_values
-from support.job_calls import call
-from support.meaning import BITWISE
+from support.checks.bfloat16 import bfloat16_values
+from support.inputs import small_plans
+from support.machines.meaning import BITWISE
+from support.processes.job_calls import call
 
 FLOAT32 = DATA_TYPES["float32"]
 
@@ -184,7 +184,7 @@ def test_the_callers_main_module_is_not_run_again() -> None:
     script = (
         "print('once', flush=True)\n"
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import numpy as np; from support import small_plans\n"
+        "import numpy as np; from support.inputs import small_plans\n"
         "from sley.communicator.jobs import execute\n"
         "print(execute(small_plans.ring_allreduce(2, fused=True), [np.ones(4)] * 2)[0])\n"
     )

@@ -15,8 +15,8 @@ from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from support.rank_threads import Limits, execute
-from support.sampling import each_value
+from support.generators.sampling import each_value
+from support.processes.rank_threads import Limits, execute
 
 
 def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_bytes: int) -> int:

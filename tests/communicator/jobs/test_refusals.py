@@ -17,7 +17,8 @@ from sley.ir.collectives import AllReduce, Custom
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
 from sley.ir.words import Op, ReduceOp
-from support import rank_threads, small_plans
+from support.inputs import small_plans
+from support.processes import rank_threads
 
 PLAN = small_plans.ring_allreduce(3, fused=False, width=2)
 INPUTS = [np.ones(60, np.float32)] * 3

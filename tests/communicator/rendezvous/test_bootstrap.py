@@ -18,7 +18,7 @@ from sley.communicator.rendezvous.nics import Interface, Nic
 from sley.communicator.rendezvous.stores import LocalStore
 from sley.errors import SleyError
 from sley.errors.runtime import R507
-from support.meeting import (
+from support.processes.meeting import (
     PATIENCE_S,
     SHORT_S,
     TIMEOUT_S,

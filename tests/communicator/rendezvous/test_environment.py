@@ -14,7 +14,7 @@ from sley.communicator.rendezvous.bootstrap import bootstrap
 from sley.communicator.rendezvous.environment import from_environment
 from sley.communicator.rendezvous.stores import MpiStore, TorchStore
 from sley.errors import SleyError
-from support.meeting import TIMEOUT_S, codes, on_threads
+from support.processes.meeting import TIMEOUT_S, codes, on_threads
 
 
 @pytest.fixture

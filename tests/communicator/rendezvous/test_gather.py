@@ -18,8 +18,8 @@ from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import FolderStore, LocalStore, Store
 from sley.errors import Place, SleyError
 from sley.errors.runtime import R507, R514
-from support.examples import examples
-from support.meeting import (
+from support.generators.examples import examples
+from support.processes.meeting import (
     SHORT_S,
     TIMEOUT_S,
     codes,

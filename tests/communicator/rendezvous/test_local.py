@@ -15,7 +15,7 @@ import pytest
 
 from sley.communicator.rendezvous import local
 from sley.communicator.rendezvous.stores import LocalStore
-from support.meeting import (
+from support.processes.meeting import (
     SHORT_S,
     TIMEOUT_S,
     codes,

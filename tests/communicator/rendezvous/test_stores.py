@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sley.communicator.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
 from sley.errors import SleyError
-from support.meeting import TIMEOUT_S, codes, descriptors, meet, on_threads
+from support.processes.meeting import TIMEOUT_S, codes, descriptors, meet, on_threads
 
 
 def _torch() -> Any:

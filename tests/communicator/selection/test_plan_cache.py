@@ -20,8 +20,8 @@ from sley.errors.disk_cache import folder as cache_folder
 from sley.ir.plan import Plan
 from sley.ir.recipe import Recipe
 from sley.ir.tables import Edges, Table
-from support.call_cases import hosts_of, requests
-from support.examples import examples
+from support.generators.examples import examples
+from support.processes.call_cases import hosts_of, requests
 
 
 @pytest.fixture(autouse=True)

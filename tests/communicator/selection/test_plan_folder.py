@@ -12,9 +12,9 @@ import sley
 from sley.communicator.selection.kinds import Request
 from sley.communicator.selection.plans import Plans
 from sley.ir.words import Protocol
-from support.call_cases import hosts_of
-from support.damage import swapped
-from support.schedule_files import taccl_schedule
+from support.inputs.schedule_files import taccl_schedule
+from support.mutants.damage import swapped
+from support.processes.call_cases import hosts_of
 
 PROGRAM = """\
 import sley

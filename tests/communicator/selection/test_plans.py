@@ -20,10 +20,10 @@ from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
 from sley.tuning.policy import table_of
-from support import rank_threads
-from support.call_cases import hosts_of
-from support.examples import examples
-from support.policies import policy_of
+from support.generators.examples import examples
+from support.inputs.policies import policy_of
+from support.processes import rank_threads
+from support.processes.call_cases import hosts_of
 
 HOSTS = hosts_of(4)
 

@@ -21,8 +21,8 @@ from sley.errors import SleyError
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
 from sley.tuning.policy import Decision, Measured, Policy, Range, table_of
-from support.call_cases import hosts_of
-from support.policies import RING, policy_of
+from support.inputs.policies import RING, policy_of
+from support.processes.call_cases import hosts_of
 
 HOSTS = hosts_of(4)
 

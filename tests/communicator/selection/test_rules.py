@@ -23,9 +23,9 @@ from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.rules import Limits, default_rows, program_of
 from sley.errors import SleyError
 from sley.ir.words import Protocol
-from support.call_cases import hosts_of, inputs, outputs, requests, some_hosts
-from support.examples import examples
-from support.rank_threads import execute
+from support.generators.examples import examples
+from support.processes.call_cases import hosts_of, inputs, outputs, requests, some_hosts
+from support.processes.rank_threads import execute
 
 CHANNELS = 3
 """The most that any plan of the library may need."""

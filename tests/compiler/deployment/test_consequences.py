@@ -15,7 +15,7 @@ from sley.errors.catalog import all_rules
 from sley.formats import format as of_formats
 from sley.formats import msccl_xml, mscclpp
 from sley.formats.mscclpp import reader
-from support.deployments import plan
+from support.inputs.deployments import plan
 
 WRITERS = ("writer", "fitting", "rewriting", "emission", "placing", "threadblocks", "header")
 """Modules of formats that no proof of a file calls."""

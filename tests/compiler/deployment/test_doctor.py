@@ -28,9 +28,9 @@ from sley.compiler.deployment.xml_head import read_head
 from sley.errors import Diagnostic, SleyError, recognition
 from sley.errors.deployment import F504
 from sley.formats import files
-from support.deployments import default_plans, edit, head_of_plan, plan, prove_nothing, xml
-from support.golden import Golden
-from support.mscclpp_plans import Made, text_of
+from support.checks.golden import Golden
+from support.inputs.deployments import default_plans, edit, head_of_plan, plan, prove_nothing, xml
+from support.inputs.mscclpp_plans import Made, text_of
 
 SMALL, LARGE = "allreduce_2nodes_1K_64K.json", "allreduce_2nodes_128K_2M.json"
 FOUR = "allreduce_4nodes_128K_2M.json"

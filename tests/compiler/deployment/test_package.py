@@ -18,8 +18,8 @@ from sley.errors.formats import F461
 from sley.formats import files
 from sley.ir.plan_table import read_table
 from sley.ir.sizes import SizeRange
-from support.deployments import plan
-from support.xml_plans import exchange
+from support.inputs.deployments import plan
+from support.inputs.xml_plans import exchange
 
 TABLE = """
 [[plans]]

@@ -15,8 +15,8 @@ from sley.compiler.deployment.xml_head import read_head
 from sley.errors import SleyError
 from sley.errors.deployment import F504
 from sley.formats.mscclpp.header import read_header
-from support.deployments import plan, prove_nothing, xml
-from support.examples import examples
+from support.generators.examples import examples
+from support.inputs.deployments import plan, prove_nothing, xml
 
 
 @dataclass(frozen=True)

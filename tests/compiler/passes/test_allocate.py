@@ -31,10 +31,10 @@ from sley.ir.program import Program
 from sley.ir.tables import NONE, offsets_of
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.lang import ChunkProgram
-from support import naive_passes
-from support.examples import examples
-from support.random_programs import SCHEDULES, random_programs
-from support.random_transfers import random_transfers, random_trees
+from support.generators.examples import examples
+from support.generators.random_programs import SCHEDULES, random_programs
+from support.generators.random_transfers import random_transfers, random_trees
+from support.machines import naive_passes
 
 SIZES = ((2, 4), (2, 8), (4, 4), (4, 8))
 """ResCCL's Topo1-4: nodes, GPUs of each."""

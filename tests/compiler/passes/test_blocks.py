@@ -7,7 +7,7 @@ import pytest
 import sley
 from sley.compiler.passes.blocks import assign_blocks
 from sley.compiler.passes.order import order
-from support.written_programs import instruction_word, lower
+from support.inputs.written_programs import instruction_word, lower
 
 
 def blocks(text: str, *, fusion: bool = True) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sley.compiler.passes.channels import MAX_CHANNELS, assign_channels
 from sley.compiler.passes.fuse import fuse
 from sley.ir.dependencies import dependencies
-from support.written_programs import lower, program_of
+from support.inputs.written_programs import lower, program_of
 
 
 def test_chunks_are_spread_by_their_place() -> None:

@@ -17,11 +17,11 @@ from sley.ir.dag import Forwarded
 from sley.ir.dependencies import dependencies
 from sley.ir.program import Program
 from sley.ir.words import Op, Schedule, TransferKind
-from support.contents import meaning
-from support.examples import examples
-from support.random_programs import SCHEDULES, RandomProgram, random_programs, run
-from support.stages import Stages
-from support.written_programs import program_of
+from support.checks.stages import Stages
+from support.generators.examples import examples
+from support.generators.random_programs import SCHEDULES, RandomProgram, random_programs, run
+from support.inputs.written_programs import program_of
+from support.machines.contents import meaning
 
 
 def forwarded(text: str, result: str = "", *, in_place: bool = False) -> list[str]:

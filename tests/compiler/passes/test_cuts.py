@@ -13,10 +13,10 @@ from sley.compiler.passes.cuts import cut_copies
 from sley.compiler.passes.parallelize import parallelize
 from sley.ir.dag import Forwarded, Operands
 from sley.ir.words import Op
-from support.contents import meaning
-from support.examples import examples
-from support.random_programs import RandomProgram, random_programs
-from support.written_programs import program_of
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.written_programs import program_of
+from support.machines.contents import meaning
 
 
 def pieces(text: str, widest: int | None = None) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from sley.compiler.passes.emit import emit
 from sley.compiler.passes.order import order
 from sley.compiler.passes.pipelines import whole_transfers
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol
-from support.written_programs import lower, program_of
+from support.inputs.written_programs import lower, program_of
 
 WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch", -1: ""}
 

@@ -7,8 +7,8 @@ import pytest
 from sley.compiler.passes.fuse import fuse, fuse_copies
 from sley.compiler.passes.order import order
 from sley.ir.dependencies import dependencies
-from support.invariants import order_faults
-from support.written_programs import lower, program_of
+from support.checks.invariants import order_faults
+from support.inputs.written_programs import lower, program_of
 
 
 def fused(text: str, widest: int | None = None) -> dict[int, int]:

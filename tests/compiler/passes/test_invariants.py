@@ -20,18 +20,18 @@ from sley.ir.dependencies import dependencies
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.lang import ChunkProgram
-from support.examples import examples
-from support.invariants import (
+from support.checks.invariants import (
     block_faults,
     chunk_faults,
     instruction_faults,
     order_faults,
     program_faults,
 )
-from support.random_options import random_options
-from support.random_programs import RandomProgram, random_programs
-from support.random_transfers import RandomTransfers, random_transfers, random_trees
-from support.stages import Stages
+from support.checks.stages import Stages
+from support.generators.examples import examples
+from support.generators.random_options import random_options
+from support.generators.random_programs import RandomProgram, random_programs
+from support.generators.random_transfers import RandomTransfers, random_transfers, random_trees
 
 
 @examples(23)

@@ -21,12 +21,12 @@ from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Edges, offsets_of
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol, TransferKind
-from support.algorithm_cases import cases_in_a_place, few, in_turn, label, program
-from support.examples import examples
-from support.files_of_others import OTHERS
-from support.plan_edits import with_columns, with_waits
-from support.random_plans import random_plan
-from support.random_programs import RandomProgram, random_programs, run
+from support.generators.examples import examples
+from support.generators.random_plans import random_plan
+from support.generators.random_programs import RandomProgram, random_programs, run
+from support.inputs.algorithm_cases import cases_in_a_place, few, in_turn, label, program
+from support.inputs.files_of_others import OTHERS
+from support.mutants.plan_edits import with_columns, with_waits
 
 OPTIONS: list[dict[str, Any]] = [
     {},

@@ -14,10 +14,15 @@ from sley.ir.dag import Links
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.lang import ChunkProgram
-from support import naive_passes
-from support.examples import examples
-from support.random_programs import RandomProgram, random_programs
-from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.generators.random_transfers import (
+    RandomTransfers,
+    clusters,
+    random_transfers,
+    random_trees,
+)
+from support.machines import naive_passes
 
 
 def one_chunk(ranks: int, *pairs: tuple[int, int]) -> Program:

@@ -17,9 +17,9 @@ import sley
 from sley.algorithms import all_pairs_broadcast, hm_allreduce
 from sley.compiler.passes import cuts, loops, merging, pipelines, timeline, waits
 from sley.compiler.passes.loops import Loop
-from support.examples import examples
-from support.random_programs import RandomProgram, random_programs
-from support.random_transfers import RandomTransfers, clusters, random_transfers
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.generators.random_transfers import RandomTransfers, clusters, random_transfers
 
 ALL = {
     f"{module.__name__.rpartition('.')[2]}.{name}": value

@@ -13,11 +13,11 @@ from sley.compiler.passes.fuse import fuse
 from sley.compiler.passes.order import order
 from sley.ir.dag import InstructionDag
 from sley.ir.dependencies import dependencies
-from support.examples import examples
-from support.invariants import order_faults
-from support.random_programs import RandomProgram, random_programs
-from support.random_transfers import RandomTransfers, random_transfers, random_trees
-from support.written_programs import instruction_word, lower
+from support.checks.invariants import order_faults
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.generators.random_transfers import RandomTransfers, random_transfers, random_trees
+from support.inputs.written_programs import instruction_word, lower
 
 
 def steps(low: InstructionDag, slots: int, *, per_chunk: bool = False) -> str:

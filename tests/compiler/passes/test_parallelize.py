@@ -7,7 +7,7 @@ import pytest
 import sley
 from sley.compiler.passes.parallelize import parallelize
 from sley.ir.program import Program
-from support.written_programs import program_of
+from support.inputs.written_programs import program_of
 
 
 def parts(program: Program) -> list[tuple[int, ...]]:

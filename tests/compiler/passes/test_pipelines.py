@@ -27,13 +27,18 @@ from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.words import Schedule
 from sley.lang import ChunkProgram
-from support import naive_passes
-from support.examples import examples
-from support.invariants import order_faults
-from support.random_programs import RandomProgram, random_programs
-from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
-from support.stages import Stages
-from support.written_programs import lower
+from support.checks.invariants import order_faults
+from support.checks.stages import Stages
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.generators.random_transfers import (
+    RandomTransfers,
+    clusters,
+    random_transfers,
+    random_trees,
+)
+from support.inputs.written_programs import lower
+from support.machines import naive_passes
 
 WHOLE = [Schedule.HPDS, Schedule.ROUND_ROBIN]
 LITERAL = {Schedule.HPDS: naive_passes.hpds, Schedule.ROUND_ROBIN: naive_passes.round_robin}

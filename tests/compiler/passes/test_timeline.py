@@ -25,11 +25,16 @@ from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.words import Schedule
 from sley.lang import ChunkProgram
-from support import naive_passes
-from support.examples import examples
-from support.random_programs import SCHEDULES, RandomProgram, random_programs
-from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
-from support.written_programs import lower
+from support.generators.examples import examples
+from support.generators.random_programs import SCHEDULES, RandomProgram, random_programs
+from support.generators.random_transfers import (
+    RandomTransfers,
+    clusters,
+    random_transfers,
+    random_trees,
+)
+from support.inputs.written_programs import lower
+from support.machines import naive_passes
 
 ROUND = sley.CostModel(
     nvlink_latency_us=1.0,  # type: ignore[arg-type]

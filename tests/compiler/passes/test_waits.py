@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import sley
 from sley.compiler.passes import waits
-from support.examples import examples
-from support.plan_edits import wait_pairs, with_waits
-from support.random_programs import RandomProgram, random_programs
-from support.written_programs import program_of
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.written_programs import program_of
+from support.mutants.plan_edits import wait_pairs, with_waits
 
 
 def waiting(text: str, **options: object) -> list[str]:

@@ -16,7 +16,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
-from support.device_calls import threads
+from support.devices.device_calls import threads
 
 ENTRIES = """
 namespace sley {

@@ -16,8 +16,8 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, ThreadsDevice
 from sley.engine.devices.device import Memory
-from support.device_calls import executor, threads
-from support.process_ranks import apart, together
+from support.devices.device_calls import executor, threads
+from support.processes.process_ranks import apart, together
 
 RANKS = 3
 

@@ -11,8 +11,8 @@ import sley
 from sley.algorithms import build
 from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
-from support.algorithm_cases import SIZED, sizes
-from support.machine_code import compiled_text, skip_without_nvrtc
+from support.devices.machine_code import compiled_text, skip_without_nvrtc
+from support.inputs.algorithm_cases import SIZED, sizes
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 TYPES = ("float32", "float16", "bfloat16", "int32")

@@ -13,8 +13,8 @@ import pytest
 import sley
 from sley.engine.devices import Engine, Launching, ThreadsDevice
 from sley.engine.devices.deferred_free import launching, release
-from support.device_calls import executor
-from support.gpu_plans import hanging, ring
+from support.devices.device_calls import executor
+from support.devices.gpu_plans import hanging, ring
 
 
 def test_a_failed_executor_is_freed_without_the_garbage_collector() -> None:

@@ -11,9 +11,9 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Settings, ThreadsDevice
-from support.device_calls import Call, threads
-from support.process_ranks import Meeting, Order, apart, numbers, run, together
-from support.rank_threads import execute
+from support.devices.device_calls import Call, threads
+from support.processes.process_ranks import Meeting, Order, apart, numbers, run, together
+from support.processes.rank_threads import execute
 
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
 

@@ -12,7 +12,7 @@ from sley.algorithms import build
 from sley.engine.devices import Executor
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
-from support.device_calls import executor, threads, wrong
+from support.devices.device_calls import executor, threads, wrong
 
 ENTRIES = """
 extern "C" void put(sley::u64* slot, sley::u64 flag, sley::u64 value) {

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import sley
-from support.sanitized import START
+from support.devices.sanitized import START
 
-SUPPORT = Path(__file__).parents[2] / "support"
+TESTS = Path(__file__).parents[2]
+SANITIZED = TESTS / "support" / "devices" / "sanitized.py"
 ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted,simple:switches:generated"
 EVERYTHING = [
     f"{protocol.name.lower()}:{plans}"
@@ -65,8 +66,8 @@ def run(preloaded: str, cases: str, **options: str) -> tuple[int, str]:
     """The exit code of the program for `cases`, and what it says."""
     environment = os.environ | OPTIONS | options
     environment["LD_PRELOAD"] = library(preloaded)
-    environment["PYTHONPATH"] = str(SUPPORT.parent)
-    command = [sys.executable, SUPPORT / "sanitized.py", cases, "-g1", *FLAGS[preloaded]]
+    environment["PYTHONPATH"] = str(TESTS)
+    command = [sys.executable, SANITIZED, cases, "-g1", *FLAGS[preloaded]]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
     return done.returncode, done.stderr
 

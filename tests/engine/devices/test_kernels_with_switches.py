@@ -17,10 +17,10 @@ from sley.engine.kernels import Kernels
 from sley.engine.kernels.switches import _SUMS, single_messages
 from sley.engine.types import DATA_TYPES
 from sley.ir.tables import NONE, Edges
-from support.bfloat16 import bfloat16_values
-from support.device_calls import executor, threads, wrong
-from support.process_ranks import apart
-from support.rank_threads import execute
+from support.checks.bfloat16 import bfloat16_values
+from support.devices.device_calls import executor, threads, wrong
+from support.processes.process_ranks import apart
+from support.processes.rank_threads import execute
 
 RANKS = 3
 THROUGH = "through the switch"

@@ -12,8 +12,8 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine
 from sley.ir.words import LoopOrder
-from support.algorithm_cases import SIZED, cases, label, program, sizes
-from support.device_calls import executor, wrong
+from support.devices.device_calls import executor, wrong
+from support.inputs.algorithm_cases import SIZED, cases, label, program, sizes
 
 PROTOCOLS = list(sley.Protocol)
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)

@@ -21,8 +21,8 @@ from sley.engine.devices.cuda import compiler
 from sley.engine.devices.cuda.compiler import Compiled
 from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
-from support.golden import Golden
-from support.machine_code import Code, compiled_text, functions, skip_without_nvrtc
+from support.checks.golden import Golden
+from support.devices.machine_code import Code, compiled_text, functions, skip_without_nvrtc
 
 ARCHITECTURE, THREADS = "sm_90", 512
 STEPS = (

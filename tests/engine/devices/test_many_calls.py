@@ -11,7 +11,7 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Launching, Settings, ThreadsDevice, tables
-from support.device_calls import (
+from support.devices.device_calls import (
     TIMEOUT_S,
     Call,
     executor,
@@ -19,7 +19,7 @@ from support.device_calls import (
     threads,
     wrong,
 )
-from support.sampling import each_value
+from support.generators.sampling import each_value
 
 LAUNCHING = pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)
 IN_TURN = pytest.mark.parametrize(("protocol", "launching"), each_value(sley.Protocol, Launching))

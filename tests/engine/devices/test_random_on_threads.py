@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import sley
 from sley.engine.devices import Engine, Launching
-from support.device_calls import CHUNK_BYTES, Call, executor, wrong
-from support.examples import examples
-from support.random_options import random_options
-from support.random_plans import random_plan
-from support.random_programs import RandomProgram, random_programs, returning_programs
-from support.random_transfers import random_transfers, random_trees
+from support.devices.device_calls import CHUNK_BYTES, Call, executor, wrong
+from support.generators.examples import examples
+from support.generators.random_options import random_options
+from support.generators.random_plans import random_plan
+from support.generators.random_programs import RandomProgram, random_programs, returning_programs
+from support.generators.random_transfers import random_transfers, random_trees
 
 GUARD = -7
 

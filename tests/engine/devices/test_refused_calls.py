@@ -12,8 +12,8 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, ThreadsDevice
-from support.device_calls import executor, threads, wrong
-from support.sampling import each_value
+from support.devices.device_calls import executor, threads, wrong
+from support.generators.sampling import each_value
 
 RANKS = 2
 

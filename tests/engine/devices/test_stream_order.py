@@ -14,8 +14,8 @@ from sley.algorithms import build
 from sley.engine.devices import Engine, Launching, ThreadsDevice
 from sley.engine.devices.calls import Order
 from sley.engine.devices.device import Launch
-from support.device_calls import TIMEOUT_S, executor, threads
-from support.prefix_sums import prefix_sums
+from support.devices.device_calls import TIMEOUT_S, executor, threads
+from support.inputs.prefix_sums import prefix_sums
 
 RANKS = 3
 LAUNCHING = pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)

@@ -15,10 +15,10 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Launching, Settings
 from sley.engine.devices.calls import PreparedCall
-from support.device_calls import executor, threads
-from support.golden import Golden
-from support.plan_edits import swapped
-from support.process_ranks import Meeting, apart, together
+from support.checks.golden import Golden
+from support.devices.device_calls import executor, threads
+from support.mutants.plan_edits import swapped
+from support.processes.process_ranks import Meeting, apart, together
 
 SHORT_S = 0.3
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())

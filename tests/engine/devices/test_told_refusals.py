@@ -17,7 +17,7 @@ from sley.engine.devices.device_ranks import read_refusals, refusal
 from sley.errors import Place, SleyError
 from sley.errors.devices import K507
 from sley.errors.runtime import R503
-from support.process_ranks import Meeting, apart, together
+from support.processes.process_ranks import Meeting, apart, together
 
 OTHERS = "another process found this"
 

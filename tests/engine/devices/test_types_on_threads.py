@@ -11,10 +11,10 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine
 from sley.engine.types import DATA_TYPES
-from support.bfloat16 import bfloat16_values
-from support.device_calls import executor
-from support.rank_threads import execute
-from support.sampling import each_value
+from support.checks.bfloat16 import bfloat16_values
+from support.devices.device_calls import executor
+from support.generators.sampling import each_value
+from support.processes.rank_threads import execute
 
 PROTOCOLS = list(sley.Protocol)
 RANKS, COUNT = 3, 1003

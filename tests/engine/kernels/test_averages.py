@@ -17,9 +17,9 @@ from sley.ir.connections import Messages
 from sley.ir.tables import NONE
 from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Op
 from sley.verification.hangs import run_of
-from support.examples import examples
-from support.prefix_sums import prefix_sums
-from support.random_programs import RandomProgram, random_programs
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.prefix_sums import prefix_sums
 
 
 def averages(plan: sley.Plan) -> Averages:

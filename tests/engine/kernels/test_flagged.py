@@ -16,11 +16,11 @@ from sley.engine.kernels.flagged import needed_waits
 from sley.ir.connections import Messages
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
 from sley.verification.hangs import run_of
-from support.examples import examples
-from support.plan_edits import wait_pairs, with_waits
-from support.random_plans import random_plan
-from support.random_programs import random_programs
-from support.random_transfers import random_transfers, random_trees
+from support.generators.examples import examples
+from support.generators.random_plans import random_plan
+from support.generators.random_programs import random_programs
+from support.generators.random_transfers import random_transfers, random_trees
+from support.mutants.plan_edits import wait_pairs, with_waits
 
 Pair = tuple[int, int]
 

@@ -13,9 +13,9 @@ import sley
 from sley.algorithms import build
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
 from sley.ir.tables import NONE
-from support.examples import examples
-from support.golden import Golden
-from support.random_programs import RandomProgram, random_programs
+from support.checks.golden import Golden
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
 
 CPU = Variant(Platform.CPU, 2, sley.ReduceOp.SUM)
 

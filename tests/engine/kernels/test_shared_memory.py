@@ -14,7 +14,7 @@ from sley.engine.kernels import Engine, Kernels, Platform, Variant, source
 from sley.engine.kernels.operands import Operands
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
-from support.machine_code import compiled_text, skip_without_nvrtc
+from support.devices.machine_code import compiled_text, skip_without_nvrtc
 
 PLAN = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
 MOST_WAITS = 1472

@@ -21,7 +21,7 @@ from sley.cli.main import main
 from sley.errors import recognition
 from sley.errors.recognition import Kind, kind_of, kind_of_content
 from sley.formats import chakra
-from support.examples import examples
+from support.generators.examples import examples
 
 XML_HEAD = '<?xml version="1.0"?>\n<!-- of a tool -->\n'
 MATRIX = "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\x1b[0m\nGPU0\t X \tNV12\t0-7\nGPU1\tNV12\t X \t0-7\n"

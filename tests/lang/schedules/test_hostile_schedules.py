@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 import sley
 from sley.lang import schedules
 from sley.lang.schedules import ImportedSchedule, forestcoll
-from support.examples import examples
-from support.schedule_files import (
+from support.generators.examples import examples
+from support.inputs.schedule_files import (
     forest,
     taccl_schedule,
     teccl_allgather,
 )
-from support.schedule_mutants import SEEDS, changed_values, changed_words
+from support.mutants.schedule_mutants import SEEDS, changed_values, changed_words
 
 CODES = {"F551", "F552", "F554", "F555", "F556", "F557", "F559"}
 

@@ -20,8 +20,7 @@ from sley.ir.program import Program, Transfers
 from sley.lang import schedules
 from sley.lang.schedules import forestcoll, taccl, teccl_files
 from sley.model.bounds.loads import busiest_link
-from support import rank_threads
-from support.schedule_files import (
+from support.inputs.schedule_files import (
     forest,
     halves,
     numbered_forest,
@@ -30,6 +29,7 @@ from support.schedule_files import (
     teccl_allgather,
     teccl_alltoall,
 )
+from support.processes import rank_threads
 
 EACH = 7
 """Elements of a chunk in runs."""

@@ -32,8 +32,8 @@ from sley.model.bounds.groups import describe_gpus, levels_of, representatives
 from sley.model.bounds.latency import _mixed_pairs
 from sley.model.bounds.mixed import entering_chunks
 from sley.model.bounds.needs import Collect, Everywhere, Exchange, Mixed, Spread, needs_of
-from support.bound_graphs import cut_GBps, simple_ways, topologies, vertex_sets
-from support.examples import examples
+from support.generators.bound_graphs import cut_GBps, simple_ways, topologies, vertex_sets
+from support.generators.examples import examples
 
 
 @examples(24)

@@ -31,7 +31,7 @@ from sley.model.bounds import Bounds, bound
 from sley.model.bounds.cuts import Cuts
 from sley.model.bounds.mixed import mixed
 from sley.model.bounds.needs import Mixed
-from support.bound_graphs import (
+from support.generators.bound_graphs import (
     backwards,
     cut_GBps,
     partitions,
@@ -39,7 +39,7 @@ from support.bound_graphs import (
     topologies,
     vertex_sets,
 )
-from support.examples import examples
+from support.generators.examples import examples
 
 
 def ratio(collective: Collective, topology: Topology) -> float:

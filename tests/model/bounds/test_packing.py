@@ -16,8 +16,8 @@ from sley.model.bounds import Bounds
 from sley.model.bounds.cuts import Cuts
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import MOST_FLOWS, packed_GBps
-from support.bound_graphs import topologies, vertex_sets
-from support.examples import examples
+from support.generators.bound_graphs import topologies, vertex_sets
+from support.generators.examples import examples
 
 
 def network_of(topology: Topology) -> CapacityGraph:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given
 
-from support.examples import examples
-from support.naive_simulator import columns, naive
-from support.random_cases import Call, calls
+from support.generators.examples import examples
+from support.generators.random_cases import Call, calls
+from support.machines.naive_simulator import columns, naive
 
 RELATIVE = 1e-6
 

@@ -19,7 +19,7 @@ from sley.ir.plan import Plan
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import LoopOrder, Op, Protocol
 from sley.model.simulation import Cause
-from support.small_plans import IN, OUT, SCRATCH, Hand, ring_allreduce
+from support.inputs.small_plans import IN, OUT, SCRATCH, Hand, ring_allreduce
 
 CHUNK = 80_000
 

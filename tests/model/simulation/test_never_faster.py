@@ -14,7 +14,7 @@ from sley.ir.plan import Plan
 from sley.ir.topology import Topology
 from sley.model.simulation import Simulator
 from sley.topologies import machine, machine_names
-from support.algorithm_cases import GROUPED
+from support.inputs.algorithm_cases import GROUPED
 
 SIZES = ("1K", "1M", "256M")
 WAYS = {

@@ -15,8 +15,15 @@ from sley.ir.tables import Edges
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op
 from sley.model.simulation import Simulator
-from support.plan_edits import with_columns
-from support.small_plans import IN, OUT, Hand, direct_allgather, stalling, stalling_for_a_slot
+from support.inputs.small_plans import (
+    IN,
+    OUT,
+    Hand,
+    direct_allgather,
+    stalling,
+    stalling_for_a_slot,
+)
+from support.mutants.plan_edits import with_columns
 
 PAIR = Topology.from_links("pair", 2, [(0, 1)])
 

@@ -19,9 +19,9 @@ from sley.ir.words import LoopOrder, Op
 from sley.model.simulation import Cause, Simulation, Simulator
 from sley.model.simulation.result import TileExecutions
 from sley.topologies import machine
-from support.examples import examples
-from support.random_cases import Call, calls
-from support.small_plans import IN, OUT, Hand
+from support.generators.examples import examples
+from support.generators.random_cases import Call, calls
+from support.inputs.small_plans import IN, OUT, Hand
 
 NEAR_US = 1e-5
 ANOMALY = 0.12

@@ -18,7 +18,7 @@ from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
 from sley.ir.words import Op, Protocol
-from support.small_plans import IN, OUT, SCRATCH, Hand
+from support.inputs.small_plans import IN, OUT, SCRATCH, Hand
 
 SWITCH = replace(ROUND, switch_latency_us=5, switch_efficiency=1.0)
 RANKS = 3

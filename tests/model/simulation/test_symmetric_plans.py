@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import CATALOG, build
-from support.examples import examples
+from support.generators.examples import examples
 
 NEAR = 1e-6
 EVERYWHERE = (

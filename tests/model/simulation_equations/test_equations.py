@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.cost_model import ByProtocol
 from sley.ir.tables import NONE
-from support.examples import examples
-from support.plan_edits import as_nop, with_columns
-from support.random_programs import RandomProgram, random_programs
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.mutants.plan_edits import as_nop, with_columns
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 TILE, TILES = 100_000, 8

@@ -36,7 +36,7 @@ def _build_for_cpus() -> None:
     from sley.engine.devices.tables import CALL
     from sley.engine.kernels import Kernels, Platform
     from sley.engine.kernels.source import Variant
-    from support.device_calls import threads
+    from support.devices.device_calls import threads
 
     of_device = Kernels.source
 

@@ -16,8 +16,13 @@ from sley.tuning.policy import Decision, Machine, Policy, Range
 from sley.tuning.policy.exports import nccl_csv, ncclx_csv, rccl_csv
 from sley.tuning.policy.exports.nccl_csv import ONE_CHANNEL_BYTES
 from sley.tuning.policy.nccl_names import COLLECTIVES, NCCL_ALGORITHMS, nccl_choice
-from support.examples import examples
-from support.random_policies import expected_choice, interesting_sizes, policies, random_policy
+from support.generators.examples import examples
+from support.generators.random_policies import (
+    expected_choice,
+    interesting_sizes,
+    policies,
+    random_policy,
+)
 
 ALGORITHMS = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
 PROTOCOLS = ["ll", "ll128", "simple"]

@@ -18,8 +18,8 @@ from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Decision, Machine, Policy, Range
 from sley.tuning.policy.exports import build_plugin, nccl_plugin
 from sley.tuning.policy.exports.nccl_plugin import FLAGS
-from support.native_programs import SANITIZERS, run, sanitized
-from support.random_policies import expected_choice, random_policy
+from support.devices.native_programs import SANITIZERS, run, sanitized
+from support.generators.random_policies import expected_choice, random_policy
 
 POLICIES = [random_policy(seed) for seed in (3, 8)]
 DRIVEN = Policy(

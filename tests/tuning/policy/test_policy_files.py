@@ -13,7 +13,7 @@ from sley.errors import Place, SleyError
 from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Change, Decision, Machine, Measured, Policy, Range, read, write
 from sley.tuning.policy.policy import TILES
-from support.examples import examples
+from support.generators.examples import examples
 
 MACHINE = Machine("simulator", "ndv4:2", "f00d", 2, 8)
 TEXTS = st.text("abc é→ .=-", max_size=6)

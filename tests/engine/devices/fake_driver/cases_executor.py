@@ -21,7 +21,7 @@ from sley.engine.devices.cuda.arrays import CudaArray
 from sley.engine.devices.tables import CALL
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
-from support.device_calls import threads
+from support.devices.device_calls import threads
 
 RANKS = 4
 

@@ -15,9 +15,9 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.topology import Builder, Topology
-from support.random_plans import random_plan
-from support.random_programs import random_programs
-from support.random_transfers import random_transfers, random_trees
+from support.generators.random_plans import random_plan
+from support.generators.random_programs import random_programs
+from support.generators.random_transfers import random_transfers, random_trees
 
 MOST_BYTES = 2**24
 MOST_EXECUTIONS = 600

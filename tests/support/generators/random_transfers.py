@@ -20,8 +20,8 @@ from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Builder
 from sley.lang import ChunkProgram
-from support.random_programs import SMALL_SLOT
-from support.rank_threads import Limits, execute
+from support.generators.random_programs import SMALL_SLOT
+from support.processes.rank_threads import Limits, execute
 
 Cell = tuple[int, int]
 """A rank and a chunk of its data buffer."""

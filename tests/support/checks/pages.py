@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import sley.cli
-from support.forked import PROCESSES
+from support.processes.forked import PROCESSES
 
 FENCE = re.compile(r"^```(\w*)[^`]*$")
 COMMENT = re.compile(r"^<!--\s*(.*?)\s*-->$")

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from support.forked import PROCESSES
+from support.processes.forked import PROCESSES
 
 BACKEND = "sley"
 GROUP_TIMEOUT = timedelta(seconds=60)

@@ -7,8 +7,8 @@ from typing import Any
 
 import sley
 from sley.algorithms import CATALOG, build
-from support.algorithm_cases import FIXED, SIZED, label, program
-from support.plan_edits import swapped
+from support.inputs.algorithm_cases import FIXED, SIZED, label, program
+from support.mutants.plan_edits import swapped
 
 RANKS = (2, 4, 8)
 GRIDS = ((1, 2), (2, 2), (2, 4))

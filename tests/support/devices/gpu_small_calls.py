@@ -1,6 +1,6 @@
 """Small calls for compute-sanitizer, which makes kernels some hundred times slower.
 
-    compute-sanitizer --tool memcheck python tests/support/gpu_small_calls.py [threads]
+    compute-sanitizer --tool memcheck python tests/support/devices/gpu_small_calls.py [threads]
 
 Two ranks have one block each, with all protocols and both engines; exits with 1 if a result is
 wrong.
@@ -12,9 +12,9 @@ import sys
 
 import sley
 from sley.engine.devices import Device, Engine
-from support.device_calls import threads
-from support.gpu_checks import executor, wrong
-from support.gpu_plans import ring
+from support.devices.device_calls import threads
+from support.devices.gpu_checks import executor, wrong
+from support.devices.gpu_plans import ring
 
 COUNTS = (403, 1)
 TIMEOUT_S = 300.0

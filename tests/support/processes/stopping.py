@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.rank_processes import End, Started
+from support.processes.rank_processes import End, Started
 
 
 class Place(NamedTuple):

@@ -16,8 +16,8 @@ import numpy as np
 
 from sley.communicator import Communicator, FolderStore, Settings
 from sley.ir.words import ReduceOp
-from support.meaning import drawn_from, results
-from support.random_steps import KINDS, PARTS, REDUCING, Step, begin
+from support.generators.random_steps import KINDS, PARTS, REDUCING, Step, begin
+from support.machines.meaning import drawn_from, results
 
 TYPES = ("float32", "float64", "float16", "int8", "int32", "int64")
 ROUND, GROUPS = 20, 3

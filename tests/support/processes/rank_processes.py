@@ -13,7 +13,7 @@ from typing import Any
 
 from sley.communicator import Communicator, FolderStore, Settings
 from sley.errors import SleyError
-from support.forked import PROCESSES
+from support.processes.forked import PROCESSES
 
 GIVEN_UP_S = 60.0
 

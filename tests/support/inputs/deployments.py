@@ -14,7 +14,7 @@ from sley import formats
 from sley.algorithms import build
 from sley.formats import files
 from sley.ir.sizes import size_in_bytes
-from support.mscclpp_plans import Made, text_of
+from support.inputs.mscclpp_plans import Made, text_of
 
 _TEXTS: dict[str, str] = {}
 """The texts of XML files, by what they are for."""

@@ -13,7 +13,7 @@ from sley.ir.collective import Collective
 from sley.ir.one_sided import Action, OneSidedPlan
 from sley.ir.tables import NONE
 from sley.ir.words import Protocol
-from support.one_sided_plans import At, Block, Row, plan_of
+from support.inputs.one_sided_plans import At, Block, Row, plan_of
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sley.lang.schedules import ImportedSchedule, forestcoll, taccl, teccl_files
-from support.schedule_files import (
+from support.inputs.schedule_files import (
     forest,
     halves,
     numbered_forest,

@@ -11,7 +11,7 @@ from sley.compiler import compile_in_phases
 from sley.ir.dag import Blocks, ChunkDag, InstructionDag, Order
 from sley.ir.faults import Fault
 from sley.ir.program import Program
-from support.invariants import (
+from support.checks.invariants import (
     block_faults,
     chunk_faults,
     instruction_faults,

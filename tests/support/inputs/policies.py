@@ -12,7 +12,7 @@ from sley.communicator.watch import Turns, Watch
 from sley.compiler import Options
 from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Decision, Measured, Policy, Range, write
-from support.call_cases import hosts_of
+from support.processes.call_cases import hosts_of
 
 RING = Decision("ring-allreduce", Options(instances=2))
 PAIRS = Decision("all-pairs-alltoall", Options(instances=2))

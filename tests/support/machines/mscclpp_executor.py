@@ -23,7 +23,7 @@ from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD
 from sley.ir.conditions import Condition, Offset
 from sley.ir.tables import NONE
-from support.mscclpp_plans import text_of
+from support.inputs.mscclpp_plans import text_of
 
 UNIT = 16
 Value = tuple[tuple[int, int], ...]

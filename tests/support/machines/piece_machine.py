@@ -15,7 +15,7 @@ from random import Random
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Op
-from support.direct_machine import HangError, WrongError
+from support.machines.direct_machine import HangError, WrongError
 
 WORDS = 2
 """Words of a chunk."""

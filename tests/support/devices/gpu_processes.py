@@ -43,7 +43,7 @@ class Ranks:
         timeout_s: float = 20.0,
     ) -> None:
         arguments = [str(ranks), protocol, engine, str(timeout_s)]
-        path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
         self._processes = [
             subprocess.Popen(
                 [sys.executable, str(HERE / "gpu_processes.py"), device, str(rank), *arguments],
@@ -173,8 +173,8 @@ def _rank(
 
     import sley
     from sley.engine.devices import Device, Engine, Executor, Settings
-    from support.device_calls import threads
-    from support.gpu_plans import ring
+    from support.devices.device_calls import threads
+    from support.devices.gpu_plans import ring
 
     def opened() -> Device:
         if device_name == "threads":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from support.mscclpp_plans import PORT, Block, Made
+from support.inputs.mscclpp_plans import PORT, Block, Made
 
 LL = {"protocol": "LL", "use_double_scratch_buffer": True}
 

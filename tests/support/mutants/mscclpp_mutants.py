@@ -8,8 +8,8 @@ import random
 from typing import Any
 
 from sley.formats.mscclpp.words import NAMES
-from support.mscclpp_plans import text_of
-from support.mscclpp_right import RIGHT
+from support.inputs.mscclpp_plans import text_of
+from support.inputs.mscclpp_right import RIGHT
 
 VALUES = [
     None, True, False, 0, 1, 2, 3, 7, 16, -1, 65535, 1 << 31, 1 << 64, 10**40, 0.5, 1e300, "", "i",

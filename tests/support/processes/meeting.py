@@ -22,7 +22,7 @@ from sley.communicator.rendezvous.bootstrap import bootstrap
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import FolderStore, Store
 from sley.errors import SleyError
-from support.forked import PROCESSES
+from support.processes.forked import PROCESSES
 
 TIMEOUT_S = 30.0
 """A timeout longer than any successful step."""

@@ -20,7 +20,7 @@ import pytest
 
 from sley.errors.disk_cache import cached
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TESTS = ROOT / "tests" / "native"
 NATIVE = ROOT / "native"
 PRIMITIVES = ROOT / "src" / "sley" / "engine" / "kernels" / "primitives"  # half.hpp

@@ -13,7 +13,7 @@ from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.words import Schedule
-from support.rank_threads import Limits, execute
+from support.processes.rank_threads import Limits, execute
 
 SCHEDULES = [Schedule.MSCCL, Schedule.HPDS, Schedule.ROUND_ROBIN]
 """The schedules of compiled plans."""

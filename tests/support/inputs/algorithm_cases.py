@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sley
 from sley.algorithms import CATALOG, build
 from sley.ir import collectives
-from support.sampling import sampled
+from support.generators.sampling import sampled
 
 T = TypeVar("T")
 Case = tuple[str, dict[str, Any]]

@@ -20,8 +20,8 @@ from sley.engine.devices import Device, Engine, Executor, Settings
 from sley.engine.devices.device import Memory
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
-from support.device_calls import TIMEOUT_S, filled_buffers, small_slots
-from support.gpu_plans import hanging, ring
+from support.devices.device_calls import TIMEOUT_S, filled_buffers, small_slots
+from support.devices.gpu_plans import hanging, ring
 
 _GUARD_BYTES = 512
 _GUARD_BYTE = 0x5C

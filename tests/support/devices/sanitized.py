@@ -14,8 +14,8 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, ThreadsDevice
 from sley.engine.kernels import Kernels
-from support.algorithm_cases import SIZED, sizes
-from support.device_calls import executor, wrong
+from support.devices.device_calls import executor, wrong
+from support.inputs.algorithm_cases import SIZED, sizes
 
 START = "== "
 """The start of the line before the sanitizer's messages about a case."""

@@ -10,7 +10,7 @@ import sley
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.lang import msccl
-from support.rank_threads import execute
+from support.processes.rank_threads import execute
 
 ELEMENTS = 6
 """Elements of a chunk."""

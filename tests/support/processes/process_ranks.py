@@ -17,8 +17,8 @@ import numpy as np
 
 import sley
 from sley.engine.devices import Engine, Executor, Settings
-from support.device_calls import threads
-from support.forked import PROCESSES
+from support.devices.device_calls import threads
+from support.processes.forked import PROCESSES
 
 TIMEOUT_S = 1.0
 """The timeout of an instruction that waits for a lost rank."""
