@@ -6,23 +6,17 @@ don't check, and compute wrong results or hang.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from sley.errors import Place, counted
 from sley.errors.formats import F438, F441, F444, F454
 from sley.errors.verifier import V201, V202, V208
-from sley.formats.msccl_xml.checks import report
 from sley.formats.msccl_xml.raw import RawFile
-from sley.formats.msccl_xml.steps import Peers, Steps
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.problems import Problems
 from sley.ir.faults import faults, overlap_faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, LongArray
 from sley.ir.words import (
     FIFO_PROTOCOLS,
     READS_SOURCE,
@@ -34,7 +28,6 @@ from sley.ir.words import (
 )
 
 _FEWER_BLOCKS = "Use fewer instances, blocks that serve both directions, or more channels."
-_Longs = NDArray[np.int64]
 
 _FIXED_NODES = 1
 """<algo>, which counts as a node of each GPU."""
@@ -83,88 +76,12 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     source, target = plan.waits.source, plan.waits.target
     late = np.zeros(len(plan.instructions), np.bool_)
     late[source[(plan.block[target] == plan.block[source]) & (target >= source)]] = True
-    report(
-        problems,
+    problems.add_each(
         late,
         V201,
         plan.place,
         "waits for other blocks' instructions",
         lambda row: f"waits for instructions {', '.join(map(str, plan.waits[row].tolist()))}",
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """The steps and blocks of a file, as the target's tables will hold them.
-
-    ranks, channels: of the whole file.
-    block, count, offset, depid: a row for each step: its block, its chunks, its greater offset and
-        the block that it waits for, or NONE. is_nop: whether it is a nop.
-    block_rank, send, recv, chan: a row for each block: its rank, peers and channel.
-    step_place, block_place: the place of a row.
-    """
-
-    ranks: int
-    channels: int
-    block: _Longs
-    count: _Longs
-    offset: _Longs
-    depid: _Longs
-    is_nop: NDArray[np.bool_]
-    block_rank: NDArray[np.integer]
-    send: NDArray[np.integer]
-    recv: NDArray[np.integer]
-    chan: NDArray[np.integer]
-    step_place: Callable[[int], Place]
-    block_place: Callable[[int], Place]
-
-
-def rows_of_plan(plan: Plan, peers: Peers, steps: Steps) -> Rows:
-    """The rows of a plan's file."""
-    t, instruction = plan.instructions, steps.instruction
-    offset = np.maximum(
-        np.where(READS_SOURCE[t.op], t.src_index, NONE),
-        np.where(WRITES_DESTINATION[t.op], t.dst_index, NONE),
-    )
-    return Rows(
-        ranks=plan.collective.ranks,
-        channels=plan.channels,
-        block=plan.block[instruction].astype(np.int64),
-        count=np.where(steps.is_nop, 0, t.count[instruction]),
-        offset=np.where(steps.is_nop, NONE, offset[instruction]),
-        depid=steps.depid,
-        is_nop=steps.is_nop,
-        block_rank=plan.block_rank,
-        send=peers.send,
-        recv=peers.recv,
-        chan=peers.chan,
-        step_place=lambda row: plan.place(int(instruction[row])),
-        block_place=lambda block: _block_place(plan, block),
-    )
-
-
-def rows_of_file(raw: RawFile) -> Rows:
-    """The rows of a file that was read."""
-    ops = raw.step("type")
-    is_nop = ops == Op.NOP
-    offset = np.maximum(
-        np.where(READS_SOURCE[ops], raw.step("srcoff"), NONE),
-        np.where(WRITES_DESTINATION[ops], raw.step("dstoff"), NONE),
-    )
-    return Rows(
-        ranks=raw.header.ngpus,
-        channels=raw.header.nchannels,
-        block=raw.step("block"),
-        count=np.where(is_nop, 0, raw.step("cnt")),
-        offset=offset,
-        depid=raw.step("depid"),
-        is_nop=is_nop,
-        block_rank=raw.gpu("id")[raw.block("gpu")],
-        send=raw.block("send"),
-        recv=raw.block("recv"),
-        chan=raw.block("chan"),
-        step_place=raw.step_place,
-        block_place=raw.block_place,
     )
 
 
@@ -174,25 +91,25 @@ _ONLY_IN_PLACE = (
 )
 
 
-def check_peers(plan: Plan, peers: Peers, problems: Problems) -> None:
-    """Refuses a block with several connections in one direction."""
+def check_peers(plan: Plan, raw: RawFile, problems: Problems) -> None:
+    """Refuses a block with several connections in one direction. raw: of the plan."""
     t = plan.instructions
     sends, receives = SENDS[t.op], RECEIVES[t.op]
-    for word, mask, mine, own in (
-        ("send peer", sends, t.send_peer, peers.send),
-        ("receive peer", receives, t.recv_peer, peers.recv),
-        ("channel", sends | receives, t.channel, peers.chan),
+    for word, mask, mine, attribute in (
+        ("send peer", sends, t.send_peer, "send"),
+        ("receive peer", receives, t.recv_peer, "recv"),
+        ("channel", sends | receives, t.channel, "chan"),
     ):
-        report(
-            problems,
-            mask & (mine != own[plan.block]),
+        own = raw.blocks[attribute][plan.block]
+        problems.add_each(
+            mask & (mine != own),
             F441,
             plan.place,
             f"one {word} in a block",
             lambda row, mine=mine, own=own, word=word: (  # type: ignore[misc]
-                f"{word} {mine[row]} here and {own[plan.block[row]]} elsewhere in the block"
+                f"{word} {mine[row]} here and {own[row]} elsewhere in the block"
             ),
-            remedy="Give each pair of peers and channel its own block, as sley.compile does "
+            "Give each pair of peers and channel its own block, as sley.compile does "
             "with --allocate connection and without --max-blocks.",
         )
 
@@ -217,120 +134,129 @@ def check_memory(
         )
 
 
-def check_limits(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+def check_limits(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     """Refuses what doesn't fit into the target's tables."""
-    _check_ends(rows, target, problems)
-    _check_steps(rows, target, problems)
-    blocks = np.bincount(rows.block_rank, minlength=rows.ranks)
-    report(
-        problems,
+    _check_ends(raw, target, problems)
+    _check_steps(raw, target, problems)
+    blocks = np.bincount(raw.block_rank, minlength=raw.header.ngpus)
+    problems.add_each(
         blocks > target.blocks,
         F444,
-        lambda rank: Place(detail=f"rank {rank}"),
+        _rank_place,
         f"at most {target.blocks} blocks on a GPU, for {target.name}",
         lambda rank: f"{blocks[rank]} blocks",
-        remedy=_FEWER_BLOCKS,
+        _FEWER_BLOCKS,
     )
-    _check_nodes(rows, blocks, target, problems)
+    _check_nodes(raw, blocks, target, problems)
 
 
-def _check_ends(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+def _rank_place(rank: int) -> Place:
+    return Place(detail=f"rank {rank}")
+
+
+def _check_ends(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     """Refuses channels beyond the target's, connections with several blocks at one end, and too
     many blocks of a GPU that send, or that receive, on one channel."""
-    if rows.channels > target.channels:
-        highest = int(rows.chan.max(initial=NONE))
+    ranks, channels, chan = raw.header.ngpus, raw.header.nchannels, raw.blocks["chan"]
+    if channels > target.channels:
+        highest = int(chan.max(initial=NONE))
         problems.add(
             F444,
-            rows.block_place(int(np.argmax(rows.chan))) if len(rows.chan) else Place(),
+            raw.blocks.place(int(np.argmax(chan))) if len(chan) else Place(),
             expected=f"channels below {target.channels}, for {target.name}",
-            found=f"channel {highest}"
-            if highest >= target.channels
-            else f"{rows.channels} channels",
+            found=f"channel {highest}" if highest >= target.channels else f"{channels} channels",
             remedy="Use fewer instances, or use a channel for several connections.",
         )
-    for word, peer in (("sending", rows.send), ("receiving", rows.recv)):
+    for word, peer in (("sending", raw.blocks["send"]), ("receiving", raw.blocks["recv"])):
         used = np.flatnonzero(peer != NONE)
-        on_channel = rows.block_rank[used].astype(np.int64) * rows.channels + rows.chan[used]
+        on_channel = raw.block_rank[used] * channels + chan[used]
         _, first, again = np.unique(
-            on_channel * rows.ranks + peer[used], return_index=True, return_inverse=True
+            on_channel * ranks + peer[used], return_index=True, return_inverse=True
         )
         others = np.flatnonzero(first[again] != np.arange(len(used)))
         for k in others[: problems.room].tolist():
             block = int(used[k])
-            places = [rows.block_place(block), rows.block_place(int(used[first[again[k]]]))]
+            places = [raw.blocks.place(block), raw.blocks.place(int(used[first[again[k]]]))]
             problems.add(
                 V202,
                 places,
                 expected=f"one {word} block for a connection",
-                found=f"another one with peer {peer[block]} and channel {rows.chan[block]}",
+                found=f"another one with peer {peer[block]} and channel {chan[block]}",
                 remedy="Give one of the blocks another channel, at both ends.",
             )
         busy, count = np.unique(on_channel, return_counts=True)
-        report(
-            problems,
+        problems.add_each(
             count > target.peers_per_channel,
             F444,
-            lambda row, busy=busy: Place(detail=f"rank {busy[row] // rows.channels}"),  # type: ignore[misc]
+            lambda row, busy=busy: _rank_place(busy[row] // channels),  # type: ignore[misc]
             f"at most {target.peers_per_channel} blocks on a channel, for {target.name}",
             lambda row, busy=busy, count=count: (  # type: ignore[misc]
-                f"{count[row]} on channel {busy[row] % rows.channels}"
+                f"{count[row]} on channel {busy[row] % channels}"
             ),
-            remedy=_FEWER_BLOCKS,
+            _FEWER_BLOCKS,
         )
 
 
-def _check_steps(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+def _check_steps(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     """Refuses steps whose numbers don't fit their fields, and blocks with too many steps."""
-    for mask, expected, found, remedy in (
+    steps, ops = raw.steps, raw.steps["type"]
+    is_nop = ops == Op.NOP
+    offset = np.maximum(
+        np.where(READS_SOURCE[ops], steps["srcoff"], NONE),
+        np.where(WRITES_DESTINATION[ops], steps["dstoff"], NONE),
+    )
+    for values, most, expected, found, remedy in (
         (
-            rows.count > target.count,
-            f"at most {target.count} chunks in a step, for {target.name}",
-            lambda row: f"{rows.count[row]} chunks",
+            np.where(is_nop, 0, steps["cnt"]),
+            target.count,
+            f"at most {target.count} chunks in a step",
+            "{} chunks",
             "Use fewer, larger chunks, or transfers of fewer chunks in the program.",
         ),
+        (offset, target.offset, f"offsets up to {target.offset}", "offset {}", "Use fewer chunks."),
         (
-            rows.offset > target.offset,
-            f"offsets up to {target.offset}, for {target.name}",
-            lambda row: f"offset {rows.offset[row]}",
-            "Use fewer chunks.",
-        ),
-        (
-            rows.depid > target.waited_block,
-            f"waits for blocks up to {target.waited_block}, for {target.name}",
-            lambda row: f"a wait for block {rows.depid[row]}",
+            steps["depid"],
+            target.waited_block,
+            f"waits for blocks up to {target.waited_block}",
+            "a wait for block {}",
             _FEWER_BLOCKS,
         ),
     ):
-        report(problems, mask, F444, rows.step_place, expected, found, remedy)
-    lines = np.bincount(rows.block, minlength=len(rows.block_rank))
-    nops = np.bincount(rows.block[rows.is_nop], minlength=len(lines))
-    report(
+        steps.report(
+            problems,
+            values > most,
+            F444,
+            f"{expected}, for {target.name}",
+            lambda row, found=found, values=values: found.format(values[row]),  # type: ignore[misc]
+            remedy,
+        )
+    lines = np.bincount(steps["tb"], minlength=len(raw.blocks))
+    nops = np.bincount(steps["tb"][is_nop], minlength=len(lines))
+    raw.blocks.report(
         problems,
         lines > target.steps_per_block,
         F444,
-        rows.block_place,
         f"at most {target.steps_per_block} steps in a block, for {target.name}",
         lambda block: f"{lines[block]} steps, {nops[block]} of them nops for further waits",
         "Distribute the work over more channels, use fewer instances, or write for msccl (256).",
     )
 
 
-def _check_nodes(rows: Rows, blocks: _Longs, target: XmlTarget, problems: Problems) -> None:
+def _check_nodes(raw: RawFile, blocks: LongArray, target: XmlTarget, problems: Problems) -> None:
     """Refuses more elements than the target's parser has room for."""
-    ranks = rows.ranks
-    steps = np.bincount(rows.block_rank[rows.block], minlength=ranks)
+    ranks = raw.header.ngpus
+    steps = np.bincount(raw.block_rank[raw.steps["tb"]], minlength=ranks)
     nodes = _FIXED_NODES + ranks + blocks + steps
     if target.nodes is not None:
-        report(
-            problems,
+        problems.add_each(
             nodes > target.nodes,
             F444,
-            lambda rank: Place(detail=f"rank {rank}"),
+            _rank_place,
             f"at most {target.nodes} elements for a GPU, for {target.name}",
             lambda rank: (
                 f"{nodes[rank]}: <algo>, {ranks} GPUs, {blocks[rank]} blocks, {steps[rank]} steps"
             ),
-            remedy="Use fewer instances or chunks.",
+            "Use fewer instances or chunks.",
         )
     if target.children is not None and max(ranks, int(blocks.max(initial=0))) > target.children:
         problems.add(
@@ -340,11 +266,3 @@ def _check_nodes(rows: Rows, blocks: _Longs, target: XmlTarget, problems: Proble
             found=f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one",
             remedy="Use fewer instances or chunks.",
         )
-
-
-def _block_place(plan: Plan, block: int) -> Place:
-    detail = f"rank {plan.block_rank[block]}, block {plan.block_number[block]}"
-    first = int(plan.block_offset[block])
-    if first == plan.block_offset[block + 1]:
-        return Place(detail=detail)
-    return plan.sources.place(int(plan.instructions.source[first]), detail)
