@@ -9,10 +9,9 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sley.errors.formats import F403, F420
 from sley.errors.mscclpp import F493
@@ -24,8 +23,10 @@ from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.one_sided import Action, Counters, OneSidedPlan, Operations, Ranges
 from sley.ir.sources import Sources
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, Table
 from sley.ir.words import Buffer, Protocol
+
+T = TypeVar("T", bound=Table)
 
 MAX_ROWS = 1_000_000
 """Limit of the rows of operations, and of those of ranges."""
@@ -123,8 +124,7 @@ class _Rows:
         self._raw = raw
         self._cutting = cutting
         self._flushes = target.lacks(FLUSHED_PUT) is None
-        self._operations: Columns = {name: array("q") for name in Operations.column_names()}
-        self._ranges: Columns = {name: array("q") for name in Ranges.column_names()}
+        self._operations, self._ranges = array("q"), array("q")
         self._words: dict[str, int] = {}
         self._lines: dict[int, int] = {}
         self._barriers: dict[tuple[int, int], int] = {}
@@ -142,7 +142,12 @@ class _Rows:
     def begin(self, rank: int) -> None:
         """Begins a block."""
         self._block_rank.append(rank)
-        self._block_offset.append(len(self._operations["action"]))
+        self._block_offset.append(self._rows)
+
+    @property
+    def _rows(self) -> int:
+        """The number of rows of operations."""
+        return len(self._operations) // len(Operations.column_names())
 
     def _add(
         self,
@@ -155,34 +160,22 @@ class _Rows:
         relaxed: bool = False,
     ) -> None:
         """Adds a row of an operation."""
-        row = self._operations
-        row["action"].append(action)
-        row["thread"].append(thread)
-        row["target"].append(target)
-        row["port"].append(port)
-        row["relaxed"].append(relaxed)
-        row["step"].append(one.step)
-        row["word"].append(self._words.setdefault(one.op.name, len(self._words)))
-        row["source"].append(self._lines.setdefault(one.op.line, len(self._lines)))
+        word = self._words.setdefault(one.op.name, len(self._words))
+        source = self._lines.setdefault(one.op.line, len(self._lines))
+        self._operations.extend((action, thread, target, port, relaxed, one.step, word, source))
 
     def _add_move(self, spans: Sequence[Access]) -> None:
         """Adds a move of the last row. Packets that it writes where it alone reads them, as a
         gstorepkt does on its own rank, stay as they are, so it doesn't write them."""
-        row, operation = self._ranges, len(self._operations["action"]) - 1
+        operation = self._rows - 1
         read = [span for span in spans if not span.writes]
         kept = {(*read[0].ranks, *_place(read[0]))} if len(read) == 1 else set()
         for span in spans:
             for rank in span.ranks:
                 if span.writes and span.kind.packet and (rank, *_place(span)) in kept:
                     continue
-                row["operation"].append(operation)
-                row["move"].append(self._moves)
-                row["writes"].append(span.writes)
-                row["rank"].append(rank)
-                row["buffer"].append(span.buffer)
-                row["index"].append(span.index)
-                row["count"].append(span.size)
-                row["packet"].append(span.kind.packet)
+                place = (rank, span.buffer, span.index, span.size, span.kind.packet)
+                self._ranges.extend((operation, self._moves, span.writes, *place))
         self._moves += 1
 
     def lower(self, one: Located, iteration: int = 0) -> None:
@@ -277,21 +270,17 @@ class _Rows:
         """The plan of all rows."""
         raw, parts, lines = self._raw, self._cutting.parts, list(self._lines)
         room = [scratch_room(raw, gpu) * parts for gpu in raw.gpus]
-        counters = list(self._counters)
+        counters = [(key.rank, key.peer, self._initial(key)) for key in self._counters]
         return OneSidedPlan(
             name=raw.name,
             collective=collective.refine(parts),
             protocol=raw.protocol,
             parts=parts,
-            operations=Operations(*map(_column, self._operations.values())),
-            ranges=Ranges(*map(_column, self._ranges.values())),
-            counters=Counters(
-                rank=np.array([key.rank for key in counters], np.int32),
-                peer=np.array([key.peer for key in counters], np.int32),
-                initial=np.array([self._initial(key) for key in counters], np.int32),
-            ),
-            block_rank=_column(self._block_rank),
-            block_offset=np.array([*self._block_offset, len(self._operations["action"])]),
+            operations=_table(Operations, self._operations),
+            ranges=_table(Ranges, self._ranges),
+            counters=_table(Counters, counters),
+            block_rank=np.array(self._block_rank, np.int32),
+            block_offset=np.array([*self._block_offset, self._rows]),
             ports=np.repeat(np.arange(len(raw.gpus)), np.diff(self._first_port)),
             scratch_chunks=np.array(room, np.int32),
             scratch_copies=2 if raw.doubles else 1,
@@ -304,11 +293,10 @@ class _Rows:
         return 0 if key.kind else self._raw.gpus[key.rank].semaphores[key.number]
 
 
-Columns = dict[str, "array[int]"]
-
-
-def _column(values: array[int]) -> NDArray[Any]:
-    return np.array(values, np.int64)
+def _table(kind: type[T], rows: Any) -> T:
+    """A table of its rows, one value after another."""
+    columns = kind.column_names()
+    return kind(*np.array(rows, np.int64).reshape(-1, len(columns)).T)
 
 
 class _Counter(NamedTuple):
