@@ -25,10 +25,7 @@ OPERATIONS: Mapping[str, Op] = MappingProxyType(
 )
 OPERATION_WORDS: Mapping[Op, str] = MappingProxyType({op: w for w, op in OPERATIONS.items()})
 
-BUFFERS: Mapping[str, Buffer] = MappingProxyType(
-    {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
-)
-BUFFER_WORDS: Mapping[Buffer, str] = MappingProxyType({b: w for w, b in BUFFERS.items()})
+BUFFERS: Mapping[str, Buffer] = MappingProxyType({buffer.word[0]: buffer for buffer in Buffer})
 
 COLLECTIVE_NAMES: Mapping[str, str] = MappingProxyType(
     {word: name for target in TARGETS.values() for name, word in target.collectives.items()}

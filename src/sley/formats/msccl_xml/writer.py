@@ -25,8 +25,6 @@ from sley.formats.msccl_xml.limits import (
 from sley.formats.msccl_xml.raw import ATTRIBUTES, PARENT, Elements, Header, RawFile
 from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
 from sley.formats.msccl_xml.words import (
-    BUFFER_WORDS,
-    BUFFERS,
     OPERATION_WORDS,
     name_and_chunks,
 )
@@ -238,9 +236,9 @@ def _steps(plan: Plan, reduce_run: int) -> Elements:
     has_src, has_dst = READS_SOURCE[t.op], WRITES_DESTINATION[t.op]
     operands = (
         (t.op, Op.NOP),
-        (np.where(has_src, t.src_buffer, t.dst_buffer), BUFFERS["i"]),
+        (np.where(has_src, t.src_buffer, t.dst_buffer), Buffer.INPUT),
         (np.where(has_src, t.src_index, t.dst_index), NONE),
-        (np.where(has_dst, t.dst_buffer, t.src_buffer), BUFFERS["o"]),
+        (np.where(has_dst, t.dst_buffer, t.src_buffer), Buffer.OUTPUT),
         (np.where(has_dst, t.dst_index, t.src_index), NONE),
         (t.count, 0),
     )
@@ -310,7 +308,7 @@ def _tags(name: str, elements: Elements) -> list[str]:
     """The tags of elements, without their ends."""
     words: dict[str, NDArray[Any]] = {
         "type": np.array([OPERATION_WORDS.get(op, "") for op in Op]),
-        **dict.fromkeys(("srcbuf", "dstbuf"), np.array([BUFFER_WORDS[b] for b in Buffer])),
+        **dict.fromkeys(("srcbuf", "dstbuf"), np.array([buffer.word[0] for buffer in Buffer])),
     }
     attributes = ATTRIBUTES[name]
     tag = f"<{name} " + " ".join(f'{word}="%s"' for word in attributes)

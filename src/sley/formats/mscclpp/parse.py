@@ -427,7 +427,7 @@ def _gpu_text(rank: int, gpu: RawGpu) -> str:
     switches = [
         {
             "channel_type": words.SWITCH,
-            "buffer_type": words.BUFFER_WORDS[group.buffer],
+            "buffer_type": group.buffer.word[0],
             "rank_groups": [{"size": len(group.ranks), "ranks": group.ranks}],
         }
         for group in gpu.groups
@@ -441,7 +441,7 @@ def _gpu_text(rank: int, gpu: RawGpu) -> str:
         "remote_buffers": [
             {
                 "rank": of.rank,
-                "type": words.BUFFER_WORDS[of.buffer],
+                "type": of.buffer.word[0],
                 "access_channel_types": of.types,
             }
             for of in gpu.remote
@@ -491,5 +491,5 @@ def _object(op: RawOperation) -> Object:
 
 
 def _operand(one: RawRange) -> Object:
-    number = words.BUFFER_WORDS[Buffer(one.number)] if one.where is Where.LOCAL else one.number
+    number = Buffer(one.number).word[0] if one.where is Where.LOCAL else one.number
     return {one.where.value: number, "index": one.index, "size": one.size}
