@@ -48,12 +48,9 @@ def _check_header(raw: RawFile, problems: Problems) -> None:
             if value is not None and value not in allowed:
                 problems.add(F422, at, f"{name} {expected}", f"{name}={value}")
     if header.ngpus * header.nchunksperloop > MAX_CHUNKS:
-        problems.add(
-            F403,
-            at,
-            expected=f"at most {MAX_CHUNKS} chunks on all ranks together",
-            found=f"ngpus={header.ngpus}, nchunksperloop={header.nchunksperloop}",
-        )
+        expected = f"at most {MAX_CHUNKS} chunks on all ranks together"
+        found = f"ngpus={header.ngpus}, nchunksperloop={header.nchunksperloop}"
+        problems.add(F403, at, expected, found)
 
 
 def _check_gpus(raw: RawFile, problems: Problems) -> None:
@@ -70,22 +67,15 @@ def _check_gpus(raw: RawFile, problems: Problems) -> None:
     if len(present) < ranks and len(present) == len(ids) and not problems.full:
         gaps = np.flatnonzero(present != np.arange(len(present)))
         first = int(gaps[0]) if len(gaps) else len(present)
-        problems.add(
-            F412,
-            raw.whole,
-            expected=f"{ranks} GPUs, as ngpus says",
-            found=f"{len(present)} of them; the first missing one is {first}",
-        )
+        expected = f"{ranks} GPUs, as ngpus says"
+        found = f"{len(present)} of them; the first missing one is {first}"
+        problems.add(F412, raw.whole, expected, found)
     for name in ("i_chunks", "o_chunks", "s_chunks"):
         raw.gpus.report(problems, raw.gpus[name] < 0, F422, f"{name} not to be negative", name)
     scratch = int(raw.gpus["s_chunks"].sum())
     if scratch > MAX_CHUNKS:
-        problems.add(
-            F403,
-            raw.whole,
-            expected=f"at most {MAX_CHUNKS} chunks on all ranks together",
-            found=f"{scratch} chunks of scratch",
-        )
+        expected = f"at most {MAX_CHUNKS} chunks on all ranks together"
+        problems.add(F403, raw.whole, expected, f"{scratch} chunks of scratch")
 
 
 def _check_blocks(raw: RawFile, problems: Problems) -> None:

@@ -6,7 +6,11 @@ don't check, and compute wrong results or hang.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.errors import Place, counted
 from sley.errors.formats import F438, F441, F444, F454
@@ -16,7 +20,7 @@ from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.problems import Problems
 from sley.ir.faults import faults, overlap_faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, LongArray
+from sley.ir.tables import NONE
 from sley.ir.words import (
     FIFO_PROTOCOLS,
     READS_SOURCE,
@@ -28,6 +32,12 @@ from sley.ir.words import (
 )
 
 _FEWER_BLOCKS = "Use fewer instances, blocks that serve both directions, or more channels."
+
+_LARGER_CHUNKS = "Use fewer, larger chunks, or transfers of fewer chunks in the program."
+_SHORTER_BLOCKS = (
+    "Distribute the work over more channels, use fewer instances, or write for msccl (256)."
+)
+_FEWER_ELEMENTS = "Use fewer instances or chunks."
 
 _FIXED_NODES = 1
 """<algo>, which counts as a node of each GPU."""
@@ -125,29 +135,63 @@ def check_memory(
         return
     rows = plan.input_writes[: problems.room]
     for row, cell in zip(rows.tolist(), plan.destination_cells(rows).tolist(), strict=True):
-        problems.add(
-            F454,
-            plan.place(row),
-            expected=f"the input to be kept, for {target.name}",
-            found=f"a write to {plan.layout.name(cell)}, out of place",
-            remedy=_ONLY_IN_PLACE if declares_both else "",
-        )
+        expected = f"the input to be kept, for {target.name}"
+        found = f"a write to {plan.layout.name(cell)}, out of place"
+        remedy = _ONLY_IN_PLACE if declares_both else ""
+        problems.add(F454, plan.place(row), expected, found, remedy)
 
 
 def check_limits(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     """Refuses what doesn't fit into the target's tables."""
-    _check_ends(raw, target, problems)
-    _check_steps(raw, target, problems)
-    blocks = np.bincount(raw.block_rank, minlength=raw.header.ngpus)
-    problems.add_each(
-        blocks > target.blocks,
-        F444,
-        _rank_place,
-        f"at most {target.blocks} blocks on a GPU, for {target.name}",
-        lambda rank: f"{blocks[rank]} blocks",
-        _FEWER_BLOCKS,
+    ranks, steps, ops = raw.header.ngpus, raw.steps, raw.steps["type"]
+    is_nop = ops == Op.NOP
+    offset = np.maximum(
+        np.where(READS_SOURCE[ops], steps["srcoff"], NONE),
+        np.where(WRITES_DESTINATION[ops], steps["dstoff"], NONE),
     )
-    _check_nodes(raw, blocks, target, problems)
+    of_block = np.bincount(steps["tb"], minlength=len(raw.blocks))
+    nops = np.bincount(steps["tb"][is_nop], minlength=len(raw.blocks))
+    blocks = np.bincount(raw.block_rank, minlength=ranks)
+    of_rank = np.bincount(raw.block_rank[steps["tb"]], minlength=ranks)
+    nodes = _FIXED_NODES + ranks + blocks + of_rank
+    most_children = np.array([max(ranks, int(blocks.max(initial=0)))])
+
+    def refuse(
+        values: NDArray[Any],
+        most: int | None,
+        place: Callable[[int], Place],
+        texts: tuple[str, str],
+        remedy: str,
+        *more: NDArray[Any],
+    ) -> None:
+        """Adds a problem for each value above a limit, if there is one. texts: what is expected,
+        with the limit, and what is found, with the value and `more` of the row."""
+        if most is not None:
+            expected = f"{texts[0].format(most)}, for {target.name}"
+
+            def found(row: int) -> str:
+                return texts[1].format(values[row], *(of_row[row] for of_row in more))
+
+            problems.add_each(values > most, F444, place, expected, found, remedy)
+
+    _check_ends(raw, target, problems)
+    counts, texts = np.where(is_nop, 0, steps["cnt"]), ("at most {} chunks in a step", "{} chunks")
+    refuse(counts, target.count, steps.place, texts, _LARGER_CHUNKS)
+    texts = ("offsets up to {}", "offset {}")
+    refuse(offset, target.offset, steps.place, texts, "Use fewer chunks.")
+    texts = ("waits for blocks up to {}", "a wait for block {}")
+    refuse(steps["depid"], target.waited_block, steps.place, texts, _FEWER_BLOCKS)
+    texts = ("at most {} steps in a block", "{} steps, {} of them nops for further waits")
+    refuse(of_block, target.steps_per_block, raw.blocks.place, texts, _SHORTER_BLOCKS, nops)
+    texts = ("at most {} blocks on a GPU", "{} blocks")
+    refuse(blocks, target.blocks, _rank_place, texts, _FEWER_BLOCKS)
+    found = f"{{}}: <algo>, {ranks} GPUs, {{}} blocks, {{}} steps"
+    texts = ("at most {} elements for a GPU", found)
+    refuse(nodes, target.nodes, _rank_place, texts, _FEWER_ELEMENTS, blocks, of_rank)
+    found = f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one"
+    texts = ("at most {} children of an element", found)
+    algo = Place(detail="<algo>")
+    refuse(most_children, target.children, lambda _: algo, texts, _FEWER_ELEMENTS)
 
 
 def _rank_place(rank: int) -> Place:
@@ -177,13 +221,10 @@ def _check_ends(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
         for k in others[: problems.room].tolist():
             block = int(used[k])
             places = [raw.blocks.place(block), raw.blocks.place(int(used[first[again[k]]]))]
-            problems.add(
-                V202,
-                places,
-                expected=f"one {word} block for a connection",
-                found=f"another one with peer {peer[block]} and channel {chan[block]}",
-                remedy="Give one of the blocks another channel, at both ends.",
-            )
+            expected = f"one {word} block for a connection"
+            found = f"another one with peer {peer[block]} and channel {chan[block]}"
+            remedy = "Give one of the blocks another channel, at both ends."
+            problems.add(V202, places, expected, found, remedy)
         busy, count = np.unique(on_channel, return_counts=True)
         problems.add_each(
             count > target.peers_per_channel,
@@ -194,75 +235,4 @@ def _check_ends(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
                 f"{count[row]} on channel {busy[row] % channels}"
             ),
             _FEWER_BLOCKS,
-        )
-
-
-def _check_steps(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
-    """Refuses steps whose numbers don't fit their fields, and blocks with too many steps."""
-    steps, ops = raw.steps, raw.steps["type"]
-    is_nop = ops == Op.NOP
-    offset = np.maximum(
-        np.where(READS_SOURCE[ops], steps["srcoff"], NONE),
-        np.where(WRITES_DESTINATION[ops], steps["dstoff"], NONE),
-    )
-    for values, most, expected, found, remedy in (
-        (
-            np.where(is_nop, 0, steps["cnt"]),
-            target.count,
-            f"at most {target.count} chunks in a step",
-            "{} chunks",
-            "Use fewer, larger chunks, or transfers of fewer chunks in the program.",
-        ),
-        (offset, target.offset, f"offsets up to {target.offset}", "offset {}", "Use fewer chunks."),
-        (
-            steps["depid"],
-            target.waited_block,
-            f"waits for blocks up to {target.waited_block}",
-            "a wait for block {}",
-            _FEWER_BLOCKS,
-        ),
-    ):
-        steps.report(
-            problems,
-            values > most,
-            F444,
-            f"{expected}, for {target.name}",
-            lambda row, found=found, values=values: found.format(values[row]),  # type: ignore[misc]
-            remedy,
-        )
-    lines = np.bincount(steps["tb"], minlength=len(raw.blocks))
-    nops = np.bincount(steps["tb"][is_nop], minlength=len(lines))
-    raw.blocks.report(
-        problems,
-        lines > target.steps_per_block,
-        F444,
-        f"at most {target.steps_per_block} steps in a block, for {target.name}",
-        lambda block: f"{lines[block]} steps, {nops[block]} of them nops for further waits",
-        "Distribute the work over more channels, use fewer instances, or write for msccl (256).",
-    )
-
-
-def _check_nodes(raw: RawFile, blocks: LongArray, target: XmlTarget, problems: Problems) -> None:
-    """Refuses more elements than the target's parser has room for."""
-    ranks = raw.header.ngpus
-    steps = np.bincount(raw.block_rank[raw.steps["tb"]], minlength=ranks)
-    nodes = _FIXED_NODES + ranks + blocks + steps
-    if target.nodes is not None:
-        problems.add_each(
-            nodes > target.nodes,
-            F444,
-            _rank_place,
-            f"at most {target.nodes} elements for a GPU, for {target.name}",
-            lambda rank: (
-                f"{nodes[rank]}: <algo>, {ranks} GPUs, {blocks[rank]} blocks, {steps[rank]} steps"
-            ),
-            "Use fewer instances or chunks.",
-        )
-    if target.children is not None and max(ranks, int(blocks.max(initial=0))) > target.children:
-        problems.add(
-            F444,
-            Place(detail="<algo>"),
-            expected=f"at most {target.children} children of an element, for {target.name}",
-            found=f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one",
-            remedy="Use fewer instances or chunks.",
         )

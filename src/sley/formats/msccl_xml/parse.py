@@ -151,7 +151,7 @@ class _Parser:
         """Adds F401, without the problems of attributes so far; a misplaced element may be the
         cause."""
         self.problems.keep_only(F405)
-        self.problems.add(F401, at, expected=expected, found=found)
+        self.problems.add(F401, at, expected, found)
         self._whole = False
 
     def _feed(self, piece: bytes, last: bool) -> None:

@@ -63,12 +63,8 @@ def read(
     if collective is None:
         collective = collective_of(raw, problems, in_place, root, remarks)
     elif collective.ranks != raw.header.ngpus:
-        problems.add(
-            F424,
-            raw.whole,
-            expected=f"a collective of {raw.header.ngpus} ranks, as ngpus says",
-            found=str(collective),
-        )
+        expected = f"a collective of {raw.header.ngpus} ranks, as ngpus says"
+        problems.add(F424, raw.whole, expected, str(collective))
         collective = None
     if collective is None:
         raise SleyError(problems.ordered())
@@ -106,7 +102,7 @@ def collective_of(
     """The collective that the header names, or None and a problem."""
     header, at = raw.header, raw.whole
     if header.coll == CUSTOM:
-        problems.add(F409, at, expected="a collective passed by the caller", found='coll="custom"')
+        problems.add(F409, at, "a collective passed by the caller", 'coll="custom"')
         return None
     name = COLLECTIVE_NAMES.get(header.coll)
     if name is None:

@@ -151,12 +151,9 @@ def _calls(
     places = tuple(place for place in allowed if in_place in (None, place))
     if not places:
         words = {True: "in place", False: "out of place", None: "in or out of place"}
-        problems.add(
-            F463,
-            at,
-            expected=f"a file for calls {words[in_place]}, for {target.name}",
-            found=f"inplace={header.inplace}, outofplace={header.outofplace}",
-        )
+        expected = f"a file for calls {words[in_place]}, for {target.name}"
+        found = f"inplace={header.inplace}, outofplace={header.outofplace}"
+        problems.add(F463, at, expected, found)
     least, most = header.minBytes or 0, target.last_size(header.maxBytes)
     if most is not None and most < max(least, 1):
         problems.add(
@@ -169,12 +166,8 @@ def _calls(
     if max_bytes is not None and (most is None or max_bytes < most):
         most = max_bytes
         if most < least:
-            problems.add(
-                F463,
-                at,
-                expected=f"a file for calls of at most {max_bytes} bytes",
-                found=f"minBytes={header.minBytes}",
-            )
+            expected = f"a file for calls of at most {max_bytes} bytes"
+            problems.add(F463, at, expected, f"minBytes={header.minBytes}")
     _check_multiple(raw, least, most, problems)
     return _Calls(SizeRange(least, most), places, len(allowed) > 1)
 
@@ -184,12 +177,8 @@ def _check_multiple(raw: RawFile, least: int, most: int | None, problems: Proble
     multiple = max(raw.header.nchunksperloop, 1)
     first = -(-max(least, 1) // multiple) * multiple
     if most is not None and max(least, 1) <= most < first:
-        problems.add(
-            F463,
-            raw.whole,
-            expected=f"a multiple of {multiple}, by nchunksperloop, among the sizes",
-            found=f"none from {least} to {most}",
-        )
+        expected = f"a multiple of {multiple}, by nchunksperloop, among the sizes"
+        problems.add(F463, raw.whole, expected, f"none from {least} to {most}")
 
 
 def _check_target(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
@@ -221,20 +210,16 @@ def _check_header(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     for name in required:
         if getattr(header, name) is None:
             expected = f"the attribute {name}, for {target.name}"
-            problems.add(F406, at, expected=expected, found="<algo> without it")
+            problems.add(F406, at, expected, "<algo> without it")
     known = sorted(target.collectives.values())
     if target.custom_collective is not None:
         known.append(target.custom_collective)
     if header.coll not in known:
-        problems.add(
-            F443,
-            at,
-            expected=f"coll to be one of {', '.join(known)}, for {target.name}",
-            found=f"coll={header.coll!a}",
-        )
+        expected = f"coll to be one of {', '.join(known)}, for {target.name}"
+        problems.add(F443, at, expected, f"coll={header.coll!a}")
     if target.takes_threads and (header.nthreads or 0) % _WARP:
         expected, found = f"nthreads to be a multiple of {_WARP}", f"nthreads={header.nthreads}"
-        problems.add(F422, at, expected=expected, found=found)
+        problems.add(F422, at, expected, found)
     if target.compares_sizes and header.coll != target.custom_collective:
         _check_declared(raw, problems)
 

@@ -145,25 +145,16 @@ def _check_arguments(
     bad = _NOT_XML_TEXT.search(name)
     if bad is not None:
         expected, found = "a name of XML's characters", ascii(bad.group())
-        problems.add(F451, at, expected=expected, found=found, remedy=_OTHER_NAME)
+        problems.add(F451, at, expected, found, remedy=_OTHER_NAME)
     most = target.attribute_chars
     if most is not None and bad is None and len(_attribute(name).encode()) > most:
-        problems.add(
-            F451,
-            at,
-            expected=f"a name of at most {most} characters, for {target.name}",
-            found=f"{len(_attribute(name).encode())}",
-            remedy=_OTHER_NAME,
-        )
+        expected = f"a name of at most {most} characters, for {target.name}"
+        problems.add(F451, at, expected, f"{len(_attribute(name).encode())}", _OTHER_NAME)
     greatest = _LARGEST_BYTES if max_bytes is None else max_bytes
     are_sizes = is_integer(min_bytes) and is_integer(greatest)
     if not are_sizes or not 0 <= min_bytes <= greatest <= _LARGEST_BYTES or greatest < 1:
-        problems.add(
-            F451,
-            at,
-            expected=f"0 <= min_bytes <= max_bytes, max_bytes from 1 to {_LARGEST_BYTES}",
-            found=f"min_bytes={min_bytes!r}, max_bytes={max_bytes!r}",
-        )
+        expected = f"0 <= min_bytes <= max_bytes, max_bytes from 1 to {_LARGEST_BYTES}"
+        problems.add(F451, at, expected, f"min_bytes={min_bytes!r}, max_bytes={max_bytes!r}")
     if threads is not None and not (target.takes_threads and is_integer(threads) and threads >= 1):
         problems.add(
             F451,
