@@ -24,8 +24,7 @@ from sley.topologies.assumptions import (
     Import,
     by_target,
 )
-from sley.topologies.machine import Machine
-from sley.topologies.node import Node, Rate
+from sley.topologies.node import Machine, Node, Rate
 from sley.topologies.reading import json_of
 
 _TITLES = re.compile(

@@ -28,10 +28,11 @@ from sley.topologies.amd_smi import AmdImport
 from sley.topologies.assumptions import Import
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.hwloc_xml import HwlocImport
-from sley.topologies.library import base_tables, find_machine, machine_names
-from sley.topologies.machine import Machine, machine_from
+from sley.topologies.library import find_machine
+from sley.topologies.machine import machine_from, machine_names
 from sley.topologies.nccl_log import NcclLogImport, is_log
 from sley.topologies.nccl_xml import NcclXmlImport
+from sley.topologies.node import Machine
 from sley.topologies.nvidia_smi import NvidiaImport, is_matrix
 from sley.topologies.reading import at_place, json_of
 from sley.topologies.taccl import TacclImport
@@ -111,7 +112,7 @@ def read(
                     remedy=f"Leave the number of nodes out: {file}",
                 )
             return LoadedTopology(graph_from(file, tables), None)
-        machine = machine_from(file, tables, base_tables)
+        machine = machine_from(file, tables)
     else:
         imported = _importer(path, kind, text, base)
         machine, notes = imported.machine(base), imported.notes

@@ -14,8 +14,7 @@ from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
 from sley.topologies.assumptions import note_assumption
-from sley.topologies.machine import Machine
-from sley.topologies.node import Link, Node, Rate
+from sley.topologies.node import Link, Machine, Node, Rate
 from sley.topologies.reading import Section
 
 _SIZE = re.compile(r"(?:^|[-_])([1-9][0-9]{0,3}) ?(KB|MB|GB|K|M|G)(?:$|[-_.])", re.IGNORECASE)
