@@ -4,8 +4,7 @@
 `reader`: `parse` makes a `raw` file of the text, `checks` refuse it, `notes` are remarks on it.
 `runtime`: what a target executes when it reads a file; `lexical` is its lexer, `transmissions` what
 its parser and kernels make of the steps.
-`writer` makes a `raw` file of a plan; `limits` refuse what a target can't run. All use `words` and
-`targets`.
+`writer` makes a `raw` file of a plan; `limits` refuse what a target can't run. All use `targets`.
 """
 
 from sley.formats.format import RuntimeFormat

@@ -21,7 +21,7 @@ from sley.errors import Place, Rule
 from sley.errors.formats import F401, F403, F405, F406, F407, F408
 from sley.formats.format import content_of
 from sley.formats.msccl_xml.raw import ATTRIBUTES, PARENT, Elements, Header, RawFile, Remark
-from sley.formats.msccl_xml.words import BUFFERS, OPERATIONS
+from sley.formats.msccl_xml.targets import BUFFERS, OPERATIONS
 from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.tables import NONE
 from sley.ir.words import FIFO_PROTOCOLS

@@ -16,7 +16,7 @@ from sley.formats.msccl_xml import notes
 from sley.formats.msccl_xml.checks import check_contents, check_structure, wait_targets
 from sley.formats.msccl_xml.parse import parse
 from sley.formats.msccl_xml.raw import RawFile
-from sley.formats.msccl_xml.words import COLLECTIVE_NAMES, CUSTOM, parts_per_loop
+from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, CUSTOM, parts_per_loop
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, Standard

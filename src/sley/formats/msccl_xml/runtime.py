@@ -42,9 +42,8 @@ from sley.formats.msccl_xml.reader import (
     plan_of,
     scratch_of,
 )
-from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
+from sley.formats.msccl_xml.targets import OPERATION_WORDS, TARGETS, XmlTarget, name_and_chunks
 from sley.formats.msccl_xml.transmissions import Transmissions, announcements, transmissions_of
-from sley.formats.msccl_xml.words import OPERATION_WORDS, name_and_chunks
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition

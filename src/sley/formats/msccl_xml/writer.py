@@ -23,9 +23,10 @@ from sley.formats.msccl_xml.limits import (
     refuse_groups,
 )
 from sley.formats.msccl_xml.raw import ATTRIBUTES, PARENT, Elements, Header, RawFile
-from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
-from sley.formats.msccl_xml.words import (
+from sley.formats.msccl_xml.targets import (
     OPERATION_WORDS,
+    TARGETS,
+    XmlTarget,
     name_and_chunks,
 )
 from sley.formats.problems import Problems
