@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
@@ -34,7 +32,7 @@ from sley.topologies.nccl_log import NcclLogImport, is_log
 from sley.topologies.nccl_xml import NcclXmlImport
 from sley.topologies.node import Machine
 from sley.topologies.nvidia_smi import NvidiaImport, is_matrix
-from sley.topologies.reading import at_place, json_of
+from sley.topologies.reading import at_place
 from sley.topologies.taccl import TacclImport
 
 
@@ -137,7 +135,7 @@ def _importer(path: Path, kind: Kind, text: str, base: Machine | None) -> Import
     if start != "{" and is_log(text):
         return NcclLogImport(file, text)
     if suffix == ".json" or start == "{":
-        return TacclImport(file, _json_tables(file, text))
+        return TacclImport(file, text)
     if is_matrix(text):
         return NvidiaImport(file, text)
     raise F550.error(
@@ -160,11 +158,3 @@ def save(topology: Topology, path: str | os.PathLike[str]) -> None:
     except UnicodeEncodeError as error:
         raise T601.error(expected="a name in Unicode", found=ascii(topology.name)) from error
     Path(path).write_bytes(content)
-
-
-def _json_tables(file: str, text: str) -> Mapping[str, Any]:
-    """The JSON object in a text. Errors: T605."""
-    found = json_of(file, text)
-    if not isinstance(found, dict):
-        raise T605.error(at=Place(file), expected="a JSON object", found=type(found).__name__)
-    return found

@@ -101,19 +101,12 @@ def machine_from(file: str, values: Mapping[str, Any]) -> Machine:
     """The machine that a file's tables describe. Errors: T602, T603, T604, T607, T608."""
     tables = complete(file, values)
     top = Section(file, tables)
-    names = ("nvlink", "pcie", "cards", "racks", "rails", "model")
-    parts = nvlink, pcie, cards, racks, rails, model = [
-        top.optional_section(name) for name in names
-    ]
-    tables_by_name = {"": top, **dict(zip(names, parts, strict=True))}
-    faults = [
-        fault
-        for name, part in tables_by_name.items()
-        if part is not None
-        for fault in part.key_faults(*_KEYS[name])
-    ]
+    parts = {name: top.optional_section(name) if name else top for name in _KEYS}
+    given = {name: part for name, part in parts.items() if part is not None}
+    faults = [one for name, part in given.items() for one in part.key_faults(*_KEYS[name])]
     if faults:
         raise SleyError(faults)
+    _, nvlink, pcie, cards, racks, rails, model = parts.values()
     node = Node(top.count("gpus", MAX_RANKS))
     if nvlink is not None:
         _read_nvlink(nvlink, node)
@@ -129,9 +122,8 @@ def machine_from(file: str, values: Mapping[str, Any]) -> Machine:
         top.text("caution", ""),
     )
     top.value("like", "", None)
-    for part in (top, *parts):
-        if part is not None:
-            part.finish()
+    for part in given.values():
+        part.finish()
     try:
         machine.topology(1)
     except SleyError as error:
@@ -225,9 +217,8 @@ def _gpus_of_cards(section: Section, gpus: int, cards: int) -> list[list[int]]:
     if "gpus" not in section:
         section.value("gpus", "", None)
         if gpus % cards and cards % gpus:
-            expected = (
-                f"a divisor or a multiple of {gpus} GPUs, or gpus with the list of each card's GPUs"
-            )
+            more = "or gpus with the list of each card's GPUs"
+            expected = f"a divisor or a multiple of {gpus} GPUs, {more}"
             raise section.refuse("count", expected, cards)
         share = max(gpus // cards, 1)
         first = [card * gpus // cards for card in range(cards)]
@@ -274,12 +265,11 @@ def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
 def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
     if isinstance(name, str) and name in names:
         return names[name]
-    raise T608.error(
-        at=link.place(key),
-        expected="gpu NUMBER, nic NUMBER or one of [pcie] vertices",
-        found=excerpt(name),
-        remedy=did_you_mean(str(name), names),
+    expected, remedy = (
+        "gpu NUMBER, nic NUMBER or one of [pcie] vertices",
+        did_you_mean(str(name), names),
     )
+    raise link.refuse(key, expected, name, T608, remedy)
 
 
 def read_model(section: Section) -> CostModel:

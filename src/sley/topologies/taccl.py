@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sley.errors import Diagnostic, Place
-from sley.errors.topology import T602, T607
+from sley.errors.topology import T602, T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
 from sley.topologies.assumptions import note_assumption
 from sley.topologies.node import Link, Machine, Node, Rate
-from sley.topologies.reading import Section
+from sley.topologies.reading import Section, json_of
 
 _SIZE = re.compile(r"(?:^|[-_])([1-9][0-9]{0,3}) ?(KB|MB|GB|K|M|G)(?:$|[-_.])", re.IGNORECASE)
 _TIME_UNIT_US = {2**10: 0.01, 2**15: 0.1, 2**20: 1.0}
@@ -36,7 +35,11 @@ class TacclImport:
     Nominal and reached rates are the chunk's size over beta; alpha is the latency of links.
     """
 
-    def __init__(self, file: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, file: str, text: str) -> None:
+        values = json_of(file, text)
+        if not isinstance(values, dict):
+            found = type(values).__name__
+            raise T605.error(at=Place(file), expected="a JSON object", found=found)
         self._top = top = Section(file, values)
         self.notes: list[Diagnostic] = []
         self._name = top.text("name", Path(file).stem)

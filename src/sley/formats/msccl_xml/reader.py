@@ -130,13 +130,9 @@ def _in_place(raw: RawFile, remarks: list[Diagnostic]) -> bool:
     chosen = outside == 0 if inside is None else inside == 1
     if inside is None or inside == outside:
         found = f"inplace={inside}, outofplace={outside}".replace("None", "missing")
-        remarks.append(
-            F434.diagnostic(
-                at=raw.whole,
-                expected="inplace or outofplace to be 1, and the other 0",
-                found=f"{found}; read as {'in' if chosen else 'out of'} place",
-            )
-        )
+        expected = "inplace or outofplace to be 1, and the other 0"
+        found += f"; read as {'in' if chosen else 'out of'} place"
+        remarks.append(F434.diagnostic(at=raw.whole, expected=expected, found=found))
     return chosen
 
 
@@ -146,11 +142,8 @@ def _root(raw: RawFile, row: Standard, remarks: list[Diagnostic]) -> int:
     holders = raw.gpus["id"][sizes > 0]
     if len(holders) == 1:
         return int(holders[0])
-    remarks.append(
-        F434.diagnostic(
-            at=raw.whole, expected="a root that the sizes show", found="none; rank 0 assumed"
-        )
-    )
+    expected, found = "a root that the sizes show", "none; rank 0 assumed"
+    remarks.append(F434.diagnostic(at=raw.whole, expected=expected, found=found))
     return 0
 
 
