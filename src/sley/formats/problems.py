@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule, SleyError
-from sley.ir.tables import BoolArray
+from sley.ir.tables import BoolArray, LongArray
 
 MOST_REPORTED = 20
 """Limit of reported problems; later ones are mostly consequences of the first ones."""
@@ -50,15 +50,16 @@ class Problems:
 
     def add_each(
         self,
-        mask: BoolArray,
+        rows: BoolArray | LongArray,
         rule: Rule,
         place: Callable[[int], Place],
         expected: str | Callable[[int], str],
         found: Callable[[int], str],
         remedy: str = "",
     ) -> None:
-        """Adds a problem for each row of `mask`, while there is room."""
-        for row in np.flatnonzero(mask)[: self.room].tolist():
+        """Adds a problem for each of some rows, while there is room. rows: a mask, or numbers."""
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.unique(rows)
+        for row in numbers[: self.room].tolist():
             text = expected if isinstance(expected, str) else expected(row)
             self.add(rule, place(row), text, found(row), remedy)
 

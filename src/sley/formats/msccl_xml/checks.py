@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -93,12 +91,11 @@ def _check_blocks(raw: RawFile, problems: Problems) -> None:
 
 
 def _check_step_order(raw: RawFile, problems: Problems) -> None:
-    s, position = raw.steps["s"], positions(raw.steps["tb"], len(raw.blocks))
-    block = raw.steps["tb"]
+    s, block = raw.steps["s"], raw.steps["tb"]
+    position = np.arange(len(s)) - offsets_of(np.bincount(block, minlength=len(raw.blocks)))[block]
     # One problem a block, since after the first wrong number all others are wrong as well.
-    first = np.zeros(len(s), np.bool_)
     rows = np.flatnonzero(s != position)
-    first[rows[np.unique(block[rows], return_index=True)[1]]] = True
+    first = rows[np.unique(block[rows], return_index=True)[1]]
     raw.steps.report(problems, first, F414, lambda row: f"s={position[row]}", "s")
 
 
@@ -167,30 +164,20 @@ def wait_targets(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
     named = np.zeros(len(rows), np.int64)
     named[exists] = by_id[(offsets_of(blocks_of)[gpu] + depid[rows])[exists]]
     exists &= (deps[rows] >= 0) & (deps[rows] < steps[named])
-    bad = np.zeros(len(depid), np.bool_)
-    bad[rows[~exists]] = True
     expected = "a block and a step of this GPU that exist, or depid=-1"
-    raw.steps.report(problems, bad, F415, expected, "depid deps")
+    raw.steps.report(problems, rows[~exists], F415, expected, "depid deps")
     start = offsets_of(steps)
     target[rows[exists]] = (start[named] + deps[rows])[exists]
-    own = np.zeros(len(depid), np.bool_)
-    own[rows] = exists & (named == block[rows])
+    own = exists & (named == block[rows])
     raw.steps.report(
         problems,
-        own & (target >= np.arange(len(target))),
+        rows[own & (target[rows] >= rows)],
         F415,
         "a step of another block",
         lambda row: f"depid={depid[row]}, deps={deps[row]}: this block, not earlier than this step",
         "Name a step of another block, or an order without a cycle.",
     )
     return target
-
-
-def positions(group: NDArray[Any], groups: int) -> NDArray[np.int64]:
-    """int64 (rows,): each row's number within its group, whose rows are consecutive."""
-    start = offsets_of(np.bincount(group, minlength=groups))
-    number: NDArray[np.int64] = np.arange(len(group), dtype=np.int64) - start[group]
-    return number
 
 
 def _is_repeated(values: NDArray[np.int64]) -> BoolArray:

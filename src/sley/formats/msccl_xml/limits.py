@@ -84,8 +84,7 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     if found:
         return
     source, target = plan.waits.source, plan.waits.target
-    late = np.zeros(len(plan.instructions), np.bool_)
-    late[source[(plan.block[target] == plan.block[source]) & (target >= source)]] = True
+    late = source[(plan.block[target] == plan.block[source]) & (target >= source)]
     problems.add_each(
         late,
         V201,

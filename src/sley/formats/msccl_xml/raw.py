@@ -74,21 +74,21 @@ class Elements:
     def report(
         self,
         problems: Problems,
-        mask: BoolArray,
+        rows: BoolArray | LongArray,
         rule: Rule,
         expected: str | Callable[[int], str],
         found: str | Callable[[int], str],
         remedy: str = "",
     ) -> None:
-        """Adds a problem for each row of `mask`, as `Problems.add_each`. found: or the attributes
-        to show, with a space between them."""
+        """Adds a problem for each of some rows, as `Problems.add_each`. found: or the attributes to
+        show, with a space between them."""
         names = found.split() if isinstance(found, str) else []
 
         def shown(row: int) -> str:
             return ", ".join(f"{name}={self[name][row]}" for name in names)
 
         text = shown if isinstance(found, str) else found
-        problems.add_each(mask, rule, self.place, expected, text, remedy)
+        problems.add_each(rows, rule, self.place, expected, text, remedy)
 
     def remark(self, mask: BoolArray, rule: Rule, expected: str, found: str) -> list[Diagnostic]:
         """One remark on all rows of `mask`, at the first of them; none without rows."""

@@ -155,13 +155,10 @@ def _calls(
         problems.add(F463, at, expected, found)
     least, most = header.minBytes or 0, target.last_size(header.maxBytes)
     if most is not None and most < max(least, 1):
-        problems.add(
-            F463,
-            at,
-            expected=f"a size of calls from minBytes to maxBytes, for {target.name}",
-            found=f"minBytes={header.minBytes}, maxBytes={header.maxBytes}"
-            + ", of which it serves sizes below maxBytes" * (most != header.maxBytes),
-        )
+        expected = f"a size of calls from minBytes to maxBytes, for {target.name}"
+        found = f"minBytes={header.minBytes}, maxBytes={header.maxBytes}"
+        found += ", of which it serves sizes below maxBytes" * (most != header.maxBytes)
+        problems.add(F463, at, expected, found)
     if max_bytes is not None and (most is None or max_bytes < most):
         most = max_bytes
         if most < least:
@@ -251,13 +248,11 @@ def _check_waits(
     raw: RawFile, steps: Transmissions, announcers: NDArray[np.int64], problems: Problems
 ) -> None:
     """Refuses chains of nops that end without a wait, and waits that never end."""
-    bare = np.zeros(len(raw.steps), np.bool_)
-    bare[steps.first[(steps.waits > 0) & (raw.steps["depid"][steps.first] == NONE)]] = True
+    bare = steps.first[(steps.waits > 0) & (raw.steps["depid"][steps.first] == NONE)]
     expected = "a wait of the step itself, after a nop with a wait"
     raw.steps.report(problems, bare, F465, expected, "depid")
-    silent = np.zeros(len(raw.steps), np.bool_)
     own = steps.block[announcers] == steps.block[steps.owner]
-    silent[steps.dependency[(announcers == NONE) | (own & (announcers >= steps.owner))]] = True
+    silent = steps.dependency[(announcers == NONE) | (own & (announcers >= steps.owner))]
     raw.steps.report(
         problems,
         silent,
@@ -280,9 +275,8 @@ def _check_merged(
 ) -> None:
     """Refuses merged reductions with different counts, and too many of them."""
     count = raw.steps["cnt"]
-    mixed, longer = (np.zeros(len(raw.steps), np.bool_) for _ in range(2))
-    mixed[steps.rows] = count[steps.rows] != count[steps.last[steps.group]]
-    longer[steps.first[steps.size > target.reduce_run]] = True
+    mixed = steps.rows[count[steps.rows] != count[steps.last[steps.group]]]
+    longer = steps.first[steps.size > target.reduce_run]
     raw.steps.report(
         problems,
         mixed,
@@ -309,8 +303,7 @@ def _check_merged_operands(
         layout.cell(rank, operands[f"{side}_buffer"][rows], operands[f"{side}_index"][rows])
         for side in ("src", "dst")
     )
-    overlaps = np.zeros(len(raw.steps), np.bool_)
-    overlaps[rows[np.abs(source - destination) < raw.steps["cnt"][rows]]] = True
+    overlaps = rows[np.abs(source - destination) < raw.steps["cnt"][rows]]
     expected = "a source apart from the destination, in re steps that run at once"
     raw.steps.report(problems, overlaps, F467, expected, "srcoff dstoff")
 

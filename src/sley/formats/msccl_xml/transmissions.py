@@ -23,6 +23,7 @@ class Transmissions:
 
     rows: the steps that are no nops; group: (rows,), the transmission of each.
     first, last: (transmissions,), the first and the last step of each.
+    size, waits: (transmissions,), the number of steps and of waits of each.
     block: (transmissions,), the block of each. number: its number in the kernels.
     announced: whether its block announces it.
     dependency: the steps whose waits count; owner: (dependencies,), the transmission that waits.
@@ -33,22 +34,14 @@ class Transmissions:
     group: LongArray
     first: LongArray
     last: LongArray
+    size: LongArray
+    waits: LongArray
     block: LongArray
     number: LongArray
     announced: BoolArray
     dependency: LongArray
     owner: LongArray
     dropped: BoolArray
-
-    @property
-    def size(self) -> LongArray:
-        """The number of steps of each transmission."""
-        return np.bincount(self.group, minlength=len(self.first))
-
-    @property
-    def waits(self) -> LongArray:
-        """The number of waits of each transmission."""
-        return np.bincount(self.owner, minlength=len(self.first))
 
 
 def transmissions_of(raw: RawFile, reduce_run: int) -> Transmissions:
@@ -77,6 +70,8 @@ def transmissions_of(raw: RawFile, reduce_run: int) -> Transmissions:
         group=group,
         first=first,
         last=last,
+        size=size,
+        waits=waits,
         block=block[first],
         number=_ends(block[first], steps) - 1,
         announced=raw.steps["hasdep"][last] == 1,
