@@ -212,6 +212,7 @@ class AmdImport(Import):
             group = [numa.index(one) for one in numa]
         elif "PCIE" in kinds.values() or node.gpus == 1:
             group = list(range(node.gpus))
+            # Groups may meet late, so all members of both take the lower number.
             for (a, b), kind in kinds.items():
                 if kind == "XGMI" or self._number("hops", (a, b)) == _NEAR_HOPS:
                     joined = {group[a], group[b]}

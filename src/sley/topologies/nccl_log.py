@@ -149,6 +149,8 @@ class NcclLogImport(Import):
                 )
                 above = [(0, key)]
                 continue
+            # A line hangs from the last vertex above it that is indented as far as its own link;
+            # deeper ones have no more lines.
             indent = len(found["space"])
             while above and above[-1][0] > indent:
                 above.pop()

@@ -197,6 +197,7 @@ def bundled(node: Node) -> Node:
             continue  # none, or other GPUs share some of them
         most = max(node.cards[card].GBps for card in cards)
         fast = [card for card in cards if node.cards[card].GBps == most]
+        # Bundles of one size, the smallest whose number divides that of the GPUs.
         size = len(fast) // gcd(len(fast), len(gpus)) if len(fast) > len(gpus) else 1
         for card in cards:
             del bundle[card]

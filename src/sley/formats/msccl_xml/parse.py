@@ -203,9 +203,10 @@ class _Parser:
         self._unknown(attributes, [f.name for f in fields(Header)], "algo")
         protocols = {p.value: p.value for p in FIFO_PROTOCOLS}
         proto = self._word(attributes, "proto", protocols, "Simple")
-        coll = self._required(attributes, "coll", "")
+        coll = self._value(attributes, "coll", "", str)
         nchannels, chunks, ranks = (
-            self._number(attributes, name, 1) for name in ("nchannels", "nchunksperloop", "ngpus")
+            self._value(attributes, name, 1, _int32)
+            for name in ("nchannels", "nchunksperloop", "ngpus")
         )
         inplace, outofplace, least, most, threads = (
             self._optional(attributes, name, allowed)
@@ -243,54 +244,43 @@ class _Parser:
         element, in the one around it."""
         if name in _WORDS:
             return self._word(a, name, _WORDS[name], 0)
-        return self._number(a, name, number if name in ("id", "s") else _HARMLESS.get(name, 0))
+        fallback = number if name in ("id", "s") else _HARMLESS.get(name, 0)
+        return self._value(a, name, fallback, _int32)
 
     # Attributes
 
-    def _required(self, attributes: _Attributes, name: str, fallback: str) -> str:
-        value = attributes.get(name)
-        if value is None:
-            self._problem(
-                F406,
-                expected=f"the attribute {name}",
-                found=f"<{self._path[-1]}> without it",
-            )
+    def _value(
+        self,
+        attributes: _Attributes,
+        name: str,
+        fallback: _T,
+        read: Callable[[str], _T],
+        wrong: tuple[Rule, str] = (F407, "an integer of 32 bits"),
+    ) -> _T:
+        """The value of an attribute, which `read` makes of its text; the fallback for a missing one
+        (F406), or a wrong one. wrong: its rule, and what is expected."""
+        try:
+            return read(attributes[name])
+        except (KeyError, ValueError):
+            if name in attributes:
+                found = f'{name}="{_escape(attributes[name])}"'
+                self._problem(wrong[0], expected=f"{name} to be {wrong[1]}", found=found)
+            else:
+                found = f"<{self._path[-1]}> without it"
+                self._problem(F406, expected=f"the attribute {name}", found=found)
             return fallback
-        return value
 
     def _word(
         self, attributes: _Attributes, name: str, words: Mapping[str, _T], fallback: _T
     ) -> _T:
-        text = self._required(attributes, name, "")
-        if name not in attributes:
-            return fallback
-        if text not in words:
-            known = " ".join(words)
-            self._problem(
-                F408, expected=f"{name} to be one of {known}", found=f'{name}="{_escape(text)}"'
-            )
-            return fallback
-        return words[text]
-
-    def _number(self, attributes: _Attributes, name: str, fallback: int) -> int:
-        text = self._required(attributes, name, "")
-        return self._integer(name, text, _INT32, fallback) if name in attributes else fallback
+        wrong = F408, f"one of {' '.join(words)}"
+        return self._value(attributes, name, fallback, words.__getitem__, wrong)
 
     def _optional(self, attributes: _Attributes, name: str, allowed: range) -> int | None:
-        text = attributes.get(name)
-        return None if text is None else self._integer(name, text, allowed, 0)
-
-    def _integer(self, name: str, text: str, allowed: range, fallback: int) -> int:
-        try:
-            return _integer(text, allowed)
-        except ValueError:
-            bits = allowed.stop.bit_length()
-            self._problem(
-                F407,
-                expected=f"{name} to be an integer of {bits} bits",
-                found=f'{name}="{_escape(text)}"',
-            )
-            return fallback
+        if name not in attributes:
+            return None
+        wrong = F407, f"an integer of {allowed.stop.bit_length()} bits"
+        return self._value(attributes, name, 0, lambda text: _integer(text, allowed), wrong)
 
     def _unknown(self, attributes: _Attributes, known: Sequence[str], element: str) -> None:
         for name in attributes:

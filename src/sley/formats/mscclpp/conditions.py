@@ -129,6 +129,8 @@ def _about_hosts(raw: RawPlan) -> Iterator[str]:
     hosts of switch channels."""
     if any(gpu.groups for gpu in raw.gpus):
         yield "H100s or later GPUs, around switches that reduce and multicast"
+    # Each channel merges the hosts of its ends, so in the end equal hosts are connected ones,
+    # whatever the order of the channels.
     host = list(range(len(raw.gpus)))
     for rank, gpu in enumerate(raw.gpus):
         groups = [group.ranks for group in gpu.groups]

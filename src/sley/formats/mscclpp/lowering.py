@@ -69,6 +69,7 @@ def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
         if item.size % one.op.shares
     ]
     parts = 1
+    # Checked after each cut: of many coprime cuts the least common multiple has very many digits.
     for size, shares in set(shared):
         parts = math.lcm(parts, shares // math.gcd(shares, size))
         _check_parts(raw, parts)
