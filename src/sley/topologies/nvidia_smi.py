@@ -56,8 +56,11 @@ class NvidiaImport(Import):
         vertex = {i: i for i in gpus} | {i: node.add_card(slot) for i in cards}
         self.open_cards |= node.cards.keys()
         if levels:
-            for (a, b), known in _same_numa(nvlinks, levels, numa).items():
-                levels.setdefault((a, b), known)
+            # Cells that show NVLink hide the level of PCIe, which NUMA nodes tell if known.
+            for pair in nvlinks:
+                if pair[0] in numa and pair[1] in numa:
+                    level = "NODE" if numa[pair[0]] == numa[pair[1]] else "SYS"
+                    levels.setdefault(pair, _LEVELS[level])
             _join_tree(node, levels, vertex, slot)
             found = f"{slot.nominal_GBps:g} GB/s over PCIe, {slot.GBps:g} reached"
             self.assume(f"{found}; {PROCESSORS.GBps:g} between processors")
@@ -125,18 +128,6 @@ class NvidiaImport(Import):
         self.assume(f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached")
         if links in _CAPABILITY:
             self.generation = by_capability(_CAPABILITY[links])
-
-
-def _same_numa(
-    nvlinks: dict[Pair, int], levels: dict[Pair, int], numa: dict[int, str]
-) -> dict[Pair, int]:
-    """The PCIe levels of pairs whose cell shows NVLink, derived from their NUMA nodes if known."""
-    known = {pair: numa.get(pair[0]) == numa.get(pair[1], "") for pair in nvlinks}
-    return {
-        pair: _LEVELS["NODE"] if same else _LEVELS["SYS"]
-        for pair, same in known.items()
-        if pair[0] in numa and pair[1] in numa and pair not in levels
-    }
 
 
 def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int], slot: Rate) -> None:

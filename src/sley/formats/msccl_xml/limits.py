@@ -45,24 +45,20 @@ _FIXED_NODES = 1
 
 def check_order(plan: Plan, problems: Problems) -> None:
     """Refuses a plan that is not tile-major, or whose messages are not sent through slots."""
+    at = Place(detail=plan.name)
     if plan.protocol not in FIFO_PROTOCOLS:
-        problems.add(
-            F441,
-            Place(detail=plan.name),
-            expected="Simple, LL or LL128",
-            found=plan.protocol.value,
-            remedy="Compile the program with another protocol: --protocol simple, or "
-            'sley.compile(..., protocol="simple").',
+        remedy = (
+            "Compile the program with another protocol: --protocol simple, or "
+            'sley.compile(..., protocol="simple").'
         )
+        problems.add(F441, at, "Simple, LL or LL128", plan.protocol.value, remedy)
     if plan.loop_order is not LoopOrder.TILE:
-        problems.add(
-            F441,
-            Place(detail=plan.name),
-            expected="a plan in tile-major order",
-            found=f"one in {plan.loop_order.value}-major order",
-            remedy="Write the tile-major plan of the same program: --loop-order tile, or "
-            'sley.compile(..., loop_order="tile").',
+        remedy = (
+            "Write the tile-major plan of the same program: --loop-order tile, or "
+            'sley.compile(..., loop_order="tile").'
         )
+        found = f"one in {plan.loop_order.value}-major order"
+        problems.add(F441, at, "a plan in tile-major order", found, remedy)
 
 
 def refuse_groups(plan: Plan) -> None:

@@ -124,13 +124,9 @@ def _collective(plan: Plan, target: XmlTarget, problems: Problems) -> tuple[str,
     word, chunks = name_and_chunks(collective, target)
     if word is None:
         known = target.collectives.get(collective.name)
-        problems.add(
-            F443,
-            Place(detail=plan.name),
-            expected=f"one of {', '.join(sorted(target.collectives))}, for {target.name}",
-            found=f"{collective}"
-            + ("" if known is None else f", which isn't what {target.name} means by that name"),
-        )
+        expected = f"one of {', '.join(sorted(target.collectives))}, for {target.name}"
+        other = "" if known is None else f", which isn't what {target.name} means by that name"
+        problems.add(F443, Place(detail=plan.name), expected, f"{collective}{other}")
     return word or "", chunks
 
 
@@ -157,14 +153,10 @@ def _check_arguments(
         expected = f"0 <= min_bytes <= max_bytes, max_bytes from 1 to {_LARGEST_BYTES}"
         problems.add(F451, at, expected, f"min_bytes={min_bytes!r}, max_bytes={max_bytes!r}")
     if threads is not None and not (target.takes_threads and is_integer(threads) and threads >= 1):
-        problems.add(
-            F451,
-            at,
-            expected="threads of at least 1, for a target that reads it"
-            if target.takes_threads
-            else f"no threads: {target.name} doesn't read it",
-            found=f"threads={threads!r}",
-        )
+        expected = f"no threads: {target.name} doesn't read it"
+        if target.takes_threads:
+            expected = "threads of at least 1, for a target that reads it"
+        problems.add(F451, at, expected, f"threads={threads!r}")
 
 
 def _attribute(text: str) -> str:
