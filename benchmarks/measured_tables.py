@@ -21,7 +21,6 @@ from sley.compiler import nccl_plan
 from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import choice as nccl
-from sley.topologies.library import base_tables
 from sley.topologies.machine import machine_from
 
 TABLES = "measured/nccl-tests.jsonl"
@@ -93,7 +92,7 @@ def _with_sixteen_cards() -> Topology:
     near = [[gpu] for gpu in range(8) for _ in range(2)]
     cards = {"count": 16, "nominal_GBps": 12.5, "GBps": 12.0, "gpus": near}
     tables = {"name": "BM.GPU4.8", "like": "dgx-a100", "cards": cards}
-    return machine_from("BM.GPU4.8", tables, base_tables).topology(2)
+    return machine_from("BM.GPU4.8", tables).topology(2)
 
 
 KNOWN: Mapping[str, Table] = MappingProxyType(

@@ -16,7 +16,6 @@ import sley
 from sley.cli import main
 from sley.errors import SleyError
 from sley.formats import chakra
-from sley.formats.chakra import traces as writing
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op
 from support.generators.examples import examples
@@ -228,8 +227,8 @@ def test_the_command_line_writes_traces_for_a_size(tmp_path):
 def test_as_many_nodes_as_the_limit_are_refused(monkeypatch):
     plan = ring()
     nodes = sum(len(read(content)[1]) for content in chakra.write(plan, size=64))
-    monkeypatch.setattr(writing, "MAX_NODES", nodes)
+    monkeypatch.setattr(chakra, "MAX_NODES", nodes)
     chakra.write(plan, size=64)
-    monkeypatch.setattr(writing, "MAX_NODES", nodes - 1)
+    monkeypatch.setattr(chakra, "MAX_NODES", nodes - 1)
     with pytest.raises(SleyError, match="S705"):
         chakra.write(plan, size=64)

@@ -45,7 +45,7 @@ def test_every_instruction_knows_its_line(name: str, data_dir: Path) -> None:
     path = data_dir / "msccl-xml" / name
     lines = path.read_text().splitlines()
     plan = msccl_xml.read(path).plan
-    words = {v: k for k, v in msccl_xml.words.OPERATIONS.items()}
+    words = {v: k for k, v in msccl_xml.targets.OPERATIONS.items()}
     for row in range(0, len(plan.instructions), 7):
         place = plan.place(row)
         assert place.file == str(path)

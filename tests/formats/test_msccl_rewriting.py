@@ -83,7 +83,7 @@ def test_a_fused_instruction_is_taken_apart_into_its_pieces(case: str) -> None:
     step = replace(step, send=1, recv=2, chan=3)
     plan = plan_of(sley.AllReduce(3, 3), [[[step]], [], []], scratch=[2, 0, 0])
     apart = unfuse(plan, RCCL.operations)
-    spelt = {op: word for word, op in msccl_xml.words.OPERATIONS.items()}
+    spelt = {op: word for word, op in msccl_xml.targets.OPERATIONS.items()}
     assert " ".join(spelt[Op(op)] for op in apart.instructions.op) == words
     assert apart.scratch_chunks.tolist() == [2 + spare, 0, 0]
     assert (apart.instructions.count == step.count).all()
@@ -106,7 +106,7 @@ def test_a_copy_comes_before_its_message_if_others_touch_what_it_does(
     sent = Step(Op.COPY_SEND, (I, 1), (O, 0), 2, send=1, chan=0)
     plan = plan_of(sley.AllReduce(2, 3), [[[sent], [other]], []], scratch=[1, 0])
     apart = unfuse(plan, RCCL.operations)
-    spelt = {op: word for word, op in msccl_xml.words.OPERATIONS.items()}
+    spelt = {op: word for word, op in msccl_xml.targets.OPERATIONS.items()}
     assert " ".join(spelt[Op(op)] for op in apart.instructions.op) == words
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sley
 from sley.errors import SleyError
 from sley.formats import mscclpp
-from sley.formats.mscclpp.cutting import cut
+from sley.formats.mscclpp.lowering import cut
 from sley.formats.mscclpp.parse import parse
 from sley.formats.mscclpp.targets import MSCCLPP
 from support.generators.examples import examples

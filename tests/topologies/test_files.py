@@ -19,8 +19,7 @@ from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.topology import Topology
 from sley.model.bounds.groups import levels_of
 from sley.topologies.graph import graph_from, graph_text
-from sley.topologies.library import base_tables, machine_tables
-from sley.topologies.machine import machine_from
+from sley.topologies.machine import complete, machine_from, machine_tables
 from support.generators.examples import examples
 
 RATE = "nominal_GBps = 25.0\nGBps = 20.0\n"
@@ -315,7 +314,7 @@ JUNK = st.sampled_from([None, -1, 0, 1.5, "x", [], {}, [[]], [1], True, 2**70, f
 def test_any_change_to_a_machine_gives_a_topology_or_a_diagnostic(
     name: str, data: st.DataObject
 ) -> None:
-    tables = copy.deepcopy(dict(base_tables(name, None)))  # type: ignore[arg-type]
+    tables = copy.deepcopy(dict(complete(f"{name}.toml", machine_tables()[name])))
     at: Any = tables
     while True:
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -330,7 +329,7 @@ def test_any_change_to_a_machine_gives_a_topology_or_a_diagnostic(
             del at[key]
         break
     try:
-        topology = machine_from("x.toml", tables, base_tables).topology(2)
+        topology = machine_from("x.toml", tables).topology(2)
     except sley.SleyError as error:
         assert error.code[0] in "TC"
     else:

@@ -14,7 +14,7 @@ import sley
 from sley import topologies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Topology
-from sley.topologies.library import machine_tables
+from sley.topologies.machine import machine_tables
 
 NAMES = topologies.machine_names()
 

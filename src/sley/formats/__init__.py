@@ -25,8 +25,6 @@ from sley.errors.formats import F461
 from sley.formats import msccl_xml, mscclpp, plan_file
 from sley.formats.format import (
     Content,
-    Execution,
-    Executions,
     Format,
     Imported,
     RuntimeFormat,
@@ -42,8 +40,6 @@ __all__ = [
     "FORMATS",
     "TARGETS",
     "Content",
-    "Execution",
-    "Executions",
     "Format",
     "Imported",
     "RuntimeFormat",
@@ -136,13 +132,15 @@ def write_files(contents: Mapping[Path, Content]) -> None:
 
 
 @contextlib.contextmanager
-def _unwritable(path: Path) -> Iterator[None]:
+def _unwritable(
+    path: str | os.PathLike[str], expected: str = "a file that can be written"
+) -> Iterator[None]:
     """Turns errors of the operating system into F461."""
     try:
         yield
     except (OSError, ValueError) as problem:
         raise F461.error(
-            at=Place(str(path)), expected="a file that can be written", found=reason_of(problem)
+            at=Place(str(path)), expected=expected, found=reason_of(problem)
         ) from problem
 
 
@@ -170,12 +168,8 @@ def _delete(path: Path) -> None:
 def make_folder(path: str | os.PathLike[str]) -> Path:
     """A folder, which is made if it doesn't exist. Errors: F461."""
     folder = Path(path)
-    try:
+    with _unwritable(path, "a folder that can be made"):
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as problem:
-        raise F461.error(
-            at=Place(str(path)), expected="a folder that can be made", found=reason_of(problem)
-        ) from problem
     return folder
 
 
@@ -189,7 +183,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     folder = Path(path)
     parent = make_folder(folder.absolute().parent)
-    try:
+    with _unwritable(path, "a folder that can be written"):
         found = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
         if found:
             problem = ", ".join(shortened(found))
@@ -202,10 +196,6 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
                 temporary.replace(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    except (OSError, ValueError) as problem:
-        raise F461.error(
-            at=Place(str(path)), expected="a folder that can be written", found=reason_of(problem)
-        ) from problem
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

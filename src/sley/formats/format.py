@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sley.errors import Diagnostic, Place
+from sley.errors import Diagnostic, Place, reason_of
 from sley.errors.compiler import C309
-from sley.errors.formats import F437, F440, F460
+from sley.errors.formats import F404, F437, F440, F460
 from sley.errors.mscclpp import F499
+from sley.errors.text_files import open_file
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, Condition
 from sley.ir.one_sided import OneSidedPlan
@@ -247,6 +248,18 @@ def refuse_varying_counts(collective: Collective) -> None:
             expected="counts that are the same for all parts, and known before the call",
             found=str(collective),
         )
+
+
+def content_of(path: str | os.PathLike[str], file: str, most: int) -> bytes:
+    """The content of a file; of more than `most` bytes the first ones, and one more. file: its name
+    in messages. Errors: F404."""
+    try:
+        with open_file(Path(path)) as stream:
+            return stream.read(most + 1)
+    except (OSError, ValueError) as problem:
+        raise F404.error(
+            at=Place(file), expected="a file that can be read", found=reason_of(problem)
+        ) from problem
 
 
 def by_suffix(path: str | os.PathLike[str], table: Mapping[str, V]) -> V:

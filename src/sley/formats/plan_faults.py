@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,89 +26,73 @@ def fault_of(plan: Plan) -> tuple[str, str] | None:
     """The first of these contradictions of a plan: what is expected, and what is found; None if
     there is none. A buffer that doesn't exist is one even where an instruction doesn't use it:
     pictures, lifting and kernels look at it without a look at the operation."""
-    c, s, i = plan.collective, plan.sources, plan.instructions
-    t, e = plan.topology, plan.estimate
+    # Each check relies on those before it, so none is made after the first fault.
+    faults = chain(_of_collective(plan), _of_instructions(plan), _of_rest(plan))
+    return next(((expected, str(found)) for expected, found in faults), None)
+
+
+_Faults = Iterator[tuple[str, object]]
+
+
+def _of_collective(plan: Plan) -> _Faults:
+    c = plan.collective
+    if min(c.ranks, c.chunks) <= 0:
+        yield "1 rank or more, of 1 chunk or more", c
     buffers = (c.input_chunks, c.output_chunks, c.input_base, c.output_base, plan.scratch_chunks)
-    # Each check relies on those before it.
-    checks: tuple[tuple[str, Callable[[], Any], Any], ...] = (
-        ("1 rank or more, of 1 chunk or more", lambda: min(c.ranks, c.chunks) > 0, c),
-        (
-            f"sizes and bases from 0 for the buffers of {c.ranks} ranks",
-            lambda: all(len(one) == c.ranks and one.min() >= 0 for one in buffers),
-            c,
-        ),
-        (
-            "initial and expected for all chunks",
-            lambda: [len(c.initial), len(c.expected)] == [_total(one) for one in buffers[:2]],
-            f"{len(c.initial)} and {len(c.expected)}",
-        ),
-        ("0 and 1 in initial", lambda: _is_between(c.initial.view(np.uint8), 0, 2), c),
-        ("buffers within the data in place", lambda: not c.in_place or _is_within_data(c), c),
-        (f"a root below {c.ranks}", lambda: NONE <= c.root < c.ranks, c.root),
-        (
-            "values made of input chunks",
-            lambda: _is_partition(c.values) and _is_between(c.values.target, 0, len(c.initial)),
-            c.values,
-        ),
-        (
-            "expected values that exist",
-            lambda: _is_between(c.expected, NONE, len(c.values.offset) - 1),
-            c.values,
-        ),
-        (
-            "scratch that instructions use",
-            lambda: _total(plan.scratch_chunks) <= max(FREE_SCRATCH, _total(i.count)),
-            f"{_total(plan.scratch_chunks)} chunks",
-        ),
-        (
-            "buffers, peers and channels that exist, of all instructions",
-            lambda: (
-                _is_between(i.src_buffer, NONE, len(Buffer))
-                and _is_between(i.dst_buffer, NONE, len(Buffer))
-                and _is_between(i.send_peer, NONE, c.ranks + len(plan.groups.offset) - 1)
-                and _is_between(i.recv_peer, NONE, c.ranks + len(plan.groups.offset) - 1)
-                and min(i.channel.min(initial=NONE), i.pipeline.min(initial=NONE)) >= NONE
-            ),
-            f"others in {len(i)} instructions",
-        ),
-        (
-            "sources in the files, and their callers",
-            lambda: (
-                _is_between(s.file, 0, len(s.files))
-                and _is_between(s.caller, NONE, len(s))
-                and _depth(s) <= MOST_CALLERS
-            ),
-            f"others in {len(s)} lines of {len(s.files)} files",
-        ),
-        ("lines from 0", lambda: min(s.line.min(initial=0), s.position.min(initial=0)) >= 0, s),
-        (
-            "a time for each block",
-            lambda: (
-                e is None
-                or (
-                    len(e.busy_us) == len(plan.block_rank)
-                    and _is_finite(e.busy_us, e.time_us, e.unmerged_us)
-                )
-            ),
-            e,
-        ),
-        (
-            f"a topology of at least {c.ranks} GPUs, whose kinds are known",
-            lambda: (
-                t is None
-                or (
-                    t.ranks >= c.ranks
-                    and _is_between(t.vertices.kind, 0, len(VertexKind))
-                    and _is_between(t.links.kind, 0, len(LinkKind))
-                )
-            ),
-            t,
-        ),
-    )
-    for expected, holds, found in checks:
-        if not holds():
-            return expected, str(found)
-    return None
+    if not all(len(one) == c.ranks and one.min() >= 0 for one in buffers):
+        yield f"sizes and bases from 0 for the buffers of {c.ranks} ranks", c
+    if [len(c.initial), len(c.expected)] != [_total(one) for one in buffers[:2]]:
+        yield "initial and expected for all chunks", f"{len(c.initial)} and {len(c.expected)}"
+    if not _is_between(c.initial.view(np.uint8), 0, 2):
+        yield "0 and 1 in initial", c
+    if c.in_place and not _is_within_data(c):
+        yield "buffers within the data in place", c
+    if not NONE <= c.root < c.ranks:
+        yield f"a root below {c.ranks}", c.root
+    if not (_is_partition(c.values) and _is_between(c.values.target, 0, len(c.initial))):
+        yield "values made of input chunks", c.values
+    if not _is_between(c.expected, NONE, len(c.values.offset) - 1):
+        yield "expected values that exist", c.values
+
+
+def _of_instructions(plan: Plan) -> _Faults:
+    i, scratch = plan.instructions, _total(plan.scratch_chunks)
+    if scratch > max(FREE_SCRATCH, _total(i.count)):
+        yield "scratch that instructions use", f"{scratch} chunks"
+    buffers, peers = (i.src_buffer, i.dst_buffer), (i.send_peer, i.recv_peer)
+    most = plan.collective.ranks + len(plan.groups.offset) - 1
+    if not (
+        all(_is_between(one, NONE, len(Buffer)) for one in buffers)
+        and all(_is_between(one, NONE, most) for one in peers)
+        and min(i.channel.min(initial=NONE), i.pipeline.min(initial=NONE)) >= NONE
+    ):
+        found = f"others in {len(i)} instructions"
+        yield "buffers, peers and channels that exist, of all instructions", found
+
+
+def _of_rest(plan: Plan) -> _Faults:
+    s, e, t, ranks = plan.sources, plan.estimate, plan.topology, plan.collective.ranks
+    if not (
+        _is_between(s.file, 0, len(s.files))
+        and _is_between(s.caller, NONE, len(s))
+        and _depth(s) <= MOST_CALLERS
+    ):
+        found = f"others in {len(s)} lines of {len(s.files)} files"
+        yield "sources in the files, and their callers", found
+    if min(s.line.min(initial=0), s.position.min(initial=0)) < 0:
+        yield "lines from 0", s
+    if e is not None and not (
+        len(e.busy_us) == len(plan.block_rank)
+        and np.isfinite(e.busy_us).all()
+        and np.isfinite((e.time_us, e.unmerged_us)).all()
+    ):
+        yield "a time for each block", e
+    if t is not None and not (
+        t.ranks >= ranks
+        and _is_between(t.vertices.kind, 0, len(VertexKind))
+        and _is_between(t.links.kind, 0, len(LinkKind))
+    ):
+        yield f"a topology of at least {ranks} GPUs, whose kinds are known", t
 
 
 def _total(column: NDArray[Any]) -> int:
@@ -130,10 +115,6 @@ def _is_partition(edges: Edges) -> bool:
 
 def _is_between(values: NDArray[Any], least: int, end: int) -> bool:
     return not len(values) or bool(values.min() >= least and values.max() < end)
-
-
-def _is_finite(values: NDArray[Any], *more: float) -> bool:
-    return bool(np.isfinite(values).all() and np.isfinite(more).all())
 
 
 def _depth(sources: Sources) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar
@@ -27,17 +27,17 @@ E = TypeVar("E", bound=Enum)
 MOST_CALLERS = 900
 """The most lines that call one another; Python's own limit is 1000."""
 
-_EDGES = ("offset", "target")
-
 
 class WrongError(Exception):
     """Something in a file is wrong: what is expected, and what is found."""
 
 
-def value_of(table: Any, key: str, is_right: Callable[[Any], bool], expected: str) -> Any:
-    """The value of a key of the header."""
+def value_of(
+    table: Any, key: str, is_right: type[Any] | Callable[[Any], bool], expected: str
+) -> Any:
+    """The value of a key of the header. is_right: or the type of right values."""
     value = table.get(key) if isinstance(table, dict) else None
-    if not is_right(value):
+    if not (isinstance(value, is_right) if isinstance(is_right, type) else is_right(value)):
         raise WrongError(f"{expected} for {key}", shown(value))
     return value
 
@@ -54,10 +54,6 @@ def _is_number(value: object) -> bool:
     return is_real(value) and math.isfinite(value) and value >= 0  # type: ignore[arg-type,operator]
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.isprintable()
 
@@ -66,54 +62,49 @@ def is_words(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_text, (*value, *value.values())))
 
 
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict)
-
-
 def plan_of(head: Any, columns: Mapping[str, NDArray[Any]]) -> Plan:
     """The plan of a header and columns, whose tables may still contradict one another."""
 
-    def of(table: str, names: Iterable[str]) -> dict[str, Any]:
+    def of(table: str, kind: type[Any]) -> dict[str, Any]:
         try:
-            return {name: columns[f"{table}.{name}"] for name in names}
+            return {name: columns[f"{table}.{name}"] for name in column_types(kind)}
         except KeyError as error:
             raise WrongError(f"a column {error.args[0]}", "none") from None
 
-    words = value_of(head, "plan", _is_table, "a table")
+    words = value_of(head, "plan", dict, "a table")
     times = value_of(words, "times", _are_times, "two times and a number of tiles, or null")
     name, ranks, chunks, in_place, root, *varying = value_of(
         words, "collective", _is_collective, "name, ranks, chunks, in_place and root"
     )
     try:
         return Plan(
-            name=value_of(words, "name", lambda v: isinstance(v, str), "a text"),
+            name=value_of(words, "name", str, "a text"),
             collective=Collective(
                 name=name,
                 ranks=ranks,
                 chunks=chunks,
                 in_place=in_place,
                 root=root,
-                values=Edges(**of("values", _EDGES)),
+                values=Edges(**of("values", Edges)),
                 max_count=varying[0] if varying else NONE,
-                **of("collective", column_types(Collective)),
+                **of("collective", Collective),
             ),
             protocol=_member(words, "protocol", Protocol),
             loop_order=_member(words, "loop_order", LoopOrder),
             slots=value_of(words, "slots", is_count, "a number"),
-            per_chunk=value_of(words, "per_chunk", _is_flag, "true or false"),
-            instructions=Instructions(**of("instructions", Instructions.column_names())),
-            waits=Edges(**of("waits", _EDGES)),
+            per_chunk=value_of(words, "per_chunk", bool, "true or false"),
+            instructions=Instructions(**of("instructions", Instructions)),
+            waits=Edges(**of("waits", Edges)),
             sources=Sources(
-                **of("sources", Sources.column_names()),
+                **of("sources", Sources),
                 files=tuple(map(local_path, value_of(head, "files", _are_files, "names"))),
                 whole=_place(head),
             ),
-            estimate=None
-            if times is None
-            else Estimate(times[0], times[1], of("estimate", ["busy_us"])["busy_us"], times[2]),
+            estimate=times
+            and Estimate(times[0], times[1], tiles=times[2], **of("estimate", Estimate)),
             topology=_topology(head, of),
-            groups=Edges(**of("groups", _EDGES)) if "groups.offset" in columns else Edges.empty(0),
-            **of("plan", column_types(Plan)),
+            groups=Edges(**of("groups", Edges)) if "groups.offset" in columns else Edges.empty(0),
+            **of("plan", Plan),
         )
     except ValueError as error:  # of a table
         raise WrongError("columns of one length in each table", error) from None
@@ -128,21 +119,23 @@ def _member(words: Any, key: str, kind: type[E]) -> E:
 
 def _topology(head: Any, of: Callable[..., dict[str, Any]]) -> Topology | None:
     """The topology of a file. Errors: T601 to T603."""
-    words = value_of(head, "topology", lambda v: v is None or _is_table(v), "a table, or null")
+    words = value_of(
+        head, "topology", lambda v: v is None or isinstance(v, dict), "a table, or null"
+    )
     if words is None:
         return None
-    model = value_of(words, "model", _is_table, "a table")
+    model = value_of(words, "model", dict, "a table")
     costs: dict[str, Any] = {}
     for word in {f.name for f in fields(CostModel)} & model.keys():
         value = value_of(model, word, _is_cost, "a number, or three")
         costs[word] = ByProtocol(*value) if isinstance(value, list) else value
     return Topology(
-        name=value_of(words, "name", lambda v: isinstance(v, str), "a text"),
-        vertices=Vertices(**of("vertices", Vertices.column_names())),
-        links=TopologyLinks(**of("links", TopologyLinks.column_names())),
+        name=value_of(words, "name", str, "a text"),
+        vertices=Vertices(**of("vertices", Vertices)),
+        links=TopologyLinks(**of("links", TopologyLinks)),
         model=CostModel(**costs),
-        in_network=value_of(words, "in_network", _is_flag, "true or false"),
-        shared_memory=value_of(words, "shared_memory", _is_flag, "true or false"),
+        in_network=value_of(words, "in_network", bool, "true or false"),
+        shared_memory=value_of(words, "shared_memory", bool, "true or false"),
     )
 
 
@@ -158,7 +151,7 @@ def _is_collective(value: Any) -> bool:
     _, ranks, chunks, in_place, root, *varying = value
     numbers = (ranks, chunks, root + 1 if is_integer(root) else None)
     most = [is_integer(one) and 0 <= one <= MAX_COUNT for one in varying]
-    return all(map(is_count, numbers)) and _is_flag(in_place) and all(most)
+    return all(map(is_count, numbers)) and isinstance(in_place, bool) and all(most)
 
 
 def _is_cost(value: Any) -> bool:
@@ -177,7 +170,7 @@ def _is_file(value: object) -> bool:
 
 def _place(head: Any) -> Place:
     """The place of the plan as a whole."""
-    value = value_of(head, "whole", _is_table, "a place")
+    value = value_of(head, "whole", dict, "a place")
     callers = value_of(value, "called_from", _are_callers, "lines")
     for one in (value, *callers):
         value_of(one, "file", _is_file, "a name")

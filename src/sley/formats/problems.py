@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from sley.errors import Diagnostic, Place, Rule, SleyError
+from sley.ir.tables import BoolArray, LongArray
 
 MOST_REPORTED = 20
 """Limit of reported problems; later ones are mostly consequences of the first ones."""
@@ -44,6 +47,21 @@ class Problems:
     ) -> None:
         """Adds a problem; `remedy` is by default the rule's own."""
         self._found.append(rule.diagnostic(at=at, expected=expected, found=found, remedy=remedy))
+
+    def add_each(
+        self,
+        rows: BoolArray | LongArray,
+        rule: Rule,
+        place: Callable[[int], Place],
+        expected: str | Callable[[int], str],
+        found: Callable[[int], str],
+        remedy: str = "",
+    ) -> None:
+        """Adds a problem for each of some rows, while there is room. rows: a mask, or numbers."""
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.unique(rows)
+        for row in numbers[: self.room].tolist():
+            text = expected if isinstance(expected, str) else expected(row)
+            self.add(rule, place(row), text, found(row), remedy)
 
     def keep_only(self, rule: Rule) -> None:
         """Drops the problems of other rules."""

@@ -45,7 +45,8 @@ def write(program: Program) -> str:
     decoration = [collective, f"name={_quote(program.name)}"]
     if program.protocol is not None:
         decoration.append(f"protocol=sley.Protocol.{program.protocol.name}")
-    parts = _parts(program)
+    rows = list(program.transfers)
+    parts = [list(_lines(rows[k : k + _PART])) for k in range(0, len(rows), _PART)]
     body = parts[0] if parts else [f"{_INDENT}pass"]
     blocks = [["import sley"], *([table] if table else [])]
     if len(parts) > 1:
@@ -53,12 +54,6 @@ def write(program: Program) -> str:
         body = [f"{_INDENT}part_{k}(p)" for k in range(len(parts))]
     blocks.append([f"@sley.program({', '.join(decoration)})", "def algorithm(p):", *body])
     return "\n\n\n".join("\n".join(block) for block in blocks) + "\n"
-
-
-def _parts(program: Program) -> list[list[str]]:
-    """The lines of all transfers, in parts of at most `_PART` transfers."""
-    rows = list(program.transfers)
-    return [list(_lines(rows[k : k + _PART])) for k in range(0, len(rows), _PART)]
 
 
 def _lines(transfers: list[SimpleNamespace]) -> Iterator[str]:

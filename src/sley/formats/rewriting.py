@@ -17,18 +17,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors.verifier import V201
 from sley.ir.plan import Instructions, Plan
-from sley.ir.tables import NONE, Edges, frozen_array, offsets_of
+from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, LongArray, offsets_of
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer, Op
-
-_Longs = NDArray[np.int64]
 
 
 def remove_nops(plan: Plan) -> Plan:
@@ -38,7 +37,7 @@ def remove_nops(plan: Plan) -> Plan:
     own = plan.block[plan.waits.source] == plan.block[plan.waits.target]
     if not nop.any() and not own.any():
         return plan
-    finished = _Finished(plan, nop)
+    finished = cache(partial(_finished, plan, nop))
     follower = _followers(plan, nop)
     pairs: list[tuple[int, int]] = []
     for source, target in zip(
@@ -46,7 +45,7 @@ def remove_nops(plan: Plan) -> Plan:
     ):
         if source == NONE:
             continue
-        rows = finished.rows(target) if nop[target] else [target]
+        rows = finished(target) if nop[target] else [target]
         pairs += [
             (source, row) for row in rows if plan.block[row] != plan.block[source] or row >= source
         ]
@@ -71,59 +70,30 @@ def _followers(plan: Plan, nop: np.ndarray) -> np.ndarray:
     return np.where(same_block, row, NONE)
 
 
-class _Finished:
-    """For each nop, the instructions that must finish for the nop to finish."""
-
-    def __init__(self, plan: Plan, nop: np.ndarray) -> None:
-        self._plan = plan
-        self._nop = nop
-        self._known: dict[int, list[int]] = {}
-
-    def rows(self, nop: int) -> list[int]:
-        """The rows of those instructions, ascending."""
-        if nop not in self._known:
-            self._known[nop] = self._search(nop)
-        return self._known[nop]
-
-    def _search(self, nop: int) -> list[int]:
-        rows: set[int] = set()
-        seen: set[int] = set()
-        stack = self._before(nop)
-        while stack:
-            row = stack.pop()
-            if not self._nop[row]:
-                rows.add(row)
-            elif row == nop:
-                raise V201.error(
-                    at=self._plan.place(nop),
-                    expected="nops whose waits form no cycle",
-                    found="a nop that waits, by way of others, for itself",
-                )
-            elif row not in seen:
-                seen.add(row)
-                stack += self._before(row)
-        return sorted(rows)
-
-    def _before(self, row: int) -> list[int]:
-        """The rows that the nop `row` waits for."""
-        first = row == self._plan.block_offset[self._plan.block[row]]
-        waits: list[int] = self._plan.waits[row].tolist()
-        return waits if first else [*waits, row - 1]
+def _finished(plan: Plan, is_nop: np.ndarray, nop: int) -> list[int]:
+    """The instructions that must finish for a nop to finish, ascending."""
+    rows, seen, stack = set[int](), set[int](), _waits_of(plan, nop)
+    # Each nop is looked at once, so the search ends though waits may form a cycle.
+    while stack:
+        row = stack.pop()
+        if not is_nop[row]:
+            rows.add(row)
+        elif row == nop:
+            raise V201.error(
+                at=plan.place(nop),
+                expected="nops whose waits form no cycle",
+                found="a nop that waits, by way of others, for itself",
+            )
+        elif row not in seen:
+            seen.add(row)
+            stack += _waits_of(plan, row)
+    return sorted(rows)
 
 
-class _Range(IntEnum):
-    """The chunks of a piece: the instruction's own, or spare scratch of the block."""
-
-    ABSENT = 0
-    SOURCE = 1
-    DESTINATION = 2
-    SPARE = 3
-
-
-class _Piece(NamedTuple):
-    op: Op
-    src: _Range
-    dst: _Range
+def _waits_of(plan: Plan, row: int) -> list[int]:
+    """The rows that a nop waits for, with the one before it in its block."""
+    waits: list[int] = plan.waits[row].tolist()
+    return waits if row == plan.block_offset[plan.block[row]] else [*waits, row - 1]
 
 
 class _Overlap(IntEnum):
@@ -134,51 +104,43 @@ class _Overlap(IntEnum):
     PARTLY = 2
 
 
-_RECV_DST = _Piece(Op.RECV, _Range.ABSENT, _Range.DESTINATION)
-_RECV_SPARE = _Piece(Op.RECV, _Range.ABSENT, _Range.SPARE)
-_DST_PLUS_SRC = _Piece(Op.REDUCE, _Range.SOURCE, _Range.DESTINATION)
-_DST_PLUS_SPARE = _Piece(Op.REDUCE, _Range.SPARE, _Range.DESTINATION)
-_SPARE_PLUS_SRC = _Piece(Op.REDUCE, _Range.SOURCE, _Range.SPARE)
-_SPARE_TO_DST = _Piece(Op.COPY, _Range.SPARE, _Range.DESTINATION)
-_COPY = _Piece(Op.COPY, _Range.SOURCE, _Range.DESTINATION)
-_SEND_SRC = _Piece(Op.SEND, _Range.SOURCE, _Range.ABSENT)
-_SEND_DST = _Piece(Op.SEND, _Range.DESTINATION, _Range.ABSENT)
-_SEND_SPARE = _Piece(Op.SEND, _Range.SPARE, _Range.ABSENT)
+_Piece = tuple[Op, str, str]
+"""An operation with its source and its destination: the instruction's own, or spare scratch of the
+block; "" without one."""
+
+_RECV_DST: _Piece = (Op.RECV, "", "dst")
+_RECV_SPARE: _Piece = (Op.RECV, "", "spare")
+_SPARE_PLUS_SRC: _Piece = (Op.REDUCE, "src", "spare")
+_COPY: _Piece = (Op.COPY, "src", "dst")
+_SEND_SRC: _Piece = (Op.SEND, "src", "")
+_SEND_DST: _Piece = (Op.SEND, "dst", "")
 
 _REDUCED: Mapping[_Overlap, tuple[_Piece, ...]] = MappingProxyType(
     {
-        _Overlap.APART: (_RECV_DST, _DST_PLUS_SRC),
-        _Overlap.SAME: (_RECV_SPARE, _DST_PLUS_SPARE),
-        _Overlap.PARTLY: (_RECV_SPARE, _SPARE_PLUS_SRC, _SPARE_TO_DST),
+        _Overlap.APART: (_RECV_DST, (Op.REDUCE, "src", "dst")),
+        _Overlap.SAME: (_RECV_SPARE, (Op.REDUCE, "spare", "dst")),
+        _Overlap.PARTLY: (_RECV_SPARE, _SPARE_PLUS_SRC, (Op.COPY, "spare", "dst")),
     }
 )
+_SPLIT: Mapping[Op, tuple[_Piece, ...]] = MappingProxyType(
+    {
+        Op.COPY_SEND: (_COPY, _SEND_SRC),
+        Op.RECV_COPY_SEND: (_RECV_DST, _SEND_DST),
+        Op.RECV_REDUCE_SEND: (_RECV_SPARE, _SPARE_PLUS_SRC, (Op.SEND, "spare", "")),
+        # After those of `_REDUCED`:
+        Op.RECV_REDUCE_COPY: (),
+        Op.RECV_REDUCE_COPY_SEND: (_SEND_DST,),
+    }
+)
+"""The pieces of a fused instruction, in order."""
+
+FUSED = frozenset(_SPLIT)
+"""The operations that can be split."""
 
 
 def _pieces(op: Op, overlap: _Overlap) -> tuple[_Piece, ...]:
-    """The pieces of a fused instruction, in order."""
-    match op:
-        case Op.COPY_SEND:
-            return (_COPY, _SEND_SRC)
-        case Op.RECV_COPY_SEND:
-            return (_RECV_DST, _SEND_DST)
-        case Op.RECV_REDUCE_SEND:
-            return (_RECV_SPARE, _SPARE_PLUS_SRC, _SEND_SPARE)
-        case Op.RECV_REDUCE_COPY:
-            return _REDUCED[overlap]
-        case _:
-            return (*_REDUCED[overlap], _SEND_DST)
-
-
-FUSED = frozenset(
-    {
-        Op.COPY_SEND,
-        Op.RECV_COPY_SEND,
-        Op.RECV_REDUCE_SEND,
-        Op.RECV_REDUCE_COPY,
-        Op.RECV_REDUCE_COPY_SEND,
-    }
-)
-"""The operations that can be split."""
+    reduces = op in (Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND)
+    return (*(_REDUCED[overlap] if reduces else ()), *_SPLIT[op])
 
 
 def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
@@ -205,7 +167,7 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
     needs_spare = np.zeros(len(t), np.bool_)
     for mask, pieces in recipes:
         parts[mask] = len(pieces)
-        needs_spare |= mask & any(_Range.SPARE in piece[1:] for piece in pieces)
+        needs_spare |= mask & any("spare" in piece for piece in pieces)
     spare, scratch = _spare_chunks(plan, needs_spare)
     start = offsets_of(parts)
     columns = {name: np.repeat(getattr(t, name), parts) for name in t.column_names()}
@@ -219,11 +181,11 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
         waits=Edges.from_pairs(
             int(start[-1]), start[plan.waits.source], start[plan.waits.target + 1] - 1
         ),
-        scratch_chunks=frozen_array(scratch, np.int32),
+        scratch_chunks=scratch.astype(np.int32),
     )
 
 
-def _overlaps(plan: Plan, fused: NDArray[np.bool_]) -> NDArray[np.int8]:
+def _overlaps(plan: Plan, fused: BoolArray) -> ByteArray:
     """int8 (rows,): the _Overlap of each fused instruction; APART for the others."""
     t = plan.instructions
     overlap = np.full(len(t), _Overlap.APART, np.int8)
@@ -234,7 +196,7 @@ def _overlaps(plan: Plan, fused: NDArray[np.bool_]) -> NDArray[np.int8]:
     return overlap
 
 
-def _shared_copies(plan: Plan) -> NDArray[np.bool_]:
+def _shared_copies(plan: Plan) -> BoolArray:
     """bool (rows,): the copy_sends of which another instruction accesses what they write, or writes
     what they read. Their message, which leaves after the copy, may be all that orders these
     accesses; a copy that nobody else sees can come after the message."""
@@ -257,7 +219,7 @@ def _shared_copies(plan: Plan) -> NDArray[np.bool_]:
     return found
 
 
-def _spare_chunks(plan: Plan, needs: NDArray[np.bool_]) -> tuple[_Longs, _Longs]:
+def _spare_chunks(plan: Plan, needs: BoolArray) -> tuple[LongArray, LongArray]:
     """The first spare chunk of each block, and the ranks' sizes of scratch with these chunks."""
     width = np.zeros(len(plan.block_rank), np.int64)
     np.maximum.at(width, plan.block[needs], plan.instructions.count[needs])
@@ -269,29 +231,29 @@ def _spare_chunks(plan: Plan, needs: NDArray[np.bool_]) -> tuple[_Longs, _Longs]
 
 def _put(
     columns: dict[str, NDArray[Any]],
-    rows: _Longs,
+    rows: LongArray,
     piece: _Piece,
     plan: Plan,
-    mask: NDArray[np.bool_],
-    spare: _Longs,
+    mask: BoolArray,
+    spare: LongArray,
 ) -> None:
     """Writes one piece of the instructions of `mask` into `rows` of the new columns."""
-    t = plan.instructions
+    t, (op, src, dst) = plan.instructions, piece
     operands = {
-        _Range.ABSENT: (NONE, NONE),
-        _Range.SOURCE: (t.src_buffer[mask], t.src_index[mask]),
-        _Range.DESTINATION: (t.dst_buffer[mask], t.dst_index[mask]),
-        _Range.SPARE: (Buffer.SCRATCH, spare[plan.block[mask]]),
+        "": (NONE, NONE),
+        "src": (t.src_buffer[mask], t.src_index[mask]),
+        "dst": (t.dst_buffer[mask], t.dst_index[mask]),
+        "spare": (Buffer.SCRATCH, spare[plan.block[mask]]),
     }
-    columns["op"][rows] = piece.op
-    columns["src_buffer"][rows], columns["src_index"][rows] = operands[piece.src]
-    columns["dst_buffer"][rows], columns["dst_index"][rows] = operands[piece.dst]
+    columns["op"][rows] = op
+    columns["src_buffer"][rows], columns["src_index"][rows] = operands[src]
+    columns["dst_buffer"][rows], columns["dst_index"][rows] = operands[dst]
     columns["forward"][rows] = NONE
-    if SENDS[piece.op]:
+    if SENDS[op]:
         columns["transfer"][rows] = t.forward[mask]
     else:
         columns["send_peer"][rows] = NONE
-    if not RECEIVES[piece.op]:
+    if not RECEIVES[op]:
         columns["recv_peer"][rows] = NONE
-    if not (SENDS[piece.op] or RECEIVES[piece.op]):
+    if not (SENDS[op] or RECEIVES[op]):
         columns["channel"][rows] = NONE

@@ -3,7 +3,7 @@
 `find` accepts the same texts as --topology, and so does every function that has a topology as an
 argument (`topology_of`); each machine has a function of its own.
 Files: library (the machines of machines/*.toml), clusters (texts of --topology, meshes and tori),
-files (load and save), machine and node (a machine's TOML file and the node that it describes),
+files (load and save), machine (the TOML of machines), node (a node, and the machine of such nodes),
 graph (whole topologies as TOML), nccl_xml, nccl_log, hwloc_xml, nvidia_smi, amd_smi, taccl (other
 tools' files), assumptions (rates that those leave out), reading (checked access to tables),
 xml_elements (XML as a tree), summary, link_rings (rings along links), lattice (the sides of meshes
@@ -23,7 +23,6 @@ from sley.topologies.library import (
     dgx_h100_nvls,
     find_machine,
     machine,
-    machine_names,
     mi250x,
     mi300x,
     ndv2,
@@ -36,7 +35,8 @@ from sley.topologies.library import (
     resccl_4gpu,
 )
 from sley.topologies.link_rings import LinkRings, link_rings
-from sley.topologies.machine import Machine
+from sley.topologies.machine import machine_names
+from sley.topologies.node import Machine
 
 __all__ = [
     "LinkRings",

@@ -4,18 +4,17 @@ machine that the caller names (like)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from sley.errors import Diagnostic, Place, counted
+from sley.errors import Diagnostic, Place, Rule, SleyError, counted
 from sley.errors.topology import T607, T610
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.topologies.library import find_machine
-from sley.topologies.machine import Machine
-from sley.topologies.node import Node, Rate, bundled
+from sley.topologies.node import Machine, Node, Rate, bundled
 
 CARD_SHARE = 0.96
 """Reached over nominal rate of a network card: 24 of 25 GB/s with NCCL on HDR InfiniBand."""
@@ -144,47 +143,58 @@ def note_assumption(notes: list[Diagnostic], place: Place, found: str) -> None:
         notes.append(T610.diagnostic(at=place, expected="a complete description", found=found))
 
 
-def join_processors(
-    file: str, node: Node, vertices: list[int], rate: Rate, notes: list[Diagnostic]
-) -> None:
-    """Joins each pair of a host's processors at a rate, with a remark. Errors: T607."""
-    if len(vertices) > _MOST_PROCESSORS:
-        expected = f"at most {_MOST_PROCESSORS} processors with PCIe devices in a host"
-        raise T607.error(at=Place(file), expected=expected, found=str(len(vertices)))
-    for a, b in combinations(vertices, 2):
-        node.join(a, b, LinkKind.PCIE, rate)
-    if len(vertices) > 1:
-        note_assumption(notes, Place(file), f"{rate.GBps:g} GB/s between two processors")
-
-
-@dataclass
 class Import:
-    """A node as a file of another tool describes it, and what this file leaves open.
+    """A node as a file of another tool describes it, and what this file leaves open; an importer
+    reads it into these:
 
-    file: the file. found: where its GPUs and cards come from, in words.
+    found: where its GPUs and cards come from, in words.
     node: the node. Cards without a known speed have their `card_rate`.
     generation: the generation of its GPUs, None if the file doesn't show it.
-    open_cards: the cards without a known speed.
+    open_cards: the cards without a known speed. notes: a remark about each assumption.
     no_nvlink: why the file doesn't show NVLink or xGMI; empty if it would.
     processor: the maker of the processors, or their architecture; empty if unknown.
     """
 
-    file: str
     found: str
     node: Node
-    generation: Generation | None
-    open_cards: frozenset[int] = frozenset()
-    no_nvlink: str = ""
-    processor: str = ""
+    generation: Generation | None = None
+    no_nvlink = ""
+    processor = ""
 
-    def machine(self, like: Machine | None, notes: list[Diagnostic]) -> Machine:
-        """The machine, completed with the rates of its generation of GPUs, or of `like`; appends a
-        remark about each assumption. Errors: T607."""
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.notes: list[Diagnostic] = []
+        self.open_cards: set[int] = set()
+
+    def assume(self, found: str, line: int = 0) -> None:
+        """Notes an assumption."""
+        note_assumption(self.notes, Place(self.file, line), found)
+
+    def wrong(
+        self, rule: Rule, expected: str, found: str, remedy: str = "", line: int = 0, at: str = ""
+    ) -> SleyError:
+        """The error about a line. at: the place in it, in words."""
+        place = Place(self.file, line, detail=at)
+        return rule.error(at=place, expected=expected, found=found, remedy=remedy)
+
+    def join_processors(self, vertices: list[int], rate: Rate = PROCESSORS) -> None:
+        """Joins each pair of a host's processors at a rate, with a remark. Errors: T607."""
+        if len(vertices) > _MOST_PROCESSORS:
+            expected = f"at most {_MOST_PROCESSORS} processors with PCIe devices in a host"
+            raise self.wrong(T607, expected, str(len(vertices)))
+        for a, b in combinations(vertices, 2):
+            self.node.join(a, b, LinkKind.PCIE, rate)
+        if len(vertices) > 1:
+            self.assume(f"{rate.GBps:g} GB/s between two processors")
+
+    def machine(self, like: Machine | None) -> Machine:
+        """The machine, completed with the rates of its generation of GPUs, or of `like`; notes each
+        assumption. Errors: T607."""
         if len(self.node.cards) > _MOST_CARDS:
-            expected, found = f"at most {_MOST_CARDS} network cards", str(len(self.node.cards))
-            raise T607.error(at=Place(self.file), expected=expected, found=found)
-        self._add_nvlink(like, notes)
-        self._rate_cards(like, notes)
+            expected = f"at most {_MOST_CARDS} network cards"
+            raise self.wrong(T607, expected, str(len(self.node.cards)))
+        self._add_nvlink(like)
+        self._rate_cards(like)
         return Machine(
             Path(self.file).stem,
             f"{counted(self.node.gpus, 'GPU')}, {counted(len(self.node.cards), 'card')}, "
@@ -192,15 +202,12 @@ class Import:
             {},
             self.node,
             like.network if like else None,
-            self._model(like, notes),
+            self._model(like),
             in_network=like is not None and like.in_network,
             caution=like.caution if like else "",
         )
 
-    def _note(self, notes: list[Diagnostic], found: str) -> None:
-        note_assumption(notes, Place(self.file), found)
-
-    def _add_nvlink(self, like: Machine | None, notes: list[Diagnostic]) -> None:
+    def _add_nvlink(self, like: Machine | None) -> None:
         """Adds the links of NVLink of `like` to a node that has none, since the file can't show
         them."""
         node = self.node
@@ -213,7 +220,7 @@ class Import:
                 if like
                 else "name the machine with FILE,like=MACHINE"
             )
-            self._note(notes, f"no NVLink between GPUs: {self.no_nvlink}; {more}")
+            self.assume(f"no NVLink between GPUs: {self.no_nvlink}; {more}")
             return
         vertex = {gpu: gpu for gpu in range(node.gpus)}
         for link in like.node.links:
@@ -222,16 +229,16 @@ class Import:
                     if end not in vertex:
                         vertex[end] = node.add(VertexKind.SWITCH)
                 node.links.append(link._replace(src=vertex[link.src], dst=vertex[link.dst]))
-        self._note(notes, f"NVLink as in {like.name}, GPU by GPU")
+        self.assume(f"NVLink as in {like.name}, GPU by GPU")
 
-    def _rate_cards(self, like: Machine | None, notes: list[Diagnostic]) -> None:
+    def _rate_cards(self, like: Machine | None) -> None:
         """Gives the cards without a known speed their share of those of `like`, but not more than
         their slots have."""
         node, cards = self.node, sorted(self.open_cards)
         if not node.cards:
-            self._note(notes, "a single node, as there are no network cards")
+            self.assume("a single node, as there are no network cards")
         elif not cards:
-            self._note(notes, f"cards reach {CARD_SHARE:.0%} of their speed")
+            self.assume(f"cards reach {CARD_SHARE:.0%} of their speed")
         elif like is not None and like.node.cards:
             rates = like.node.cards.values()
             total = [sum(column) / len(cards) for column in zip(*rates, strict=True)]
@@ -241,22 +248,20 @@ class Import:
             capped = any(node.cards[card][0] < total[0] for card in cards)
             source = f"as much as their slots or kind allow; {like.name} has faster ones"
             source = source if capped else f"as those of {like.name}"
-            self._note(notes, f"{_rates_of(node, cards)}, {source}")
+            self.assume(f"{_rates_of(node, cards)}, {source}")
         else:
-            self._note(
-                notes,
+            self.assume(
                 f"{_rates_of(node, cards)}, by their PCIe slots, as the file has no speeds",
             )
         if len(bundled(node).cards) < len(node.cards):
-            self._note(notes, "several cards next to a GPU are one with the sum of their rates")
+            self.assume("several cards next to a GPU are one with the sum of their rates")
 
-    def _model(self, like: Machine | None, notes: list[Diagnostic]) -> CostModel:
+    def _model(self, like: Machine | None) -> CostModel:
         if like is not None:
-            self._note(notes, f"GPUs compute at the rates of {like.name}")
+            self.assume(f"GPUs compute at the rates of {like.name}")
             return like.model
         if self.generation is None:
-            self._note(
-                notes,
+            self.assume(
                 "GPUs compute at an A100's rates, as the file doesn't say which they are; name the "
                 "machine with FILE,like=MACHINE",
             )
@@ -264,8 +269,7 @@ class Import:
         else:
             machine = find_machine(self.generation.machine)
             model = machine.model
-            self._note(
-                notes,
+            self.assume(
                 f"GPUs of the generation of {self.generation.gpu} compute at the rates of "
                 f"{machine.name}: {model.nvlink_block_GBps:g} GB/s a thread block, "
                 f"{model.memory_GBps:g} GB/s from memory",

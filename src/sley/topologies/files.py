@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
@@ -24,16 +22,18 @@ from sley.errors.schedules import F550
 from sley.errors.text_files import text_of, toml_tables
 from sley.errors.topology import T601, T605
 from sley.ir.topology import Topology
-from sley.topologies.amd_smi import machine_from_amd
+from sley.topologies.amd_smi import AmdImport
+from sley.topologies.assumptions import Import
 from sley.topologies.graph import graph_from, graph_text
-from sley.topologies.hwloc_xml import machine_from_hwloc
-from sley.topologies.library import base_tables, find_machine, machine_names
-from sley.topologies.machine import Machine, machine_from
-from sley.topologies.nccl_log import is_log, machine_from_log
-from sley.topologies.nccl_xml import machine_from_xml
-from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
-from sley.topologies.reading import at_place, json_of
-from sley.topologies.taccl import machine_from_taccl
+from sley.topologies.hwloc_xml import HwlocImport
+from sley.topologies.library import find_machine
+from sley.topologies.machine import machine_from, machine_names
+from sley.topologies.nccl_log import NcclLogImport, is_log
+from sley.topologies.nccl_xml import NcclXmlImport
+from sley.topologies.node import Machine
+from sley.topologies.nvidia_smi import NvidiaImport, is_matrix
+from sley.topologies.reading import at_place
+from sley.topologies.taccl import TacclImport
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,6 @@ def read(
     if kind not in (*TOPOLOGIES, *VAGUE, *ABSENT):
         raise refuse_kind(path, kind, "a topology")
     file, text = str(path), text_of(path, T605)
-    notes: list[Diagnostic] = []
     base = None if like is None else find_machine(like)
     suffix, start = path.suffix.lower(), text.lstrip()[:1]
     complete = suffix in (".toml", ".json") or start == "{"
@@ -99,6 +98,7 @@ def read(
             found="TOML or JSON, which have all rates",
             remedy=f'Leave like= out, or write like = "{like}" into a machine\'s TOML.',
         )
+    notes: list[Diagnostic] = []
     if suffix == ".toml":
         tables = toml_tables(file, text, T605)
         if "vertices" in tables or "links" in tables:
@@ -110,9 +110,10 @@ def read(
                     remedy=f"Leave the number of nodes out: {file}",
                 )
             return LoadedTopology(graph_from(file, tables), None)
-        machine = machine_from(file, tables, base_tables)
+        machine = machine_from(file, tables)
     else:
-        machine = _imported(path, kind, text, notes, base)
+        imported = _importer(path, kind, text, base)
+        machine, notes = imported.machine(base), imported.notes
     try:
         return LoadedTopology(
             machine.topology(1 if nodes is None else nodes), machine, tuple(notes)
@@ -121,24 +122,22 @@ def read(
         raise at_place(error, Place(file)) from error
 
 
-def _imported(
-    path: Path, kind: Kind, text: str, notes: list[Diagnostic], base: Machine | None
-) -> Machine:
-    """The machine of another tool's text. notes: gets the importer's. base: the machine that it is
-    like. Errors: T604 to T608, F550."""
+def _importer(path: Path, kind: Kind, text: str, base: Machine | None) -> Import | TacclImport:
+    """What another tool's text describes. base: the machine that it is like. Errors: T604 to T608,
+    F550."""
     file, suffix, start = str(path), path.suffix.lower(), text.lstrip()[:1]
     if kind is HWLOC:
-        return machine_from_hwloc(file, text, notes, base)
+        return HwlocImport(file, text)
     if suffix == ".xml" or start == "<":
-        return machine_from_xml(file, text, notes, base)
+        return NcclXmlImport(file, text)
     if kind is AMD_SMI:
-        return machine_from_amd(file, text, notes, base)
+        return AmdImport(file, text, base)
     if start != "{" and is_log(text):
-        return machine_from_log(file, text, notes, base)
+        return NcclLogImport(file, text)
     if suffix == ".json" or start == "{":
-        return machine_from_taccl(file, _json_tables(file, text), notes)
+        return TacclImport(file, text)
     if is_matrix(text):
-        return machine_from_matrix(file, text, notes, base)
+        return NvidiaImport(file, text)
     raise F550.error(
         at=Place(file),
         expected="TOML (.toml), NCCL's XML or its log, hwloc's XML, the output of nvidia-smi "
@@ -159,11 +158,3 @@ def save(topology: Topology, path: str | os.PathLike[str]) -> None:
     except UnicodeEncodeError as error:
         raise T601.error(expected="a name in Unicode", found=ascii(topology.name)) from error
     Path(path).write_bytes(content)
-
-
-def _json_tables(file: str, text: str) -> Mapping[str, Any]:
-    """The JSON object in a text. Errors: T605."""
-    found = json_of(file, text)
-    if not isinstance(found, dict):
-        raise T605.error(at=Place(file), expected="a JSON object", found=type(found).__name__)
-    return found

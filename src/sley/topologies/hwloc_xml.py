@@ -6,21 +6,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from sley.errors import Diagnostic, Place
 from sley.errors.topology import T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.topologies.assumptions import (
     MOST_GPUS,
     PCIE_3,
-    PROCESSORS,
     Import,
     by_capability,
     by_device,
     card_rate,
-    join_processors,
-    note_assumption,
 )
-from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 from sley.topologies.xml_elements import XmlElement, parse
 
@@ -37,73 +32,49 @@ _MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
 _ANY_XGMI = 100_000
 
 
-def machine_from_hwloc(
-    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
-) -> Machine:
-    """The machine that hwloc's XML describes. like: the machine with the rates that the file leaves
-    open. Errors: T605, T607."""
-    top = parse(file, text)
-    version = top.get("version").partition(".")[0]
-    if top.tag != "topology" or version not in _VERSIONS:
-        raise T605.error(
-            at=Place(file, top.line),
-            expected="hwloc's <topology> of version 2 or 3",
-            found=f"<{top.tag[:30]}> of version {top.get('version')[:10] or '1'}",
-            remedy="Write the file with lstopo of hwloc 2 or later.",
-        )
-    return _HwlocReader(file, top, version, notes).read().machine(like, notes)
+class HwlocImport(Import):
+    """The node that hwloc's XML describes. Errors: T605, T607."""
 
+    found = "as hwloc found them"
 
-class _HwlocReader:
-    """Builds the node of one file."""
-
-    def __init__(self, file: str, top: XmlElement, version: str, notes: list[Diagnostic]) -> None:
-        self._file = file
-        self._top = top
-        self._notes = notes
-        self._version = version
+    def __init__(self, file: str, text: str) -> None:
+        super().__init__(file)
+        self._top = top = parse(file, text)
+        self._version = top.get("version").partition(".")[0]
+        if top.tag != "topology" or self._version not in _VERSIONS:
+            raise self.wrong(
+                T605,
+                "hwloc's <topology> of version 2 or 3",
+                f"<{top.tag[:30]}> of version {top.get('version')[:10] or '1'}",
+                "Write the file with lstopo of hwloc 2 or later.",
+                top.line,
+            )
         devices = [one for one in top.all("object") if one.get("type") == "PCIDev"]
         gpus = sorted(filter(_is_gpu, devices), key=lambda gpu: gpu.get("pci_busid"))
         if not 1 <= len(gpus) <= MOST_GPUS:
-            raise T607.error(
-                at=Place(file),
-                expected=f"1 to {MOST_GPUS} GPUs, as PCIDev",
-                found=str(len(gpus)),
-                remedy="Write the file on a machine with GPUs: lstopo topo.xml.",
-            )
-        self._generation = by_device(*_ids(gpus[0])[1:])
+            remedy = "Write the file on a machine with GPUs: lstopo topo.xml."
+            raise self.wrong(T607, f"1 to {MOST_GPUS} GPUs, as PCIDev", str(len(gpus)), remedy)
+        self.generation = by_device(*_ids(gpus[0])[1:])
         self._gpu = {id(gpu): i for i, gpu in enumerate(gpus)}
         self._cards = {id(card) for card in self._active(self._found_cards(devices))}
-        self._node = Node(len(gpus))
+        self.node = Node(len(gpus))
         self._processors: dict[int, int] = {}
-
-    def read(self) -> Import:
-        """The node and the gaps of the file."""
-        for child in self._top.children:
+        for child in top.children:
             self._visit(child)
-        vertices = list(self._processors.values())
-        join_processors(self._file, self._node, vertices, PROCESSORS, self._notes)
+        self.join_processors(list(self._processors.values()))
         matrices = [
             one
             for tag in ("distances2", "distances2hetero")
-            for one in self._top.all(tag)
+            for one in top.all(tag)
             if one.get("name") in _MATRICES
         ]
         for matrix in matrices:
             self._join_fabric(matrix)
-        vendors = (i.get("value") for i in self._top.all("info") if i.get("name") == "CPUVendor")
-        return Import(
-            self._file,
-            "as hwloc found them",
-            self._node,
-            self._generation,
-            frozenset(self._node.cards),
-            "" if matrices else "lstopo shows it if it was built with NVML or ROCm SMI",
-            next(vendors, ""),
-        )
-
-    def _assume(self, found: str, line: int = 0) -> None:
-        note_assumption(self._notes, Place(self._file, line), found)
+        if not matrices:
+            self.no_nvlink = "lstopo shows it if it was built with NVML or ROCm SMI"
+        self.open_cards |= self.node.cards.keys()
+        vendors = (i.get("value") for i in top.all("info") if i.get("name") == "CPUVendor")
+        self.processor = next(vendors, "")
 
     def _found_cards(self, devices: list[XmlElement]) -> list[XmlElement]:
         """The cards that carry data: with verbs, or of InfiniBand, else the fastest of Ethernet."""
@@ -129,7 +100,7 @@ class _HwlocReader:
             )
         ]
         if up and len(up) < len(cards):
-            self._assume("no cards without an active port")
+            self.assume("no cards without an active port")
         return up or cards
 
     def _visit(self, element: XmlElement) -> None:
@@ -144,7 +115,7 @@ class _HwlocReader:
     def _processor(self, element: XmlElement) -> int:
         """The vertex of a package or another object with PCIe devices."""
         if id(element) not in self._processors:
-            self._processors[id(element)] = self._node.add(VertexKind.PCIE)
+            self._processors[id(element)] = self.node.add(VertexKind.PCIE)
         return self._processors[id(element)]
 
     def _leads_to_devices(self, element: XmlElement) -> bool:
@@ -154,14 +125,14 @@ class _HwlocReader:
         """Adds a bridge or a device, and all below it, at a vertex of the PCIe tree."""
         inner = above
         if element.get("bridge_type").startswith("1"):
-            inner = self._node.add(VertexKind.PCIE)
-            self._node.join(inner, above, LinkKind.PCIE, self._rate(element))
+            inner = self.node.add(VertexKind.PCIE)
+            self.node.join(inner, above, LinkKind.PCIE, self._rate(element))
         elif id(element) in self._gpu:
-            self._node.join(self._gpu[id(element)], above, LinkKind.PCIE, self._rate(element))
+            self.node.join(self._gpu[id(element)], above, LinkKind.PCIE, self._rate(element))
         elif id(element) in self._cards:
             rate = self._rate(element)
-            card = self._node.add_card(card_rate(*_ids(element)[1:], rate))
-            self._node.join(card, above, LinkKind.PCIE, rate)
+            card = self.node.add_card(card_rate(*_ids(element)[1:], rate))
+            self.node.join(card, above, LinkKind.PCIE, rate)
         for child in element.children:
             if child.get("type") in ("Bridge", "PCIDev") and self._leads_to_devices(child):
                 self._hang(child, inner)
@@ -170,14 +141,14 @@ class _HwlocReader:
         """The rate of a device's link; that of PCIe 3.0 with 16 lanes if the file has none."""
         speed = _speed(device)
         if speed == 0:
-            self._assume("PCIe 3.0 with 16 lanes for a pci_link_speed of 0", device.line)
+            self.assume("PCIe 3.0 with 16 lanes for a pci_link_speed of 0", device.line)
             return PCIE_3
         return PCIE_3.times(speed / PCIE_3.nominal_GBps)
 
     def _join_fabric(self, matrix: XmlElement) -> None:
         """Adds the links of a matrix: between GPUs, to one switch, or to processors."""
         cells = self._cells(matrix)
-        link = (self._generation or by_capability(70)).link
+        link = (self.generation or by_capability(70)).link
         values = set(cells.values())
         by_number = {one.get("gp_index"): one for one in self._top.all("object")}
         by_number |= {
@@ -197,16 +168,16 @@ class _HwlocReader:
                 count = 1 if values == {_ANY_XGMI} else max(round(count), 1)
             if id(b) in self._gpu:
                 if gpu < self._gpu[id(b)]:
-                    self._node.join(gpu, self._gpu[id(b)], LinkKind.NVLINK, link.times(count))
+                    self.node.join(gpu, self._gpu[id(b)], LinkKind.NVLINK, link.times(count))
             elif b.get("type") == "PCIDev":
                 through[gpu] += count
             else:
-                self._node.join(gpu, self._processor(b), LinkKind.NVLINK, link.times(count))
+                self.node.join(gpu, self._processor(b), LinkKind.NVLINK, link.times(count))
         if through:
-            switch = self._node.add(VertexKind.SWITCH)
+            switch = self.node.add(VertexKind.SWITCH)
             for gpu, count in through.items():
-                self._node.join(gpu, switch, LinkKind.NVLINK, link.times(count))
-        self._assume(f"{link.nominal_GBps:g} GB/s a link, {link.GBps:g} reached", matrix.line)
+                self.node.join(gpu, switch, LinkKind.NVLINK, link.times(count))
+        self.assume(f"{link.nominal_GBps:g} GB/s a link, {link.GBps:g} reached", matrix.line)
 
     def _cells(self, matrix: XmlElement) -> dict[tuple[str, str], int]:
         """The cells above 0 outside the diagonal, by the numbers of both objects."""
@@ -217,12 +188,9 @@ class _HwlocReader:
         values, size = words["u64values"], len(names)
         right = all(re.fullmatch("[0-9]{1,9}", value) for value in values)
         if not right or len(values) != size * size or len(set(names)) < size:
-            raise T607.error(
-                at=Place(self._file, matrix.line, detail=matrix.get("name")),
-                expected=f"{size * size} whole numbers for {size} objects",
-                found=f"{len(values)} values",
-                remedy="Write the file with lstopo again.",
-            )
+            expected = f"{size * size} whole numbers for {size} objects"
+            found, remedy = f"{len(values)} values", "Write the file with lstopo again."
+            raise self.wrong(T607, expected, found, remedy, matrix.line, matrix.get("name"))
         return {
             (names[i // size], names[i % size]): int(value)
             for i, value in enumerate(values)

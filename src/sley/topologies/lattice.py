@@ -38,6 +38,7 @@ def steps(sides: tuple[int, ...], a: int, b: int) -> LongArray:
 
 def _sides(number: int, most: int) -> Iterator[tuple[int, ...]]:
     """All products of 2 to `most` numbers from 2 on that are `number`."""
+    # In every order of the factors, since ranks count along the last side first.
     for side in range(2, number // 2 + 1):
         if number % side:
             continue

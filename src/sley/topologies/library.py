@@ -2,61 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from typing import Any
 
-from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.topology import T604
 from sley.ir.topology import Topology
-from sley.topologies.machine import Machine, complete, machine_from
-from sley.topologies.reading import Section, excerpt
-
-
-@cache
-def machine_tables() -> dict[str, dict[str, Any]]:
-    """The tables of each machine's file, by the machine's name."""
-    folder = resources.files("sley.topologies") / "machines"
-    files = [f.name for f in folder.iterdir() if f.name.endswith(".toml")]
-    names = sorted(name.removesuffix(".toml") for name in files)
-    return {n: tomllib.loads((folder / f"{n}.toml").read_text("utf-8")) for n in names}
-
-
-def machine_names() -> tuple[str, ...]:
-    """The names of the machines that sley includes."""
-    return tuple(machine_tables())
+from sley.topologies.machine import machine_from, machine_tables, unknown_machine
+from sley.topologies.node import Machine
 
 
 def find_machine(name: str) -> Machine:
     """The machine with this name. Errors: T604, which suggests similar names."""
     if not isinstance(name, str) or name not in machine_tables():
-        raise _unknown(name)
+        raise unknown_machine(name)
     return _machine(name)
 
 
 @cache
 def _machine(name: str) -> Machine:
-    return machine_from(f"{name}.toml", machine_tables()[name], base_tables)
-
-
-def base_tables(name: str, section: Section) -> Mapping[str, Any]:
-    """The tables of the machine that another machine's file names under the key "like". Errors:
-    T604, which suggests similar names."""
-    tables = machine_tables()
-    if name in tables:
-        return complete(f"{name}.toml", tables[name], base_tables)
-    raise _unknown(name, section.place("like"))
-
-
-def _unknown(name: object, at: Place | None = None) -> SleyError:
-    return T604.error(
-        at=at or (),
-        expected="one of " + ", ".join(machine_names()),
-        found=excerpt(name),
-        remedy=did_you_mean(str(name), machine_names()),
-    )
+    return machine_from(f"{name}.toml", machine_tables()[name])
 
 
 def machine(name: str, nodes: int = 1) -> Topology:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from importlib import resources
 from itertools import combinations
 from typing import Any
 
 from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.topology import T602, T608
+from sley.errors.topology import T602, T604, T608
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.ir.topology import MAX_RANKS, Topology
+from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer
-from sley.topologies.node import Network, Node, Racks, Rails, cluster_of
+from sley.topologies.node import Machine, Network, Node, Racks, Rails
 from sley.topologies.reading import Section, at_place, excerpt
 
 _MAX_LINKS = 64
@@ -42,41 +45,6 @@ _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """The required and the optional keys of each table, and of the file's top level."""
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A kind of node and the network between such nodes.
-
-    name: its name.
-    description: one sentence for lists.
-    sources: the source of the numbers in each table of the file, by the table's path.
-    node: the GPUs, switches, cards and links of a node.
-    network: the network between nodes.
-    model: the cost model.
-    in_network: whether switches reduce and multicast.
-    caution: how far predictions for it are known to be off; empty if nothing is known.
-    """
-
-    name: str
-    description: str
-    sources: Mapping[str, str]
-    node: Node
-    network: Network = None
-    model: CostModel = field(default_factory=CostModel)
-    in_network: bool = False
-    caution: str = ""
-
-    def topology(self, nodes: int = 1) -> Topology:
-        """A cluster of `nodes` such nodes. Errors: C308, T603."""
-        return cluster_of(
-            self.node,
-            nodes,
-            name=self.name if nodes == 1 else f"{self.name}:{nodes}",
-            network=self.network,
-            model=self.model,
-            in_network=self.in_network,
-        )
-
-
 def _sources(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
     """The path and the source of each table that gives one."""
     for key, value in values.items():
@@ -86,18 +54,41 @@ def _sources(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, s
             yield path, value
 
 
-Lookup = Callable[[str, Section], Mapping[str, Any]]
-"""Finds the tables of the machine with a name; errors point at the key "like" of the section."""
+@cache
+def machine_tables() -> dict[str, dict[str, Any]]:
+    """The tables of each machine's file, by the machine's name."""
+    folder = resources.files("sley.topologies") / "machines"
+    files = [f.name for f in folder.iterdir() if f.name.endswith(".toml")]
+    names = sorted(name.removesuffix(".toml") for name in files)
+    return {n: tomllib.loads((folder / f"{n}.toml").read_text("utf-8")) for n in names}
 
 
-def complete(file: str, values: Mapping[str, Any], lookup: Lookup) -> Mapping[str, Any]:
+def machine_names() -> tuple[str, ...]:
+    """The names of the machines that sley includes."""
+    return tuple(machine_tables())
+
+
+def unknown_machine(name: object, at: Place | None = None) -> SleyError:
+    """The error about a name without a machine (T604), which suggests similar names."""
+    return T604.error(
+        at=at or (),
+        expected="one of " + ", ".join(machine_names()),
+        found=excerpt(name),
+        remedy=did_you_mean(str(name), machine_names()),
+    )
+
+
+def complete(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A machine's tables, completed with those of the machine that it names under "like". A table
     replaces the other machine's whole table; [model] replaces single parameters. Errors: T604,
     T607."""
     if "like" not in values:
         return values
     top = Section(file, values)
-    base = dict(lookup(top.text("like"), top))
+    name = top.text("like")
+    if name not in machine_tables():
+        raise unknown_machine(name, top.place("like"))
+    base = dict(complete(f"{name}.toml", machine_tables()[name]))
     own = {key: value for key, value in values.items() if key != "like"}
     if not own.keys().isdisjoint(_NETWORKS):
         base = {key: value for key, value in base.items() if key not in _NETWORKS}
@@ -106,27 +97,16 @@ def complete(file: str, values: Mapping[str, Any], lookup: Lookup) -> Mapping[st
     return {**base, **own}
 
 
-def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machine:
-    """The machine that a file's tables describe.
-
-    lookup: finds the machine under "like".
-    Errors: T602, T603, T604, T607, T608.
-    """
-    tables = complete(file, values, lookup)
+def machine_from(file: str, values: Mapping[str, Any]) -> Machine:
+    """The machine that a file's tables describe. Errors: T602, T603, T604, T607, T608."""
+    tables = complete(file, values)
     top = Section(file, tables)
-    names = ("nvlink", "pcie", "cards", "racks", "rails", "model")
-    parts = nvlink, pcie, cards, racks, rails, model = [
-        top.optional_section(name) for name in names
-    ]
-    tables_by_name = {"": top, **dict(zip(names, parts, strict=True))}
-    faults = [
-        fault
-        for name, part in tables_by_name.items()
-        if part is not None
-        for fault in part.key_faults(*_KEYS[name])
-    ]
+    parts = {name: top.optional_section(name) if name else top for name in _KEYS}
+    given = {name: part for name, part in parts.items() if part is not None}
+    faults = [one for name, part in given.items() for one in part.key_faults(*_KEYS[name])]
     if faults:
         raise SleyError(faults)
+    _, nvlink, pcie, cards, racks, rails, model = parts.values()
     node = Node(top.count("gpus", MAX_RANKS))
     if nvlink is not None:
         _read_nvlink(nvlink, node)
@@ -142,9 +122,8 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
         top.text("caution", ""),
     )
     top.value("like", "", None)
-    for part in (top, *parts):
-        if part is not None:
-            part.finish()
+    for part in given.values():
+        part.finish()
     try:
         machine.topology(1)
     except SleyError as error:
@@ -238,9 +217,8 @@ def _gpus_of_cards(section: Section, gpus: int, cards: int) -> list[list[int]]:
     if "gpus" not in section:
         section.value("gpus", "", None)
         if gpus % cards and cards % gpus:
-            expected = (
-                f"a divisor or a multiple of {gpus} GPUs, or gpus with the list of each card's GPUs"
-            )
+            more = "or gpus with the list of each card's GPUs"
+            expected = f"a divisor or a multiple of {gpus} GPUs, {more}"
             raise section.refuse("count", expected, cards)
         share = max(gpus // cards, 1)
         first = [card * gpus // cards for card in range(cards)]
@@ -287,12 +265,11 @@ def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
 def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
     if isinstance(name, str) and name in names:
         return names[name]
-    raise T608.error(
-        at=link.place(key),
-        expected="gpu NUMBER, nic NUMBER or one of [pcie] vertices",
-        found=excerpt(name),
-        remedy=did_you_mean(str(name), names),
+    expected, remedy = (
+        "gpu NUMBER, nic NUMBER or one of [pcie] vertices",
+        did_you_mean(str(name), names),
     )
+    raise link.refuse(key, expected, name, T608, remedy)
 
 
 def read_model(section: Section) -> CostModel:

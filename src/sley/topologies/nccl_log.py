@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from sley.errors import Diagnostic, Place, counted
+from sley.errors import counted
 from sley.errors.topology import T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
@@ -27,11 +26,10 @@ from sley.topologies.assumptions import (
     by_capability,
     by_device,
     by_target,
-    note_assumption,
 )
-from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
+_SETTINGS = "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH"
 _MARK, _BEGIN = "NCCL INFO ", "=== System : max"
 _PRINTER = re.compile(r"[^\s:]+:\d+:\d+")
 _NAME = (
@@ -79,27 +77,9 @@ class _Printed(NamedTuple):
     line: int
 
 
-@dataclass(frozen=True)
-class _System:
-    """What one process printed. maker: of the processors. line: the first one."""
-
-    processors: tuple[_Key, ...]
-    maker: str
-    links: tuple[_Printed, ...]
-    line: int
-
-
 def is_log(text: str) -> bool:
     """Whether a text has a node that NCCL printed."""
     return _MARK + _BEGIN in text
-
-
-def machine_from_log(
-    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
-) -> Machine:
-    """The machine that the first process in a log printed. like: the machine with the rates that
-    the log leaves open. Errors: T607, T608."""
-    return _LogReader(file, _system(file, text), notes).read().machine(like, notes)
 
 
 def _printer(prefix: str) -> str:
@@ -108,114 +88,114 @@ def _printer(prefix: str) -> str:
     return found[-1] if found else ""
 
 
-def _system(file: str, text: str) -> _System:
-    """The first node of a log; other processes print between its lines. Errors: T608."""
-    processors: list[_Key] = []
-    links: list[_Printed] = []
-    above: list[tuple[int, _Key]] = []
-    begin, printer, maker = 0, "", ""
-    for number, line in enumerate(text.split("\n"), 1):
-        prefix, mark, said = line.partition(_MARK)
-        if not begin:
-            if mark and said.startswith(_BEGIN):
-                begin, printer = number, _printer(prefix)
-            continue
-        if not mark or _printer(prefix) != printer:
-            continue
-        found = _LINK.match(said) or _ROOT.match(said)
-        if found is None or len(links) >= _MOST_LINES:
-            break
-        key = (found["kind"], found["id"].lower())
-        if found.re is _ROOT:
-            processors.append(key)
-            maker = maker or _MAKERS.get((found["words"] or "").partition("/")[2][:1], "")
-            above = [(0, key)]
-            continue
-        indent = len(found["space"])
-        while above and above[-1][0] > indent:
-            above.pop()
-        of = _HOLDERS.get(key[0], _ALL_KINDS)
-        if not above or above[-1][0] != indent or above[-1][1][0] not in of:
-            raise T608.error(
-                at=Place(file, number),
-                expected="a line that is indented as far as the name above it, as NCCL prints it",
-                found=f"{counted(indent, 'space')} before the + of {'/'.join(key)}",
-                remedy="Save the log with its spaces.",
-            )
-        rate = float(found["rate"])
-        links.append(_Printed(above[-1][1], key, found["link"], rate, found["words"] or "", number))
-        if found["link"] == "PCI":
-            above.append((found.start("kind"), key))
-    return _System(tuple(processors), maker, tuple(links), begin)
+class NcclLogImport(Import):
+    """The node that the first process in a log printed. Errors: T607, T608."""
 
+    found = "as NCCL printed them"
 
-class _LogReader:
-    """Builds the node that NCCL printed."""
-
-    def __init__(self, file: str, system: _System, notes: list[Diagnostic]) -> None:
-        self._file = file
-        self._system = system
-        self._notes = notes
+    def __init__(self, file: str, text: str) -> None:
+        super().__init__(file)
+        self._read(text)
         gpus = self._gpus()
         hosts = list(dict.fromkeys(map(_host, gpus)))
         self._hosts = {host: number for number, host in enumerate(hosts)}
-        self._node = Node(len(gpus), hosts=[self._hosts[_host(gpu)] for gpu in gpus])
+        self.node = Node(len(gpus), hosts=[self._hosts[_host(gpu)] for gpu in gpus])
         self._number = {key: number for number, key in enumerate(gpus)}
-        for link in system.links:
+        for link in self._links:
             if link.link == "LOC" and (link.above[0], link.vertex[0]) == ("DEV", "GPU"):
                 self._number[link.above] = self._number[link.vertex]
         self._joined: dict[tuple[int, int], tuple[LinkKind, Rate]] = {}
         self._slots: dict[_Key, tuple[int, float]] = {}
         self._cards: set[_Key] = set()
-        self._nets = Counter(link.above for link in system.links if link.vertex[0] == "NET")
-
-    def read(self) -> Import:
-        """The node and the gaps of the log."""
-        for key in self._system.processors:
+        self._nets = Counter(link.above for link in self._links if link.vertex[0] == "NET")
+        for key in self._processors:
             self._vertex(key)
-        for link in self._system.links:
+        for link in self._links:
             if link.link == "PCI":
                 self._hang(link)
-        for link in self._system.links:
+        for link in self._links:
             if link.link == "NET" and link.vertex[0] == "NET":
                 self._hang_card(link)
             elif link.link in ("SYS", "C2C"):
                 self._join(link, LinkKind.PCIE, self._processors_rate(link.rate))
-        generation = self._generation()
-        self._join_fabric(generation)
+        self.generation = self._found_generation()
+        self._join_fabric()
         for (a, b), (kind, rate) in self._joined.items():
-            self._node.join(a, b, kind, rate)
-        maker = self._system.maker
-        return Import(self._file, "as NCCL printed them", self._node, generation, processor=maker)
+            self.node.join(a, b, kind, rate)
+
+    def _read(self, text: str) -> None:
+        """Reads the first node of a log, which begins at a line; other processes print between its
+        lines. Errors: T608."""
+        self._processors: list[_Key] = []
+        self._links: list[_Printed] = []
+        above: list[tuple[int, _Key]] = []
+        self._line, printer = 0, ""
+        for number, line in enumerate(text.split("\n"), 1):
+            prefix, mark, said = line.partition(_MARK)
+            if not self._line:
+                if mark and said.startswith(_BEGIN):
+                    self._line, printer = number, _printer(prefix)
+                continue
+            if not mark or _printer(prefix) != printer:
+                continue
+            found = _LINK.match(said) or _ROOT.match(said)
+            if found is None or len(self._links) >= _MOST_LINES:
+                break
+            key = (found["kind"], found["id"].lower())
+            if found.re is _ROOT:
+                self._processors.append(key)
+                self.processor = self.processor or _MAKERS.get(
+                    (found["words"] or "").partition("/")[2][:1], ""
+                )
+                above = [(0, key)]
+                continue
+            # A line hangs from the last vertex above it that is indented as far as its own link;
+            # deeper ones have no more lines.
+            indent = len(found["space"])
+            while above and above[-1][0] > indent:
+                above.pop()
+            of = _HOLDERS.get(key[0], _ALL_KINDS)
+            if not above or above[-1][0] != indent or above[-1][1][0] not in of:
+                raise self.wrong(
+                    T608,
+                    "a line that is indented as far as the name above it, as NCCL prints it",
+                    f"{counted(indent, 'space')} before the + of {'/'.join(key)}",
+                    "Save the log with its spaces.",
+                    number,
+                )
+            rate = float(found["rate"])
+            self._links.append(
+                _Printed(above[-1][1], key, found["link"], rate, found["words"] or "", number)
+            )
+            if found["link"] == "PCI":
+                above.append((found.start("kind"), key))
 
     def _assume(self, found: str, line: int = 0) -> None:
-        note_assumption(self._notes, Place(self._file, line or self._system.line), found)
+        self.assume(found, line or self._line)
 
     def _gpus(self) -> list[_Key]:
         """The GPUs by rank, or by their numbers on the bus where the log shows no ranks: those that
         hang in the PCIe tree, perhaps below a device. Errors: T607, T608."""
         rank: dict[_Key, int | None] = {}
         devices: set[_Key] = set()
-        for link in self._system.links:
+        for link in self._links:
             if link.vertex[0] != "GPU" or link.link not in ("PCI", "LOC"):
                 continue
             if link.link == "LOC" and link.above in devices:
-                raise T607.error(
-                    at=Place(self._file, link.line),
-                    expected=f"one GPU of {'/'.join(link.above)}",
-                    found="another one: a GPU that is divided into parts",
-                    remedy="Run without MLOPart: NCCL_TOPO_SPLIT_MLOPART=0.",
-                )
+                expected = f"one GPU of {'/'.join(link.above)}"
+                found = "another one: a GPU that is divided into parts"
+                remedy = "Run without MLOPart: NCCL_TOPO_SPLIT_MLOPART=0."
+                raise self.wrong(T607, expected, found, remedy, link.line)
             devices.add(link.above if link.link == "LOC" else link.vertex)
             word = link.words.split(" ")[0]
             rank[link.vertex] = int(word) if re.fullmatch(r"[0-9]{1,9}", word) else None
         if not 1 <= len(rank) <= MAX_RANKS:
-            raise T608.error(
-                at=Place(self._file, self._system.line),
-                expected=f"1 to {MAX_RANKS} GPUs below the line === System",
-                found=str(len(rank)),
-                remedy="Save the whole log of a run with NCCL_DEBUG=INFO and "
-                "NCCL_DEBUG_SUBSYS=INIT,GRAPH.",
+            raise self.wrong(
+                T608,
+                f"1 to {MAX_RANKS} GPUs below the line === System",
+                str(len(rank)),
+                f"Save the whole log of a run with {_SETTINGS}.",
+                self._line,
             )
         by_bus = {key: tuple(int(part, 16) for part in key[1].split("-")) for key in rank}
         known = all(number is not None for number in rank.values())
@@ -224,7 +204,7 @@ class _LogReader:
     def _vertex(self, key: _Key) -> int:
         """The number of a vertex of the PCIe tree, which is added when it is first named."""
         if key not in self._number:
-            self._number[key] = self._node.add(VertexKind.PCIE, self._hosts.get(_host(key), 0))
+            self._number[key] = self.node.add(VertexKind.PCIE, self._hosts.get(_host(key), 0))
         return self._number[key]
 
     def _hang(self, link: _Printed) -> None:
@@ -245,12 +225,9 @@ class _LogReader:
         """Adds a link that crosses the tree. Errors: T608 for an end that the log doesn't show."""
         for key in (link.above, link.vertex):
             if key not in self._number:
-                raise T608.error(
-                    at=Place(self._file, link.line),
-                    expected=f"{'/'.join(key)} in the same tree",
-                    found="a log that ends before it",
-                    remedy="Save the log up to the line of = signs that follows the tree.",
-                )
+                expected, found = f"{'/'.join(key)} in the same tree", "a log that ends before it"
+                remedy = "Save the log up to the line of = signs that follows the tree."
+                raise self.wrong(T608, expected, found, remedy, link.line)
         self._keep(self._number[link.above], self._number[link.vertex], kind, rate)
 
     def _hang_card(self, link: _Printed) -> None:
@@ -261,18 +238,15 @@ class _LogReader:
         exact = link.words.rsplit("/", 1)[-1]
         nominal = float(exact) if re.fullmatch(r"[0-9]{1,6}\.[0-9]{1,9}", exact) else link.rate
         if not 0 < nominal < _UNLIMITED_GBPS:
-            raise T607.error(
-                at=Place(self._file, link.line),
-                expected=f"the speed of {'/'.join(link.vertex)} in GB/s, above 0",
-                found=exact[:40] or str(link.rate),
-                remedy="Correct the line.",
-            )
+            expected = f"the speed of {'/'.join(link.vertex)} in GB/s, above 0"
+            found = exact[:40] or str(link.rate)
+            raise self.wrong(T607, expected, found, "Correct the line.", link.line)
         speed = Rate(nominal, nominal * CARD_SHARE)
         above, slot = self._slots[link.above]
         rate = speed if slot >= _UNLIMITED_GBPS else self._pcie_rate(slot)
         shared = rate.times(1 / self._nets[link.above])
-        card = self._node.add_card(speed, self._node.hosts[above])
-        self._node.join(card, above, LinkKind.PCIE, shared)
+        card = self.node.add_card(speed, self.node.hosts[above])
+        self.node.join(card, above, LinkKind.PCIE, shared)
 
     def _pcie_rate(self, printed: float) -> Rate:
         if printed >= _UNLIMITED_GBPS:
@@ -287,10 +261,10 @@ class _LogReader:
         self._assume(f"{PROCESSORS.GBps:g} GB/s between processors, where NCCL knows no rate")
         return PROCESSORS
 
-    def _generation(self) -> Generation | None:
+    def _found_generation(self) -> Generation | None:
         """The generation of the GPUs: by their device, which newer versions print, or by the rates
         of their links."""
-        links = self._system.links
+        links = self._links
         ids = (link.words for link in links if link.vertex[0] == "DEV" and len(link.words) == 16)
         known = next((found for words in ids if (found := by_device(words[:4], words[4:8]))), None)
         if known:
@@ -304,18 +278,17 @@ class _LogReader:
                 total[link.above] += link.rate
         return by_capability(capability(max(total.values()))) if total else None
 
-    def _join_fabric(self, generation: Generation | None) -> None:
+    def _join_fabric(self) -> None:
         """Adds NVLink and xGMI, between GPUs, to switches and to processors."""
-        links = [link for link in self._system.links if link.link in ("NVL", "XGMI")]
-        rate = (generation or by_capability(80)).link
+        links = [link for link in self._links if link.link in ("NVL", "XGMI")]
+        rate = (self.generation or by_capability(80)).link
         share = rate.GBps / rate.nominal_GBps
         for link in links:
             if link.rate <= 0:
-                at, expected = Place(self._file, link.line), "a rate in GB/s above 0"
-                raise T607.error(at=at, expected=expected, found=str(link.rate))
+                raise self.wrong(T607, "a rate in GB/s above 0", str(link.rate), line=link.line)
             if link.vertex[0] == "NVS" and link.vertex not in self._number:
                 host = NONE if len(self._hosts) > 1 else 0
-                self._number[link.vertex] = self._node.add(VertexKind.SWITCH, host)
+                self._number[link.vertex] = self.node.add(VertexKind.SWITCH, host)
             self._join(link, LinkKind.NVLINK, Rate(link.rate / share, link.rate))
         if links:
             name = "NVLink" if links[0].link == "NVL" else "xGMI"

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import SleyError
 from sley.errors.topology import T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
@@ -25,10 +25,7 @@ from sley.topologies.assumptions import (
     by_device,
     by_target,
     card_rate,
-    join_processors,
-    note_assumption,
 )
-from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 from sley.topologies.xml_elements import XmlElement, parse
 
@@ -53,22 +50,6 @@ _INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
 """NCCL's rates in GB/s between Intel's processors, by the lowest number of the model."""
 
 
-def machine_from_xml(
-    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
-) -> Machine:
-    """The machine that NCCL's XML describes. like: the machine with the rates that the file leaves
-    open. Errors: T605, T607."""
-    system = parse(file, text)
-    if system.tag != "system":
-        raise T605.error(
-            at=Place(file, system.line),
-            expected="NCCL's <system>",
-            found=f"<{system.tag[:30]}>",
-            remedy="Let NCCL write its topology: NCCL_TOPO_DUMP_FILE=topo.xml.",
-        )
-    return _NcclXmlReader(file, system, notes).read().machine(like, notes)
-
-
 class _Gpu(NamedTuple):
     """A GPU: its <gpu>, or its <pci> in a file of the PCIe tree alone; its <pci>; the number of
     its <cpu>; the host."""
@@ -84,12 +65,16 @@ class _Gpu(NamedTuple):
         return self.host, self.pci.get("busid").lower()
 
 
-class _NcclXmlReader:
-    """Builds the node of one file."""
+class NcclXmlImport(Import):
+    """The node that NCCL's XML describes. Errors: T605, T607."""
 
-    def __init__(self, file: str, system: XmlElement, notes: list[Diagnostic]) -> None:
-        self._file = file
-        self._notes = notes
+    def __init__(self, file: str, text: str) -> None:
+        super().__init__(file)
+        system = parse(file, text)
+        if system.tag != "system":
+            remedy = "Let NCCL write its topology: NCCL_TOPO_DUMP_FILE=topo.xml."
+            found = f"<{system.tag[:30]}>"
+            raise self.wrong(T605, "NCCL's <system>", found, remedy, system.line)
         self._cpus = list(system.all("cpu")) or [system]
         self._dumped = any(system.all("gpu"))
         self._has_nets = any(self._is_net(net) for net in system.all("net"))
@@ -97,46 +82,33 @@ class _NcclXmlReader:
         if not 1 <= len(self._gpus) <= MOST_GPUS:
             unknown = sum(not pci.get("class") for cpu in self._cpus for pci in cpu.all("pci"))
             more = f", and {unknown} <pci> whose class NCCL looks up when it runs"
-            raise T607.error(
-                at=Place(file),
-                expected=f"1 to {MOST_GPUS} GPUs, as <gpu> or as <pci> of class 0x03... or 0x12...",
-                found=f"{len(self._gpus)}{more if unknown else ''}",
-                remedy="Let NCCL write the whole file on a machine with GPUs, "
+            raise self.wrong(
+                T607,
+                f"1 to {MOST_GPUS} GPUs, as <gpu> or as <pci> of class 0x03... or 0x12...",
+                f"{len(self._gpus)}{more if unknown else ''}",
+                "Let NCCL write the whole file on a machine with GPUs, "
                 "NCCL_TOPO_DUMP_FILE=topo.xml, or name a machine: `sley topology list`.",
             )
         self._number = {id(gpu.element): i for i, gpu in enumerate(self._gpus)}
         self._by_bus = {gpu.bus: i for i, gpu in enumerate(self._gpus)}
         hosts = list(dict.fromkeys(gpu.host for gpu in self._gpus))
         self._hosts = {host: i for i, host in enumerate(hosts)}
-        self._node = Node(len(self._gpus), hosts=[self._hosts[gpu.host] for gpu in self._gpus])
+        self.node = Node(len(self._gpus), hosts=[self._hosts[gpu.host] for gpu in self._gpus])
         self._processor: dict[int, int] = {}
-        self._open: set[int] = set()
-
-    def read(self) -> Import:
-        """The node and the gaps of the file."""
         self._add_processors()
         self._join_fabric()
-        cpu = self._cpus[0]
-        return Import(
-            self._file,
-            "as NCCL found them" if self._dumped else "in a PCIe tree for NCCL",
-            self._node,
-            self._generation(self._gpus[0]),
-            frozenset(self._open),
-            self._no_nvlink(),
-            cpu.get("vendor") or cpu.get("arch"),
-        )
+        self.found = "as NCCL found them" if self._dumped else "in a PCIe tree for NCCL"
+        self.generation = self._generation(self._gpus[0])
+        self.no_nvlink = self._no_nvlink()
+        self.processor = self._cpus[0].get("vendor") or self._cpus[0].get("arch")
 
     def _no_nvlink(self) -> str:
         if not self._dumped:
             return "NCCL finds it when it runs, and writes it with NCCL_TOPO_DUMP_FILE"
         if any(self._is_own(gpu, link) for gpu in self._gpus for link in self._links(gpu)):
             return "the file links GPUs only to themselves"
-        usual = self._generation(self._gpus[0]) is not by_capability(86)
+        usual = self.generation is not by_capability(86)
         return "the file has none" if usual else ""
-
-    def _assume(self, found: str, line: int = 0) -> None:
-        note_assumption(self._notes, Place(self._file, line), found)
 
     def _numbered_gpus(self) -> list[_Gpu]:
         """The GPUs by rank, or by dev if one has no rank, or by bus id without <gpu>."""
@@ -167,12 +139,11 @@ class _NcclXmlReader:
                 by_host[self._hosts[cpu.get("host_hash")]].append(i)
         for number, own in by_host.items():
             for i in own:
-                self._processor[i] = self._node.add(VertexKind.PCIE, number)
+                self._processor[i] = self.node.add(VertexKind.PCIE, number)
                 for child in self._cpus[i].children:
                     self._hang(child, self._processor[i])
             vertices = [self._processor[i] for i in own]
-            rate = self._between_processors(self._cpus[own[0]])
-            join_processors(self._file, self._node, vertices, rate, self._notes)
+            self.join_processors(vertices, self._between_processors(self._cpus[own[0]]))
 
     def _between_processors(self, cpu: XmlElement) -> Rate:
         """NCCL's rate between a processor and another one of its host."""
@@ -193,19 +164,19 @@ class _NcclXmlReader:
             return
         rate = self._pcie_rate(element)
         for gpu in self._gpus_at(element):
-            self._node.join(self._number[id(gpu)], above, LinkKind.PCIE, rate)
+            self.node.join(self._number[id(gpu)], above, LinkKind.PCIE, rate)
         for nic in element.children:
             if nic.tag == "nic":
                 self._add_cards(nic, above, rate)
         if not self._has_nets and element.get("class").startswith(_CARD_CLASS):
             own = card_rate(element.get("vendor"), element.get("device"), rate)
-            card = self._node.add_card(own, self._node.hosts[above])
-            self._open.add(card)
-            self._node.join(card, above, LinkKind.PCIE, rate)
+            card = self.node.add_card(own, self.node.hosts[above])
+            self.open_cards.add(card)
+            self.node.join(card, above, LinkKind.PCIE, rate)
         below = [child for child in element.children if child.tag == "pci"]
         if below:
-            vertex = self._node.add(VertexKind.PCIE, self._node.hosts[above])
-            self._node.join(vertex, above, LinkKind.PCIE, rate)
+            vertex = self.node.add(VertexKind.PCIE, self.node.hosts[above])
+            self.node.join(vertex, above, LinkKind.PCIE, rate)
             for child in below:
                 self._hang(child, vertex)
 
@@ -219,12 +190,12 @@ class _NcclXmlReader:
         for net in nets:
             speed = self._number_of(net, "speed", 0)
             if speed <= 0:
-                self._assume("10 Gb/s for a card without a speed, as in NCCL", net.line)
+                self.assume("10 Gb/s for a card without a speed, as in NCCL", net.line)
                 speed = 10_000
             rate = Rate(speed / 8000, speed / 8000 * CARD_SHARE)
-            card = self._node.add_card(rate, self._node.hosts[above])
+            card = self.node.add_card(rate, self.node.hosts[above])
             share = slot.times(1 / len(nets)) if slot else rate
-            self._node.join(card, above, LinkKind.PCIE, share)
+            self.node.join(card, above, LinkKind.PCIE, share)
 
     def _pcie_rate(self, pci: XmlElement) -> Rate:
         """link_speed times link_width; NCCL's substitutes where one is missing."""
@@ -232,11 +203,11 @@ class _NcclXmlReader:
         found = re.match(r"([0-9]+(?:\.[0-9]+)?) ?GT/s", word)
         speed = f"{float(found[1]):g}" if found else ""
         if speed not in _LANE_GBPS:
-            self._assume(f"PCIe 3.0 for link_speed={word[:30]!r}", pci.line)
+            self.assume(f"PCIe 3.0 for link_speed={word[:30]!r}", pci.line)
             speed = "8"
         lanes = self._number_of(pci, "link_width", 0)
         if lanes == 0:
-            self._assume("16 lanes for a link_width of 0 or none", pci.line)
+            self.assume("16 lanes for a link_width of 0 or none", pci.line)
             lanes = 16
         if lanes < 0:
             raise self._wrong(pci, "link_width", "a number of lanes")
@@ -261,29 +232,29 @@ class _NcclXmlReader:
                 target, kind = link.get("target"), link.get("tclass")
                 other = self._by_bus.get((gpu.host, target.lower()))
                 if self._is_own(gpu, link):
-                    self._assume(
+                    self.assume(
                         "no links of GPUs to themselves, though the file has some", link.line
                     )
                 elif other is not None:
                     pairs[i, other] += count
                 elif kind.startswith(_PROCESSOR_CLASS):
                     rate = self._link_rate(i).times(count)
-                    self._node.join(i, self._processor[gpu.cpu], LinkKind.NVLINK, rate)
+                    self.node.join(i, self._processor[gpu.cpu], LinkKind.NVLINK, rate)
                 elif kind.startswith(_SWITCH_CLASS):
                     through[i] += count
                 else:
-                    self._assume(f"no links to {target[:30]!r}, which is no GPU or switch here")
+                    self.assume(f"no links to {target[:30]!r}, which is no GPU or switch here")
         for (a, b), count in pairs.items():
             if a < b or (b, a) not in pairs:
-                self._node.join(a, b, LinkKind.NVLINK, self._link_rate(a).times(count))
+                self.node.join(a, b, LinkKind.NVLINK, self._link_rate(a).times(count))
         if through:
-            switch = self._node.add(VertexKind.SWITCH, NONE if len(self._hosts) > 1 else 0)
+            switch = self.node.add(VertexKind.SWITCH, NONE if len(self._hosts) > 1 else 0)
             for number, count in through.items():
                 rate = self._link_rate(number).times(count)
-                self._node.join(number, switch, LinkKind.NVLINK, rate)
+                self.node.join(number, switch, LinkKind.NVLINK, rate)
         if pairs or through:
             rate = self._link_rate(min(through or [a for a, _ in pairs]))
-            self._assume(f"{rate.nominal_GBps:g} GB/s a link, {rate.GBps:g} reached")
+            self.assume(f"{rate.nominal_GBps:g} GB/s a link, {rate.GBps:g} reached")
 
     def _generation(self, gpu: _Gpu) -> Generation | None:
         """The generation of a GPU: by its compute capability or LLVM's name, or its device on
@@ -312,12 +283,9 @@ class _NcclXmlReader:
         return int(text)
 
     def _wrong(self, element: XmlElement, name: str, expected: str) -> SleyError:
-        return T607.error(
-            at=Place(self._file, element.line, detail=f"<{element.tag} {name}>"),
-            expected=expected,
-            found=repr(element.get(name)[:40]),
-            remedy="Correct it, or let NCCL write the file again: NCCL_TOPO_DUMP_FILE=topo.xml.",
-        )
+        found, place = repr(element.get(name)[:40]), f"<{element.tag} {name}>"
+        remedy = "Correct it, or let NCCL write the file again: NCCL_TOPO_DUMP_FILE=topo.xml."
+        return self.wrong(T607, expected, found, remedy, element.line, place)
 
 
 def _hexadecimal(text: str) -> int:

@@ -1,9 +1,9 @@
-"""Node: the inside of one node, and clusters of identical nodes."""
+"""Node: the inside of one node, and machines, which are clusters of identical nodes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
 from typing import NamedTuple
@@ -118,46 +118,58 @@ class Node:
         self.links += [Link(a, b, kind, rate), Link(b, a, kind, rate)]
 
 
-def cluster_of(
-    node: Node,
-    nodes: int,
-    *,
-    name: str,
-    network: Network,
-    model: CostModel,
-    in_network: bool,
-) -> Topology:
-    """A cluster of identical nodes, joined through their cards. A single node gets neither cards
-    nor a network. Several cards of a GPU are one (`bundled`).
+@dataclass(frozen=True)
+class Machine:
+    """A kind of node and the network between such nodes.
 
-    Errors: C308, T602, T603.
+    name: its name.
+    description: one sentence for lists.
+    sources: the source of the numbers in each table of the file, by the table's path.
+    node: the GPUs, switches, cards and links of a node.
+    network: the network between nodes.
+    model: the cost model.
+    in_network: whether switches reduce and multicast.
+    caution: how far predictions for it are known to be off; empty if nothing is known.
     """
-    hosts = max(node.hosts) + 1
-    most = MAX_RANKS // node.gpus
-    if not is_integer(nodes) or not 1 <= nodes <= most:
-        raise C308.error(expected=f"1 to {most} nodes of {name}", found=f"nodes={nodes!r}")
-    if nodes > 1 and not node.cards:
-        found = f"{counted(nodes, 'node')} of {name}"
-        raise C308.error(
-            expected="one node, as it has no network cards",
-            found=found,
-            remedy="Leave the number of nodes out, or import the machine to TOML and add cards.",
-        )
-    node = bundled(node)
-    number, of_host = _numbers(node, nodes)
-    builder = Builder(name, of_host[: node.gpus].T.ravel())
-    joined = nodes * hosts > 1
-    for kind in (VertexKind.SWITCH, VertexKind.PCIE, VertexKind.NIC):
-        own = [v for v, k in enumerate(node.kinds) if k == kind]
-        if own and (joined or kind != VertexKind.NIC):
-            number[own] = builder.add(kind, of_host[own].T.ravel()).reshape(nodes, len(own)).T
-    for link in node.links:
-        src, dst = number[link.src], number[link.dst]
-        if joined or (link.src not in node.cards and link.dst not in node.cards):
-            builder.link(src, dst, link.kind, *link.rate)
-    if joined and node.cards:
-        _join_nodes(builder, node, number, of_host, network or Racks(MAX_RANKS, Rate(1.0, 1.0)))
-    return builder.topology(model, in_network=in_network)
+
+    name: str
+    description: str
+    sources: Mapping[str, str]
+    node: Node
+    network: Network = None
+    model: CostModel = field(default_factory=CostModel)
+    in_network: bool = False
+    caution: str = ""
+
+    def topology(self, nodes: int = 1) -> Topology:
+        """A cluster of `nodes` such nodes, joined through their cards. A single node gets neither
+        cards nor a network. Several cards of a GPU are one (`bundled`). Errors: C308, T602, T603.
+        """
+        node, name = self.node, self.name if nodes == 1 else f"{self.name}:{nodes}"
+        hosts = max(node.hosts) + 1
+        most = MAX_RANKS // node.gpus
+        if not is_integer(nodes) or not 1 <= nodes <= most:
+            raise C308.error(expected=f"1 to {most} nodes of {name}", found=f"nodes={nodes!r}")
+        if nodes > 1 and not node.cards:
+            found = f"{counted(nodes, 'node')} of {name}"
+            expected = "one node, as it has no network cards"
+            remedy = "Leave the number of nodes out, or import the machine to TOML and add cards."
+            raise C308.error(expected=expected, found=found, remedy=remedy)
+        node = bundled(node)
+        number, of_host = _numbers(node, nodes)
+        builder = Builder(name, of_host[: node.gpus].T.ravel())
+        joined = nodes * hosts > 1
+        for kind in (VertexKind.SWITCH, VertexKind.PCIE, VertexKind.NIC):
+            own = [v for v, k in enumerate(node.kinds) if k == kind]
+            if own and (joined or kind != VertexKind.NIC):
+                number[own] = builder.add(kind, of_host[own].T.ravel()).reshape(nodes, len(own)).T
+        for link in node.links:
+            src, dst = number[link.src], number[link.dst]
+            if joined or (link.src not in node.cards and link.dst not in node.cards):
+                builder.link(src, dst, link.kind, *link.rate)
+        if joined and node.cards:
+            _join_nodes(builder, node, number, of_host, self.network)
+        return builder.topology(self.model, in_network=self.in_network)
 
 
 def _numbers(node: Node, nodes: int) -> tuple[LongArray, LongArray]:
@@ -185,6 +197,7 @@ def bundled(node: Node) -> Node:
             continue  # none, or other GPUs share some of them
         most = max(node.cards[card].GBps for card in cards)
         fast = [card for card in cards if node.cards[card].GBps == most]
+        # Bundles of one size, the smallest whose number divides that of the GPUs.
         size = len(fast) // gcd(len(fast), len(gpus)) if len(fast) > len(gpus) else 1
         for card in cards:
             del bundle[card]
@@ -218,9 +231,10 @@ def _with_bundles(node: Node, bundle: dict[int, list[int]]) -> Node:
 
 
 def _join_nodes(
-    builder: Builder, node: Node, number: LongArray, of_host: LongArray, network: Racks | Rails
+    builder: Builder, node: Node, number: LongArray, of_host: LongArray, network: Network
 ) -> None:
     """Adds the network: a switch for each rack or rail, and a spine if there are several."""
+    network = network or Racks(MAX_RANKS, Rate(1.0, 1.0))
     nodes = number.shape[1]
     cards = list(node.cards.items())
     if isinstance(network, Rails):

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
-from sley.errors import Diagnostic, Place
 from sley.errors.topology import T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.topologies.assumptions import (
     PCIE_4,
     PROCESSORS,
-    Generation,
     Import,
     by_capability,
-    note_assumption,
 )
-from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
 _MOST_LINKS = 18
@@ -38,113 +34,100 @@ def is_matrix(text: str) -> bool:
     return any(line.split()[:1] == ["GPU0"] for line in _ESCAPE.sub("", text).splitlines())
 
 
-def machine_from_matrix(
-    file: str, text: str, notes: list[Diagnostic], like: Machine | None = None
-) -> Machine:
-    """The machine that a matrix describes. like: the machine with the rates that the matrix leaves
-    open. Errors: T607, T608."""
-    names, levels, nvlinks, numa = _cells(file, _ESCAPE.sub("", text))
-    gpus = [i for i, name in enumerate(names) if name.startswith("GPU")]
-    if gpus != list(range(len(gpus))):
-        raise T608.error(at=Place(file), expected="GPUs before cards", found=", ".join(names)[:60])
-    node, place = Node(len(gpus)), Place(file)
-    generation = _join_nvlinks(node, nvlinks, notes, place) if nvlinks else None
-    slot = generation.pcie if generation else PCIE_4
-    vertex = {i: i for i in gpus} | {i: node.add_card(slot) for i in range(len(gpus), len(names))}
-    if levels:
-        for (a, b), known in _same_numa(nvlinks, levels, numa).items():
-            levels.setdefault((a, b), known)
-        _join_tree(node, levels, vertex, slot)
-        found = f"{slot.nominal_GBps:g} GB/s over PCIe, {slot.GBps:g} reached"
-        note_assumption(notes, place, f"{found}; {PROCESSORS.GBps:g} between processors")
-    # The legend of -m explains NV#, that of -mp doesn't.
-    no_nvlink = "" if _LEGEND.search(text) else "topo -mp leaves it out, topo -m shows it"
-    imported = Import(
-        file, "as nvidia-smi found them", node, generation, frozenset(node.cards), no_nvlink
-    )
-    return imported.machine(like, notes)
-
-
 Pair = tuple[int, int]
 
 
-def _cells(
-    file: str, text: str
-) -> tuple[list[str], dict[Pair, int], dict[Pair, int], dict[int, str]]:
-    """The devices' names, the level of each pair joined by PCIe, the number of NVLinks of each
-    other pair, and the NUMA node of each GPU."""
-    lines = [line.split() for line in text.splitlines()]
-    head = next((i for i, words in enumerate(lines) if words[:1] == ["GPU0"]), 0)
-    # The header line starts with GPU0, and so does the first row; the header comes first.
-    names = [word for word in lines[head] if _DEVICE.fullmatch(word)]
-    place = Place(file, head + 1)
-    if not 1 <= len(names) <= _MAX_DEVICES or len(set(names)) < len(names):
-        expected = f"a header line with 1 to {_MAX_DEVICES} different names"
-        raise T607.error(at=place, expected=expected, found=" ".join(names)[:60])
-    rows = {
-        words[0]: (number, words[1:])
-        for number, words in enumerate(lines[head + 1 :], head + 2)
-        if words and words[0] in names and len(words) > len(names)
-    }
-    levels: dict[Pair, int] = {}
-    nvlinks: dict[Pair, int] = {}
-    numa: dict[int, str] = {}
-    for a, name in enumerate(names):
-        if name not in rows:
-            expected = f"a row of {len(names)} cells for {name}"
-            raise T608.error(at=place, expected=expected, found="none")
-        number, cells = rows[name]
-        if name.startswith("GPU") and len(cells) >= len(names) + 2:
-            numa[a] = cells[len(names) + 1]
-        for b, cell in enumerate(cells[: len(names)]):
-            joined = re.fullmatch(r"NV([0-9]{1,2})", cell)
-            if (cell == "X") != (a == b) or not (cell == "X" or joined or cell in _LEVELS):
-                raise T607.error(
-                    at=Place(file, number, detail=f"{name}, {names[b]}"),
-                    expected=f"NV#, {', '.join(_LEVELS)}, and X at the device itself",
-                    found=repr(cell[:30]),
-                )
-            if joined:
-                nvlinks[min(a, b), max(a, b)] = int(joined[1])
-            elif a != b:
-                levels[min(a, b), max(a, b)] = _LEVELS[cell]
-    return names, levels, nvlinks, numa
+class NvidiaImport(Import):
+    """The node that a matrix describes. Errors: T607, T608."""
 
+    found = "as nvidia-smi found them"
 
-def _join_nvlinks(
-    node: Node, nvlinks: dict[Pair, int], notes: list[Diagnostic], place: Place
-) -> Generation | None:
-    """Adds NVLink: direct links, or a switch if a row has more links than a GPU. Returns the
-    generation of GPUs with this number of links, None for another number."""
-    total = [sum(k for pair, k in nvlinks.items() if gpu in pair) for gpu in range(node.gpus)]
-    switched = max(total) > _MOST_LINKS
-    links = max(nvlinks.values()) if switched else max(total)
-    rate = by_capability(_CAPABILITY.get(links, 80)).link
-    if switched:
-        switch = node.add(VertexKind.SWITCH)
-        for gpu in range(node.gpus):
-            own = max((k for pair, k in nvlinks.items() if gpu in pair), default=0)
-            if own:
-                node.join(gpu, switch, LinkKind.NVLINK, rate.times(own))
-        note_assumption(notes, place, f"an NVSwitch, as {max(total)} links are more than a GPU has")
-    else:
-        for (a, b), count in nvlinks.items():
-            node.join(a, b, LinkKind.NVLINK, rate.times(count))
-    found = f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached"
-    note_assumption(notes, place, found)
-    return by_capability(_CAPABILITY[links]) if links in _CAPABILITY else None
+    def __init__(self, file: str, text: str) -> None:
+        super().__init__(file)
+        names, levels, nvlinks, numa = self._cells(_ESCAPE.sub("", text))
+        gpus = [i for i, name in enumerate(names) if name.startswith("GPU")]
+        if gpus != list(range(len(gpus))):
+            raise self.wrong(T608, "GPUs before cards", ", ".join(names)[:60])
+        self.node = node = Node(len(gpus))
+        if nvlinks:
+            self._join_nvlinks(nvlinks)
+        slot = self.generation.pcie if self.generation else PCIE_4
+        cards = range(len(gpus), len(names))
+        vertex = {i: i for i in gpus} | {i: node.add_card(slot) for i in cards}
+        self.open_cards |= node.cards.keys()
+        if levels:
+            # Cells that show NVLink hide the level of PCIe, which NUMA nodes tell if known.
+            for pair in nvlinks:
+                if pair[0] in numa and pair[1] in numa:
+                    level = "NODE" if numa[pair[0]] == numa[pair[1]] else "SYS"
+                    levels.setdefault(pair, _LEVELS[level])
+            _join_tree(node, levels, vertex, slot)
+            found = f"{slot.nominal_GBps:g} GB/s over PCIe, {slot.GBps:g} reached"
+            self.assume(f"{found}; {PROCESSORS.GBps:g} between processors")
+        # The legend of -m explains NV#, that of -mp doesn't.
+        if not _LEGEND.search(text):
+            self.no_nvlink = "topo -mp leaves it out, topo -m shows it"
 
+    def _cells(
+        self, text: str
+    ) -> tuple[list[str], dict[Pair, int], dict[Pair, int], dict[int, str]]:
+        """The devices' names, the level of each pair joined by PCIe, the number of NVLinks of each
+        other pair, and the NUMA node of each GPU."""
+        lines = [line.split() for line in text.splitlines()]
+        head = next((i for i, words in enumerate(lines) if words[:1] == ["GPU0"]), 0)
+        # The header line starts with GPU0, and so does the first row; the header comes first.
+        names = [word for word in lines[head] if _DEVICE.fullmatch(word)]
+        if not 1 <= len(names) <= _MAX_DEVICES or len(set(names)) < len(names):
+            expected = f"a header line with 1 to {_MAX_DEVICES} different names"
+            raise self.wrong(T607, expected, " ".join(names)[:60], line=head + 1)
+        rows = {
+            words[0]: (number, words[1:])
+            for number, words in enumerate(lines[head + 1 :], head + 2)
+            if words and words[0] in names and len(words) > len(names)
+        }
+        levels: dict[Pair, int] = {}
+        nvlinks: dict[Pair, int] = {}
+        numa: dict[int, str] = {}
+        for a, name in enumerate(names):
+            if name not in rows:
+                expected = f"a row of {len(names)} cells for {name}"
+                raise self.wrong(T608, expected, "none", line=head + 1)
+            number, cells = rows[name]
+            if name.startswith("GPU") and len(cells) >= len(names) + 2:
+                numa[a] = cells[len(names) + 1]
+            for b, cell in enumerate(cells[: len(names)]):
+                joined = re.fullmatch(r"NV([0-9]{1,2})", cell)
+                if (cell == "X") != (a == b) or not (cell == "X" or joined or cell in _LEVELS):
+                    expected = f"NV#, {', '.join(_LEVELS)}, and X at the device itself"
+                    at = f"{name}, {names[b]}"
+                    raise self.wrong(T607, expected, repr(cell[:30]), line=number, at=at)
+                if joined:
+                    nvlinks[min(a, b), max(a, b)] = int(joined[1])
+                elif a != b:
+                    levels[min(a, b), max(a, b)] = _LEVELS[cell]
+        return names, levels, nvlinks, numa
 
-def _same_numa(
-    nvlinks: dict[Pair, int], levels: dict[Pair, int], numa: dict[int, str]
-) -> dict[Pair, int]:
-    """The PCIe levels of pairs whose cell shows NVLink, derived from their NUMA nodes if known."""
-    known = {pair: numa.get(pair[0]) == numa.get(pair[1], "") for pair in nvlinks}
-    return {
-        pair: _LEVELS["NODE"] if same else _LEVELS["SYS"]
-        for pair, same in known.items()
-        if pair[0] in numa and pair[1] in numa and pair not in levels
-    }
+    def _join_nvlinks(self, nvlinks: dict[Pair, int]) -> None:
+        """Adds NVLink: direct links, or a switch if a row has more links than a GPU; and finds the
+        generation of GPUs with this number of links."""
+        node = self.node
+        total = [sum(k for pair, k in nvlinks.items() if gpu in pair) for gpu in range(node.gpus)]
+        switched = max(total) > _MOST_LINKS
+        links = max(nvlinks.values()) if switched else max(total)
+        rate = by_capability(_CAPABILITY.get(links, 80)).link
+        if switched:
+            switch = node.add(VertexKind.SWITCH)
+            for gpu in range(node.gpus):
+                own = max((k for pair, k in nvlinks.items() if gpu in pair), default=0)
+                if own:
+                    node.join(gpu, switch, LinkKind.NVLINK, rate.times(own))
+            self.assume(f"an NVSwitch, as {max(total)} links are more than a GPU has")
+        else:
+            for (a, b), count in nvlinks.items():
+                node.join(a, b, LinkKind.NVLINK, rate.times(count))
+        self.assume(f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached")
+        if links in _CAPABILITY:
+            self.generation = by_capability(_CAPABILITY[links])
 
 
 def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int], slot: Rate) -> None:

@@ -53,9 +53,12 @@ class Section:
         """The place of a key in the file."""
         return Place(self.file, detail=".".join(part for part in (self.path, key) if part))
 
-    def refuse(self, key: str, expected: str, found: object, rule: Rule = T607) -> SleyError:
+    def refuse(
+        self, key: str, expected: str, found: object, rule: Rule = T607, remedy: str = ""
+    ) -> SleyError:
         """The error about the value of a key."""
-        return rule.error(at=self.place(key), expected=expected, found=excerpt(found))
+        at, shown = self.place(key), excerpt(found)
+        return rule.error(at=at, expected=expected, found=shown, remedy=remedy)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values

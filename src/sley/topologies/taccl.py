@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sley.errors import Diagnostic, Place
-from sley.errors.topology import T602, T607
+from sley.errors.topology import T602, T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
 from sley.topologies.assumptions import note_assumption
-from sley.topologies.machine import Machine
-from sley.topologies.node import Link, Node, Rate
-from sley.topologies.reading import Section
+from sley.topologies.node import Link, Machine, Node, Rate
+from sley.topologies.reading import Section, json_of
 
 _SIZE = re.compile(r"(?:^|[-_])([1-9][0-9]{0,3}) ?(KB|MB|GB|K|M|G)(?:$|[-_.])", re.IGNORECASE)
 _TIME_UNIT_US = {2**10: 0.01, 2**15: 0.1, 2**20: 1.0}
@@ -30,27 +28,26 @@ _NDV2 = {
 """The linked pairs of GPUs in TACCL's NDv2, and the index of each pair's cost."""
 
 
-def machine_from_taccl(file: str, values: Mapping[str, Any], notes: list[Diagnostic]) -> Machine:
+class TacclImport:
     """The machine of a profile: GPUs around a switch (one cost), NDv2's mesh (two costs), or n x n
-    matrices.
+    matrices. notes: a remark about each assumption.
 
     Nominal and reached rates are the chunk's size over beta; alpha is the latency of links.
-    Errors: T602, T607.
     """
-    return _Profile(Section(file, values), notes).machine()
 
-
-class _Profile:
-    """Builds a machine from one file, and notes the assumptions."""
-
-    def __init__(self, top: Section, notes: list[Diagnostic]) -> None:
-        self._top = top
-        self._notes = notes
-        self._name = top.text("name", Path(top.file).stem)
+    def __init__(self, file: str, text: str) -> None:
+        values = json_of(file, text)
+        if not isinstance(values, dict):
+            found = type(values).__name__
+            raise T605.error(at=Place(file), expected="a JSON object", found=found)
+        self._top = top = Section(file, values)
+        self.notes: list[Diagnostic] = []
+        self._name = top.text("name", Path(file).stem)
         self._chunk, self._unit_us = self._scale()
         self._node = Node(top.count("gpus_per_node", MAX_RANKS))
 
-    def machine(self) -> Machine:
+    def machine(self, like: Machine | None) -> Machine:
+        """The machine, which has all rates. Errors: T602, T607."""
         top, node = self._top, self._node
         alpha = self._cost("alpha") * self._unit_us
         if "links" in top:
@@ -73,10 +70,10 @@ class _Profile:
                 if size in _TIME_UNIT_US:
                     return size, _TIME_UNIT_US[size]
                 assumption = f"times in us for chunks of {words}"
-                note_assumption(self._notes, place, assumption)
+                note_assumption(self.notes, place, assumption)
                 return size, 1.0
         assumption = "chunks of 1 MB and times in us, as neither name contains a size"
-        note_assumption(self._notes, place, assumption)
+        note_assumption(self.notes, place, assumption)
         return 2**20, 1.0
 
     def _cost(self, key: str) -> float:
@@ -143,9 +140,7 @@ class _Profile:
         if top.value("nics_per_node", "", -1) == -1:
             for key in ("remote_alpha", "remote_beta"):
                 top.value(key, "", None)
-            note_assumption(
-                self._notes, top.place(), "a single node, as there are no network cards"
-            )
+            note_assumption(self.notes, top.place(), "a single node, as there are no network cards")
             return
         count = top.count("nics_per_node", MAX_RANKS)
         if node.gpus % count:

@@ -17,7 +17,7 @@ from sley.formats import msccl_xml, mscclpp
 from sley.formats.mscclpp import reader
 from support.inputs.deployments import plan
 
-WRITERS = ("writer", "fitting", "rewriting", "emission", "placing", "threadblocks", "header")
+WRITERS = ("writer", "chakra", "rewriting", "emission", "placing", "threadblocks", "header")
 """Modules of formats that no proof of a file calls."""
 
 OF_NO_FILE = ("C309", "F437", "F440", "F441", "F460", "F461", "F499", "K521", "F425", "F426")

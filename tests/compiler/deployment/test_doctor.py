@@ -498,7 +498,7 @@ def test_a_registered_file_without_permissions_has_a_remedy_of_its_own(tmp_path,
     def open_file(path: Path) -> BinaryIO:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("sley.formats.mscclpp.document.open_file", open_file)
+    monkeypatch.setattr("sley.formats.format.open_file", open_file)
     (problem,) = examined(tmp_path, PYTHON).problems
     assert (problem.code, problem.remedy) == ("F504", "Check the path and the permissions.")
 

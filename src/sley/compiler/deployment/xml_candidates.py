@@ -18,9 +18,8 @@ from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.compiler.deployment.xml_head import XmlHead, read_head, refuse
 from sley.errors import Place, Rule
 from sley.errors.deployment import F504, F506, F515
+from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, XmlTarget
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
-from sley.formats.msccl_xml.targets import XmlTarget
-from sley.formats.msccl_xml.words import COLLECTIVE_NAMES
 from sley.ir.sizes import SizeRange
 
 _ONLY_KNOWN = ("alltoallv", "send", "recv")

@@ -1,10 +1,10 @@
 """MSCCL XML (the MSCCL-IR): reads a file into a Plan, and writes a Plan for a target.
 
+`raw` is the model of a file, for both ways.
 `reader`: `parse` makes a `raw` file of the text, `checks` refuse it, `notes` are remarks on it.
 `runtime`: what a target executes when it reads a file; `lexical` is its lexer, `transmissions` what
 its parser and kernels make of the steps.
-`writer`: `steps` are the file's rows, `limits` refuse plans that a target can't run. Both use
-`words` and `targets`.
+`writer` makes a `raw` file of a plan; `limits` refuse what a target can't run. All use `targets`.
 """
 
 from sley.formats.format import RuntimeFormat

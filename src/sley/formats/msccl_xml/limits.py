@@ -7,7 +7,7 @@ don't check, and compute wrong results or hang.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from sley.errors import Place, counted
 from sley.errors.formats import F438, F441, F444, F454
 from sley.errors.verifier import V201, V202, V208
-from sley.formats.msccl_xml.checks import report
 from sley.formats.msccl_xml.raw import RawFile
-from sley.formats.msccl_xml.steps import Peers, Steps
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.problems import Problems
 from sley.ir.faults import faults, overlap_faults
@@ -34,7 +32,12 @@ from sley.ir.words import (
 )
 
 _FEWER_BLOCKS = "Use fewer instances, blocks that serve both directions, or more channels."
-_Longs = NDArray[np.int64]
+
+_LARGER_CHUNKS = "Use fewer, larger chunks, or transfers of fewer chunks in the program."
+_SHORTER_BLOCKS = (
+    "Distribute the work over more channels, use fewer instances, or write for msccl (256)."
+)
+_FEWER_ELEMENTS = "Use fewer instances or chunks."
 
 _FIXED_NODES = 1
 """<algo>, which counts as a node of each GPU."""
@@ -42,24 +45,20 @@ _FIXED_NODES = 1
 
 def check_order(plan: Plan, problems: Problems) -> None:
     """Refuses a plan that is not tile-major, or whose messages are not sent through slots."""
+    at = Place(detail=plan.name)
     if plan.protocol not in FIFO_PROTOCOLS:
-        problems.add(
-            F441,
-            Place(detail=plan.name),
-            expected="Simple, LL or LL128",
-            found=plan.protocol.value,
-            remedy="Compile the program with another protocol: --protocol simple, or "
-            'sley.compile(..., protocol="simple").',
+        remedy = (
+            "Compile the program with another protocol: --protocol simple, or "
+            'sley.compile(..., protocol="simple").'
         )
+        problems.add(F441, at, "Simple, LL or LL128", plan.protocol.value, remedy)
     if plan.loop_order is not LoopOrder.TILE:
-        problems.add(
-            F441,
-            Place(detail=plan.name),
-            expected="a plan in tile-major order",
-            found=f"one in {plan.loop_order.value}-major order",
-            remedy="Write the tile-major plan of the same program: --loop-order tile, or "
-            'sley.compile(..., loop_order="tile").',
+        remedy = (
+            "Write the tile-major plan of the same program: --loop-order tile, or "
+            'sley.compile(..., loop_order="tile").'
         )
+        found = f"one in {plan.loop_order.value}-major order"
+        problems.add(F441, at, "a plan in tile-major order", found, remedy)
 
 
 def refuse_groups(plan: Plan) -> None:
@@ -81,90 +80,13 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     if found:
         return
     source, target = plan.waits.source, plan.waits.target
-    late = np.zeros(len(plan.instructions), np.bool_)
-    late[source[(plan.block[target] == plan.block[source]) & (target >= source)]] = True
-    report(
-        problems,
+    late = source[(plan.block[target] == plan.block[source]) & (target >= source)]
+    problems.add_each(
         late,
         V201,
         plan.place,
         "waits for other blocks' instructions",
         lambda row: f"waits for instructions {', '.join(map(str, plan.waits[row].tolist()))}",
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """The steps and blocks of a file, as the target's tables will hold them.
-
-    ranks, channels: of the whole file.
-    block, count, offset, depid: a row for each step: its block, its chunks, its greater offset and
-        the block that it waits for, or NONE. is_nop: whether it is a nop.
-    block_rank, send, recv, chan: a row for each block: its rank, peers and channel.
-    step_place, block_place: the place of a row.
-    """
-
-    ranks: int
-    channels: int
-    block: _Longs
-    count: _Longs
-    offset: _Longs
-    depid: _Longs
-    is_nop: NDArray[np.bool_]
-    block_rank: NDArray[np.integer]
-    send: NDArray[np.integer]
-    recv: NDArray[np.integer]
-    chan: NDArray[np.integer]
-    step_place: Callable[[int], Place]
-    block_place: Callable[[int], Place]
-
-
-def rows_of_plan(plan: Plan, peers: Peers, steps: Steps) -> Rows:
-    """The rows of a plan's file."""
-    t, instruction = plan.instructions, steps.instruction
-    offset = np.maximum(
-        np.where(READS_SOURCE[t.op], t.src_index, NONE),
-        np.where(WRITES_DESTINATION[t.op], t.dst_index, NONE),
-    )
-    return Rows(
-        ranks=plan.collective.ranks,
-        channels=plan.channels,
-        block=plan.block[instruction].astype(np.int64),
-        count=np.where(steps.is_nop, 0, t.count[instruction]),
-        offset=np.where(steps.is_nop, NONE, offset[instruction]),
-        depid=steps.depid,
-        is_nop=steps.is_nop,
-        block_rank=plan.block_rank,
-        send=peers.send,
-        recv=peers.recv,
-        chan=peers.chan,
-        step_place=lambda row: plan.place(int(instruction[row])),
-        block_place=lambda block: _block_place(plan, block),
-    )
-
-
-def rows_of_file(raw: RawFile) -> Rows:
-    """The rows of a file that was read."""
-    ops = raw.step("type")
-    is_nop = ops == Op.NOP
-    offset = np.maximum(
-        np.where(READS_SOURCE[ops], raw.step("srcoff"), NONE),
-        np.where(WRITES_DESTINATION[ops], raw.step("dstoff"), NONE),
-    )
-    return Rows(
-        ranks=raw.header.ngpus,
-        channels=raw.header.nchannels,
-        block=raw.step("block"),
-        count=np.where(is_nop, 0, raw.step("cnt")),
-        offset=offset,
-        depid=raw.step("depid"),
-        is_nop=is_nop,
-        block_rank=raw.gpu("id")[raw.block("gpu")],
-        send=raw.block("send"),
-        recv=raw.block("recv"),
-        chan=raw.block("chan"),
-        step_place=raw.step_place,
-        block_place=raw.block_place,
     )
 
 
@@ -174,25 +96,25 @@ _ONLY_IN_PLACE = (
 )
 
 
-def check_peers(plan: Plan, peers: Peers, problems: Problems) -> None:
-    """Refuses a block with several connections in one direction."""
+def check_peers(plan: Plan, raw: RawFile, problems: Problems) -> None:
+    """Refuses a block with several connections in one direction. raw: of the plan."""
     t = plan.instructions
     sends, receives = SENDS[t.op], RECEIVES[t.op]
-    for word, mask, mine, own in (
-        ("send peer", sends, t.send_peer, peers.send),
-        ("receive peer", receives, t.recv_peer, peers.recv),
-        ("channel", sends | receives, t.channel, peers.chan),
+    for word, mask, mine, attribute in (
+        ("send peer", sends, t.send_peer, "send"),
+        ("receive peer", receives, t.recv_peer, "recv"),
+        ("channel", sends | receives, t.channel, "chan"),
     ):
-        report(
-            problems,
-            mask & (mine != own[plan.block]),
+        own = raw.blocks[attribute][plan.block]
+        problems.add_each(
+            mask & (mine != own),
             F441,
             plan.place,
             f"one {word} in a block",
             lambda row, mine=mine, own=own, word=word: (  # type: ignore[misc]
-                f"{word} {mine[row]} here and {own[plan.block[row]]} elsewhere in the block"
+                f"{word} {mine[row]} here and {own[row]} elsewhere in the block"
             ),
-            remedy="Give each pair of peers and channel its own block, as sley.compile does "
+            "Give each pair of peers and channel its own block, as sley.compile does "
             "with --allocate connection and without --max-blocks.",
         )
 
@@ -208,143 +130,104 @@ def check_memory(
         return
     rows = plan.input_writes[: problems.room]
     for row, cell in zip(rows.tolist(), plan.destination_cells(rows).tolist(), strict=True):
-        problems.add(
-            F454,
-            plan.place(row),
-            expected=f"the input to be kept, for {target.name}",
-            found=f"a write to {plan.layout.name(cell)}, out of place",
-            remedy=_ONLY_IN_PLACE if declares_both else "",
-        )
+        expected = f"the input to be kept, for {target.name}"
+        found = f"a write to {plan.layout.name(cell)}, out of place"
+        remedy = _ONLY_IN_PLACE if declares_both else ""
+        problems.add(F454, plan.place(row), expected, found, remedy)
 
 
-def check_limits(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+def check_limits(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     """Refuses what doesn't fit into the target's tables."""
-    _check_ends(rows, target, problems)
-    _check_steps(rows, target, problems)
-    blocks = np.bincount(rows.block_rank, minlength=rows.ranks)
-    report(
-        problems,
-        blocks > target.blocks,
-        F444,
-        lambda rank: Place(detail=f"rank {rank}"),
-        f"at most {target.blocks} blocks on a GPU, for {target.name}",
-        lambda rank: f"{blocks[rank]} blocks",
-        remedy=_FEWER_BLOCKS,
+    ranks, steps, ops = raw.header.ngpus, raw.steps, raw.steps["type"]
+    is_nop = ops == Op.NOP
+    offset = np.maximum(
+        np.where(READS_SOURCE[ops], steps["srcoff"], NONE),
+        np.where(WRITES_DESTINATION[ops], steps["dstoff"], NONE),
     )
-    _check_nodes(rows, blocks, target, problems)
+    of_block = np.bincount(steps["tb"], minlength=len(raw.blocks))
+    nops = np.bincount(steps["tb"][is_nop], minlength=len(raw.blocks))
+    blocks = np.bincount(raw.block_rank, minlength=ranks)
+    of_rank = np.bincount(raw.block_rank[steps["tb"]], minlength=ranks)
+    nodes = _FIXED_NODES + ranks + blocks + of_rank
+    most_children = np.array([max(ranks, int(blocks.max(initial=0)))])
+
+    def refuse(
+        values: NDArray[Any],
+        most: int | None,
+        place: Callable[[int], Place],
+        texts: tuple[str, str],
+        remedy: str,
+        *more: NDArray[Any],
+    ) -> None:
+        """Adds a problem for each value above a limit, if there is one. texts: what is expected,
+        with the limit, and what is found, with the value and `more` of the row."""
+        if most is not None:
+            expected = f"{texts[0].format(most)}, for {target.name}"
+
+            def found(row: int) -> str:
+                return texts[1].format(values[row], *(of_row[row] for of_row in more))
+
+            problems.add_each(values > most, F444, place, expected, found, remedy)
+
+    _check_ends(raw, target, problems)
+    counts, texts = np.where(is_nop, 0, steps["cnt"]), ("at most {} chunks in a step", "{} chunks")
+    refuse(counts, target.count, steps.place, texts, _LARGER_CHUNKS)
+    texts = ("offsets up to {}", "offset {}")
+    refuse(offset, target.offset, steps.place, texts, "Use fewer chunks.")
+    texts = ("waits for blocks up to {}", "a wait for block {}")
+    refuse(steps["depid"], target.waited_block, steps.place, texts, _FEWER_BLOCKS)
+    texts = ("at most {} steps in a block", "{} steps, {} of them nops for further waits")
+    refuse(of_block, target.steps_per_block, raw.blocks.place, texts, _SHORTER_BLOCKS, nops)
+    texts = ("at most {} blocks on a GPU", "{} blocks")
+    refuse(blocks, target.blocks, _rank_place, texts, _FEWER_BLOCKS)
+    found = f"{{}}: <algo>, {ranks} GPUs, {{}} blocks, {{}} steps"
+    texts = ("at most {} elements for a GPU", found)
+    refuse(nodes, target.nodes, _rank_place, texts, _FEWER_ELEMENTS, blocks, of_rank)
+    found = f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one"
+    texts = ("at most {} children of an element", found)
+    algo = Place(detail="<algo>")
+    refuse(most_children, target.children, lambda _: algo, texts, _FEWER_ELEMENTS)
 
 
-def _check_ends(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+def _rank_place(rank: int) -> Place:
+    return Place(detail=f"rank {rank}")
+
+
+def _check_ends(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     """Refuses channels beyond the target's, connections with several blocks at one end, and too
     many blocks of a GPU that send, or that receive, on one channel."""
-    if rows.channels > target.channels:
-        highest = int(rows.chan.max(initial=NONE))
+    ranks, channels, chan = raw.header.ngpus, raw.header.nchannels, raw.blocks["chan"]
+    if channels > target.channels:
+        highest = int(chan.max(initial=NONE))
         problems.add(
             F444,
-            rows.block_place(int(np.argmax(rows.chan))) if len(rows.chan) else Place(),
+            raw.blocks.place(int(np.argmax(chan))) if len(chan) else Place(),
             expected=f"channels below {target.channels}, for {target.name}",
-            found=f"channel {highest}"
-            if highest >= target.channels
-            else f"{rows.channels} channels",
+            found=f"channel {highest}" if highest >= target.channels else f"{channels} channels",
             remedy="Use fewer instances, or use a channel for several connections.",
         )
-    for word, peer in (("sending", rows.send), ("receiving", rows.recv)):
+    for word, peer in (("sending", raw.blocks["send"]), ("receiving", raw.blocks["recv"])):
         used = np.flatnonzero(peer != NONE)
-        on_channel = rows.block_rank[used].astype(np.int64) * rows.channels + rows.chan[used]
+        on_channel = raw.block_rank[used] * channels + chan[used]
         _, first, again = np.unique(
-            on_channel * rows.ranks + peer[used], return_index=True, return_inverse=True
+            on_channel * ranks + peer[used], return_index=True, return_inverse=True
         )
         others = np.flatnonzero(first[again] != np.arange(len(used)))
         for k in others[: problems.room].tolist():
             block = int(used[k])
-            places = [rows.block_place(block), rows.block_place(int(used[first[again[k]]]))]
-            problems.add(
-                V202,
-                places,
-                expected=f"one {word} block for a connection",
-                found=f"another one with peer {peer[block]} and channel {rows.chan[block]}",
-                remedy="Give one of the blocks another channel, at both ends.",
-            )
+            places = [raw.blocks.place(block), raw.blocks.place(int(used[first[again[k]]]))]
+            expected = f"one {word} block for a connection"
+            found = f"another one with peer {peer[block]} and channel {chan[block]}"
+            remedy = "Give one of the blocks another channel, at both ends."
+            problems.add(V202, places, expected, found, remedy)
         busy, count = np.unique(on_channel, return_counts=True)
-        report(
-            problems,
+        problems.add_each(
             count > target.peers_per_channel,
             F444,
-            lambda row, busy=busy: Place(detail=f"rank {busy[row] // rows.channels}"),  # type: ignore[misc]
+            lambda row, busy=busy: _rank_place(busy[row] // channels),  # type: ignore[misc]
             f"at most {target.peers_per_channel} blocks on a channel, for {target.name}",
             lambda row, busy=busy, count=count: (  # type: ignore[misc]
-                f"{count[row]} on channel {busy[row] % rows.channels}"
+                f"{count[row]} on channel {busy[row] % channels}"
             ),
-            remedy=_FEWER_BLOCKS,
-        )
-
-
-def _check_steps(rows: Rows, target: XmlTarget, problems: Problems) -> None:
-    """Refuses steps whose numbers don't fit their fields, and blocks with too many steps."""
-    for mask, expected, found, remedy in (
-        (
-            rows.count > target.count,
-            f"at most {target.count} chunks in a step, for {target.name}",
-            lambda row: f"{rows.count[row]} chunks",
-            "Use fewer, larger chunks, or transfers of fewer chunks in the program.",
-        ),
-        (
-            rows.offset > target.offset,
-            f"offsets up to {target.offset}, for {target.name}",
-            lambda row: f"offset {rows.offset[row]}",
-            "Use fewer chunks.",
-        ),
-        (
-            rows.depid > target.waited_block,
-            f"waits for blocks up to {target.waited_block}, for {target.name}",
-            lambda row: f"a wait for block {rows.depid[row]}",
             _FEWER_BLOCKS,
-        ),
-    ):
-        report(problems, mask, F444, rows.step_place, expected, found, remedy)
-    lines = np.bincount(rows.block, minlength=len(rows.block_rank))
-    nops = np.bincount(rows.block[rows.is_nop], minlength=len(lines))
-    report(
-        problems,
-        lines > target.steps_per_block,
-        F444,
-        rows.block_place,
-        f"at most {target.steps_per_block} steps in a block, for {target.name}",
-        lambda block: f"{lines[block]} steps, {nops[block]} of them nops for further waits",
-        "Distribute the work over more channels, use fewer instances, or write for msccl (256).",
-    )
-
-
-def _check_nodes(rows: Rows, blocks: _Longs, target: XmlTarget, problems: Problems) -> None:
-    """Refuses more elements than the target's parser has room for."""
-    ranks = rows.ranks
-    steps = np.bincount(rows.block_rank[rows.block], minlength=ranks)
-    nodes = _FIXED_NODES + ranks + blocks + steps
-    if target.nodes is not None:
-        report(
-            problems,
-            nodes > target.nodes,
-            F444,
-            lambda rank: Place(detail=f"rank {rank}"),
-            f"at most {target.nodes} elements for a GPU, for {target.name}",
-            lambda rank: (
-                f"{nodes[rank]}: <algo>, {ranks} GPUs, {blocks[rank]} blocks, {steps[rank]} steps"
-            ),
-            remedy="Use fewer instances or chunks.",
         )
-    if target.children is not None and max(ranks, int(blocks.max(initial=0))) > target.children:
-        problems.add(
-            F444,
-            Place(detail="<algo>"),
-            expected=f"at most {target.children} children of an element, for {target.name}",
-            found=f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one",
-            remedy="Use fewer instances or chunks.",
-        )
-
-
-def _block_place(plan: Plan, block: int) -> Place:
-    detail = f"rank {plan.block_rank[block]}, block {plan.block_number[block]}"
-    first = int(plan.block_offset[block])
-    if first == plan.block_offset[block + 1]:
-        return Place(detail=detail)
-    return plan.sources.place(int(plan.instructions.source[first]), detail)

@@ -6,33 +6,22 @@ soon as they begin.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import BinaryIO, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 from xml.parsers import expat
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sley.errors import Place, Rule, reason_of
-from sley.errors.formats import F401, F403, F404, F405, F406, F407, F408
-from sley.errors.text_files import open_file
-from sley.formats.msccl_xml.raw import (
-    BLOCK_FIELDS,
-    GPU_FIELDS,
-    STEP_FIELDS,
-    Header,
-    RawFile,
-    Remark,
-)
-from sley.formats.msccl_xml.words import BUFFERS, OPERATIONS
+from sley.errors import Place, Rule
+from sley.errors.formats import F401, F403, F405, F406, F407, F408
+from sley.formats.format import content_of
+from sley.formats.msccl_xml.raw import ATTRIBUTES, PARENT, Elements, Header, RawFile, Remark
+from sley.formats.msccl_xml.targets import BUFFERS, OPERATIONS
 from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.tables import NONE
 from sley.ir.words import FIFO_PROTOCOLS
@@ -48,23 +37,17 @@ _INT32 = range(-(1 << 31), 1 << 31)
 _INT64 = range(-(1 << 63), 1 << 63)
 _NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
-_PARENT = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb", "copy": "gpu"}
-_STEP_ATTRIBUTES = STEP_FIELDS[:10]
-_BLOCK_ATTRIBUTES = BLOCK_FIELDS[:4]
-_GPU_ATTRIBUTES = GPU_FIELDS[:4]
-_ALGO_ATTRIBUTES = (
-    "name",
-    "proto",
-    "coll",
-    "nchannels",
-    "nchunksperloop",
-    "ngpus",
-    "inplace",
-    "outofplace",
-    "minBytes",
-    "maxBytes",
-    "nthreads",
-)
+_PARENT = {"algo": "", **PARENT, "copy": "gpu"}
+_CHILD = {"gpu": "tb", "tb": "step"}
+_WORDS: Mapping[str, Mapping[str, int]] = {
+    "type": OPERATIONS,
+    "srcbuf": BUFFERS,
+    "dstbuf": BUFFERS,
+}
+"""The words of the attributes that are no numbers."""
+
+_HARMLESS = dict.fromkeys(("send", "recv", "depid", "deps"), NONE) | {"cnt": 1}
+"""The values that wrong attributes get, if not 0; `id` and `s` get the next number."""
 
 _Attributes = dict[str, str]
 _T = TypeVar("_T")
@@ -77,33 +60,11 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> tuple[RawF
     harmless values, and are problems of the result (F406 to F408), so that the caller can look for
     more. Errors: F401 to F405.
     """
-    with _opened(source, file) as (stream, name):
-        return _Parser(name).run(stream)
-
-
-def parse_whole(
-    source: str | os.PathLike[str], file: str | None = None
-) -> tuple[RawFile, Problems, bytes]:
-    """What `parse` returns, and the text."""
-    with _opened(source, file) as (stream, name):
-        text = stream.read(MAX_TEXT_BYTES + 1)
-    return *_Parser(name).run(io.BytesIO(text)), text
-
-
-@contextmanager
-def _opened(source: str | os.PathLike[str], file: str | None) -> Iterator[tuple[BinaryIO, str]]:
-    """The stream of a path or text, and the file's name in messages. Errors: F404."""
     if isinstance(source, str) and ("<" in source or "\n" in source):
-        yield io.BytesIO(source.encode("utf-8", "surrogatepass")), file or "<text>"
-        return
-    path = os.fspath(source)
-    try:
-        with open_file(Path(path)) as stream:
-            yield stream, file or path
-    except (OSError, ValueError) as problem:
-        raise F404.error(
-            at=Place(file or path), expected="a file that can be read", found=reason_of(problem)
-        ) from problem
+        text = source.encode("utf-8", "surrogatepass")
+        return _Parser(file or "<text>", text).run()
+    file = file or os.fspath(source)
+    return _Parser(file, content_of(source, file, MAX_TEXT_BYTES)).run()
 
 
 class _ParsingEndsError(Exception):
@@ -113,20 +74,21 @@ class _ParsingEndsError(Exception):
 class _Parser:
     """One run of expat over one file, and its results."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, text: bytes) -> None:
         self.file = file
+        self.text = text
         self.problems = Problems()
-        self.steps = array("i")
-        self.blocks = array("i")
-        self.gpus = array("i")
         self.header: Header | None = None
+        self.header_place = Place(file)
         self.ignored: dict[str, Remark] = {}
+        # Of each element, and then of each in the element around it, the number of elements.
+        self._total = dict.fromkeys(_PARENT, 0)
+        self._inside = dict.fromkeys(_PARENT, 0)
+        self._rows = {name: array("i") for name in ATTRIBUTES}
         self._path: list[str] = []
         self._elements = 0
         self._events = 0
         self._quiet = 0
-        self._blocks_in_gpu = 0
-        self._steps_in_block = 0
         self._whole = True
         expat_parser = expat.ParserCreate()
         expat_parser.buffer_text = True
@@ -136,16 +98,18 @@ class _Parser:
         expat_parser.StartDoctypeDeclHandler = self._doctype
         self._expat = expat_parser
 
-    def run(self, stream: BinaryIO) -> tuple[RawFile, Problems]:
-        """Parses the stream. Errors: F401 to F405, and the problems so far."""
+    def run(self) -> tuple[RawFile, Problems]:
+        """Parses the text. Errors: F401 to F405, and the problems so far."""
         try:
-            for piece, last in _pieces(stream):
-                if piece is None:
+            # In pieces, after which expat tells whether it came to the end of a tag.
+            for begin in range(0, len(self.text), _PIECE_BYTES):
+                end = min(begin + _PIECE_BYTES, len(self.text))
+                if end > MAX_TEXT_BYTES:
                     self._refuse(
                         F403, expected=f"at most {MAX_TEXT_BYTES} bytes of text", found="more"
                     )
-                else:
-                    self._feed(piece, last)
+                self._feed(self.text[begin:end], False)
+            self._feed(b"", True)
         except expat.ExpatError as problem:
             at = Place(self.file, problem.lineno, problem.offset + 1)
             found = expat.ErrorString(problem.code)
@@ -158,21 +122,36 @@ class _Parser:
             self.problems.raise_any()
         if self.header is None:
             raise F405.error(at=Place(self.file), expected="an <algo> element", found="none")
-        raw = RawFile(
-            self.file,
-            self.header,
-            _table(self.steps, len(STEP_FIELDS)),
-            _table(self.blocks, len(BLOCK_FIELDS)),
-            _table(self.gpus, len(GPU_FIELDS)),
-            tuple(self.ignored.values()),
+        gpus = self._table("gpu", lambda row: f"gpu {gpus['id'][row]}")
+        blocks = self._table(
+            "tb", lambda row: f"gpu {gpus['id'][blocks['gpu'][row]]}, block {blocks['id'][row]}"
         )
-        return raw, self.problems
+        steps = self._table(
+            "step",
+            lambda row: f"{blocks.place(steps['tb'][row]).detail}, step {steps['s'][row]}",
+        )
+        ignored = tuple(self.ignored.values())
+        parts = (self.header, gpus, blocks, steps, ignored, self.text)
+        return RawFile(self.file, self.header_place, *parts), self.problems
+
+    def _table(self, element: str, name: Callable[[int], str]) -> Elements:
+        """The elements of a name. name: of a row, in messages."""
+        words = (*ATTRIBUTES[element], PARENT[element], "line", "column")
+        table = np.array(self._rows[element], np.int64).reshape(-1, len(words)).T
+        columns = dict(zip(words, np.ascontiguousarray(table), strict=True))
+
+        def place(row: int) -> Place:
+            return Place(
+                self.file, int(columns["line"][row]), int(columns["column"][row]), name(row)
+            )
+
+        return Elements(columns, place)
 
     def _not_xml(self, at: Place, *, expected: str, found: str) -> None:
         """Adds F401, without the problems of attributes so far; a misplaced element may be the
         cause."""
         self.problems.keep_only(F405)
-        self.problems.add(F401, at, expected=expected, found=found)
+        self.problems.add(F401, at, expected, found)
         self._whole = False
 
     def _feed(self, piece: bytes, last: bool) -> None:
@@ -196,12 +175,8 @@ class _Parser:
         self._path.append(name)
         if _PARENT.get(name) != parent:
             self._misplaced(name, parent)
-        elif name == "step":
-            self._step(attributes)
-        elif name == "tb":
-            self._block(attributes)
-        elif name == "gpu":
-            self._gpu(attributes)
+        elif name in ATTRIBUTES:
+            self._add(name, parent, attributes)
         elif name == "copy":
             self._ignore("<copy> elements")
         else:
@@ -222,130 +197,92 @@ class _Parser:
         found = f"one named {declaration[0]}"
         self._refuse(F401, expected="no document type", found=found, remedy=remedy)
 
-    # One method an element
+    # Elements
 
     def _algo(self, attributes: _Attributes) -> None:
-        self._unknown(attributes, _ALGO_ATTRIBUTES, "algo")
-        proto = self._word(
-            attributes, "proto", {p.value: p.value for p in FIFO_PROTOCOLS}, "Simple"
+        self._unknown(attributes, [f.name for f in fields(Header)], "algo")
+        protocols = {p.value: p.value for p in FIFO_PROTOCOLS}
+        proto = self._word(attributes, "proto", protocols, "Simple")
+        coll = self._value(attributes, "coll", "", str)
+        nchannels, chunks, ranks = (
+            self._value(attributes, name, 1, _int32)
+            for name in ("nchannels", "nchunksperloop", "ngpus")
         )
-        self.header = Header(
-            name=attributes.get("name"),
-            proto=proto,
-            coll=self._required(attributes, "coll", ""),
-            nchannels=self._number(attributes, "nchannels", 1),
-            nchunksperloop=self._number(attributes, "nchunksperloop", 1),
-            ngpus=self._number(attributes, "ngpus", 1),
-            inplace=self._optional(attributes, "inplace", _INT32),
-            outofplace=self._optional(attributes, "outofplace", _INT32),
-            min_bytes=self._optional(attributes, "minBytes", _INT64),
-            max_bytes=self._optional(attributes, "maxBytes", _INT64),
-            nthreads=self._optional(attributes, "nthreads", _INT32),
-            line=self._expat.CurrentLineNumber,
-            column=self._expat.CurrentColumnNumber + 1,
-        )
-
-    def _gpu(self, attributes: _Attributes) -> None:
-        self._unknown(attributes, _GPU_ATTRIBUTES, "gpu")
-        row = [self._number(attributes, "id", len(self.gpus) // len(GPU_FIELDS))]
-        row += [self._number(attributes, name, 0) for name in _GPU_ATTRIBUTES[1:]]
-        self.gpus.extend((*row, *self._position()))
-        self._blocks_in_gpu = 0
-
-    def _block(self, attributes: _Attributes) -> None:
-        self._unknown(attributes, _BLOCK_ATTRIBUTES, "tb")
-        row = [self._number(attributes, "id", self._blocks_in_gpu)]
-        row += [self._number(attributes, name, NONE) for name in ("send", "recv")]
-        row.append(self._number(attributes, "chan", 0))
-        self.blocks.extend((*row, *self._position(), len(self.gpus) // len(GPU_FIELDS) - 1))
-        self._blocks_in_gpu += 1
-        self._steps_in_block = 0
-
-    def _step(self, a: _Attributes) -> None:
-        try:
-            row: tuple[int, ...] = (
-                _int32(a["s"]),
-                OPERATIONS[a["type"]],
-                BUFFERS[a["srcbuf"]],
-                _int32(a["srcoff"]),
-                BUFFERS[a["dstbuf"]],
-                _int32(a["dstoff"]),
-                _int32(a["cnt"]),
-                _int32(a["depid"]),
-                _int32(a["deps"]),
-                _int32(a["hasdep"]),
+        inplace, outofplace, least, most, threads = (
+            self._optional(attributes, name, allowed)
+            for name, allowed in (
+                ("inplace", _INT32),
+                ("outofplace", _INT32),
+                ("minBytes", _INT64),
+                ("maxBytes", _INT64),
+                ("nthreads", _INT32),
             )
-        except (KeyError, ValueError):
-            row = self._repair_step(a)
-        if len(a) != len(_STEP_ATTRIBUTES):
-            self._unknown(a, _STEP_ATTRIBUTES, "step")
-        self._steps_in_block += 1
-        self.steps.extend(row)
-        self.steps.extend((*self._position(), len(self.blocks) // len(BLOCK_FIELDS) - 1))
-
-    def _repair_step(self, a: _Attributes) -> tuple[int, ...]:
-        """A step's row with harmless values for wrong attributes, which are reported."""
-        fallback = {"s": self._steps_in_block, "depid": NONE, "deps": NONE, "cnt": 1}
-        words: dict[str, Mapping[str, int]] = {
-            "type": OPERATIONS,
-            "srcbuf": BUFFERS,
-            "dstbuf": BUFFERS,
-        }
-        return tuple(
-            self._word(a, name, words[name], 0)
-            if name in words
-            else self._number(a, name, fallback.get(name, 0))
-            for name in _STEP_ATTRIBUTES
         )
+        name, places = attributes.get("name"), (inplace, outofplace)
+        self.header = Header(
+            name, proto, nchannels, chunks, ranks, coll, *places, least, most, threads
+        )
+        self.header_place = self._place()
+
+    def _add(self, element: str, parent: str, a: _Attributes) -> None:
+        """Adds a row of an element inside of <algo>."""
+        known = ATTRIBUTES[element]
+        try:
+            row = [value_of(a[name]) for name, value_of in _VALUES[element].items()]
+        except (KeyError, ValueError):
+            row = [self._repaired(a, name, self._inside[element]) for name in known]
+        if len(a) != len(known):
+            self._unknown(a, known, element)
+        self._rows[element].extend((*row, self._total[parent] - 1, *self._position()))
+        self._total[element] += 1
+        self._inside[element] += 1
+        if element in _CHILD:
+            self._inside[_CHILD[element]] = 0
+
+    def _repaired(self, a: _Attributes, name: str, number: int) -> int:
+        """The value of an attribute, harmless for a wrong one, which is reported. number: of the
+        element, in the one around it."""
+        if name in _WORDS:
+            return self._word(a, name, _WORDS[name], 0)
+        fallback = number if name in ("id", "s") else _HARMLESS.get(name, 0)
+        return self._value(a, name, fallback, _int32)
 
     # Attributes
 
-    def _required(self, attributes: _Attributes, name: str, fallback: str) -> str:
-        value = attributes.get(name)
-        if value is None:
-            self._problem(
-                F406,
-                expected=f"the attribute {name}",
-                found=f"<{self._path[-1]}> without it",
-            )
+    def _value(
+        self,
+        attributes: _Attributes,
+        name: str,
+        fallback: _T,
+        read: Callable[[str], _T],
+        wrong: tuple[Rule, str] = (F407, "an integer of 32 bits"),
+    ) -> _T:
+        """The value of an attribute, which `read` makes of its text; the fallback for a missing one
+        (F406), or a wrong one. wrong: its rule, and what is expected."""
+        try:
+            return read(attributes[name])
+        except (KeyError, ValueError):
+            if name in attributes:
+                found = f'{name}="{_escape(attributes[name])}"'
+                self._problem(wrong[0], expected=f"{name} to be {wrong[1]}", found=found)
+            else:
+                found = f"<{self._path[-1]}> without it"
+                self._problem(F406, expected=f"the attribute {name}", found=found)
             return fallback
-        return value
 
     def _word(
         self, attributes: _Attributes, name: str, words: Mapping[str, _T], fallback: _T
     ) -> _T:
-        text = self._required(attributes, name, "")
-        if name not in attributes:
-            return fallback
-        if text not in words:
-            known = " ".join(words)
-            self._problem(
-                F408, expected=f"{name} to be one of {known}", found=f'{name}="{_escape(text)}"'
-            )
-            return fallback
-        return words[text]
-
-    def _number(self, attributes: _Attributes, name: str, fallback: int) -> int:
-        text = self._required(attributes, name, "")
-        return self._integer(name, text, _INT32, fallback) if name in attributes else fallback
+        wrong = F408, f"one of {' '.join(words)}"
+        return self._value(attributes, name, fallback, words.__getitem__, wrong)
 
     def _optional(self, attributes: _Attributes, name: str, allowed: range) -> int | None:
-        text = attributes.get(name)
-        return None if text is None else self._integer(name, text, allowed, 0)
+        if name not in attributes:
+            return None
+        wrong = F407, f"an integer of {allowed.stop.bit_length()} bits"
+        return self._value(attributes, name, 0, lambda text: _integer(text, allowed), wrong)
 
-    def _integer(self, name: str, text: str, allowed: range, fallback: int) -> int:
-        try:
-            return _integer(text, allowed)
-        except ValueError:
-            bits = allowed.stop.bit_length()
-            self._problem(
-                F407,
-                expected=f"{name} to be an integer of {bits} bits",
-                found=f'{name}="{_escape(text)}"',
-            )
-            return fallback
-
-    def _unknown(self, attributes: _Attributes, known: tuple[str, ...], element: str) -> None:
+    def _unknown(self, attributes: _Attributes, known: Sequence[str], element: str) -> None:
         for name in attributes:
             if name not in known:
                 self._ignore(f"attribute {_escape(name)} of <{element}>")
@@ -378,19 +315,7 @@ class _Parser:
         if known is not None:
             self.ignored[what] = replace(known, times=known.times + 1)
         elif len(self.ignored) < MOST_REPORTED:
-            self.ignored[what] = Remark(what, 1, *self._position())
-
-
-def _pieces(stream: BinaryIO) -> Iterator[tuple[bytes | None, bool]]:
-    """The pieces of the stream's text, and whether each is the last; None if it is too long."""
-    total = 0
-    while piece := stream.read(_PIECE_BYTES):
-        total += len(piece)
-        if total > MAX_TEXT_BYTES:
-            yield None, True
-            return
-        yield piece, False
-    yield b"", True
+            self.ignored[what] = Remark(what, 1, self._place())
 
 
 def _integer(text: str, allowed: range) -> int:
@@ -404,11 +329,14 @@ def _int32(text: str) -> int:
     return _integer(text, _INT32)
 
 
+_VALUES: Mapping[str, Mapping[str, Callable[[str], int]]] = {
+    element: {name: _WORDS[name].__getitem__ if name in _WORDS else _int32 for name in names}
+    for element, names in ATTRIBUTES.items()
+}
+"""The values of right attributes, by element; KeyError or ValueError for wrong ones."""
+
+
 def _escape(text: str) -> str:
     """The file's text for a message: short, and in printable characters."""
     short = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
     return ascii(short)[1:-1]
-
-
-def _table(values: array[int], width: int) -> NDArray[np.int64]:
-    return np.array(values, dtype=np.int64).reshape(-1, width)

@@ -1,54 +1,46 @@
-"""Raw: the content of an MSCCL XML file as columns, before it is checked."""
+"""Raw: the content of an MSCCL XML file as columns: of a text, before it is checked, or of a plan,
+before it is written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sley.errors import Place
+from sley.errors import Diagnostic, Place, Rule
+from sley.formats.problems import Problems
+from sley.ir.tables import BoolArray, LongArray
 
-STEP_FIELDS = (
-    "s",
-    "type",
-    "srcbuf",
-    "srcoff",
-    "dstbuf",
-    "dstoff",
-    "cnt",
-    "depid",
-    "deps",
-    "hasdep",
-    "line",
-    "column",
-    "block",
-)
-BLOCK_FIELDS = ("id", "send", "recv", "chan", "line", "column", "gpu")
-GPU_FIELDS = ("id", "i_chunks", "o_chunks", "s_chunks", "line", "column")
+ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
+    "tb": ("id", "send", "recv", "chan"),
+    "step": (
+        *("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt"),
+        *("depid", "deps", "hasdep"),
+    ),
+}
+"""The attributes of the elements inside of <algo>, in the order in which they are written."""
 
-STEP = {name: index for index, name in enumerate(STEP_FIELDS)}
-BLOCK = {name: index for index, name in enumerate(BLOCK_FIELDS)}
-GPU = {name: index for index, name in enumerate(GPU_FIELDS)}
+PARENT: Mapping[str, str] = {"gpu": "algo", "tb": "gpu", "step": "tb"}
+"""The elements around them."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The attributes of <algo>; None for missing ones."""
+    """The attributes of <algo>, in the order in which they are written; None for missing ones."""
 
     name: str | None
     proto: str
-    coll: str
     nchannels: int
     nchunksperloop: int
     ngpus: int
+    coll: str
     inplace: int | None
     outofplace: int | None
-    min_bytes: int | None
-    max_bytes: int | None
+    minBytes: int | None  # noqa: N815 - the file's word
+    maxBytes: int | None  # noqa: N815
     nthreads: int | None
-    line: int
-    column: int
 
 
 @dataclass(frozen=True)
@@ -57,58 +49,72 @@ class Remark:
 
     what: str
     times: int
-    line: int
-    column: int
+    place: Place
+
+
+@dataclass(frozen=True, eq=False)
+class Elements:
+    """The elements of a name, in the order of the text.
+
+    columns: int64 (elements,), by attribute. `type` is an Op, `srcbuf` and `dstbuf` are Buffers.
+        `tb` of a step and `gpu` of a block are the rows of the elements around them. Elements of a
+        text have their `line` and `column`.
+    place: the place of a row.
+    """
+
+    columns: Mapping[str, LongArray]
+    place: Callable[[int], Place]
+
+    def __getitem__(self, attribute: str) -> LongArray:
+        return self.columns[attribute]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def report(
+        self,
+        problems: Problems,
+        rows: BoolArray | LongArray,
+        rule: Rule,
+        expected: str | Callable[[int], str],
+        found: str | Callable[[int], str],
+        remedy: str = "",
+    ) -> None:
+        """Adds a problem for each of some rows, as `Problems.add_each`. found: or the attributes to
+        show, with a space between them."""
+        names = found.split() if isinstance(found, str) else []
+
+        def shown(row: int) -> str:
+            return ", ".join(f"{name}={self[name][row]}" for name in names)
+
+        text = shown if isinstance(found, str) else found
+        problems.add_each(rows, rule, self.place, expected, text, remedy)
+
+    def remark(self, mask: BoolArray, rule: Rule, expected: str, found: str) -> list[Diagnostic]:
+        """One remark on all rows of `mask`, at the first of them; none without rows."""
+        rows = np.flatnonzero(mask).tolist()
+        more = [f"and {len(rows) - 1} more like it"] if len(rows) > 1 else []
+        return [
+            rule.diagnostic(at=self.place(row), expected=expected, found=found, notes=more)
+            for row in rows[:1]
+        ]
 
 
 @dataclass(frozen=True, eq=False)
 class RawFile:
-    """A file's elements in the order of the text.
-
-    steps, blocks, gpus: int64 (rows, fields), with the columns of STEP, BLOCK and GPU. `type` is an
-    Op, `srcbuf` and `dstbuf` are Buffers; `block` and `gpu` are the rows of the parent elements.
-    """
+    """What a file says. file: its name in messages. whole: the place of <algo>. text: if it was
+    read from one."""
 
     file: str
+    whole: Place
     header: Header
-    steps: NDArray[np.int64]
-    blocks: NDArray[np.int64]
-    gpus: NDArray[np.int64]
-    ignored: tuple[Remark, ...]
+    gpus: Elements
+    blocks: Elements
+    steps: Elements
+    ignored: tuple[Remark, ...] = ()
+    text: bytes = b""
 
-    def step(self, name: str) -> NDArray[np.int64]:
-        """A column of the steps."""
-        return self.steps[:, STEP[name]]
-
-    def block(self, name: str) -> NDArray[np.int64]:
-        """A column of the blocks."""
-        return self.blocks[:, BLOCK[name]]
-
-    def gpu(self, name: str) -> NDArray[np.int64]:
-        """A column of the GPUs."""
-        return self.gpus[:, GPU[name]]
-
-    def algo_place(self) -> Place:
-        """The place of <algo>."""
-        return Place(self.file, self.header.line, self.header.column)
-
-    def gpu_place(self, row: int) -> Place:
-        """The place of a <gpu>."""
-        line, column = self.gpus[row, [GPU["line"], GPU["column"]]].tolist()
-        return Place(self.file, line, column, f"gpu {self.gpus[row, GPU['id']]}")
-
-    def block_place(self, row: int) -> Place:
-        """The place of a <tb>."""
-        line, column = self.blocks[row, [BLOCK["line"], BLOCK["column"]]].tolist()
-        return Place(self.file, line, column, self._block_name(row))
-
-    def step_place(self, row: int) -> Place:
-        """The place of a <step>."""
-        s, line, column, block = (
-            int(self.steps[row, STEP[name]]) for name in ("s", "line", "column", "block")
-        )
-        return Place(self.file, line, column, f"{self._block_name(block)}, step {s}")
-
-    def _block_name(self, row: int) -> str:
-        gpu = self.gpus[self.blocks[row, BLOCK["gpu"]], GPU["id"]]
-        return f"gpu {gpu}, block {self.blocks[row, BLOCK['id']]}"
+    @property
+    def block_rank(self) -> LongArray:
+        """int64 (blocks,): the rank of each block."""
+        return self.gpus["id"][self.blocks["gpu"]]

@@ -13,25 +13,16 @@ from sley.errors import Diagnostic, SleyError
 from sley.errors.formats import F409, F411, F420, F424, F434
 from sley.formats.format import Imported
 from sley.formats.msccl_xml import notes
-from sley.formats.msccl_xml.checks import (
-    check_contents,
-    check_structure,
-    report,
-    wait_targets,
-)
+from sley.formats.msccl_xml.checks import check_contents, check_structure, wait_targets
 from sley.formats.msccl_xml.parse import parse
 from sley.formats.msccl_xml.raw import RawFile
-from sley.formats.msccl_xml.words import (
-    COLLECTIVE_NAMES,
-    CUSTOM,
-    parts_per_loop,
-)
+from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, CUSTOM, parts_per_loop
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, Standard
 from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
-from sley.ir.tables import NONE, Edges, IntArray, inverse, offsets_of
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, inverse, offsets_of
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -43,7 +34,8 @@ from sley.ir.words import (
     Protocol,
 )
 
-_Longs = NDArray[np.int64]
+Operands = dict[str, NDArray[Any]]
+"""The columns of operands, as in Instructions."""
 
 
 def read(
@@ -71,30 +63,24 @@ def read(
     if collective is None:
         collective = collective_of(raw, problems, in_place, root, remarks)
     elif collective.ranks != raw.header.ngpus:
-        problems.add(
-            F424,
-            raw.algo_place(),
-            expected=f"a collective of {raw.header.ngpus} ranks, as ngpus says",
-            found=str(collective),
-        )
+        expected = f"a collective of {raw.header.ngpus} ranks, as ngpus says"
+        problems.add(F424, raw.whole, expected, str(collective))
         collective = None
     if collective is None:
         raise SleyError(problems.ordered())
     operands = operands_of(raw, collective, problems)
     problems.raise_any()
     kept, folded, idle = _fold_nops(raw, target)
-    remarks += notes.about_silent_waits(raw, target)
-    remarks += notes.about_own_waits(raw, target)
-    remarks += notes.about_idle_numbers(raw)
-    remarks += notes.about_nops(raw, idle)
+    remarks += notes.about_silent_waits(raw, target) + notes.about_own_waits(raw, target)
+    remarks += notes.about_idle_numbers(raw) + notes.about_nops(raw, idle)
     past_declared = beyond_declared(raw, READS_SOURCE, WRITES_DESTINATION)
     remarks += notes.about_sizes(raw, collective, past_declared)
     header = raw.header
     plan = plan_of(raw, collective, operands, kept, folded, slots)
-    return Imported(plan, tuple(remarks), header.min_bytes, header.max_bytes)
+    return Imported(plan, tuple(remarks), header.minBytes, header.maxBytes)
 
 
-def check_raw(raw: RawFile, problems: Problems) -> _Longs:
+def check_raw(raw: RawFile, problems: Problems) -> LongArray:
     """int64 (steps,): the row of the step that each step waits for, or NONE. Checks the parts of a
     file against one another; raises the problems if later checks rely on what is wrong."""
     before = len(problems)
@@ -114,9 +100,9 @@ def collective_of(
     remarks: list[Diagnostic],
 ) -> Collective | None:
     """The collective that the header names, or None and a problem."""
-    header, at = raw.header, raw.algo_place()
+    header, at = raw.header, raw.whole
     if header.coll == CUSTOM:
-        problems.add(F409, at, expected="a collective passed by the caller", found='coll="custom"')
+        problems.add(F409, at, "a collective passed by the caller", 'coll="custom"')
         return None
     name = COLLECTIVE_NAMES.get(header.coll)
     if name is None:
@@ -144,27 +130,20 @@ def _in_place(raw: RawFile, remarks: list[Diagnostic]) -> bool:
     chosen = outside == 0 if inside is None else inside == 1
     if inside is None or inside == outside:
         found = f"inplace={inside}, outofplace={outside}".replace("None", "missing")
-        remarks.append(
-            F434.diagnostic(
-                at=raw.algo_place(),
-                expected="inplace or outofplace to be 1, and the other 0",
-                found=f"{found}; read as {'in' if chosen else 'out of'} place",
-            )
-        )
+        expected = "inplace or outofplace to be 1, and the other 0"
+        found += f"; read as {'in' if chosen else 'out of'} place"
+        remarks.append(F434.diagnostic(at=raw.whole, expected=expected, found=found))
     return chosen
 
 
 def _root(raw: RawFile, row: Standard, remarks: list[Diagnostic]) -> int:
     """The only rank that has the root's buffer; without one rank 0, with a remark."""
-    sizes = raw.gpu("i_chunks" if row.input_of else "o_chunks")
-    holders = raw.gpu("id")[sizes > 0]
+    sizes = raw.gpus["i_chunks" if row.input_of else "o_chunks"]
+    holders = raw.gpus["id"][sizes > 0]
     if len(holders) == 1:
         return int(holders[0])
-    remarks.append(
-        F434.diagnostic(
-            at=raw.algo_place(), expected="a root that the sizes show", found="none; rank 0 assumed"
-        )
-    )
+    expected, found = "a root that the sizes show", "none; rank 0 assumed"
+    remarks.append(F434.diagnostic(at=raw.whole, expected=expected, found=found))
     return 0
 
 
@@ -172,31 +151,29 @@ def _int32(values: NDArray[Any]) -> IntArray:
     return values.astype(np.int32)
 
 
-def scratch_of(raw: RawFile) -> _Longs:
+def scratch_of(raw: RawFile) -> LongArray:
     """int64 (ranks,): scratch chunks of each rank."""
     scratch = np.zeros(len(raw.gpus), np.int64)
-    scratch[raw.gpu("id")] = raw.gpu("s_chunks")
+    scratch[raw.gpus["id"]] = raw.gpus["s_chunks"]
     return scratch
 
 
-def step_ranks(raw: RawFile) -> _Longs:
-    """int64 (steps,): the rank of each step."""
-    return raw.gpu("id")[raw.block("gpu")[raw.step("block")]]
-
-
-def operands_of(raw: RawFile, collective: Collective, problems: Problems) -> dict[str, _Longs]:
+def operands_of(
+    raw: RawFile, collective: Collective, problems: Problems
+) -> dict[str, NDArray[Any]]:
     """The operand columns of all steps, NONE for operands that an operation doesn't have; reports
     chunks outside the buffers (F420).
 
     In place, a file may use either name for all of the memory; chunks outside the collective's
     buffer of one name get the other name.
     """
-    rank, ops, count = step_ranks(raw), raw.step("type"), raw.step("cnt")
+    rank, ops = raw.block_rank[raw.steps["tb"]], raw.steps["type"]
+    count = raw.steps["cnt"]
     size = collective.layout(scratch_of(raw)).size.astype(np.int64)
     base = np.stack([collective.input_base, collective.output_base]).astype(np.int64)
-    columns: dict[str, _Longs] = {}
+    columns: Operands = {}
     for side, uses in (("src", READS_SOURCE), ("dst", WRITES_DESTINATION)):
-        buffer, index = raw.step(f"{side}buf").copy(), raw.step(f"{side}off").copy()
+        buffer, index = raw.steps[f"{side}buf"].copy(), raw.steps[f"{side}off"].copy()
         used = uses[ops]
         outside = used & ((index < 0) | (index + count > size[buffer, rank]))
         if collective.in_place:
@@ -206,11 +183,10 @@ def operands_of(raw: RawFile, collective: Collective, problems: Problems) -> dic
             fits = (moved >= 0) & (moved + count[rows] <= size[other, rank[rows]])
             buffer[rows[fits]], index[rows[fits]] = other[fits], moved[fits]
             outside[rows[fits]] = False
-        report(
+        raw.steps.report(
             problems,
             outside,
             F420,
-            raw.step_place,
             lambda row, buffer=buffer: (  # type: ignore[misc]
                 f"chunks of rank {rank[row]}'s {Buffer(buffer[row]).name.lower()}, "
                 f"which has {size[buffer[row], rank[row]]}"
@@ -224,26 +200,24 @@ def operands_of(raw: RawFile, collective: Collective, problems: Problems) -> dic
     return columns
 
 
-def beyond_declared(
-    raw: RawFile, of_source: NDArray[np.bool_], of_destination: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
+def beyond_declared(raw: RawFile, of_source: BoolArray, of_destination: BoolArray) -> BoolArray:
     """Whether an offset of each step is beyond the declared size of its buffer, for the operations
     whose source, and those whose destination, is looked at."""
-    gpu, ops = raw.block("gpu")[raw.step("block")], raw.step("type")
-    declared = np.stack([raw.gpu(name) for name in ("i_chunks", "o_chunks", "s_chunks")])
-    return (of_source[ops] & (raw.step("srcoff") >= declared[raw.step("srcbuf"), gpu])) | (
-        of_destination[ops] & (raw.step("dstoff") >= declared[raw.step("dstbuf"), gpu])
+    gpu, ops = raw.blocks["gpu"][raw.steps["tb"]], raw.steps["type"]
+    declared = np.stack([raw.gpus[name] for name in ("i_chunks", "o_chunks", "s_chunks")])
+    return (of_source[ops] & (raw.steps["srcoff"] >= declared[raw.steps["srcbuf"], gpu])) | (
+        of_destination[ops] & (raw.steps["dstoff"] >= declared[raw.steps["dstbuf"], gpu])
     )
 
 
 def _fold_nops(
-    raw: RawFile, target: _Longs
-) -> tuple[_Longs, tuple[_Longs, _Longs], NDArray[np.bool_]]:
+    raw: RawFile, target: LongArray
+) -> tuple[LongArray, tuple[LongArray, LongArray], BoolArray]:
     """The remaining steps, the waits between them as (rows, targets), and the nops without effect.
 
     A nop's wait becomes one of the step that follows it. A nop that others wait for stays.
     """
-    block, nop = raw.step("block"), raw.step("type") == Op.NOP
+    block, nop = raw.steps["tb"], raw.steps["type"] == Op.NOP
     waiting = np.flatnonzero((target != NONE) & (block[target] != block))
     needed = np.zeros(len(nop), np.bool_)
     needed[target[waiting]] = True
@@ -259,22 +233,22 @@ def _fold_nops(
 def plan_of(
     raw: RawFile,
     collective: Collective,
-    operands: dict[str, _Longs],
-    kept: _Longs,
-    waits: tuple[_Longs, _Longs],
+    operands: Operands,
+    kept: LongArray,
+    waits: tuple[LongArray, LongArray],
     slots: int | None,
 ) -> Plan:
     """The plan of the steps `kept`, blocks ordered by rank and id."""
-    block_rank = raw.gpu("id")[raw.block("gpu")]
-    block_order = np.lexsort((raw.block("id"), block_rank))
+    block_rank = raw.block_rank
+    block_order = np.lexsort((raw.blocks["id"], block_rank))
     place = inverse(block_order)
-    block = raw.step("block")[kept]
+    block = raw.steps["tb"][kept]
     rows = kept[np.argsort(place[block], kind="stable")]
     new_row = np.full(len(raw.steps), NONE, np.int64)
     new_row[rows] = np.arange(len(rows))
-    block, ops = raw.step("block")[rows], raw.step("type")[rows]
+    block, ops = raw.steps["tb"][rows], raw.steps["type"][rows]
     sends, receives = SENDS[ops], RECEIVES[ops]
-    lines, source = np.unique(raw.step("line")[rows], return_inverse=True)
+    lines, source = np.unique(raw.steps["line"][rows], return_inverse=True)
     none = np.full(len(rows), NONE, np.int32)
     protocol = Protocol(raw.header.proto)
     return Plan(
@@ -285,14 +259,11 @@ def plan_of(
         slots=protocol.slots if slots is None else slots,
         instructions=Instructions(
             op=ops.astype(np.int8),
-            src_buffer=operands["src_buffer"][rows].astype(np.int8),
-            src_index=_int32(operands["src_index"][rows]),
-            dst_buffer=operands["dst_buffer"][rows].astype(np.int8),
-            dst_index=_int32(operands["dst_index"][rows]),
-            count=_int32(np.where(ops == Op.NOP, 0, raw.step("cnt")[rows])),
-            send_peer=_int32(np.where(sends, raw.block("send")[block], NONE)),
-            recv_peer=_int32(np.where(receives, raw.block("recv")[block], NONE)),
-            channel=_int32(np.where(sends | receives, raw.block("chan")[block], NONE)),
+            **{name: column[rows] for name, column in operands.items()},
+            count=_int32(np.where(ops == Op.NOP, 0, raw.steps["cnt"][rows])),
+            send_peer=_int32(np.where(sends, raw.blocks["send"][block], NONE)),
+            recv_peer=_int32(np.where(receives, raw.blocks["recv"][block], NONE)),
+            channel=_int32(np.where(sends | receives, raw.blocks["chan"][block], NONE)),
             transfer=none,
             forward=none,
             pipeline=none,
@@ -302,6 +273,6 @@ def plan_of(
         block_offset=offsets_of(np.bincount(place[block], minlength=len(block_order))),
         waits=Edges.from_pairs(len(rows), new_row[waits[0]], new_row[waits[1]]),
         scratch_chunks=_int32(scratch_of(raw)),
-        sources=Sources.of_file(raw.file, lines, whole=raw.algo_place()),
+        sources=Sources.of_file(raw.file, lines, whole=raw.whole),
         per_chunk=True,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +30,9 @@ from sley.errors.formats import (
 )
 from sley.formats.format import Execution, Executions, Target, root_conditions, target_among
 from sley.formats.msccl_xml import notes
-from sley.formats.msccl_xml.checks import report
 from sley.formats.msccl_xml.lexical import check_text
-from sley.formats.msccl_xml.limits import check_limits, check_memory, rows_of_file
-from sley.formats.msccl_xml.parse import parse_whole
+from sley.formats.msccl_xml.limits import check_limits, check_memory
+from sley.formats.msccl_xml.parse import parse
 from sley.formats.msccl_xml.raw import Header, RawFile
 from sley.formats.msccl_xml.reader import (
     beyond_declared,
@@ -43,11 +41,9 @@ from sley.formats.msccl_xml.reader import (
     operands_of,
     plan_of,
     scratch_of,
-    step_ranks,
 )
-from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
+from sley.formats.msccl_xml.targets import OPERATION_WORDS, TARGETS, XmlTarget, name_and_chunks
 from sley.formats.msccl_xml.transmissions import Transmissions, announcements, transmissions_of
-from sley.formats.msccl_xml.words import OPERATION_WORDS, name_and_chunks
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition
@@ -112,8 +108,8 @@ def executions(
         if value is not None and (not is_integer(value) or value < 1):
             at = Place(detail=word)
             raise F451.error(at=at, expected=f"{word} of at least 1", found=repr(value))
-    raw, problems, text = parse_whole(source, file)
-    check_text(text, raw.file, target.name, problems)
+    raw, problems = parse(source, file)
+    check_text(raw.text, raw.file, target.name, problems)
     waits = check_raw(raw, problems)
     calls = _calls(raw, target, in_place, max_bytes, problems)
     _check_target(raw, target, problems)
@@ -146,7 +142,7 @@ def _calls(
     problems: Problems,
 ) -> _Calls:
     """The calls for which the target chooses the file; a problem if there are none."""
-    header, at = raw.header, raw.algo_place()
+    header, at = raw.header, raw.whole
     inside, outside = header.inplace == 1, header.outofplace == 1
     if not target.reads_both_places:
         outside = not inside
@@ -154,30 +150,20 @@ def _calls(
     places = tuple(place for place in allowed if in_place in (None, place))
     if not places:
         words = {True: "in place", False: "out of place", None: "in or out of place"}
-        problems.add(
-            F463,
-            at,
-            expected=f"a file for calls {words[in_place]}, for {target.name}",
-            found=f"inplace={header.inplace}, outofplace={header.outofplace}",
-        )
-    least, most = header.min_bytes or 0, target.last_size(header.max_bytes)
+        expected = f"a file for calls {words[in_place]}, for {target.name}"
+        found = f"inplace={header.inplace}, outofplace={header.outofplace}"
+        problems.add(F463, at, expected, found)
+    least, most = header.minBytes or 0, target.last_size(header.maxBytes)
     if most is not None and most < max(least, 1):
-        problems.add(
-            F463,
-            at,
-            expected=f"a size of calls from minBytes to maxBytes, for {target.name}",
-            found=f"minBytes={header.min_bytes}, maxBytes={header.max_bytes}"
-            + ", of which it serves sizes below maxBytes" * (most != header.max_bytes),
-        )
+        expected = f"a size of calls from minBytes to maxBytes, for {target.name}"
+        found = f"minBytes={header.minBytes}, maxBytes={header.maxBytes}"
+        found += ", of which it serves sizes below maxBytes" * (most != header.maxBytes)
+        problems.add(F463, at, expected, found)
     if max_bytes is not None and (most is None or max_bytes < most):
         most = max_bytes
         if most < least:
-            problems.add(
-                F463,
-                at,
-                expected=f"a file for calls of at most {max_bytes} bytes",
-                found=f"minBytes={header.min_bytes}",
-            )
+            expected = f"a file for calls of at most {max_bytes} bytes"
+            problems.add(F463, at, expected, f"minBytes={header.minBytes}")
     _check_multiple(raw, least, most, problems)
     return _Calls(SizeRange(least, most), places, len(allowed) > 1)
 
@@ -187,68 +173,49 @@ def _check_multiple(raw: RawFile, least: int, most: int | None, problems: Proble
     multiple = max(raw.header.nchunksperloop, 1)
     first = -(-max(least, 1) // multiple) * multiple
     if most is not None and max(least, 1) <= most < first:
-        problems.add(
-            F463,
-            raw.algo_place(),
-            expected=f"a multiple of {multiple}, by nchunksperloop, among the sizes",
-            found=f"none from {least} to {most}",
-        )
+        expected = f"a multiple of {multiple}, by nchunksperloop, among the sizes"
+        problems.add(F463, raw.whole, expected, f"none from {least} to {most}")
 
 
 def _check_target(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     """Refuses what the target's parser refuses, and what doesn't fit into its tables."""
     _check_header(raw, target, problems)
-    ops = raw.step("type")
-    report(
+    ops = raw.steps["type"]
+    names = " ".join(OPERATION_WORDS[op] for op in sorted(target.operations))
+    raw.steps.report(
         problems,
         ~np.isin(ops, [int(op) for op in target.operations]),
         F468,
-        raw.step_place,
-        f"one of {' '.join(OPERATION_WORDS[op] for op in sorted(target.operations))}, "
-        f"for {target.name}",
+        f"one of {names}, for {target.name}",
         lambda row: f'type="{OPERATION_WORDS[Op(ops[row])]}"',
     )
     beyond = beyond_declared(raw, _SOURCE_COMPARED, _DESTINATION_COMPARED)
-    report(
-        problems,
-        beyond,
-        F464,
-        raw.step_place,
-        "offsets below the declared size of the buffer",
-        lambda row: f"srcoff={raw.step('srcoff')[row]}, dstoff={raw.step('dstoff')[row]}",
-    )
-    idle = np.bincount(raw.block("gpu"), minlength=len(raw.gpus)) == 0
-    report(problems, idle, F436, raw.gpu_place, "a GPU with a block", lambda row: "none")
-    check_limits(rows_of_file(raw), target, problems)
+    expected = "offsets below the declared size of the buffer"
+    raw.steps.report(problems, beyond, F464, expected, "srcoff dstoff")
+    idle = np.bincount(raw.blocks["gpu"], minlength=len(raw.gpus)) == 0
+    raw.gpus.report(problems, idle, F436, "a GPU with a block", lambda row: "none")
+    check_limits(raw, target, problems)
     _check_halves(raw, problems)
 
 
 def _check_header(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
-    header, at = raw.header, raw.algo_place()
-    required: dict[str, Any] = {"inplace": header.inplace}
-    if target.reads_both_places:
-        required["outofplace"] = header.outofplace
-    else:
-        required["name"] = header.name
+    header, at = raw.header, raw.whole
+    required = ["inplace", "outofplace" if target.reads_both_places else "name"]
     if target.default_max_bytes is None:
-        required |= {"minBytes": header.min_bytes, "maxBytes": header.max_bytes}
-    for name, value in required.items():
-        if value is None:
+        required += ["minBytes", "maxBytes"]
+    for name in required:
+        if getattr(header, name) is None:
             expected = f"the attribute {name}, for {target.name}"
-            problems.add(F406, at, expected=expected, found="<algo> without it")
+            problems.add(F406, at, expected, "<algo> without it")
     known = sorted(target.collectives.values())
     if target.custom_collective is not None:
         known.append(target.custom_collective)
     if header.coll not in known:
-        problems.add(
-            F443,
-            at,
-            expected=f"coll to be one of {', '.join(known)}, for {target.name}",
-            found=f"coll={header.coll!a}",
-        )
+        expected = f"coll to be one of {', '.join(known)}, for {target.name}"
+        problems.add(F443, at, expected, f"coll={header.coll!a}")
     if target.takes_threads and (header.nthreads or 0) % _WARP:
         expected, found = f"nthreads to be a multiple of {_WARP}", f"nthreads={header.nthreads}"
-        problems.add(F422, at, expected=expected, found=found)
+        problems.add(F422, at, expected, found)
     if target.compares_sizes and header.coll != target.custom_collective:
         _check_declared(raw, problems)
 
@@ -256,67 +223,42 @@ def _check_header(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
 def _check_declared(raw: RawFile, problems: Problems) -> None:
     """Refuses declared sizes that contradict nchunksperloop, where the target compares them."""
     header = raw.header
-    parts = {"i_chunks": "allgather", "o_chunks": "reduce_scatter"}
-    for name, of_part in parts.items():
-        size = raw.gpu(name)
+    for name, of_part in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):
+        size = raw.gpus[name]
         factor = header.ngpus if header.coll == of_part else 1
-        report(
-            problems,
-            (size > 0) & (size * factor != header.nchunksperloop),
-            F464,
-            raw.gpu_place,
-            f"{name}={header.nchunksperloop // factor} or 0, by nchunksperloop",
-            lambda row, name=name, size=size: f"{name}={size[row]}",  # type: ignore[misc]
-        )
+        wrong = (size > 0) & (size * factor != header.nchunksperloop)
+        expected = f"{name}={header.nchunksperloop // factor} or 0, by nchunksperloop"
+        raw.gpus.report(problems, wrong, F464, expected, name)
 
 
 def _check_halves(raw: RawFile, problems: Problems) -> None:
     """Refuses peers that don't name the GPU in return."""
-    rank = raw.gpu("id")[raw.block("gpu")]
-    ends = {}
-    for word in ("send", "recv"):
-        peer = raw.block(word)
-        own, other = (rank, peer) if word == "send" else (peer, rank)
-        key = (own * raw.header.ngpus + other) * raw.header.nchannels + raw.block("chan")
-        ends[word] = np.where(peer == NONE, NONE, key)
-    for word, other_word in (("send", "recv"), ("recv", "send")):
-        mine, other = ends[word], ends[other_word]
-        report(
-            problems,
-            (mine != NONE) & ~np.isin(mine, other),
-            F417,
-            raw.block_place,
-            f"a block of the peer with this GPU as {other_word}, on the channel",
-            lambda row, word=word: (  # type: ignore[misc]
-                f"{word}={raw.block(word)[row]}, chan={raw.block('chan')[row]}"
-            ),
-        )
+    rank, send, recv = raw.block_rank, raw.blocks["send"], raw.blocks["recv"]
+    ends = []
+    for peer, own, other in ((send, rank, send), (recv, recv, rank)):
+        key = (own * raw.header.ngpus + other) * raw.header.nchannels + raw.blocks["chan"]
+        ends.append(np.where(peer == NONE, NONE, key))
+    for word, other_word, (mine, other) in (("send", "recv", ends), ("recv", "send", ends[::-1])):
+        lonely = (mine != NONE) & ~np.isin(mine, other)
+        expected = f"a block of the peer with this GPU as {other_word}, on the channel"
+        raw.blocks.report(problems, lonely, F417, expected, f"{word} chan")
 
 
 def _check_waits(
     raw: RawFile, steps: Transmissions, announcers: NDArray[np.int64], problems: Problems
 ) -> None:
     """Refuses chains of nops that end without a wait, and waits that never end."""
-    bare = np.zeros(len(raw.steps), np.bool_)
-    bare[steps.first[(steps.waits > 0) & (raw.step("depid")[steps.first] == NONE)]] = True
-    report(
-        problems,
-        bare,
-        F465,
-        raw.step_place,
-        "a wait of the step itself, after a nop with a wait",
-        lambda row: "depid=-1",
-    )
-    silent = np.zeros(len(raw.steps), np.bool_)
+    bare = steps.first[(steps.waits > 0) & (raw.steps["depid"][steps.first] == NONE)]
+    expected = "a wait of the step itself, after a nop with a wait"
+    raw.steps.report(problems, bare, F465, expected, "depid")
     own = steps.block[announcers] == steps.block[steps.owner]
-    silent[steps.dependency[(announcers == NONE) | (own & (announcers >= steps.owner))]] = True
-    report(
+    silent = steps.dependency[(announcers == NONE) | (own & (announcers >= steps.owner))]
+    raw.steps.report(
         problems,
         silent,
         F466,
-        raw.step_place,
         'hasdep="1" at the step that it waits for, or at a later one of that block',
-        lambda row: f"depid={raw.step('depid')[row]}, deps={raw.step('deps')[row]}: none has it",
+        lambda row: f"depid={raw.steps['depid'][row]}, deps={raw.steps['deps'][row]}: none has it",
     )
 
 
@@ -332,26 +274,18 @@ def _check_merged(
     raw: RawFile, steps: Transmissions, target: XmlTarget, problems: Problems
 ) -> None:
     """Refuses merged reductions with different counts, and too many of them."""
-    count = raw.step("cnt")
-    mixed, longer = (np.zeros(len(raw.steps), np.bool_) for _ in range(2))
-    mixed[steps.rows] = count[steps.rows] != count[steps.last[steps.group]]
-    longer[steps.first[steps.size > target.reduce_run]] = True
-    report(
+    count = raw.steps["cnt"]
+    mixed = steps.rows[count[steps.rows] != count[steps.last[steps.group]]]
+    longer = steps.first[steps.size > target.reduce_run]
+    raw.steps.report(
         problems,
         mixed,
         F467,
-        raw.step_place,
         "one count of all re steps that run at once",
         lambda row: f"cnt={count[row]} here, and another one at the last of them",
     )
-    report(
-        problems,
-        longer,
-        F467,
-        raw.step_place,
-        f"at most {target.reduce_run} re steps that run at once",
-        lambda row: "more",
-    )
+    expected = f"at most {target.reduce_run} re steps that run at once"
+    raw.steps.report(problems, longer, F467, expected, lambda row: "more")
 
 
 def _check_merged_operands(
@@ -364,21 +298,14 @@ def _check_merged_operands(
     """Refuses later sources of merged reductions that overlap the destination: the kernel reads
     them before it writes what the first one changes."""
     rows = steps.rows[steps.first[steps.group] != steps.rows]
-    rank, layout = step_ranks(raw)[rows], collective.layout(scratch_of(raw))
+    rank, layout = raw.block_rank[raw.steps["tb"][rows]], collective.layout(scratch_of(raw))
     source, destination = (
         layout.cell(rank, operands[f"{side}_buffer"][rows], operands[f"{side}_index"][rows])
         for side in ("src", "dst")
     )
-    overlaps = np.zeros(len(raw.steps), np.bool_)
-    overlaps[rows[np.abs(source - destination) < raw.step("cnt")[rows]]] = True
-    report(
-        problems,
-        overlaps,
-        F467,
-        raw.step_place,
-        "a source apart from the destination, in re steps that run at once",
-        lambda row: f"srcoff={raw.step('srcoff')[row]}, dstoff={raw.step('dstoff')[row]}",
-    )
+    overlaps = rows[np.abs(source - destination) < raw.steps["cnt"][rows]]
+    expected = "a source apart from the destination, in re steps that run at once"
+    raw.steps.report(problems, overlaps, F467, expected, "srcoff dstoff")
 
 
 def _collective(
@@ -402,7 +329,7 @@ def _collective(
     if not same or given.ranks != header.ngpus or given.in_place != in_place:
         problems.add(
             F424,
-            raw.algo_place(),
+            raw.whole,
             expected=f"a collective with coll={header.coll!r}, ngpus={header.ngpus} and "
             f"nchunksperloop={header.nchunksperloop} for {target.name}, "
             f"{'in' if in_place else 'out of'} place",

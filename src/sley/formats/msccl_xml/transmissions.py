@@ -11,14 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sley.formats.msccl_xml.raw import RawFile
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, BoolArray, LongArray
 from sley.ir.words import Op
-
-_Longs = NDArray[np.int64]
-_Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,32 +23,25 @@ class Transmissions:
 
     rows: the steps that are no nops; group: (rows,), the transmission of each.
     first, last: (transmissions,), the first and the last step of each.
+    size, waits: (transmissions,), the number of steps and of waits of each.
     block: (transmissions,), the block of each. number: its number in the kernels.
     announced: whether its block announces it.
     dependency: the steps whose waits count; owner: (dependencies,), the transmission that waits.
     dropped: (steps,), whether the step is a nop without effect.
     """
 
-    rows: _Longs
-    group: _Longs
-    first: _Longs
-    last: _Longs
-    block: _Longs
-    number: _Longs
-    announced: _Mask
-    dependency: _Longs
-    owner: _Longs
-    dropped: _Mask
-
-    @property
-    def size(self) -> _Longs:
-        """The number of steps of each transmission."""
-        return np.bincount(self.group, minlength=len(self.first))
-
-    @property
-    def waits(self) -> _Longs:
-        """The number of waits of each transmission."""
-        return np.bincount(self.owner, minlength=len(self.first))
+    rows: LongArray
+    group: LongArray
+    first: LongArray
+    last: LongArray
+    size: LongArray
+    waits: LongArray
+    block: LongArray
+    number: LongArray
+    announced: BoolArray
+    dependency: LongArray
+    owner: LongArray
+    dropped: BoolArray
 
 
 def transmissions_of(raw: RawFile, reduce_run: int) -> Transmissions:
@@ -60,13 +49,13 @@ def transmissions_of(raw: RawFile, reduce_run: int) -> Transmissions:
 
     reduce_run: the number of a block's reductions after which the parser ends a run.
     """
-    ops, block = raw.step("type"), raw.step("block")
+    ops, block = raw.steps["type"], raw.steps["tb"]
     rows = np.flatnonzero(ops != Op.NOP)
     starts = ~_continues(raw, rows, reduce_run)
     group = np.cumsum(starts) - 1
     first = rows[starts]
     last = rows[np.append(np.flatnonzero(starts)[1:], len(rows)) - 1] if len(rows) else first
-    waiting = np.flatnonzero(raw.step("depid") != NONE)
+    waiting = np.flatnonzero(raw.steps["depid"] != NONE)
     owner = np.searchsorted(first, waiting)
     attached = owner < len(first)
     attached[attached] = block[first[owner[attached]]] == block[waiting[attached]]
@@ -81,26 +70,28 @@ def transmissions_of(raw: RawFile, reduce_run: int) -> Transmissions:
         group=group,
         first=first,
         last=last,
+        size=size,
+        waits=waits,
         block=block[first],
         number=_ends(block[first], steps) - 1,
-        announced=raw.step("hasdep")[last] == 1,
+        announced=raw.steps["hasdep"][last] == 1,
         dependency=dependency,
         owner=owner,
         dropped=dropped,
     )
 
 
-def announcements(raw: RawFile, found: Transmissions) -> _Longs:
+def announcements(raw: RawFile, found: Transmissions) -> LongArray:
     """int64 (dependencies,): the transmission whose announcement ends each wait, or NONE.
 
     The waits must name blocks and steps that exist.
     """
-    gpu, ids = raw.block("gpu"), raw.block("id")
+    gpu, ids = raw.blocks["gpu"], raw.blocks["id"]
     by_id = np.lexsort((ids, gpu))
     start = np.searchsorted(gpu[by_id], np.arange(len(raw.gpus)))
-    own = gpu[raw.step("block")[found.dependency]]
-    named = by_id[start[own] + raw.step("depid")[found.dependency]]
-    goal = raw.step("deps")[found.dependency]
+    own = gpu[raw.steps["tb"][found.dependency]]
+    named = by_id[start[own] + raw.steps["depid"][found.dependency]]
+    goal = raw.steps["deps"][found.dependency]
     announcing = np.flatnonzero(found.announced)
     # Numbers ascend within a block, and blocks ascend, so the keys are sorted.
     scale = int(max(found.number.max(initial=0), goal.max(initial=0))) + 1
@@ -113,22 +104,22 @@ def announcements(raw: RawFile, found: Transmissions) -> _Longs:
     return result
 
 
-def _continues(raw: RawFile, rows: _Longs, reduce_run: int) -> _Mask:
+def _continues(raw: RawFile, rows: LongArray, reduce_run: int) -> BoolArray:
     """Whether each of `rows` is merged into the step before it."""
-    block = raw.step("block")[rows]
-    reduces = raw.step("type")[rows] == Op.REDUCE
+    block = raw.steps["tb"][rows]
+    reduces = raw.steps["type"][rows] == Op.REDUCE
     joins = np.zeros(len(rows), np.bool_)
     joins[1:] = reduces[1:] & reduces[:-1] & (block[1:] == block[:-1])
     for name in ("dstbuf", "dstoff", "srcbuf"):
-        column = raw.step(name)[rows]
+        column = raw.steps[name][rows]
         joins[1:] &= column[1:] == column[:-1]
-    joins &= raw.step("depid")[rows] == NONE
-    joins[1:] &= raw.step("hasdep")[rows[:-1]] == 0
+    joins &= raw.steps["depid"][rows] == NONE
+    joins[1:] &= raw.steps["hasdep"][rows[:-1]] == 0
     joins[1:] &= _ends(block, reduces.astype(np.int64))[:-1] != reduce_run
     return joins
 
 
-def _ends(group: _Longs, amounts: _Longs) -> _Longs:
+def _ends(group: LongArray, amounts: LongArray) -> LongArray:
     """Sums of `amounts` up to and with each row, within consecutive rows of one group."""
     total = np.cumsum(amounts)
     starts = np.flatnonzero(np.diff(group, prepend=NONE) != 0)

@@ -10,8 +10,8 @@ import numpy as np
 
 from sley.errors import counted
 from sley.formats.mscclpp import words
-from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
+from sley.formats.mscclpp.lowering import Cutting
 from sley.formats.mscclpp.raw import RawPlan
 from sley.formats.mscclpp.targets import FIRST, FLUSHED_PUT, LOCAL_MEMORIES, VERSIONS, PlanTarget
 from sley.formats.mscclpp.words import Operand
@@ -129,6 +129,8 @@ def _about_hosts(raw: RawPlan) -> Iterator[str]:
     hosts of switch channels."""
     if any(gpu.groups for gpu in raw.gpus):
         yield "H100s or later GPUs, around switches that reduce and multicast"
+    # Each channel merges the hosts of its ends, so in the end equal hosts are connected ones,
+    # whatever the order of the channels.
     host = list(range(len(raw.gpus)))
     for rank, gpu in enumerate(raw.gpus):
         groups = [group.ranks for group in gpu.groups]

@@ -8,13 +8,12 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
-from sley.errors import Place, reason_of
-from sley.errors.formats import F403, F404
+from sley.errors import Place
+from sley.errors.formats import F403
 from sley.errors.mscclpp import F470
-from sley.errors.text_files import open_file
+from sley.formats.format import content_of
 
 MAX_TEXT_BYTES = 32 << 20
 MAX_CONTAINERS = 2_000_000
@@ -49,13 +48,7 @@ def read_json(source: str | os.PathLike[str], file: str | None = None) -> tuple[
 
 
 def _text_of(path: str, file: str) -> str:
-    try:
-        with open_file(Path(path)) as stream:
-            content = stream.read(MAX_TEXT_BYTES + 1)
-    except (OSError, ValueError) as problem:
-        raise F404.error(
-            at=Place(file), expected="a file that can be read", found=reason_of(problem)
-        ) from problem
+    content = content_of(path, file, MAX_TEXT_BYTES)
     if len(content) > MAX_TEXT_BYTES:
         _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")
     try:

@@ -21,7 +21,7 @@ from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.threadblocks import Channel, ThreadBlock, ThreadBlocks
 from sley.formats.mscclpp.words import Where
 from sley.ir.collective import Layout
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, ByteArray, IntArray
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
 
 _MERGED_PUTS = (words.PUT, words.PUT_PACKETS, words.PUT_SIGNAL)
@@ -320,12 +320,10 @@ class _Emitter:
         kind = words.PORT if port else words.MEMORY
         written = tuple(self._raw(item, kind) for item in destinations)
         wheres = {one.where for one in written}
-        word = (
-            words.SWITCH if Where.SWITCH in wheres else kind if Where.REMOTE in wheres else "none"
-        )
+        word = kind if Where.REMOTE in wheres else "none"
         return RawOperation(
             name,
-            channel_type=word,
+            channel_type=words.SWITCH if Where.SWITCH in wheres else word,
             channel_ids=(self.block.channels[words.PORT][port],) if port else (),
             sources=tuple(self._raw(item, kind) for item in sources),
             destinations=written,
@@ -369,26 +367,21 @@ class _Emitter:
                 break
         self.stream.wait(found)
 
-    def _operands(self, row: int) -> tuple[Range, Range]:
-        """The source and the destination of a row."""
+    def _row(self, row: int) -> tuple[Op, Range, Range, Range | None]:
+        """The operation of a row, its source and its destination, and where its message arrives."""
         plan, t = self.plan, self.plan.instructions
-        source, target = (
-            range_of(
-                plan,
-                self.block.rank,
-                Buffer(max(int(buffer[row]), 0)),
-                int(index[row]),
-                int(t.count[row]),
-            )
-            for buffer, index in ((t.src_buffer, t.src_index), (t.dst_buffer, t.dst_index))
-        )
-        return source, target
+
+        def operand(buffer: ByteArray, index: IntArray) -> Range:
+            place = Buffer(max(int(buffer[row]), 0)), int(index[row]), int(t.count[row])
+            return range_of(plan, self.block.rank, *place)
+
+        operands = operand(t.src_buffer, t.src_index), operand(t.dst_buffer, t.dst_index)
+        return Op(int(t.op[row])), *operands, self.placing.arrived.get(row)
 
     def _emit(self, position: int) -> None:
         """The operations of the row at a position."""
         row = self.block.rows[position]
-        op = Op(int(self.plan.instructions.op[row]))
-        source, target = self._operands(row)
+        op, source, target, _ = self._row(row)
         if op is Op.COPY:
             self._move(words.COPY, source, target)
         elif op is Op.REDUCE:
@@ -410,9 +403,7 @@ class _Emitter:
 
     def _emit_message(self, row: int) -> None:
         """A row that sends or receives with protocol Simple, whose message has arrived."""
-        op = Op(int(self.plan.instructions.op[row]))
-        source, target = self._operands(row)
-        arrived = self.placing.arrived.get(row)
+        op, source, target, arrived = self._row(row)
         if op in (Op.SEND, Op.COPY_SEND):
             self._send(row, source)
         elif arrived is not None and op in (Op.RECV, Op.RECV_COPY_SEND):
@@ -486,17 +477,15 @@ class _Emitter:
         """An operation of a switch, which writes the result of a row to all ranks. The row's own
         copy of it, from `source`, is stored before the others hear of it, as in the plan."""
         self.stream.move(operation)
-        _, target = self._operands(row)
-        stores = self.plan.instructions.op[row] in (Op.COPY_SEND, Op.RECV_REDUCE_COPY_SEND)
+        op, _, target, _ = self._row(row)
+        stores = op in (Op.COPY_SEND, Op.RECV_REDUCE_COPY_SEND)
         if stores and not self._is_switched_to(row, target) and not self._is_at(source, target):
             self._move(words.COPY, source, target)
         self.stream.move_and_signal(None, self.blocks.channels_of[row, True])
 
     def _emit_packets(self, row: int) -> None:
         """A row that sends or receives with protocol LL."""
-        op = Op(int(self.plan.instructions.op[row]))
-        source, target = self._operands(row)
-        arrived = self.placing.arrived.get(row)
+        op, source, target, arrived = self._row(row)
         sent = (self.placing.range_of[row],) if SENDS[op] else ()
         if op is Op.SEND:
             self.stream.move(self._operation(words.PUT_PACKETS, (source,), sent))

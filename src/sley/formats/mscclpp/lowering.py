@@ -1,34 +1,116 @@
 """Lowering: the operations of a file as rows of the one-sided machine.
 
+Blocks with tbg_info and iterations of pipelines move parts of a chunk. The executor cuts ranges in
+units of buffer_alignment (MSCCL++, by reading): part g of k begins at unit
+g * (n // k) + min(g, n % k) of the range's n.
+
 One operation becomes a row for each of its threads, or one for all of them (MSCCL++, by reading).
 The iterations of a pipeline follow one another.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sley.errors.formats import F403, F420
-from sley.errors.mscclpp import F493
+from sley.errors.mscclpp import F473, F493
 from sley.formats.mscclpp import words
-from sley.formats.mscclpp.cutting import Cutting
-from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawPlan
+from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawOperation, RawPlan
 from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.one_sided import Action, Counters, OneSidedPlan, Operations, Ranges
 from sley.ir.sources import Sources
-from sley.ir.tables import NONE
-from sley.ir.words import Buffer, Protocol
+from sley.ir.tables import NONE, Table
+from sley.ir.words import MAX_NUMBER, Buffer, Protocol
+
+T = TypeVar("T", bound=Table)
 
 MAX_ROWS = 1_000_000
 """Limit of the rows of operations, and of those of ranges."""
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How the chunks of a plan are cut in a modelled call.
+
+    parts: parts of a chunk.
+    chunk_bytes: the size of a chunk if the plan has pipelines, otherwise 0.
+    least_bytes: the least size of a chunk.
+    multiple_bytes: a chunk's size is a multiple of it.
+    most_bytes: the largest size of a chunk, or 0 if any is possible.
+    """
+
+    parts: int
+    chunk_bytes: int
+    least_bytes: int
+    multiple_bytes: int
+    most_bytes: int
+
+    def iterations(self, pipeline: RawOperation) -> int:
+        """The iterations of a pipeline in the modelled call."""
+        return pipeline.chunks * self.chunk_bytes // pipeline.unit_bytes
+
+
+def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
+    """The cutting for chunks of `units` units of the pipelines. Errors: F403, F473."""
+    shared = [
+        (item.size, one.op.shares)
+        for one in raw.operations
+        if one.op.name in words.MOVES and one.pipeline is None
+        for item in one.op.sources + one.op.destinations
+        if item.size % one.op.shares
+    ]
+    parts = 1
+    # Checked after each cut: of many coprime cuts the least common multiple has very many digits.
+    for size, shares in set(shared):
+        parts = math.lcm(parts, shares // math.gcd(shares, size))
+        _check_parts(raw, parts)
+    alignment = raw.alignment
+    pipelines = [one.op for one in raw.operations if one.op.unit_bytes]
+    if not pipelines:
+        # The parts of single chunks, cut by one number of blocks, are the same parts everywhere.
+        exact = len({shares for _, shares in shared}) <= 1 and all(size == 1 for size, _ in shared)
+        multiple = alignment if exact else parts * alignment
+        return Cutting(parts, 0, parts * alignment, multiple, 0)
+    sizes = {pipeline.unit_bytes for pipeline in pipelines}
+    ones = all(pipeline.chunks == 1 for pipeline in pipelines)
+    if len(sizes) == 1 and ones and parts == 1:
+        (unit,) = sizes
+        found = Cutting(units, units * unit, (units - 1) * unit + 1, alignment, units * unit)
+    else:
+        chunk = units * math.lcm(*sizes, parts * alignment)
+        parts = math.lcm(parts, chunk // math.gcd(*sizes, chunk))
+        found = Cutting(parts, chunk, chunk, chunk, chunk)
+    _check_parts(raw, found.parts)
+    _check_iterations(raw, found, target)
+    return found
+
+
+def _check_parts(raw: RawPlan, parts: int) -> None:
+    if parts > MAX_NUMBER:
+        raise F403.error(
+            at=raw.whole,
+            expected=f"chunks cut into at most {MAX_NUMBER} parts, by tbg_size and unit_size",
+            found=str(parts),
+        )
+
+
+def _check_iterations(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> None:
+    problems, limit = Problems(), target.iterations
+    for one in raw.operations:
+        if one.op.unit_bytes and (found := cutting.iterations(one.op)) > limit:
+            expected = f"at most {limit} iterations of a pipeline"
+            problems.add(F473, one.at, expected, str(found))
+            problems.raise_full()
+    problems.raise_any()
 
 
 def lower(
@@ -123,8 +205,7 @@ class _Rows:
         self._raw = raw
         self._cutting = cutting
         self._flushes = target.lacks(FLUSHED_PUT) is None
-        self._operations: Columns = {name: array("q") for name in Operations.column_names()}
-        self._ranges: Columns = {name: array("q") for name in Ranges.column_names()}
+        self._operations, self._ranges = array("q"), array("q")
         self._words: dict[str, int] = {}
         self._lines: dict[int, int] = {}
         self._barriers: dict[tuple[int, int], int] = {}
@@ -142,7 +223,12 @@ class _Rows:
     def begin(self, rank: int) -> None:
         """Begins a block."""
         self._block_rank.append(rank)
-        self._block_offset.append(len(self._operations["action"]))
+        self._block_offset.append(self._rows)
+
+    @property
+    def _rows(self) -> int:
+        """The number of rows of operations."""
+        return len(self._operations) // len(Operations.column_names())
 
     def _add(
         self,
@@ -155,34 +241,22 @@ class _Rows:
         relaxed: bool = False,
     ) -> None:
         """Adds a row of an operation."""
-        row = self._operations
-        row["action"].append(action)
-        row["thread"].append(thread)
-        row["target"].append(target)
-        row["port"].append(port)
-        row["relaxed"].append(relaxed)
-        row["step"].append(one.step)
-        row["word"].append(self._words.setdefault(one.op.name, len(self._words)))
-        row["source"].append(self._lines.setdefault(one.op.line, len(self._lines)))
+        word = self._words.setdefault(one.op.name, len(self._words))
+        source = self._lines.setdefault(one.op.line, len(self._lines))
+        self._operations.extend((action, thread, target, port, relaxed, one.step, word, source))
 
     def _add_move(self, spans: Sequence[Access]) -> None:
         """Adds a move of the last row. Packets that it writes where it alone reads them, as a
         gstorepkt does on its own rank, stay as they are, so it doesn't write them."""
-        row, operation = self._ranges, len(self._operations["action"]) - 1
+        operation = self._rows - 1
         read = [span for span in spans if not span.writes]
         kept = {(*read[0].ranks, *_place(read[0]))} if len(read) == 1 else set()
         for span in spans:
             for rank in span.ranks:
                 if span.writes and span.kind.packet and (rank, *_place(span)) in kept:
                     continue
-                row["operation"].append(operation)
-                row["move"].append(self._moves)
-                row["writes"].append(span.writes)
-                row["rank"].append(rank)
-                row["buffer"].append(span.buffer)
-                row["index"].append(span.index)
-                row["count"].append(span.size)
-                row["packet"].append(span.kind.packet)
+                place = (rank, span.buffer, span.index, span.size, span.kind.packet)
+                self._ranges.extend((operation, self._moves, span.writes, *place))
         self._moves += 1
 
     def lower(self, one: Located, iteration: int = 0) -> None:
@@ -277,21 +351,17 @@ class _Rows:
         """The plan of all rows."""
         raw, parts, lines = self._raw, self._cutting.parts, list(self._lines)
         room = [scratch_room(raw, gpu) * parts for gpu in raw.gpus]
-        counters = list(self._counters)
+        counters = [(key.rank, key.peer, self._initial(key)) for key in self._counters]
         return OneSidedPlan(
             name=raw.name,
             collective=collective.refine(parts),
             protocol=raw.protocol,
             parts=parts,
-            operations=Operations(*map(_column, self._operations.values())),
-            ranges=Ranges(*map(_column, self._ranges.values())),
-            counters=Counters(
-                rank=np.array([key.rank for key in counters], np.int32),
-                peer=np.array([key.peer for key in counters], np.int32),
-                initial=np.array([self._initial(key) for key in counters], np.int32),
-            ),
-            block_rank=_column(self._block_rank),
-            block_offset=np.array([*self._block_offset, len(self._operations["action"])]),
+            operations=_table(Operations, self._operations),
+            ranges=_table(Ranges, self._ranges),
+            counters=_table(Counters, counters),
+            block_rank=np.array(self._block_rank, np.int32),
+            block_offset=np.array([*self._block_offset, self._rows]),
             ports=np.repeat(np.arange(len(raw.gpus)), np.diff(self._first_port)),
             scratch_chunks=np.array(room, np.int32),
             scratch_copies=2 if raw.doubles else 1,
@@ -304,11 +374,10 @@ class _Rows:
         return 0 if key.kind else self._raw.gpus[key.rank].semaphores[key.number]
 
 
-Columns = dict[str, "array[int]"]
-
-
-def _column(values: array[int]) -> NDArray[Any]:
-    return np.array(values, np.int64)
+def _table(kind: type[T], rows: Any) -> T:
+    """A table of its rows, one value after another."""
+    columns = kind.column_names()
+    return kind(*np.array(rows, np.int64).reshape(-1, len(columns)).T)
 
 
 class _Counter(NamedTuple):

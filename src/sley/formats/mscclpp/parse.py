@@ -42,6 +42,7 @@ UINT32 = (1 << 32) - 1
 _LOCATED = ("name", "connected_to")
 _KEY = re.compile(rf'"(?:{"|".join(_LOCATED)})"[ \t\r\n]*:')
 _MISSING = object()
+_TYPES = {bool: "true or false", str: "a string", list: "a list", dict: "an object"}
 
 _T = TypeVar("_T")
 
@@ -119,28 +120,25 @@ class _Fields:
     def _wrong(self, key: str, expected: str, found: object) -> None:
         self.problem(F472, f"{key} to be {expected}", show(found))
 
-    def _typed(self, key: str, expected: str, default: object, fallback: _T) -> _T:
-        """The value of a key, of the type of the fallback."""
-        found = self._value(key, default, fallback)
-        if type(found) is not type(fallback):
-            self._wrong(key, expected, found)
-            return fallback
+    def typed(self, key: str, kind: type[_T], default: object = _MISSING) -> _T:
+        """The value of a key, of a type."""
+        found = self._value(key, default, kind())
+        if type(found) is not kind:
+            self._wrong(key, _TYPES[kind], found)
+            return kind()
         return found
 
     def integer(
         self, key: str, least: int = 0, most: int = INT32, default: object = _MISSING
     ) -> int:
-        found = self._typed(key, "an integer", default, least)
-        if not least <= found <= most:
+        found = self._value(key, default, least)
+        if type(found) is not int:
+            self._wrong(key, "an integer", found)
+        elif least <= found <= most:
+            return found
+        else:
             self.problem(F473, f"{key} from {least} to {most}", f"{key}: {show(found)}")
-            return least
-        return found
-
-    def flag(self, key: str, default: object = _MISSING) -> bool:
-        return self._typed(key, "true or false", default, False)
-
-    def text(self, key: str, default: object = _MISSING) -> str:
-        return self._typed(key, "a string", default, "")
+        return least
 
     def word(self, key: str, words: Mapping[str, _T], default: object = _MISSING) -> _T:
         fallback = next(iter(words))
@@ -150,14 +148,11 @@ class _Fields:
             found = fallback
         return words[found]
 
-    def items(self, key: str, default: object = _MISSING) -> list[Any]:
-        return self._typed(key, "a list", default, [])
-
     def integers(self, key: str, default: object = _MISSING) -> tuple[int, ...]:
         """A list of indices."""
-        found = self.items(key, default)
+        found = self.typed(key, list, default)
         for one in found:
-            if not isinstance(one, int) or isinstance(one, bool):
+            if type(one) is not int:
                 self._wrong(key, "a list of integers", one)
                 return ()
             if not 0 <= one <= INT32:
@@ -167,7 +162,7 @@ class _Fields:
 
     def objects(self, key: str, default: object = _MISSING) -> list[_Fields]:
         """A list of objects, in the place of this one."""
-        found = self.items(key, default)
+        found = self.typed(key, list, default)
         for one in found:
             if not isinstance(one, dict):
                 self._wrong(key, "a list of objects", one)
@@ -175,22 +170,19 @@ class _Fields:
         return [_Fields(self._reader, one, self.place) for one in found]
 
     def object(self, key: str) -> _Fields:
-        return _Fields(self._reader, self._typed(key, "an object", _MISSING, {}), self.place)
+        return _Fields(self._reader, self.typed(key, dict), self.place)
 
     def finish(self, *later: str) -> None:
         """Notes the keys that the executor does not read: all but those that were read here, and
         those that will be read later."""
         for key in self._values:
-            if (
-                key not in self._known
-                and key not in later
-                and len(self._reader.ignored) < MOST_REPORTED
-            ):
+            is_known = key in self._known or key in later
+            if not is_known and len(self._reader.ignored) < MOST_REPORTED:
                 self._reader.ignored.setdefault(key, self.place)
 
 
-_TYPES: Mapping[str, str] = MappingProxyType({word: word for word in words.CHANNEL_TYPES})
-_TYPES_OR_NONE: Mapping[str, str] = MappingProxyType({**_TYPES, "none": "none"})
+_CHANNELS: Mapping[str, str] = MappingProxyType({word: word for word in words.CHANNEL_TYPES})
+_CHANNELS_OR_NONE: Mapping[str, str] = MappingProxyType({**_CHANNELS, "none": "none"})
 
 
 class _Reader:
@@ -209,12 +201,12 @@ class _Reader:
         )
         plan = RawPlan(
             file=self.file,
-            name=top.text("name"),
-            collective=top.text("collective"),
+            name=top.typed("name", str),
+            collective=top.typed("collective", str),
             protocol=top.word("protocol", words.PROTOCOLS),
-            in_place=top.flag("inplace"),
-            reuses=top.flag("reuse_resources", False),
-            doubles=top.flag("use_double_scratch_buffer", False),
+            in_place=top.typed("inplace", bool),
+            reuses=top.typed("reuse_resources", bool, False),
+            doubles=top.typed("use_double_scratch_buffer", bool, False),
             alignment=top.integer("buffer_alignment", 1, default=16),
             threads=top.integer("num_threads_per_block", 1, default=1024),
             # By reading, the executor takes min_message_size for an int.
@@ -237,11 +229,9 @@ class _Reader:
         return found
 
     def _gpu(self, gpu: _Fields, rank: int) -> RawGpu:
-        peers: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
-        lines: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
-        groups: list[RawGroup] = []
+        peers, lines, groups = _by_type(), _by_type(), list[RawGroup]()
         for channel in gpu.objects("channels"):
-            word = channel.word("channel_type", _TYPES)
+            word = channel.word("channel_type", _CHANNELS)
             if word == words.SWITCH:
                 groups += self._groups(channel)
             else:
@@ -252,21 +242,21 @@ class _Reader:
         semaphores = gpu.objects("semaphores", [])
         for semaphore in semaphores:
             semaphore.finish("init_value")
-        remote = [self._remote(one) for one in gpu.objects("remote_buffers")]
-        blocks = [
+        remote = tuple(map(self._remote, gpu.objects("remote_buffers")))
+        blocks = tuple(
             self._block(block, rank, number)
             for number, block in enumerate(self._list(gpu, "threadblocks", "block"))
-        ]
+        )
         made = RawGpu(
             gpu.integer("input_chunks"),
             gpu.integer("output_chunks"),
             gpu.integer("scratch_chunks"),
-            {word: tuple(of_type) for word, of_type in peers.items()},
+            _tuples(peers),
             tuple(groups),
-            tuple(remote),
+            remote,
             tuple(semaphore.integer("init_value") for semaphore in semaphores),
-            tuple(blocks),
-            {word: tuple(of_type) for word, of_type in lines.items()},
+            blocks,
+            _tuples(lines),
         )
         gpu.finish()
         return made
@@ -280,7 +270,7 @@ class _Reader:
         return [RawGroup(buffer, group.integers("ranks")) for group in groups]
 
     def _remote(self, remote: _Fields) -> RawRemote:
-        types = remote.items("access_channel_types")
+        types = remote.typed("access_channel_types", list)
         remote.finish("rank", "type")
         for word in types:
             if word not in words.CHANNEL_TYPES:
@@ -290,21 +280,16 @@ class _Reader:
         return RawRemote(remote.integer("rank"), remote.word("type", words.BUFFERS), tuple(types))
 
     def _block(self, block: _Fields, rank: int, number: int) -> RawBlock:
-        channels: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
-        buffers: dict[str, list[int]] = {word: [] for word in words.CHANNEL_TYPES}
+        channels, buffers = _by_type(), _by_type()
         for one in block.objects("channels"):
-            channels[one.word("channel_type", _TYPES)] += one.integers("channel_ids")
+            channels[one.word("channel_type", _CHANNELS)] += one.integers("channel_ids")
             one.finish()
         for one in block.objects("remote_buffer_refs", []):
-            buffers[one.word("access_channel_type", _TYPES)] += one.integers("remote_buffer_ids")
+            buffers[one.word("access_channel_type", _CHANNELS)] += one.integers("remote_buffer_ids")
             one.finish()
         operations = self._operations(block, rank, number, first=0)
         block.finish()
-        return RawBlock(
-            {word: tuple(found) for word, found in channels.items()},
-            {word: tuple(found) for word, found in buffers.items()},
-            operations,
-        )
+        return RawBlock(_tuples(channels), _tuples(buffers), operations)
 
     def _operations(
         self, owner: _Fields, rank: int, block: int, first: int, *, inner: bool = False
@@ -313,12 +298,7 @@ class _Reader:
         for fields in owner.objects("ops"):
             one = self._operation(fields, rank, block, first)
             if inner and one.name == words.PIPELINE:
-                fields.problem(
-                    F486,
-                    "no pipeline inside of a pipeline",
-                    "one",
-                    words.INNER_RANGES,
-                )
+                fields.problem(F486, "no pipeline inside of a pipeline", "one", words.INNER_RANGES)
             elif one.name == words.PIPELINE:
                 own = self._operations(fields, rank, block, first + 1, inner=True)
                 one = replace(one, inner=own)
@@ -327,7 +307,7 @@ class _Reader:
         return tuple(found)
 
     def _operation(self, fields: _Fields, rank: int, block: int, step: int) -> RawOperation:
-        name = fields.text("name")
+        name = fields.typed("name", str)
         head = RawOperation(name if name in words.NAMES else "?", self._line(fields))
         fields.place = place_of_step(self.file, rank, block, step, head)
         if name not in words.NAMES:
@@ -335,28 +315,31 @@ class _Reader:
             fields.problem(F478, "an operation of MSCCL++", f"name: {show(name)}", near)
             return head
         self._check_keys(fields, name)
-        channel_type = fields.word("channel_type", _TYPES_OR_NONE, "none")
+        channel_type = fields.word("channel_type", _CHANNELS_OR_NONE, "none")
         share, shares = self._share(fields)
         iterations = fields.object("iter_context") if name == words.PIPELINE else None
-        needs_channels = name in words.SIGNALS or name in words.WAITS
-        is_semaphore = name in (words.ACQUIRE, words.RELEASE)
+
+        def unless(needed: bool, default: object) -> object:
+            """The default of a key that some operations must have."""
+            return _MISSING if needed else default
+
         is_move, is_barrier = name in words.MOVES, name == words.BARRIER
-        default = _MISSING if is_move else []
+        signals, is_semaphore = (*words.SIGNALS, *words.WAITS), (words.ACQUIRE, words.RELEASE)
         return RawOperation(
             name,
             head.line,
             channel_type,
-            fields.integers("channel_ids", _MISSING if needs_channels else []),
-            self._ranges(fields, "src_buff", default),
-            self._ranges(fields, "dst_buff", default),
+            fields.integers("channel_ids", unless(name in signals, [])),
+            self._ranges(fields, "src_buff", unless(is_move, [])),
+            self._ranges(fields, "dst_buff", unless(is_move, [])),
             share,
             shares,
-            fields.integer("barrier_id", default=_MISSING if is_barrier else 0),
-            fields.integer("num_threadblocks", default=_MISSING if is_barrier else 0),
-            fields.integers("semaphore_ids", _MISSING if is_semaphore else []),
+            fields.integer("barrier_id", default=unless(is_barrier, 0)),
+            fields.integer("num_threadblocks", default=unless(is_barrier, 0)),
+            fields.integers("semaphore_ids", unless(name in is_semaphore, [])),
             iterations.integer("unit_size", most=UINT32) if iterations else 0,
             iterations.integer("num_chunks", 1) if iterations else 0,
-            reduce_op=fields.text("reduce_op", ""),
+            reduce_op=fields.typed("reduce_op", str, ""),
         )
 
     def _line(self, fields: _Fields) -> int:
@@ -387,14 +370,19 @@ class _Reader:
                 one.problem(F472, f"one of {known} in each range of {key}", f"{len(kinds)} of them")
                 continue
             where = kinds[0]
-            number = (
-                int(one.word("type", words.BUFFERS))
-                if where is Where.LOCAL
-                else one.integer(where.value)
-            )
+            is_local = where is Where.LOCAL
+            number = int(one.word("type", words.BUFFERS)) if is_local else one.integer(where.value)
             one.finish("index", "size")
             found.append(RawRange(where, number, one.integer("index"), one.integer("size")))
         return tuple(found)
+
+
+def _by_type() -> dict[str, list[int]]:
+    return {word: [] for word in words.CHANNEL_TYPES}
+
+
+def _tuples(numbers: Mapping[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    return {word: tuple(of_type) for word, of_type in numbers.items()}
 
 
 def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
@@ -439,7 +427,7 @@ def _gpu_text(rank: int, gpu: RawGpu) -> str:
     switches = [
         {
             "channel_type": words.SWITCH,
-            "buffer_type": words.BUFFER_WORDS[group.buffer],
+            "buffer_type": group.buffer.word[0],
             "rank_groups": [{"size": len(group.ranks), "ranks": group.ranks}],
         }
         for group in gpu.groups
@@ -449,11 +437,11 @@ def _gpu_text(rank: int, gpu: RawGpu) -> str:
         "input_chunks": gpu.input_chunks,
         "output_chunks": gpu.output_chunks,
         "scratch_chunks": gpu.scratch_chunks,
-        "channels": _by_type("channel_type", "connected_to", gpu.peers) + switches,
+        "channels": _entries("channel_type", "connected_to", gpu.peers) + switches,
         "remote_buffers": [
             {
                 "rank": of.rank,
-                "type": words.BUFFER_WORDS[of.buffer],
+                "type": of.buffer.word[0],
                 "access_channel_types": of.types,
             }
             for of in gpu.remote
@@ -463,15 +451,15 @@ def _gpu_text(rank: int, gpu: RawGpu) -> str:
     return f'    {{\n{_keys(6, values)}      "threadblocks": [\n{blocks}\n      ]\n    }}'
 
 
-def _by_type(word: str, key: str, numbers: Mapping[str, tuple[int, ...]]) -> list[Object]:
+def _entries(word: str, key: str, numbers: Mapping[str, tuple[int, ...]]) -> list[Object]:
     """A list of objects with the numbers of a type of channel each, if there are any."""
     return [{word: kind, key: of_kind} for kind, of_kind in numbers.items() if of_kind]
 
 
 def _block_text(number: int, block: RawBlock) -> str:
     operations = ",\n".join(f"{'':12}{json.dumps(_object(op))}" for op in block.operations)
-    buffers = _by_type("access_channel_type", "remote_buffer_ids", block.buffers)
-    channels = _by_type("channel_type", "channel_ids", block.channels)
+    buffers = _entries("access_channel_type", "remote_buffer_ids", block.buffers)
+    channels = _entries("channel_type", "channel_ids", block.channels)
     head = _keys(10, {"channels": channels, "remote_buffer_refs": buffers})
     head = f'        {{"id": {number},\n{head}'
     return f'{head}          "ops": [\n{operations}\n          ]}}'
@@ -503,5 +491,5 @@ def _object(op: RawOperation) -> Object:
 
 
 def _operand(one: RawRange) -> Object:
-    number = words.BUFFER_WORDS[Buffer(one.number)] if one.where is Where.LOCAL else one.number
+    number = Buffer(one.number).word[0] if one.where is Where.LOCAL else one.number
     return {one.where.value: number, "index": one.index, "size": one.size}

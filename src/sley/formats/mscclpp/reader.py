@@ -18,8 +18,7 @@ from sley.formats.format import (
 )
 from sley.formats.mscclpp.checks import check
 from sley.formats.mscclpp.conditions import conditions, own_chunks
-from sley.formats.mscclpp.cutting import Cutting, cut
-from sley.formats.mscclpp.lowering import lower
+from sley.formats.mscclpp.lowering import Cutting, cut, lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
 from sley.formats.mscclpp.raw import RawPlan, place_of
 from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
@@ -197,10 +196,8 @@ def _check_chunks(raw: RawPlan, collective: Collective) -> None:
     """Refuses other buffers than the collective's. A rank without the buffer has any number, since
     the executor needs one. Errors: F411."""
     for rank, gpu in enumerate(raw.gpus):
-        for word, found, expected in (
-            ("input_chunks", gpu.input_chunks, int(collective.input_chunks[rank])),
-            ("output_chunks", gpu.output_chunks, int(collective.output_chunks[rank])),
-        ):
+        for word in ("input_chunks", "output_chunks"):
+            found, expected = getattr(gpu, word), int(getattr(collective, word)[rank])
             if found != expected and expected:
                 raise F411.error(
                     at=place_of(raw.file, rank),

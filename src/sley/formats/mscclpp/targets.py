@@ -53,9 +53,9 @@ LOCAL_MEMORIES = 3
 """The memories of a plan on its own GPU that ports can name: input, output and scratch."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class PlanTarget(Target):
-    """An executor of execution plans, and its tables.
+    """An executor of execution plans, and its tables, which are the same in all versions.
 
     commit: the commit of its version.
     operations: limit of the operations of a block, with those inside of pipelines.
@@ -74,21 +74,22 @@ class PlanTarget(Target):
         chunks.
     """
 
+    suffix: str = SUFFIX
     commit: Commit
-    operations: int
-    channels: int
-    references: int
-    channels_per_operation: int
-    buffers_per_operation: int
-    semaphores_per_operation: int
-    barriers: int
-    port_memories: int
-    port_channels: int
-    threads: int
-    iterations: int
-    offset_bytes: int
-    vector_bytes: int
-    shared_scratch_bytes: int
+    operations: int = 64
+    channels: int = 16
+    references: int = 16
+    channels_per_operation: int = 8
+    buffers_per_operation: int = 10
+    semaphores_per_operation: int = 16
+    barriers: int = 16
+    port_memories: int = 1 << 9
+    port_channels: int = 1 << 10
+    threads: int = 1024
+    iterations: int = (1 << 16) - 1
+    offset_bytes: int = (1 << 32) - 1
+    vector_bytes: int = 16
+    shared_scratch_bytes: int = 64 << 20
 
     def lacks(self, capability: str) -> str | None:
         """The first version that has an operation, or another capability of FIRST, if it is later
@@ -98,36 +99,14 @@ class PlanTarget(Target):
         return first if is_later else None
 
 
-_NEWEST = next(iter(VERSIONS))
-
-MSCCLPP = PlanTarget(
-    name="mscclpp",
-    suffix=SUFFIX,
-    version=_NEWEST,
-    commit=VERSIONS[_NEWEST],
-    operations=64,
-    channels=16,
-    references=16,
-    channels_per_operation=8,
-    buffers_per_operation=10,
-    semaphores_per_operation=16,
-    barriers=16,
-    port_memories=1 << 9,
-    port_channels=1 << 10,
-    threads=1024,
-    iterations=(1 << 16) - 1,
-    offset_bytes=(1 << 32) - 1,
-    vector_bytes=16,
-    shared_scratch_bytes=64 << 20,
-)
+_VERSIONS = [
+    PlanTarget(name="mscclpp", version=version, commit=commit)
+    for version, commit in VERSIONS.items()
+]
+MSCCLPP = _VERSIONS[0]
 
 TARGETS: Mapping[str, PlanTarget] = MappingProxyType(
-    {MSCCLPP.name: MSCCLPP}
-    | {
-        str(target): target
-        for version, commit in VERSIONS.items()
-        for target in (replace(MSCCLPP, version=version, commit=commit),)
-    }
+    {MSCCLPP.name: MSCCLPP, **{str(target): target for target in _VERSIONS}}
 )
 """All targets, by name. The name without a version is the newest one's."""
 

@@ -10,10 +10,7 @@ from types import MappingProxyType
 
 from sley.ir.words import Buffer, Protocol
 
-BUFFERS: Mapping[str, Buffer] = MappingProxyType(
-    {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
-)
-BUFFER_WORDS: Mapping[Buffer, str] = MappingProxyType({b: w for w, b in BUFFERS.items()})
+BUFFERS: Mapping[str, Buffer] = MappingProxyType({buffer.word[0]: buffer for buffer in Buffer})
 
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {p.value: p for p in (Protocol.SIMPLE, Protocol.LL)}

@@ -1,15 +1,17 @@
-"""Traces: a plan as Chakra execution traces, a file for each rank.
+"""Chakra: plans as execution traces (MLCommons), which ASTRA-sim runs as custom collectives: a file
+for each rank.
 
 A trace is a graph of nodes: messages to send, messages to receive, and computations. A node starts
 when those that it depends on have ended. docs/astra-sim.md says how ASTRA-sim executes it.
 
-Field numbers are those of Chakra's schema (mlcommons/chakra, schema/protobuf/et_def.proto), names
-of attributes those that ASTRA-sim reads (astra-sim/chakra, src/feeder_v3).
+Field numbers are from Chakra's schema (mlcommons/chakra, schema/protobuf/et_def.proto), names of
+attributes from ASTRA-sim's reader (astra-sim/chakra, src/feeder_v3), the encoding is that of
+protocol buffers (https://protobuf.dev/programming-guides/encoding/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -21,7 +23,6 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.compiler import C310
 from sley.errors.simulation import S705
-from sley.formats.chakra.wire import delimited, message, number, numbers
 from sley.formats.format import Format, refuse_varying_counts
 from sley.ir.connections import Connections
 from sley.ir.groups import without_groups
@@ -47,6 +48,9 @@ _ID, _NAME, _TYPE, _DATA_DEPENDENCIES, _ATTRIBUTE = 1, 2, 3, 5, 10
 _KEY, _INT32, _INT64, _BOOL, _STRING = 1, 7, 9, 27, 29
 _VERSION, _METADATA_ATTRIBUTE = 1, 2
 _SCHEMA = "0.0.4"
+
+_VARINT, _LENGTH = 0, 2
+"""Types of fields: a number, and bytes after their length."""
 
 
 def write(
@@ -88,7 +92,7 @@ def write(
         )
     head = _metadata(plan, checked_size(size))
     return [
-        b"".join(map(delimited, [head, *traces.of_rank(rank)]))
+        b"".join(map(_delimited, [head, *traces.of_rank(rank)]))
         for rank in range(plan.collective.ranks)
     ]
 
@@ -162,7 +166,7 @@ class _Traces:
             name = f"block {block} step {row - begin}" + (f" tile {tile}" if self.tiles > 1 else "")
             for kind in self._kinds(row):
                 is_message = kind is not _Type.COMPUTE
-                attributes = self._message(row, tile, kind, messages) if is_message else {}
+                attributes = self._message_of(row, tile, kind, messages) if is_message else {}
                 yield _node(number_of_node, name, kind, parents, attributes)
                 parents = [number_of_node]
                 number_of_node += 1
@@ -179,7 +183,7 @@ class _Traces:
             kinds.insert(int(RECEIVES[op]), _Type.COMPUTE)
         return kinds
 
-    def _message(
+    def _message_of(
         self, row: int, tile: int, kind: _Type, messages: dict[tuple[_Type, int], int]
     ) -> dict[str, int]:
         """The attributes of a message. A sender's own rank is left out: in a group of ranks
@@ -203,15 +207,15 @@ def _node(
     identity: int, name: str, kind: _Type, parents: list[int], attributes: dict[str, int]
 ) -> bytes:
     content = [
-        number(_ID, identity),
-        message(_NAME, f"{kind.name.lower()} {name}".encode()),
-        number(_TYPE, kind),
-        numbers(_DATA_DEPENDENCIES, parents),
-        message(_ATTRIBUTE, message(_KEY, b"is_cpu_op") + number(_BOOL, 0)),
+        _number(_ID, identity),
+        _message(_NAME, f"{kind.name.lower()} {name}".encode()),
+        _number(_TYPE, kind),
+        _numbers(_DATA_DEPENDENCIES, parents),
+        _attribute(_ATTRIBUTE, "is_cpu_op", _number(_BOOL, 0)),
     ]
     for key, value in attributes.items():
         field = _INT64 if key == "comm_size" else _INT32
-        content.append(message(_ATTRIBUTE, message(_KEY, key.encode()) + number(field, value)))
+        content.append(_attribute(_ATTRIBUTE, key, _number(field, value)))
     return b"".join(content)
 
 
@@ -224,10 +228,45 @@ def _metadata(plan: Plan, size: int) -> bytes:
         "made_by": f"sley {version('sley')}",
     }
     attributes = (
-        message(_METADATA_ATTRIBUTE, message(_KEY, key.encode()) + message(_STRING, text.encode()))
+        _attribute(_METADATA_ATTRIBUTE, key, _message(_STRING, text.encode()))
         for key, text in texts.items()
     )
-    return message(_VERSION, _SCHEMA.encode()) + b"".join(attributes)
+    return _message(_VERSION, _SCHEMA.encode()) + b"".join(attributes)
+
+
+def _attribute(field: int, key: str, value: bytes) -> bytes:
+    return _message(field, _message(_KEY, key.encode()) + value)
+
+
+def _varint(value: int) -> bytes:
+    """A number from 0 to 2^64 - 1: seven bits a byte, the lowest first."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _number(field: int, value: int) -> bytes:
+    """A field of type int32, int64, uint64, bool or enum; `value` is at least 0."""
+    return _varint(field << 3 | _VARINT) + _varint(value)
+
+
+def _message(field: int, content: bytes) -> bytes:
+    """A field of type message, bytes, or string in UTF-8."""
+    return _varint(field << 3 | _LENGTH) + _varint(len(content)) + content
+
+
+def _numbers(field: int, values: Iterable[int]) -> bytes:
+    """A packed repeated field of numbers; nothing if there are none."""
+    content = b"".join(map(_varint, values))
+    return _message(field, content) if content else b""
+
+
+def _delimited(content: bytes) -> bytes:
+    """A message in a file of messages: after its length."""
+    return _varint(len(content)) + content
 
 
 FORMAT = Format("ASTRA-sim", ".et", write, per_rank=True)
