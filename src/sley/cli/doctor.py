@@ -262,4 +262,4 @@ def _node_lines(examined: Examination, decisions: Sequence[CallDecision]) -> Ite
 def _short(found: Diagnostic, *, place: bool = True) -> str:
     """A diagnostic on one line."""
     where = f"{found.places[0]}: " if place and found.places and str(found.places[0]) else ""
-    return f"{where}{found.code} {found.rule.name}: expected {found.expected}, found {found.found}"
+    return f"{where}{found.rule.title}: expected {found.expected}, found {found.found}"

@@ -159,8 +159,7 @@ def report_error(error: SleyError, *, as_json: bool) -> None:
 def report_notes(notes: tuple[Diagnostic, ...]) -> None:
     """Prints remarks on standard error."""
     for note in notes:
-        where = f"{note.places[0]}: " if note.places else ""
-        print_note(f"{where}{note.code} {note.rule.name}: {note.found}")
+        print_note(note.brief)
 
 
 @dataclass

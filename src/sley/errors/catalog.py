@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from importlib import import_module
+from types import MappingProxyType
 
-from sley.errors import (
-    calls,
-    communicator,
-    compiler,
-    deployment,
-    devices,
-    formats,
-    language,
-    mscclpp,
-    policy,
-    report,
-    rescclang,
-    runtime,
-    schedules,
-    selection,
-    simulation,
-    topology,
-    torch,
-    tuning,
-    verifier,
-)
 from sley.errors.diagnostic import Rule
 
-_FAMILIES: tuple[ModuleType, ...] = (
-    language,
-    rescclang,
-    verifier,
-    compiler,
-    formats,
-    mscclpp,
-    schedules,
-    deployment,
-    runtime,
-    devices,
-    communicator,
-    calls,
-    selection,
-    policy,
-    tuning,
-    torch,
-    topology,
-    simulation,
-    report,
+_FAMILIES = tuple(
+    import_module(f"sley.errors.{family}")
+    for family in (
+        *("language", "rescclang", "verifier", "compiler", "formats", "mscclpp", "schedules"),
+        *("deployment", "runtime", "devices", "communicator", "calls", "selection", "policy"),
+        *("tuning", "torch", "topology", "simulation", "report"),
+    )
 )
-
+"""The modules with rules."""
 
 MERGED: Mapping[str, str] = {
     "C301": "L128",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 N601 = Rule(
-    "N601",
-    "rank-missing",
+    "N601 rank-missing",
     what="A rank did not arrive, or did not answer, before the timeout.",
     why="All ranks create a communicator together. A rank that was not started, that ended "
     "before, or that cannot reach the store keeps all others waiting. Rank 0 collects the reports "
@@ -14,8 +13,7 @@ N601 = Rule(
     "raise timeout_s if they only start slowly.",
 )
 N602 = Rule(
-    "N602",
-    "rank-twice",
+    "N602 rank-twice",
     what="Two processes have the same rank in the same communicator.",
     why="Messages for the rank would reach only one of the two. This happens if the launcher sets "
     "no ranks and every process uses the same default, or if a second job uses the first job's "
@@ -25,8 +23,7 @@ N602 = Rule(
     "port, a folder).",
 )
 N603 = Rule(
-    "N603",
-    "wrong-ranks",
+    "N603 wrong-ranks",
     what="The number of ranks differs between ranks, or between the ranks and the launcher; or a "
     "rank is not below it.",
     why="Every rank must know the same number of ranks; otherwise some would start while others "
@@ -36,8 +33,7 @@ N603 = Rule(
     "them the same WORLD_SIZE.",
 )
 N604 = Rule(
-    "N604",
-    "ranks-disagree",
+    "N604 ranks-disagree",
     what="Two ranks have different versions of sley, or different settings of the communicator.",
     why="Ranks of a host use one another's memory, whose layout depends on the version and the "
     "settings; ranks of different hosts must use the same protocol.",
@@ -46,8 +42,7 @@ N604 = Rule(
     "the same environment.",
 )
 N605 = Rule(
-    "N605",
-    "store-failed",
+    "N605 store-failed",
     what="The store through which the ranks find one another could not be opened, failed or "
     "didn't answer, or it contains data that sley did not write.",
     why="A torch store is part of the process that serves it (with torchrun, the agent; otherwise "
@@ -59,8 +54,7 @@ N605 = Rule(
     "ranks can write; and give the job its own store.",
 )
 N606 = Rule(
-    "N606",
-    "no-launcher",
+    "N606 no-launcher",
     what="The environment does not contain this process's rank, the number of ranks and the "
     "address of the others, or contains wrong values; or a required package is not installed.",
     why="torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which require PyTorch. Open "
@@ -70,8 +64,7 @@ N606 = Rule(
     "MASTER_PORT; install torch for the former, mpi4py for the latter.",
 )
 N607 = Rule(
-    "N607",
-    "no-nic",
+    "N607 no-nic",
     what="SLEY_NICS leaves no network interface of this host that is up and has an address.",
     why="Messages between hosts use the interfaces that it names (after ^, all others).",
     example="SLEY_NICS=ib0 torchrun ...  # on a host that has only eth0",
@@ -79,8 +72,7 @@ N607 = Rule(
     "SLEY_NICS=^docker0; or remove SLEY_NICS.",
 )
 N608 = Rule(
-    "N608",
-    "rank-gave-up",
+    "N608 rank-gave-up",
     what="Another rank reported an error while the communicator was created, or gave up a call, "
     "after its timeout or because the call was aborted.",
     why="The ranks would wait for one another forever, so one rank's error ends the start or the "
@@ -90,8 +82,7 @@ N608 = Rule(
     "communicator again.",
 )
 N610 = Rule(
-    "N610",
-    "no-descriptors",
+    "N610 no-descriptors",
     what="The system has no sockets or descriptors left for the connections among the ranks of a "
     "host.",
     why="A process holds a descriptor for each communicator, and two for each other process of its "
@@ -102,8 +93,7 @@ N610 = Rule(
     "host.",
 )
 N613 = Rule(
-    "N613",
-    "ranks-of-several-users",
+    "N613 ranks-of-several-users",
     what="Ranks of one host run as different users.",
     why="The ranks of a host read one another's memory. A rank accepts no connection of another "
     "user, who could otherwise join the job.",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 C301 = Rule(
-    "C301",
-    "unlinked-ranks",
+    "C301 unlinked-ranks",
     what="A transfer is between two ranks that the topology does not link; in a script for "
     "msccl-tools, the topology that it passes to MSCCLProgram.",
     why="No connection can carry it; a runtime would fail or silently use another path.",
@@ -13,8 +12,7 @@ C301 = Rule(
     "program was made (sley import --machine writes the topology of a schedule).",
 )
 C302 = Rule(
-    "C302",
-    "unfit-directives",
+    "C302 unfit-directives",
     what="A program's directives give a thread block two send peers or two receive peers, or a "
     "connection two sending or two receiving blocks.",
     why="A block sends to one peer and receives from one, on one channel, and a connection has "
@@ -25,8 +23,7 @@ C302 = Rule(
     "another channel, or leave blocks to the compiler.",
 )
 C304 = Rule(
-    "C304",
-    "bad-option",
+    "C304 bad-option",
     what="A compiler option has an invalid value.",
     why="Slots, channels and instances count from 1, and no machine has more than a few thousand "
     "of them.",
@@ -34,16 +31,14 @@ C304 = Rule(
     instead="Give one of the expected values, or omit the option.",
 )
 C306 = Rule(
-    "C306",
-    "out-of-memory",
+    "C306 out-of-memory",
     what="There is not enough memory for a program or plan of this size.",
     why="Tables grow with the number of transfers; a ring AllReduce over n ranks has 2 n (n - 1).",
     example="sley compile ring-allreduce --ranks 100000",
     instead="Compile for fewer ranks, fewer instances or coarser chunks, or on a larger machine.",
 )
 C307 = Rule(
-    "C307",
-    "wrong-kind",
+    "C307 wrong-kind",
     what="A function gets a value of the wrong type.",
     why="Each stage has its own type: @sley.program turns a function into a Program, sley.compile "
     "turns a Program into a Plan, and a Plan can be verified, run and saved.",
@@ -51,8 +46,7 @@ C307 = Rule(
     instead="Call the previous stage first: plan = sley.compile(program).",
 )
 C308 = Rule(
-    "C308",
-    "bad-cluster",
+    "C308 bad-cluster",
     what="The numbers that describe a cluster don't fit together.",
     why="Every node has GPUs, every network card belongs to one node, and the GPUs of a node share "
     "its cards evenly.",
@@ -60,8 +54,7 @@ C308 = Rule(
     instead="Give positive numbers, and a number of cards that divides the GPUs of a node.",
 )
 C309 = Rule(
-    "C309",
-    "options-dont-fit",
+    "C309 options-dont-fit",
     what="Options exclude one another, or the format of the file does not support them.",
     why="Instruction order needs whole transfers in one order, which only hpds and round-robin "
     "produce; receives that are fused with sends have no such order; and the compiler can't merge "
@@ -70,16 +63,14 @@ C309 = Rule(
     instead="Omit one of the options, or use the schedule that supports it.",
 )
 C305 = Rule(
-    "C305",
-    "topology-mismatch",
+    "C305 topology-mismatch",
     what="The topology has fewer ranks than the program.",
     why="Every rank of the program needs a GPU.",
     example="sley.compile(ring_16, topology=sley.topologies.dgx1())  # 8 GPUs",
     instead="Use a topology with at least as many ranks.",
 )
 C310 = Rule(
-    "C310",
-    "no-size",
+    "C310 no-size",
     what="Options are to be chosen by speed, or a plan is written as execution traces, but no "
     "size is given.",
     why="The fastest options for kilobytes are slow for gigabytes: latency limits small calls, "
@@ -90,16 +81,14 @@ C310 = Rule(
     "table for many sizes.",
 )
 C312 = Rule(
-    "C312",
-    "size-not-covered",
+    "C312 size-not-covered",
     what="A table of choices does not cover a size.",
     why="The search covered only the range from the first to the last given size.",
     example='sley.choose(program, ["1M", "1G"], topology).plan_for("4K")',
     instead="Choose for sizes whose range includes all sizes of your calls.",
 )
 C313 = Rule(
-    "C313",
-    "different-collectives",
+    "C313 different-collectives",
     what="The programs or plans to choose from, or to compare, have different collectives.",
     why="An AllGather and an AllReduce of the same size do different work: the faster one can't "
     "replace the other, and their ratio has no meaning.",
@@ -108,8 +97,7 @@ C313 = Rule(
     "out of place.",
 )
 C314 = Rule(
-    "C314",
-    "no-groups-here",
+    "C314 no-groups-here",
     what="A program or plan in which switches reduce or multicast has options, a protocol or "
     "counts that don't allow it.",
     why="A switch combines messages as soon as they are sent, and adds and copies plain data: a "
@@ -121,8 +109,7 @@ C314 = Rule(
     "--no-switches: then each rank sends and receives messages of its own.",
 )
 C315 = Rule(
-    "C315",
-    "no-such-switch",
+    "C315 no-such-switch",
     what="Ranks that a switch must serve together are on several nodes, or the topology's "
     "switches neither reduce nor multicast.",
     why="A switch combines and copies the messages of the GPUs that are connected to it (NVLink "
@@ -132,16 +119,14 @@ C315 = Rule(
     "or compile with switches=False, --no-switches.",
 )
 C316 = Rule(
-    "C316",
-    "gone",
+    "C316 gone",
     what="A command, an option or a name is one that sley had in an earlier version.",
     why="Something else does its work now, which the message names.",
     example="sley run ring-allreduce --device cuda --engine both",
     instead="Use what is expected.",
 )
 C320 = Rule(
-    "C320",
-    "plan-that-cannot-be-lifted",
+    "C320 plan-that-cannot-be-lifted",
     what="A plan to lift is contradictory, or can't run to its end.",
     why="The lifted program describes a complete run of the plan, from the first message to the "
     "last. If messages are missing or instructions wait for one another, there is no complete run.",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 K501 = Rule(
-    "K501",
-    "no-cuda",
+    "K501 no-cuda",
     what="A requirement of every use of a GPU is missing: the Python packages for CUDA, the "
     "compiler NVRTC, or NVIDIA's driver.",
     why="The extra `cuda` installs the packages. The driver (libcuda.so.1) is part of the system "
@@ -16,8 +15,7 @@ K501 = Rule(
     "`fork`.",
 )
 K502 = Rule(
-    "K502",
-    "versions-disagree",
+    "K502 versions-disagree",
     what="The driver, the compiler NVRTC and the GPU don't fit together.",
     why="A driver runs kernels of compilers up to its own major version of CUDA: those of CUDA 12 "
     "need driver 525.60 or newer, those of CUDA 13 need 580.65. A compiler supports neither GPUs "
@@ -28,8 +26,7 @@ K502 = Rule(
     '`pip install "cuda-core[cu12]"`.',
 )
 K503 = Rule(
-    "K503",
-    "kernel-rejected",
+    "K503 kernel-rejected",
     what="The text of a kernel does not compile, or has no kernel with the requested name.",
     why="Generated text compiles on every GPU and every platform that sley supports. So this is a "
     "bug of sley, or the text was edited. The notes contain the compiler's message.",
@@ -37,8 +34,7 @@ K503 = Rule(
     instead="Undo the edit; otherwise report the bug, with the plan and the compiler's message.",
 )
 K504 = Rule(
-    "K504",
-    "wrong-device",
+    "K504 wrong-device",
     what="An array is on another device than its rank.",
     why="A rank's kernels use the arrays of one device; sley never copies data between devices "
     "implicitly.",
@@ -46,8 +42,7 @@ K504 = Rule(
     instead='Make the array on its rank\'s device: `torch.zeros(8, device="cuda:0")`.',
 )
 K506 = Rule(
-    "K506",
-    "too-many-blocks",
+    "K506 too-many-blocks",
     what="The device can't hold all thread blocks of a launch at the same time, or has fewer "
     "queues than ranks that are launched one by one.",
     why="Blocks and ranks wait for one another, so all of them must run at the same time. The "
@@ -60,8 +55,7 @@ K506 = Rule(
     "fewer threads in a block, or fewer ranks on a device.",
 )
 K507 = Rule(
-    "K507",
-    "no-device-memory",
+    "K507 no-device-memory",
     what="The device, or the host for memory that devices can access, does not have enough memory.",
     why="The connections' slots, the scratch and the state are allocated before the first launch. "
     "Other processes, and the caches of array libraries, use memory of the same device.",
@@ -70,8 +64,7 @@ K507 = Rule(
     "empty the caches (`torch.cuda.empty_cache()`); `nvidia-smi` shows the other processes.",
 )
 K508 = Rule(
-    "K508",
-    "plan-stuck",
+    "K508 plan-stuck",
     what="A kernel timed out: an instruction waited longer than the timeout for a message, a free "
     "slot or another block.",
     why="Kernels never wait without a limit, so a device never hangs. Either a peer is missing "
@@ -83,8 +76,7 @@ K508 = Rule(
     "call, verify the plan with `sley.verify`.",
 )
 K509 = Rule(
-    "K509",
-    "no-peer-access",
+    "K509 no-peer-access",
     what="Two devices can't access each other's memory.",
     why="Kernels write messages directly into the memory of the receiver's device, over NVLink or "
     "PCIe. Not every pair supports this: consumer GPUs, devices behind different host bridges, "
@@ -95,8 +87,7 @@ K509 = Rule(
     "(--ranks-per-gpu), or disable ACS and the IOMMU if they separate the devices.",
 )
 K510 = Rule(
-    "K510",
-    "no-such-device",
+    "K510 no-such-device",
     what="This process sees no device of this name or number, or not the device of another "
     "process's rank.",
     why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
@@ -107,8 +98,7 @@ K510 = Rule(
     instead="`nvidia-smi -L` lists the GPUs; check CUDA_VISIBLE_DEVICES.",
 )
 K513 = Rule(
-    "K513",
-    "no-compiler",
+    "K513 no-compiler",
     what="No C++ compiler for kernels on this machine's CPUs was found.",
     why="`ThreadsDevice` compiles a kernel's text with the system's C++ compiler on first use. "
     "GPUs don't need it: NVRTC is a Python package.",
@@ -117,8 +107,7 @@ K513 = Rule(
     "support C++17.",
 )
 K514 = Rule(
-    "K514",
-    "rank-gone",
+    "K514 rank-gone",
     what="The process of a rank has ended or doesn't come, or data could not be exchanged with it.",
     why="Ranks in several processes access one another's memory through CUDA IPC. This requires "
     "that both processes run on one host with the same visible devices, and in containers with the "
@@ -130,8 +119,7 @@ K514 = Rule(
     "make a new executor.",
 )
 K516 = Rule(
-    "K516",
-    "device-failed",
+    "K516 device-failed",
     what="The driver refused a call, or the device failed while kernels ran.",
     why="`found` contains the driver's name for the failure. Some failures (an illegal address, a "
     "hardware error) end the process's use of the device. The cause may be a kernel of another "
@@ -140,8 +128,7 @@ K516 = Rule(
     instead="Run under `compute-sanitizer` to find the kernel; then start a new process.",
 )
 K517 = Rule(
-    "K517",
-    "not-a-stream",
+    "K517 not-a-stream",
     what="An argument is not a stream, or is a stream of another device.",
     why="A stream is an object with `__cuda_stream__`, a torch.cuda.Stream, a CuPy stream, the "
     "address of a cudaStream_t as an int, or None for the default stream. Work starts only on "
@@ -150,8 +137,7 @@ K517 = Rule(
     instead="Pass such a stream, made on the rank's device: `torch.cuda.current_stream(device)`.",
 )
 K518 = Rule(
-    "K518",
-    "during-capture",
+    "K518 during-capture",
     what="A call that a CUDA graph can't contain was made during the capture of a graph.",
     why="During a capture nothing runs, so a wait would never end. A graph can contain kernels, "
     "but not a wait for a stream.",
@@ -159,8 +145,7 @@ K518 = Rule(
     instead="Only start work during the capture; wait after the launch of the graph.",
 )
 K519 = Rule(
-    "K519",
-    "unfit-array",
+    "K519 unfit-array",
     what="An argument is not an array that a kernel can use: its library doesn't export it, its "
     "elements are not adjacent in the order of their indices or not aligned, or it is read-only "
     "and the call writes it.",
@@ -175,8 +160,7 @@ K519 = Rule(
     "output, pass a contiguous array and copy from it afterwards.",
 )
 K521 = Rule(
-    "K521",
-    "kernel-too-large",
+    "K521 kernel-too-large",
     what="A plan exceeds the size of a kernel's records, or has more ranks than a kernel supports.",
     why="A step's number has 20 bits, and a chunk's number 30 bits. The waits of an instruction "
     "and the connections of a block are in shared memory, of which a block has 48 KiB: 40 bytes "
@@ -188,8 +172,7 @@ K521 = Rule(
     "plan.xml`).",
 )
 K523 = Rule(
-    "K523",
-    "torn-lines",
+    "K523 torn-lines",
     what="A plan with the protocol LL128 has ranks on two devices between which lines of 128 bytes "
     "may arrive in parts.",
     why="The last 8 bytes of a line say that its other 120 have arrived. That holds where a warp's "
@@ -200,8 +183,7 @@ K523 = Rule(
     instead="Compile the plan for Simple, LL or Direct, or use GPUs that NVLink connects.",
 )
 K524 = Rule(
-    "K524",
-    "memory-out-of-reach",
+    "K524 memory-out-of-reach",
     what="A plan with the protocol Direct gets an array that the other devices of the call can't "
     "access.",
     why="With Direct, kernels of one device read the arrays of another. Peer access covers "

@@ -11,8 +11,7 @@ from __future__ import annotations
 from sley.errors.diagnostic import Rule
 
 F401 = Rule(
-    "F401",
-    "not-xml",
+    "F401 not-xml",
     what="The file is not well-formed XML, or has a document type or entities.",
     why="A file that is cut off or has a stray character could mean anything after that place. "
     "MSCCL XML has no document type, no runtime reads one, and nested entities can grow without "
@@ -21,24 +20,21 @@ F401 = Rule(
     instead="Write the file again with its tool, or close the named tag.",
 )
 F403 = Rule(
-    "F403",
-    "too-large",
+    "F403 too-large",
     what="The file is longer, or has more elements or chunks, than any algorithm needs.",
     why="No runtime loads such a file, and reading it would exhaust the memory.",
     example="a file of 200 MiB; nchunksperloop of two thousand million",
     instead="Use fewer chunks, instances or ranks, or write one file for each size range.",
 )
 F404 = Rule(
-    "F404",
-    "unreadable-file",
+    "F404 unreadable-file",
     what="A file does not exist, cannot be read, or is not text in UTF-8.",
     why="Without it there is no plan or program to read.",
     example='load("no-such-file.xml")',
     instead="Check the path and the permissions.",
 )
 F405 = Rule(
-    "F405",
-    "wrong-element",
+    "F405 wrong-element",
     what="An element or text is in a wrong position: an <algo> has only <gpu>s, a <gpu> only "
     "<tb>s, and a <tb> only <step>s.",
     why="An unknown element may be a misspelt step; ignoring it would change the algorithm.",
@@ -46,16 +42,14 @@ F405 = Rule(
     instead="Correct the element's name, or move it to its position.",
 )
 F406 = Rule(
-    "F406",
-    "missing-attribute",
+    "F406 missing-attribute",
     what="An element lacks a required attribute.",
     why="The runtimes refuse such a file at start, with all algorithms in it.",
     example='<step s="0" type="s" srcbuf="i" srcoff="0"/>, without cnt and other attributes',
     instead="Add the attribute.",
 )
 F407 = Rule(
-    "F407",
-    "not-an-integer",
+    "F407 not-an-integer",
     what="A number is not a decimal integer of 32 bits (sizes in bytes: 64 bits).",
     why="The runtimes' parsers read only the start of other text, and continue with a wrong "
     "number.",
@@ -63,8 +57,7 @@ F407 = Rule(
     instead="Write a plain decimal integer.",
 )
 F408 = Rule(
-    "F408",
-    "unknown-word",
+    "F408 unknown-word",
     what="A type is not one of s r rcs rrs rrc rrcs cpy re nop, a buffer not one of i o s, or a "
     "protocol not one of Simple LL LL128.",
     why="The meaning of a step with another type or buffer is unknown, so it can't be checked or "
@@ -73,8 +66,7 @@ F408 = Rule(
     instead="Use one of the listed words.",
 )
 F409 = Rule(
-    "F409",
-    "unknown-collective",
+    "F409 unknown-collective",
     what="The file does not name a collective with a fixed meaning: `coll` is unknown, or "
     '"custom".',
     why="Nothing can be proven about the algorithm without the values that the ranks must have at "
@@ -86,8 +78,7 @@ F409 = Rule(
     "it.",
 )
 F411 = Rule(
-    "F411",
-    "chunk-numbers",
+    "F411 chunk-numbers",
     what="The file's numbers of chunks are not those of the collective's buffers: nchunksperloop "
     "is below 1, or for AllGather, ReduceScatter and AllToAll not a multiple of ngpus; or "
     "input_chunks and output_chunks of an execution plan differ from the collective's.",
@@ -98,8 +89,7 @@ F411 = Rule(
     "those of their buffers; or correct the name of the collective.",
 )
 F412 = Rule(
-    "F412",
-    "wrong-ids",
+    "F412 wrong-ids",
     what="The ids of the GPUs, or of a GPU's thread blocks, are not 0, 1, 2 ..., each once; in an "
     "execution plan, in the order of the file.",
     why="A GPU's id is its rank: if a rank has no program, its peers wait forever. Waits name "
@@ -110,8 +100,7 @@ F412 = Rule(
     "wait for a renumbered block.",
 )
 F414 = Rule(
-    "F414",
-    "step-order",
+    "F414 step-order",
     what="The steps of a block are not in the order s = 0, 1, 2 ...",
     why="The runtimes run them in the order of the file and number them again, so waits then refer "
     "to other steps.",
@@ -119,8 +108,7 @@ F414 = Rule(
     instead="Put the steps in order, or renumber them and the deps of the steps that wait.",
 )
 F415 = Rule(
-    "F415",
-    "wrong-wait",
+    "F415 wrong-wait",
     what="depid and deps name a block or a step that the GPU does not have, or the step itself or "
     "a later one of its block.",
     why="The step would wait forever, or not at all: a block runs its steps one after another.",
@@ -128,8 +116,7 @@ F415 = Rule(
     instead="Correct depid and deps; both are -1 for a step that waits for nothing.",
 )
 F417 = Rule(
-    "F417",
-    "bad-peer",
+    "F417 bad-peer",
     what="A block has no peer for its steps, or one that is the GPU itself, does not exist, or "
     "has no block that names this GPU on the channel.",
     why="There is no connection to a missing GPU, nor from a GPU to itself. The ranks connect all "
@@ -140,16 +127,14 @@ F417 = Rule(
     "local moves are cpy and re steps.",
 )
 F419 = Rule(
-    "F419",
-    "channel-range",
+    "F419 channel-range",
     what="chan is not between 0 and nchannels - 1.",
     why="Channels from nchannels up are never connected: the first message hangs.",
     example='nchannels="2" and chan="2"',
     instead="Increase nchannels or correct chan.",
 )
 F420 = Rule(
-    "F420",
-    "outside-buffer",
+    "F420 outside-buffer",
     what="The chunks of a step or a range are not all inside the buffer. In MSCCL++ a packet "
     "takes two chunks of scratch, and only the protocol LL makes the scratch twice as large.",
     why="The runtimes check at most the first chunk; the rest reads or overwrites other memory.",
@@ -158,16 +143,14 @@ F420 = Rule(
     "s_chunks or nchunksperloop).",
 )
 F421 = Rule(
-    "F421",
-    "bad-count",
+    "F421 bad-count",
     what="A step that moves data has a count of 0.",
     why="A step without chunks moves nothing, but its peer expects a message.",
     example='type="s" cnt="0"',
     instead="Set cnt to the number of chunks, or make the step a nop.",
 )
 F422 = Rule(
-    "F422",
-    "value-range",
+    "F422 value-range",
     what="A value is outside its range: ngpus and nchannels are at least 1, flags are 0 or 1, "
     "sizes are not negative.",
     why="With other values the runtimes refuse the file or read past the end of their tables.",
@@ -175,16 +158,14 @@ F422 = Rule(
     instead="Give the attribute a value in its range.",
 )
 F424 = Rule(
-    "F424",
-    "other-collective",
+    "F424 other-collective",
     what="The passed collective does not have the file's number of ranks.",
     why="The file's algorithm is only for its own number of ranks.",
     example='sley.load(file, collective=sley.AllReduce(ranks=4)), where the file has ngpus="8"',
     instead="Pass a collective for the file's ranks.",
 )
 F425 = Rule(
-    "F425",
-    "damaged-plan-file",
+    "F425 damaged-plan-file",
     what="A .plan file is cut off or changed: its size, checksum, header or tables contradict one "
     "another.",
     why="sley reads the columns of such a file as they are in memory.",
@@ -192,16 +173,14 @@ F425 = Rule(
     instead="Copy the file again, as binary, or write it again with sley compile or sley.save.",
 )
 F426 = Rule(
-    "F426",
-    "newer-plan-file",
+    "F426 newer-plan-file",
     what="A .plan file has a newer major version than this sley reads.",
     why="A new major version changes the meaning of what older versions read.",
     example="a file of version 2.0, where sley reads version 1",
     instead="Read it with a newer sley, or write the plan again with this one.",
 )
 F430 = Rule(
-    "F430",
-    "wait-without-hasdep",
+    "F430 wait-without-hasdep",
     what='Remark: a step for which others wait does not have hasdep="1".',
     why="Without it the runtimes publish no progress at this step: the waiting steps continue only "
     "after a later step of the block that has it, or never.",
@@ -209,8 +188,7 @@ F430 = Rule(
     instead="Read the file and save it again: sley sets hasdep where it is necessary.",
 )
 F431 = Rule(
-    "F431",
-    "ignored",
+    "F431 ignored",
     what="Remark: something that the steps don't need was ignored: an attribute, a <copy> "
     "element, a key of an execution plan, or deps of a step without depid.",
     why="It is an extension of one tool, has no meaning, or belongs to another version, in which "
@@ -219,8 +197,7 @@ F431 = Rule(
     instead="No action is necessary; when sley saves the file again, it is removed.",
 )
 F432 = Rule(
-    "F432",
-    "without-effect",
+    "F432 without-effect",
     what="Remark: a nop without a wait, a nop at the end of a block, or a wait for an earlier "
     "step of the same block was removed.",
     why="They have no effect on the plan. But the runtimes count steps wrongly after a nop "
@@ -231,32 +208,28 @@ F432 = Rule(
     "execute the file as it is.",
 )
 F433 = Rule(
-    "F433",
-    "declared-sizes",
+    "F433 declared-sizes",
     what="Remark: i_chunks or o_chunks differ from the rank's chunks in the collective.",
     why="The executor refuses steps whose offset is beyond the declared size.",
     example='coll="allreduce" nchunksperloop="8" with i_chunks="4"',
     instead="Read the file and save it again, or correct the sizes.",
 )
 F434 = Rule(
-    "F434",
-    "assumed",
+    "F434 assumed",
     what="Remark: sley assumed a value that the file does not contain.",
     why="MSCCL XML has no root, and `inplace` may be missing, or allow both.",
     example='coll="broadcast", without a root in the file',
     instead="Pass the value: sley.load(file, root=..., in_place=...).",
 )
 F436 = Rule(
-    "F436",
-    "idle-gpu",
+    "F436 idle-gpu",
     what="A GPU has no blocks.",
     why="The runtimes start one block of threads for each <tb>, and can't start a GPU without any.",
     example='<gpu id="1" i_chunks="1" o_chunks="1" s_chunks="0"/>',
     instead="Give the GPU something to do, or leave its rank out of the collective.",
 )
 F437 = Rule(
-    "F437",
-    "varying-counts",
+    "F437 varying-counts",
     what="A plan whose counts vary is written to a file, proven as a runtime executes it, or run "
     "on devices.",
     why="Counts of AllToAllV and AllGatherV are known only at run time. Runtimes that read files, "
@@ -266,8 +239,7 @@ F437 = Rule(
     "all parts to the largest.",
 )
 F438 = Rule(
-    "F438",
-    "groups-in-file",
+    "F438 groups-in-file",
     what="A plan in which switches reduce or multicast is written to a file whose runtime has no "
     "such instruction.",
     why="Every step of MSCCL XML has one peer in each direction. MSCCL++ has a multicast "
@@ -280,8 +252,7 @@ F438 = Rule(
     "it reduces, as nvls-allreduce does.",
 )
 F440 = Rule(
-    "F440",
-    "unknown-target",
+    "F440 unknown-target",
     what="A target is unknown, or doesn't read files of this format: executor, rccl and msccl read "
     "MSCCL XML, mscclpp reads execution plans.",
     why="The targets differ in formats, limits, spellings and supported operations.",
@@ -289,8 +260,7 @@ F440 = Rule(
     instead="Name one of the expected targets.",
 )
 F441 = Rule(
-    "F441",
-    "not-in-format",
+    "F441 not-in-format",
     what="A plan has an order, a protocol or thread blocks that the format can't represent. MSCCL "
     "XML has tile-major plans in Simple, LL and LL128, and blocks with one send peer, one receive "
     "peer and one channel; MSCCL++ has Simple, and LL within a host.",
@@ -301,16 +271,14 @@ F441 = Rule(
     instead="Compile the program with the expected order, protocol or allocation.",
 )
 F443 = Rule(
-    "F443",
-    "no-such-collective",
+    "F443 no-such-collective",
     what="The target does not have the plan's collective under this name with the same meaning.",
     why="A runtime selects a file by the call's collective, and runs it whatever it computes.",
     example="sley.save of an AllToNext for the executor, which has no custom collectives",
     instead='Write for "msccl", which has custom collectives, or use a standard collective.',
 )
 F444 = Rule(
-    "F444",
-    "target-limit",
+    "F444 target-limit",
     what="A plan exceeds a limit of the target: steps in a block (each wait after the first takes "
     "a nop step), blocks on a GPU or a channel, channels, chunks in a step, offsets, waited "
     "blocks, or XML elements.",
@@ -322,8 +290,7 @@ F444 = Rule(
     "another target.",
 )
 F451 = Rule(
-    "F451",
-    "unwritable-value",
+    "F451 unwritable-value",
     what="A name is not XML text or is too long, a size is negative, min_bytes is greater than "
     "max_bytes, or threads or ranks_per_node is not a number that the target supports.",
     why="The runtimes' parsers cut longer values, and never select an empty range of sizes.",
@@ -331,8 +298,7 @@ F451 = Rule(
     instead="Correct the value.",
 )
 F454 = Rule(
-    "F454",
-    "input-overwritten",
+    "F454 input-overwritten",
     what="An out-of-place plan writes to the input.",
     why="A call out of place leaves its input as it was: NCCL's send buffers are const, "
     "`comm.all_reduce(data, out=out)` doesn't change `data`, and a caller relies on that.",
@@ -340,8 +306,7 @@ F454 = Rule(
     instead="Use scratch or the output for partial results, or write the plan in place.",
 )
 F460 = Rule(
-    "F460",
-    "unknown-format",
+    "F460 unknown-format",
     what="The suffix of a file's name is not a known format: .plan is sley's own, .xml is MSCCL "
     "XML, .json is an MSCCL++ execution plan, .cu and .cpp are kernels, which can only be "
     "written; pictures are .svg, .png and .pdf.",
@@ -350,8 +315,7 @@ F460 = Rule(
     instead="Give the file a name that ends in .plan, .xml, or .cu for kernels.",
 )
 F461 = Rule(
-    "F461",
-    "unwritable-file",
+    "F461 unwritable-file",
     what="The folder does not exist, or the file cannot be written there.",
     why="sley writes the file in a temporary place and then moves it, so that it is complete or "
     "absent.",
@@ -360,8 +324,7 @@ F461 = Rule(
     "disk.",
 )
 F462 = Rule(
-    "F462",
-    "foreign-text",
+    "F462 foreign-text",
     what="The file is well-formed XML, but the target's own lexer does not read this text, or "
     "reads it differently.",
     why="The lexers know only tags with attributes in double quotes, one space before each, and "
@@ -371,8 +334,7 @@ F462 = Rule(
     instead="Read the file and save it again: sley writes only what the lexers read.",
 )
 F463 = Rule(
-    "F463",
-    "never-chosen",
+    "F463 never-chosen",
     what="No call runs the file: its range of sizes is empty, or has no size that its chunks "
     "divide; or neither place is allowed, or not the requested place; or the runtime has no call "
     "with its collective.",
@@ -384,8 +346,7 @@ F463 = Rule(
     "written) or the place.",
 )
 F464 = Rule(
-    "F464",
-    "declared-size",
+    "F464 declared-size",
     what="A step's offset is not below the declared size of its buffer, or i_chunks or o_chunks "
     "contradict nchunksperloop.",
     why="The runtimes compare them when they load a file, and refuse it.",
@@ -393,8 +354,7 @@ F464 = Rule(
     instead="Correct i_chunks, o_chunks or s_chunks, or read the file and save it again.",
 )
 F465 = Rule(
-    "F465",
-    "nop-chain",
+    "F465 nop-chain",
     what="A step without a wait comes after a nop with one.",
     why="The runtimes attach the waits of nops to the next step, and refuse a file in which this "
     "step has no wait of its own.",
@@ -403,8 +363,7 @@ F465 = Rule(
     "it again.",
 )
 F466 = Rule(
-    "F466",
-    "silent-wait",
+    "F466 silent-wait",
     what="A step waits for a step after which its block never announces its progress.",
     why='Only steps with hasdep="1" announce progress. A wait ends when its block announces the '
     "step or a later one; without an announcement, the call hangs.",
@@ -412,8 +371,7 @@ F466 = Rule(
     instead='Set hasdep="1" at the step that others wait for, or read the file and save it again.',
 )
 F467 = Rule(
-    "F467",
-    "merged-reductions",
+    "F467 merged-reductions",
     what="Consecutive re steps that the runtimes merge have different counts, or a source that "
     "overlaps their destination, or there are too many of them.",
     why="The runtimes run re steps between the same buffers into the same place at once, if the "
@@ -423,8 +381,7 @@ F467 = Rule(
     instead='Set hasdep="1" at the last step of a run, or read the file and save it again.',
 )
 F468 = Rule(
-    "F468",
-    "fused-operation",
+    "F468 fused-operation",
     what="A step's type is one that the target parses, but does not run.",
     why="RCCL's kernels run only s, r, cpy, re and nop; with others the call fails.",
     example='type="rrc", for rccl',

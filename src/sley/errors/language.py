@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 L101 = Rule(
-    "L101",
-    "rank-out-of-range",
+    "L101 rank-out-of-range",
     what="A rank does not exist in the collective, program or plan.",
     why="Ranks count from 0 to ranks - 1. In Python a negative number would silently mean another "
     "rank, so it is refused as well.",
@@ -12,8 +11,7 @@ L101 = Rule(
     instead="Use ranks from 0 to ranks - 1; a ring's neighbour is (rank + 1) % ranks.",
 )
 L102 = Rule(
-    "L102",
-    "bad-number",
+    "L102 bad-number",
     what="A number of ranks, chunks, instances or a count is not a positive integer; or a "
     "channel, a lane or a thread block is negative or too large.",
     why="Such a number leaves no data to move, or identifies no resource (MSCCLang 5.1), and "
@@ -23,8 +21,7 @@ L102 = Rule(
     "compiler.",
 )
 L103 = Rule(
-    "L103",
-    "index-out-of-range",
+    "L103 index-out-of-range",
     what="A chunk index, or index + count, is outside its buffer.",
     why="The chunk would be in other memory. Negative indices are also refused, because in Python "
     "they mean another chunk.",
@@ -34,8 +31,7 @@ L103 = Rule(
     "in all scratch buffers of all ranks.",
 )
 L104 = Rule(
-    "L104",
-    "unknown-buffer",
+    "L104 unknown-buffer",
     what='A buffer is neither "in", "out" nor "scratch"; in a script for msccl-tools, nor a '
     "scratch buffer to which the script has copied data.",
     why="A rank has these three buffers (MSCCLang 3.1). A script for msccl-tools may have any "
@@ -44,8 +40,7 @@ L104 = Rule(
     instead='Use "in", "out" or "scratch"; in a script, a name to which it has copied data.',
 )
 L105 = Rule(
-    "L105",
-    "uninitialized-chunk",
+    "L105 uninitialized-chunk",
     what="A chunk is read before anything is written to it.",
     why="At the start output and scratch have no data (MSCCLang 3.1), nor does an input to which "
     "the collective assigns none.",
@@ -53,8 +48,7 @@ L105 = Rule(
     instead="Copy data to the place first, or read another place.",
 )
 L106 = Rule(
-    "L106",
-    "stale-reference",
+    "L106 stale-reference",
     what="A reference is used after its place was overwritten.",
     why="Only the latest reference to a place may be used (MSCCLang 3.3). This rule excludes data "
     "races.",
@@ -63,16 +57,14 @@ L106 = Rule(
     "again.",
 )
 L107 = Rule(
-    "L107",
-    "unequal-counts",
+    "L107 unequal-counts",
     what="Two references of a reduction have different counts or lengths.",
     why="A reduction works chunk by chunk (MSCCLang 3.3).",
     example='p.chunk(0, "in", 0, count=2).reduce(p.chunk(1, "in", 0))',
     instead="Use references with equal counts and equal numbers of ranks.",
 )
 L108 = Rule(
-    "L108",
-    "overlapping-ranges",
+    "L108 overlapping-ranges",
     what="The source and the destination of a local copy or reduce share chunks.",
     why="The result would depend on the order in which the elements move; on a GPU the operation "
     "hangs or reads half-written data. In place, input and output are the same memory.",
@@ -80,16 +72,14 @@ L108 = Rule(
     instead="Copy through scratch, or one chunk at a time.",
 )
 L109 = Rule(
-    "L109",
-    "dependent-elements",
+    "L109 dependent-elements",
     what="Elements of one array operation access the same place, and at least one writes it.",
     why="The transfers of an array operation have no order among themselves.",
     example='p.chunk([0, 0], "in", [0, 0]).copy([1, 1], "in", [0, 0])',
     instead="Write the dependent elements as separate operations, one after another.",
 )
 L110 = Rule(
-    "L110",
-    "foreign-reference",
+    "L110 foreign-reference",
     what="An operation gets a reference to another program's chunk, or a value that is not a "
     "reference.",
     why="A reference identifies a place in the memory of its own program.",
@@ -97,24 +87,21 @@ L110 = Rule(
     instead="Pass a reference that p.chunk, copy or reduce of this program returned.",
 )
 L112 = Rule(
-    "L112",
-    "bad-argument",
+    "L112 bad-argument",
     what="An argument has a type that the operation does not accept.",
     why="Ranks, indices and counts are integers, or arrays of integers of equal length.",
     example='p.chunk("0", "in", 0)',
     instead="Give integers, or arrays of integers that broadcast to one length.",
 )
 L113 = Rule(
-    "L113",
-    "empty-program",
+    "L113 empty-program",
     what="A file or function contains no program.",
     why="There is nothing to compile.",
     example="an empty my_algo.py",
     instead="Decorate a function with @sley.program(collective).",
 )
 L116 = Rule(
-    "L116",
-    "misaligned-block",
+    "L116 misaligned-block",
     what="A custom collective divides a block into several chunks, and one of them must have data "
     "from another position of its block.",
     why="A call's element count need not be divisible by the number of chunks. Then some chunks of "
@@ -124,8 +111,7 @@ L116 = Rule(
     "of a chunk.",
 )
 L118 = Rule(
-    "L118",
-    "standard-name",
+    "L118 standard-name",
     what="A custom collective, or that of a plan, has the name of a standard collective, but "
     "another postcondition.",
     why="Proofs, files, bus bandwidths and the plans of a communicator identify a collective by "
@@ -134,8 +120,7 @@ L118 = Rule(
     instead="Give it another name, or use the standard collective.",
 )
 L119 = Rule(
-    "L119",
-    "varying-in-place",
+    "L119 varying-in-place",
     what="A collective of varying counts is in place.",
     why="In place one part overwrites another, which may be longer: nothing would mark where it "
     "ends.",
@@ -144,16 +129,14 @@ L119 = Rule(
     "in place.",
 )
 L135 = Rule(
-    "L135",
-    "varying-reduction",
+    "L135 varying-reduction",
     what="A program or plan of varying counts reduces.",
     why="The counts of two chunks may differ, and then their elements don't correspond.",
     example="p.chunk(...).reduce(...)  # for sley.AllGatherV(8)",
     instead="Only copy; a collective of equal counts may reduce.",
 )
 L114 = Rule(
-    "L114",
-    "program-raised",
+    "L114 program-raised",
     what="The Python file with the program cannot be read, raises an error, or ends by sys.exit; "
     "only a script for msccl-tools may exit, with code 0.",
     why="The file's code defines the program while it runs; here it stopped before the end.",
@@ -161,8 +144,7 @@ L114 = Rule(
     instead="Correct the named line; python my_algo.py shows the whole traceback.",
 )
 L115 = Rule(
-    "L115",
-    "which-program",
+    "L115 which-program",
     what="A Python file has several programs and none is selected, or the selected one does not "
     "exist.",
     why="sley compiles one program at a time.",
@@ -170,8 +152,7 @@ L115 = Rule(
     instead="Select one: sley compile algorithms.py:ring",
 )
 L122 = Rule(
-    "L122",
-    "conflicting-transfers",
+    "L122 conflicting-transfers",
     what="Two transfers of the same step access the same chunk of a rank, and at least one writes "
     "it.",
     why="Steps order transfers (ResCCL 4.2). Transfers of the same step have no order, so the "
@@ -181,8 +162,7 @@ L122 = Rule(
     instead="Give the later one a greater step, or use another chunk.",
 )
 L123 = Rule(
-    "L123",
-    "two-languages",
+    "L123 two-languages",
     what="A program uses both p.chunk and p.transfer.",
     why="The order of the lines orders the operations of the chunk language, the steps order "
     "transfers; a mixture would have no order.",
@@ -190,8 +170,7 @@ L123 = Rule(
     instead="Write the whole program in one of the two languages.",
 )
 L124 = Rule(
-    "L124",
-    "bad-transfer",
+    "L124 bad-transfer",
     what="A transfer has the same rank as source and destination, a negative step, or a type other "
     "than recv and rrc.",
     why="A transfer moves one chunk from a rank to another at a step (ResCCL 4.2). There it "
@@ -200,8 +179,7 @@ L124 = Rule(
     instead='Give two different ranks, a step of at least 0, and "recv" or "rrc".',
 )
 L125 = Rule(
-    "L125",
-    "no-data-buffer",
+    "L125 no-data-buffer",
     what="A program of transfers has a collective without a data buffer.",
     why="A transfer has one chunk id for source and destination: a place in the buffer that in "
     "place is both input and output (ResCCL 4.2, DataBuffer).",
@@ -209,24 +187,21 @@ L125 = Rule(
     instead="Write it in place, or with p.chunk.",
 )
 L120 = Rule(
-    "L120",
-    "unknown-algorithm",
+    "L120 unknown-algorithm",
     what="No algorithm of the library has this name.",
     why="A guess might build an algorithm for another collective.",
     example='sley.algorithms.build("ring", ranks=8)',
     instead="Use a name that `sley list` prints.",
 )
 L121 = Rule(
-    "L121",
-    "unsupported-size",
+    "L121 unsupported-size",
     what="An algorithm does not support this number of ranks.",
     why="Some algorithms pair ranks, or are made for one machine; all need at least two ranks.",
     example='sley.algorithms.build("recursive-doubling-allgather", ranks=6)',
     instead="Use a number of ranks that the algorithm supports, or an algorithm for this number.",
 )
 L136 = Rule(
-    "L136",
-    "incomplete-ring",
+    "L136 incomplete-ring",
     what="An order of a ring is not a list of all ranks, each of them once.",
     why="Every rank needs the data of all others; a ring that leaves out a rank doesn't bring it "
     "the data.",
@@ -234,8 +209,7 @@ L136 = Rule(
     instead="Give each ring as a list of all ranks: orders=[[0, 1, 2, 3], [0, 2, 1, 3]].",
 )
 L126 = Rule(
-    "L126",
-    "unequal-parts",
+    "L126 unequal-parts",
     what="A script for msccl-tools groups references of different ranks or buffers, or splits one "
     "into parts of different sizes.",
     why="A reference stands for consecutive chunks of one buffer of one rank.",
@@ -243,16 +217,14 @@ L126 = Rule(
     instead="Group references of one buffer, and split into a number that divides the size.",
 )
 L127 = Rule(
-    "L127",
-    "no-single-origin",
+    "L127 no-single-origin",
     what="A script for msccl-tools asks for the origin or destination of a reduction.",
     why="A reduction has several input chunks, each with its own origin and destination.",
     example="c.reduce(d).get_dst_rank()",
     instead="Ask before the reduction, or compute the place from the loop's numbers.",
 )
 L129 = Rule(
-    "L129",
-    "no-current-program",
+    "L129 no-current-program",
     what="A script for msccl-tools calls chunk, XML, Json, Check or Print outside of a program, "
     "copies or reduces after the program's end, or begins a program inside another one.",
     why="These functions work on the program inside whose `with` they are called.",
@@ -260,8 +232,7 @@ L129 = Rule(
     instead="Move the call into `with MSCCLProgram(...):`, and end one program before the next.",
 )
 L130 = Rule(
-    "L130",
-    "check-refuses",
+    "L130 check-refuses",
     what="The `check` of a script's own collective does not return True for the buffers that the "
     "program leaves, or returns True although no data reaches the outputs, or other data than "
     "`check` sees there.",
@@ -272,8 +243,7 @@ L130 = Rule(
     "init_buffers return None for outputs without data.",
 )
 L132 = Rule(
-    "L132",
-    "bad-buffers",
+    "L132 bad-buffers",
     what="The `init_buffers` of a script's own collective does not return the buffers of every "
     "rank, its `get_buffer_index` returns other places than an index plus a constant, or the "
     "collective and the topology have different numbers of ranks.",
@@ -283,8 +253,7 @@ L132 = Rule(
     instead="Return a list with a dict for each rank of the topology.",
 )
 L133 = Rule(
-    "L133",
-    "batched-parts",
+    "L133 batched-parts",
     what="A program with interleaved_replication=False and several instances has a collective "
     "whose chunks belong to ranks.",
     why="Batched parts are whole programs on sections of the buffers. Only for a collective such "
@@ -294,8 +263,7 @@ L133 = Rule(
     instead="Leave interleaved_replication out, or use one instance.",
 )
 L134 = Rule(
-    "L134",
-    "one-sided-operation",
+    "L134 one-sided-operation",
     what="A script for msccl-tools uses operations of MSCCL++: put, get, signal or wait.",
     why="sley's programs consist of copies and reductions; the compiler generates the "
     "synchronization, also for MSCCL++.",
@@ -304,8 +272,7 @@ L134 = Rule(
     "MSCCL++.",
 )
 L137 = Rule(
-    "L137",
-    "bad-group",
+    "L137 bad-group",
     what="A switch can't write or combine the places of a `multicast` or a `load_reduce` together.",
     why="A switch reads or writes one address of several ranks. So each rank has one place, at "
     "the same index, and the rank that starts the operation has its own place beside them.",

@@ -10,8 +10,7 @@ from __future__ import annotations
 from sley.errors.diagnostic import Rule
 
 F470 = Rule(
-    "F470",
-    "not-json",
+    "F470 not-json",
     what="The file is not a JSON text as MSCCL++ reads it: an object, in UTF-8, without comments, "
     "NaN, numbers beyond 64-bit floats, half surrogate pairs or repeated keys.",
     why="A file that is cut off could mean anything after that place, and parsers silently use "
@@ -21,8 +20,7 @@ F470 = Rule(
     instead="Write the file again with its tool, or correct the named place.",
 )
 F472 = Rule(
-    "F472",
-    "wrong-key",
+    "F472 wrong-key",
     what="An object of an execution plan lacks a key that MSCCL++ needs, or a key has a value of "
     "another type, or one that is not among its words.",
     why="By its source, the loader then throws, reads past the object, or converts the value and "
@@ -31,8 +29,7 @@ F472 = Rule(
     instead="Add the key, or write a value of the expected type.",
 )
 F473 = Rule(
-    "F473",
-    "value-range",
+    "F473 value-range",
     what="A number of an execution plan is outside the range in which MSCCL++ computes with it.",
     why="By its source, the loader divides by the number or keeps only its low bits, or the "
     "kernel can't start.",
@@ -41,8 +38,7 @@ F473 = Rule(
     instead="Give a value in the range.",
 )
 F475 = Rule(
-    "F475",
-    "zero-chunks",
+    "F475 zero-chunks",
     what="input_chunks or output_chunks of a GPU is 0, or a range has no chunks.",
     why="The loader of MSCCL++ divides by these numbers without a test: the process ends "
     "with SIGFPE.",
@@ -50,8 +46,7 @@ F475 = Rule(
     instead="Give every rank the chunks of both buffers, even where it does not use them.",
 )
 F476 = Rule(
-    "F476",
-    "alignment",
+    "F476 alignment",
     what="buffer_alignment is not a multiple of 16 bytes.",
     why="By its source, MSCCL++ adds the last bytes of a range, after its last whole 16 "
     "bytes, at wrong places in the loops that reduce and read.",
@@ -59,8 +54,7 @@ F476 = Rule(
     instead="Set buffer_alignment to 16 or a multiple.",
 )
 F478 = Rule(
-    "F478",
-    "unknown-operation",
+    "F478 unknown-operation",
     what="The name of an operation is not one that the parser of MSCCL++ knows, or that of the "
     "version knows yet.",
     why="It refuses the file. Its language can write some of these names, such as glre. gstore and "
@@ -70,8 +64,7 @@ F478 = Rule(
     "executor's version with --target mscclpp@VERSION.",
 )
 F479 = Rule(
-    "F479",
-    "wrong-operands",
+    "F479 wrong-operands",
     what="The sources, destinations, channels or keys of an operation are not those that MSCCL++ "
     "uses: in number, in whether they are local, remote or on a switch, or because they are keys "
     "of operations of another kind.",
@@ -84,16 +77,14 @@ F479 = Rule(
     "it into two.",
 )
 F481 = Rule(
-    "F481",
-    "too-many-operations",
+    "F481 too-many-operations",
     what="A block has more than 64 operations, including those inside pipelines.",
     why="MSCCL++ refuses the plan at its first call.",
     example="a block with 65 operations",
     instead="Distribute the operations over more blocks.",
 )
 F482 = Rule(
-    "F482",
-    "table-overflow",
+    "F482 table-overflow",
     what="A block, GPU or operation has more entries than a table of MSCCL++: 16 channels of a "
     "type and 16 references to remote buffers of a type in a block, 8 channels, 16 semaphores and "
     "10 buffers on a side in an operation, and on a GPU 16 barriers, 1024 port channels and 509 "
@@ -105,8 +96,7 @@ F482 = Rule(
     instead="Distribute the work over more blocks or operations.",
 )
 F483 = Rule(
-    "F483",
-    "no-such-part",
+    "F483 no-such-part",
     what="A channel, remote buffer or switch group names the GPU itself or a GPU that the plan "
     "does not have; a channel has no other end; a switch group is not on all its GPUs; or an "
     "operation or block refers to a channel, remote buffer or semaphore that does not exist, or "
@@ -121,8 +111,7 @@ F483 = Rule(
     "block), or declare the entry: a channel at both ends, a group on all its GPUs.",
 )
 F486 = Rule(
-    "F486",
-    "unequal-ranges",
+    "F486 unequal-ranges",
     what="The ranges of one move do not have the same number of chunks; or an operation inside a "
     "pipeline has not num_chunks chunks, moves packets, or is a pipeline.",
     why="By its source, MSCCL++ uses the size of one range for all: that of the first source, or "
@@ -132,8 +121,7 @@ F486 = Rule(
     instead="Give all ranges of a reduction, or of a pair, the same size.",
 )
 F488 = Rule(
-    "F488",
-    "executed-otherwise",
+    "F488 executed-otherwise",
     what="MSCCL++ executes an operation otherwise than it is written: one that reduces, but not "
     "by sum; a put with signal (pws, pwsf) on a memory channel; a ppkt on a port channel; a get "
     "with two offsets; a put or ppkt on a memory channel from several buffers; packets outside of "
@@ -147,8 +135,7 @@ F488 = Rule(
     instead="Write the operation as the message says.",
 )
 F493 = Rule(
-    "F493",
-    "wrong-remote-memory",
+    "F493 wrong-remote-memory",
     what="MSCCL++ accesses the wrong memory of another rank: with use_double_scratch_buffer, "
     "scratch without packets or of another size than the rank's own; in place, a buffer that "
     "begins at the rank's own part (the input of an AllGather, the output of a ReduceScatter); or "
@@ -163,8 +150,7 @@ F493 = Rule(
     instead="Change the plan as the message says.",
 )
 F496 = Rule(
-    "F496",
-    "barrier-count",
+    "F496 barrier-count",
     what="num_threadblocks of a barrier is not the number of blocks that use the barrier.",
     why="The blocks would wait forever, or some would not wait for all.",
     example='"num_threadblocks": 3, while two blocks of the GPU have this barrier_id',
@@ -172,8 +158,7 @@ F496 = Rule(
     "barrier_id.",
 )
 F497 = Rule(
-    "F497",
-    "idle-flush",
+    "F497 idle-flush",
     what="Remark: a flush has no effect.",
     why="By its source, MSCCL++ flushes as many channels as the operation has destinations, "
     "which is none. So the sources of a push may be overwritten only after a signal from its "
@@ -182,8 +167,7 @@ F497 = Rule(
     instead="No action is necessary: sley proves the plan without the flush.",
 )
 F499 = Rule(
-    "F499",
-    "one-sided-plan",
+    "F499 one-sided-plan",
     what="An execution plan of MSCCL++ is given to a command that needs a plan with messages.",
     why="sley proves execution plans of MSCCL++, but can't simulate, run, draw, lift or rewrite "
     "them: their blocks access the memory of other ranks instead of sending messages.",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 D901 = Rule(
-    "D901",
-    "bad-policy",
+    "D901 bad-policy",
     what="A file is not a policy, its contents are invalid, or an older sley wrote it.",
     why="A policy is a table of plans in TOML (F528) with a machine, as `sley tune train` writes "
     "it: text only, so that a file from elsewhere can't run code. Its ranges of sizes are "
@@ -14,8 +13,7 @@ D901 = Rule(
     "entry.",
 )
 D903 = Rule(
-    "D903",
-    "policy-for-another-machine",
+    "D903 policy-for-another-machine",
     what="A policy was trained for other ranks, or for another machine.",
     why="The fastest plan depends on the number of ranks, on which of them share a host, and on "
     "the machine. A policy applies only where it was trained; the file has the number of ranks "
@@ -25,8 +23,7 @@ D903 = Rule(
     "communicator uses its own rules.",
 )
 D904 = Rule(
-    "D904",
-    "policy-without-plan",
+    "D904 policy-without-plan",
     what="A policy chooses an algorithm that doesn't exist here or can't be compiled.",
     why="A policy chooses among compiled and proven plans. Its algorithms are those of the library "
     "of the version that trained it.",
@@ -34,8 +31,7 @@ D904 = Rule(
     instead="Train again with this version. Until then the default is used.",
 )
 D905 = Rule(
-    "D905",
-    "policy-not-expressible",
+    "D905 policy-not-expressible",
     what="A policy can't be written for a runtime.",
     why="NCCL's tuner chooses only among NCCL's own algorithms, so a policy that chooses none of "
     "them has no meaning for NCCL. A communicator has no AllToNext. A plan file has its runtime's "
@@ -45,8 +41,7 @@ D905 = Rule(
     "tune --actions nccl`). Or write the plans (`-o FOLDER`, with `--target msccl` or `executor`).",
 )
 D906 = Rule(
-    "D906",
-    "plug-in-not-compiled",
+    "D906 plug-in-not-compiled",
     what="A tuner plug-in for NCCL can't be compiled on this machine.",
     why="NCCL loads the plug-in as a shared library. A C compiler makes it from the C text, which "
     "needs no other file.",
@@ -56,8 +51,7 @@ D906 = Rule(
 )
 
 D941 = Rule(
-    "D941",
-    "policy-on-some-ranks",
+    "D941 policy-on-some-ranks",
     what="Ranks have different policies, or some have none.",
     why="All ranks must run the same plan for a call. So a policy is used only if every rank has "
     "read the same one, with the same SLEY_EXPLORE, on the same kind of processor.",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 P801 = Rule(
-    "P801",
-    "picture-too-large",
+    "P801 picture-too-large",
     what="A picture would have more boxes or lines than people can read.",
     why="Pictures are for small plans: with more than a few hundred boxes the lines between them "
     "can't be followed.",
@@ -13,16 +12,14 @@ P801 = Rule(
     "with --rank.",
 )
 P810 = Rule(
-    "P810",
-    "nothing-to-report",
+    "P810 nothing-to-report",
     what="A report has no simulation.",
     why="An empty table, page or plot would look like a result.",
     example="html_report([], title='ring')",
     instead="Pass at least one simulation: sley.simulate(plan, size_bytes).",
 )
 P812 = Rule(
-    "P812",
-    "no-executions",
+    "P812 no-executions",
     what="A trace is requested of a simulation without executions.",
     why="A trace lists all executions of each thread block. A simulation keeps them only on "
     "request, because they may be millions of rows.",
@@ -30,16 +27,14 @@ P812 = Rule(
     instead="Simulate again and keep them: sley.simulate(plan, size, executions=True).",
 )
 P813 = Rule(
-    "P813",
-    "names-dont-fit",
+    "P813 names-dont-fit",
     what="The number of names differs from the number of simulations.",
     why="A curve or a choice under another plan's name is misleading.",
     example="html_report([a, b], title='two', names=['ring'])",
     instead="Give one name for each simulation, or none to use the plans' names.",
 )
 P815 = Rule(
-    "P815",
-    "no-such-picture",
+    "P815 no-such-picture",
     what="A value has no text or picture of this name.",
     why="A plan is drawn as its thread blocks or the graph of its instructions, and shown as its "
     "thread blocks or its sub-pipelines.",

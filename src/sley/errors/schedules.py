@@ -6,8 +6,7 @@ from __future__ import annotations
 from sley.errors.diagnostic import Rule
 
 F550 = Rule(
-    "F550",
-    "other-kind-of-file",
+    "F550 other-kind-of-file",
     what="The file is of a kind that the command does not accept, or of none that sley knows.",
     why="sley recognises a file by its content. Reading it as another kind would only produce "
     "messages about its first line.",
@@ -15,8 +14,7 @@ F550 = Rule(
     instead="Give a file of the expected kind.",
 )
 F551 = Rule(
-    "F551",
-    "damaged-schedule",
+    "F551 damaged-schedule",
     what="The file is not well-formed JSON or XML; a part of the schedule is missing, misplaced, "
     "or of another type; or a send doesn't have the form that its synthesiser writes, or names a "
     "node or a chunk that doesn't exist.",
@@ -26,16 +24,14 @@ F551 = Rule(
     instead="Write the file again with its synthesiser, or correct the named entry.",
 )
 F552 = Rule(
-    "F552",
-    "schedule-too-large",
+    "F552 schedule-too-large",
     what="The schedule has more ranks, sends, parts or epochs than sley reads.",
     why="Reading it would exhaust the memory; no synthesiser solves problems of this size.",
     example="a flow in epoch 1,000,000,000,000",
     instead="Use fewer chunks or ranks.",
 )
 F554 = Rule(
-    "F554",
-    "incomplete-schedule",
+    "F554 incomplete-schedule",
     what="The schedule leaves out a GPU, does not bring a chunk to a GPU that must get it, leaves "
     "a rank's data out of a sum, or has a tree whose sends don't lead from its root to every GPU "
     "exactly once.",
@@ -46,8 +42,7 @@ F554 = Rule(
     instead="Solve again with all GPUs.",
 )
 F555 = Rule(
-    "F555",
-    "copying-switch",
+    "F555 copying-switch",
     what="The schedule needs a switch that copies: one chunk enters the switch once and leaves it "
     "to several GPUs.",
     why="A message of a plan has one destination. Sent once for each destination, the chunk "
@@ -57,16 +52,14 @@ F555 = Rule(
     "sley import FILE --allow multicast -o FILE.py.",
 )
 F556 = Rule(
-    "F556",
-    "early-send",
+    "F556 early-send",
     what="A GPU sends a chunk before it has arrived there, or without ever getting it.",
     why="The GPU would send other data.",
     example="3->4 in epoch 2, but the chunk arrives at 3 in epoch 5",
     instead="Write the file again with its synthesiser.",
 )
 F557 = Rule(
-    "F557",
-    "wrong-claim",
+    "F557 wrong-claim",
     what="The file's claims about its schedule differ from the result of following the schedule.",
     why="One of the two is wrong: the schedule may be changed, or made for links other than the "
     "known ones.",
@@ -74,8 +67,7 @@ F557 = Rule(
     instead="Write the file again with its synthesiser.",
 )
 F559 = Rule(
-    "F559",
-    "other-collective",
+    "F559 other-collective",
     what="The schedule can't be imported for this collective, or not in place.",
     why="The sends of a schedule determine the final data of each rank; only ForestColl's trees "
     "serve several collectives.",
@@ -83,8 +75,7 @@ F559 = Rule(
     instead="Omit the option, or solve for the other collective.",
 )
 F560 = Rule(
-    "F560",
-    "not-in-schedule",
+    "F560 not-in-schedule",
     what="An import asks for something that this schedule doesn't have: a fault to allow that "
     "schedules of this synthesiser can't have, or a machine, although the file does not contain "
     "its links or their rates.",

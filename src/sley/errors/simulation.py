@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 S701 = Rule(
-    "S701",
-    "no-topology",
+    "S701 no-topology",
     what="A simulation, or a choice of options by speed, has no topology.",
     why="Times depend on the rates of links, which only a topology has.",
     example='sley.simulate(sley.compile(ring), "64M")',
@@ -12,8 +11,7 @@ S701 = Rule(
     "--topology ndv4:2.",
 )
 S702 = Rule(
-    "S702",
-    "bad-size",
+    "S702 bad-size",
     what="A size is not a positive number of bytes.",
     why="nccl-tests defines the size: bytes of the larger buffer of a rank; K, M and G are powers "
     "of 1024.",
@@ -21,8 +19,7 @@ S702 = Rule(
     instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB".',
 )
 S705 = Rule(
-    "S705",
-    "too-many-executions",
+    "S705 too-many-executions",
     what="A call would have too many executions to simulate, or its execution traces too many "
     "nodes.",
     why="Every instruction runs once for each tile: each of these executions is simulated, or "
@@ -32,8 +29,7 @@ S705 = Rule(
     "hundred tiles the bandwidth no longer changes.",
 )
 S710 = Rule(
-    "S710",
-    "not-nccl-tests",
+    "S710 not-nccl-tests",
     what="A file is not the output of nccl-tests or rccl-tests, or has no table.",
     why="A topology is calibrated to measured times; they are rows with a size, a "
     "number of elements, a type and times.",
@@ -43,8 +39,7 @@ S710 = Rule(
     "--collective the test.",
 )
 S711 = Rule(
-    "S711",
-    "bad-row",
+    "S711 bad-row",
     what="A row of nccl-tests' output does not fit its columns, or contradicts itself.",
     why="A fit to a wrong time would make every later prediction wrong.",
     example="a row that is cut off; a time that does not fit its bandwidth; a negative time",
@@ -52,16 +47,14 @@ S711 = Rule(
     "the test's output again, unchanged.",
 )
 S712 = Rule(
-    "S712",
-    "failed-measurement",
+    "S712 failed-measurement",
     what="A test of nccl-tests reported an error or wrong results.",
     why="The time of a failed call doesn't describe the machine.",
     example="Test NCCL failure common.cu:958; a row with 3 in the column #wrong",
     instead="Repair the machine or the run, and measure again; or remove the wrong rows.",
 )
 S713 = Rule(
-    "S713",
-    "unsuitable-table",
+    "S713 unsuitable-table",
     what="A table can't be compared with plans on the topology.",
     why="The times must be those of a collective that sley models as NCCL runs it, with the "
     "topology's number of ranks, and with sizes at both ends of the range. If even a fit misses "

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 T601 = Rule(
-    "T601",
-    "bad-topology",
+    "T601 bad-topology",
     what="The tables of a topology don't fit together.",
     why="GPUs are the first vertices, with a rank each; both ends of every link are existing "
     "vertices.",
@@ -12,8 +11,7 @@ T601 = Rule(
     instead="Build it with sley.topologies, or correct the named row.",
 )
 T602 = Rule(
-    "T602",
-    "bad-rate",
+    "T602 bad-rate",
     what="A rate, a latency or another parameter of a topology is out of range.",
     why="Times are sizes divided by rates: with a rate of zero they are infinite, with a negative "
     "rate they have no meaning.",
@@ -21,16 +19,14 @@ T602 = Rule(
     instead="Give a positive, finite number in the unit at the end of the name.",
 )
 T603 = Rule(
-    "T603",
-    "unlinked-gpus",
+    "T603 unlinked-gpus",
     what="Some GPUs of a topology cannot reach others, not even through other GPUs.",
     why="A collective over all ranks would be impossible, and every bound infinite.",
     example='sley.Topology.from_links("x", 4, [(0, 1), (2, 3)])',
     instead="Add the missing links, or describe only the connected part.",
 )
 T604 = Rule(
-    "T604",
-    "unknown-topology",
+    "T604 unknown-topology",
     what="No topology has this name.",
     why="A name is a machine that sley includes, a cluster as numbers, a mesh, a torus or a file.",
     example="--topology ndv44:2",
@@ -38,8 +34,7 @@ T604 = Rule(
     "files are also valid.",
 )
 T605 = Rule(
-    "T605",
-    "unreadable-topology",
+    "T605 unreadable-topology",
     what="The file of a topology cannot be read: it does not exist, is too large, or does not have "
     "the expected format.",
     why="Machines and graphs are TOML, NCCL's and hwloc's topologies are XML without declarations "
@@ -48,8 +43,7 @@ T605 = Rule(
     instead="Correct the file at the named place.",
 )
 T607 = Rule(
-    "T607",
-    "bad-key",
+    "T607 bad-key",
     what="A description of a topology has an unknown key, lacks a key, or has a value of the "
     "wrong type for one.",
     why="Bounds and simulations use every number of the description; none is guessed. An ignored "
@@ -58,8 +52,7 @@ T607 = Rule(
     instead="Correct the named key or value; docs/topologies.md lists the keys and their values.",
 )
 T608 = Rule(
-    "T608",
-    "no-such-part",
+    "T608 no-such-part",
     what="A description of a topology names a GPU, a card or a PCIe vertex that it doesn't have, "
     "omits one, or links one to itself.",
     why="GPUs and cards are numbered from 0 within the node; PCIe vertices are those listed.",
@@ -67,8 +60,7 @@ T608 = Rule(
     instead="Correct the number or the name, or add the part.",
 )
 T610 = Rule(
-    "T610",
-    "assumed",
+    "T610 assumed",
     what="A remark: a value that an imported file leaves open, and sley's assumption.",
     why="Other tools' files list the parts of a node, but rarely their rates.",
     example="nvidia-smi shows NV12, but no rate: 25 GB/s nominal and 20 GB/s reached a link",
@@ -76,8 +68,7 @@ T610 = Rule(
     "file to TOML and write your machine's rates into it.",
 )
 T611 = Rule(
-    "T611",
-    "known-error",
+    "T611 known-error",
     what="A remark: predictions for this machine are known to differ strongly from measurements.",
     why="The rates of its description come from data sheets and from other machines; a published "
     "table shows that calls take longer.",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 B902 = Rule(
-    "B902",
-    "unfit-tensors",
+    "B902 unfit-tensors",
     what="The tensors of a collective do not match one another or the group, in their number, "
     "numbers of elements, types or devices.",
     why="A collective moves equal parts of one element type between all ranks of the group. With a "
@@ -14,8 +13,7 @@ B902 = Rule(
     "collective, all of one type and on one device.",
 )
 B903 = Rule(
-    "B903",
-    "unserved-device",
+    "B903 unserved-device",
     what="A collective was called with a tensor on a device that the group has no backend for.",
     why='"sley" serves CPU tensors. Tensors on other devices need another backend, named when the '
     "group is made.",
@@ -24,8 +22,7 @@ B903 = Rule(
     "or move the tensor to the CPU.",
 )
 B904 = Rule(
-    "B904",
-    "still-at-work",
+    "B904 still-at-work",
     what="A call did not end within its own timeout.",
     why="`work.wait(timeout)` and `dist.barrier(timeout=...)` wait only for this time. The call "
     "itself continues under the group's timeout, and its tensors stay in use.",
@@ -33,8 +30,7 @@ B904 = Rule(
     instead="Wait longer, or find the late rank: the error of the group's timeout names it.",
 )
 B905 = Rule(
-    "B905",
-    "unknown-pytorch",
+    "B905 unknown-pytorch",
     what="This PyTorch creates its groups in a way that sley doesn't know, so sley cannot replace "
     "gloo in it.",
     why="PyTorch has no interface for replacing one of its own backends. sley wraps the function "
@@ -43,8 +39,7 @@ B905 = Rule(
     instead='Name the backend "sley" in the program, or use a PyTorch that docs/torch.md names.',
 )
 B906 = Rule(
-    "B906",
-    "no-torchcomms",
+    "B906 no-torchcomms",
     what="torchcomms was asked for sley's backend, but is missing or older than its backends in "
     "Python.",
     why="The backend is a subclass of TorchCommBackend, which torchcomms lets Python extend since "
@@ -54,8 +49,7 @@ B906 = Rule(
     'backend "sley" of torch.distributed, without TORCH_DISTRIBUTED_USE_TORCHCOMMS.',
 )
 B907 = Rule(
-    "B907",
-    "late-ranks",
+    "B907 late-ranks",
     what="Some ranks did not call `monitored_barrier` in its timeout.",
     why="A rank that failed, waits for something else or skipped the call holds up all others. The "
     "ranks that arrived agree on the late ones, and all raise this error; so does a late rank "

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 V201 = Rule(
-    "V201",
-    "malformed-plan",
+    "V201 malformed-plan",
     what="A plan's tables contradict one another: a rank, buffer, index, count, peer or wait does "
     "not exist, or the ends of a connection don't match.",
     why="An engine would read or write other memory, or leave messages for a later call; and such "
@@ -14,8 +13,7 @@ V201 = Rule(
     "never has such rows. `sley.verify(plan)` names them.",
 )
 V202 = Rule(
-    "V202",
-    "broken-connection",
+    "V202 broken-connection",
     what="A connection has two sending or two receiving thread blocks, or its two ends disagree on "
     "the number of messages or on the count of one of them.",
     why="A connection is a FIFO with one writer and one reader (MSCCLang 5); the k-th message "
@@ -25,8 +23,7 @@ V202 = Rule(
     "same order and with the same counts.",
 )
 V203 = Rule(
-    "V203",
-    "hang",
+    "V203 hang",
     what="With the given number of slots, some instructions wait for one another in a cycle: a "
     "deadlock.",
     why="A send waits for a free slot, a receive for a message, an instruction for those before "
@@ -38,8 +35,7 @@ V203 = Rule(
     "the available slots (slots=, --slots), or use a protocol with more slots.",
 )
 V204 = Rule(
-    "V204",
-    "data-race",
+    "V204 data-race",
     what="Two instructions of a rank access the same chunk, at least one writes it, and nothing "
     "orders them.",
     why="Their order would depend on timing: the result is right in one run and wrong in the next. "
@@ -51,8 +47,7 @@ V204 = Rule(
     "the index, if the two should not access the same chunk.",
 )
 V205 = Rule(
-    "V205",
-    "uninitialized-read",
+    "V205 uninitialized-read",
     what="An instruction reads a chunk that nothing has written, and the value reaches a chunk "
     "that the collective promises; with varying counts, any read of such a chunk.",
     why="At the start output and scratch have no data. A chunk without data has no count either.",
@@ -60,8 +55,7 @@ V205 = Rule(
     instead="Write the chunk first, or read the intended chunk.",
 )
 V206 = Rule(
-    "V206",
-    "wrong-result",
+    "V206 wrong-result",
     what="At the end an output chunk does not have the value that the collective promises.",
     why="A chunk must be exactly the input chunk, or the reduction of exactly the input chunks, in "
     "the postcondition (MSCCLang 3.2). A reduction counts every rank once.",
@@ -69,8 +63,7 @@ V206 = Rule(
     instead="Let exactly the expected inputs reach the chunk, each of them once.",
 )
 V208 = Rule(
-    "V208",
-    "overlapping-operands",
+    "V208 overlapping-operands",
     what="The source and the destination of an instruction share some chunks, but are not the same "
     "range.",
     why="The instruction's threads move the elements in no fixed order, so some would be read "
@@ -79,8 +72,7 @@ V208 = Rule(
     instead="Move the chunks through scratch, or one at a time.",
 )
 V210 = Rule(
-    "V210",
-    "dead-instruction",
+    "V210 dead-instruction",
     what="A remark: an instruction does not contribute to the result. It copies chunks onto "
     "themselves, or reads chunks that nothing has written, and the values reach no promised chunk.",
     why="The plan is correct, but the instruction takes time, and may be a mistake.",
@@ -89,8 +81,7 @@ V210 = Rule(
     instead="Remove the instruction, or correct its operands.",
 )
 V217 = Rule(
-    "V217",
-    "varying-collective",
+    "V217 varying-collective",
     what="A collective with varying counts is neither AllToAllV nor AllGatherV, or belongs to a "
     "one-sided plan.",
     why="A call with varying counts passes the counts of its own collective. Both ends of a "
@@ -100,8 +91,7 @@ V217 = Rule(
     instead="Use sley.AllToAllV or sley.AllGatherV with a plan of messages, or equal counts.",
 )
 V219 = Rule(
-    "V219",
-    "varying-place",
+    "V219 varying-place",
     what="A plan of varying counts writes a chunk to a place of the input or the output where "
     "another chunk belongs.",
     why="The place has room for its own chunk. Another chunk may be longer, even if it is "
@@ -111,8 +101,7 @@ V219 = Rule(
     instead="Use scratch, whose chunks have room for every count.",
 )
 V221 = Rule(
-    "V221",
-    "vacuous-proof",
+    "V221 vacuous-proof",
     what="No call can meet all conditions under which a file is proven: they contradict one "
     "another.",
     why="The runtime doesn't check these conditions: it runs the file for calls that do not meet "
@@ -123,8 +112,7 @@ V221 = Rule(
     "the larger buffer, at the rank's part; or use scratch, or buffers out of place.",
 )
 V211 = Rule(
-    "V211",
-    "relaxed-order",
+    "V211 relaxed-order",
     what="Only relaxed signals order two accesses to a chunk of a one-sided plan.",
     why="A relaxed signal orders execution, but publishes no memory: the second rank may read old "
     "data, or the first write may arrive after the second write.",
@@ -133,8 +121,7 @@ V211 = Rule(
     "its call.",
 )
 V212 = Rule(
-    "V212",
-    "unbalanced-counter",
+    "V212 unbalanced-counter",
     what="In a one-sided plan a counter has more or fewer signals than waits.",
     why="With fewer signals the last wait never ends. With more, a wait of the next call ends too "
     "early.",
@@ -142,8 +129,7 @@ V212 = Rule(
     instead="Let each signal have its wait, on the other end of its channel or on its semaphore.",
 )
 V213 = Rule(
-    "V213",
-    "shared-counter",
+    "V213 shared-counter",
     what="Several blocks of a rank wait for one counter, or use one port; or two threads of a "
     "block do so, without a join in between.",
     why="Timing may decide which of them continues, or whose data the port moves first. Semaphores "
@@ -152,8 +138,7 @@ V213 = Rule(
     instead="Give each block its own channels and semaphores, or put a nop between two waits.",
 )
 V214 = Rule(
-    "V214",
-    "packets-written-twice",
+    "V214 packets-written-twice",
     what="Packets of a one-sided plan are written twice in a call.",
     why="A packet's flag is the number of the call, so the reader of the second data may mistake "
     "the first data for them.",
@@ -161,8 +146,7 @@ V214 = Rule(
     instead="Give every message of a call its own chunks of scratch.",
 )
 V215 = Rule(
-    "V215",
-    "outside-the-call",
+    "V215 outside-the-call",
     what="Memory of a rank may be accessed before its call begins or after it ends, or in two "
     "consecutive calls at once.",
     why="A rank may be a call ahead of another. Before and after a call the caller uses the input "
@@ -173,8 +157,7 @@ V215 = Rule(
     "is accessed, or use two copies of scratch.",
 )
 V216 = Rule(
-    "V216",
-    "packets-over-data",
+    "V216 packets-over-data",
     what="A one-sided plan writes plain data into chunks of scratch from which it reads packets.",
     why="Plain data may look like a packet of this call: a reader would accept it as one, in this "
     "call or in a later call.",

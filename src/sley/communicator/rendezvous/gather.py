@@ -315,7 +315,7 @@ class _Gather:
         return N608.error(
             at=why.places,
             expected=f"rank {rank} ({_process(claim)}) to continue with {self.member.what}",
-            found=f"{why.code} {why.rule.name}",
+            found=why.rule.title,
             notes=[f"expected: {why.expected}", f"found: {why.found}", *why.notes],
             remedy=why.remedy,
         )

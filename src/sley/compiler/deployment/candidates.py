@@ -127,7 +127,7 @@ def prove(
         problem = rule.diagnostic(
             at=replace(place, file=str(found.path)),
             expected=cause.expected,
-            found=f"{cause.found} ({cause.code} {cause.rule.name})",
+            found=f"{cause.found} ({cause.rule.title})",
             remedy=cause.remedy,
         )
         if rule is F505:

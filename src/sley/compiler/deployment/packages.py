@@ -157,7 +157,7 @@ def write_package(
     place = misplaced(runtime, final)  # instead of what was said of the temporary folder's name
     found += [] if place is None else [place]
     if names:
-        remarks += [_sentence(one) for one in found]
+        remarks += [one.brief for one in found]
         remarks += _circumstances(examined)
     paths = tuple(final / name for name in names)
     return Package(paths, tuple(remarks), environment(runtime, final, names))
@@ -174,7 +174,7 @@ def _circumstances(examined: Examination) -> Iterator[str]:
         yield runtime.basis
     for multiple, names in multiples.items() if not runtime.divides_first else ():
         yield (
-            f"{', '.join(names)}: {F519.code} {F519.name}: a call whose size isn't a multiple of "
+            f"{', '.join(names)}: {F519.title}: a call whose size isn't a multiple of "
             f"{multiple} {runtime.unit} ends the process"
         )
     for condition, of in examined.conditions.items():
@@ -269,8 +269,3 @@ def _at_final_place(found: Diagnostic, temporary: Path, final: Path) -> Diagnost
         for place in found.places
     )
     return replace(found, places=places)
-
-
-def _sentence(found: Diagnostic) -> str:
-    where = f"{found.places[0]}: " if found.places else ""
-    return f"{where}{found.code} {found.rule.name}: {found.found}"
