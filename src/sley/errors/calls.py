@@ -4,8 +4,8 @@ from sley.errors.diagnostic import Rule
 
 N620 = Rule(
     "N620 rank-ended",
-    what="A rank's process ended, or closed its connection, during a call, before it, or while "
-    "the communicator was made.",
+    what="A rank's process ended, or closed its connection, during a call, before it, or while the "
+    "communicator was made.",
     why="The other ranks need its messages. A waiting rank notices the end of a process on its "
     "host, or of a connection between hosts, within a few hundredths of a second; then all ranks "
     "give up the call. The usual causes are an exception on that rank, the kernel's out-of-memory "
@@ -65,11 +65,11 @@ N625 = Rule(
 N627 = Rule(
     "N627 wrong-arrays",
     what="The arrays of a call have wrong sizes, types or layout.",
-    why="An engine works on memory without gaps. The gathered array has one part for each rank, "
-    "as does the scattered array; all other arrays have the same size.",
+    why="An engine works on memory without gaps. The gathered array has one part for each rank, as "
+    "does the scattered array; all other arrays have the same size.",
     example="comm.all_gather(np.zeros(3), np.zeros(8))  # over 4 ranks",
-    instead="Pass arrays as the message describes: contiguous (np.ascontiguousarray), of one "
-    "type, and writable where the call writes.",
+    instead="Pass arrays as the message describes: contiguous (np.ascontiguousarray), of one type, "
+    "and writable where the call writes.",
 )
 N628 = Rule(
     "N628 hosts-not-connected",
@@ -106,8 +106,8 @@ N631 = Rule(
     "that receives it, or the type of its elements.",
     why="A receive takes the first message from its source with its tag, which must fill the "
     "memory with elements of its type. In a call of varying counts (all_to_all_v, all_gather_v; "
-    "PyTorch's all_to_all_single with split sizes, all_gather of tensors of different sizes) "
-    "every rank passes the counts of its own input and output.",
+    "PyTorch's all_to_all_single with split sizes, all_gather of tensors of different sizes) every "
+    "rank passes the counts of its own input and output.",
     example="if comm.rank == 0:\n    comm.send(np.ones(10), 1)\nelse:\n"
     "    comm.recv(np.ones(5), 0)",
     instead="Use the same size and type on both ranks, or different tags for different messages; "

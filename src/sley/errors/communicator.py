@@ -5,50 +5,46 @@ from sley.errors.diagnostic import Rule
 N601 = Rule(
     "N601 rank-missing",
     what="A rank did not arrive, or did not answer, before the timeout.",
-    why="All ranks create a communicator together. A rank that was not started, that ended "
-    "before, or that cannot reach the store keeps all others waiting. Rank 0 collects the reports "
-    "of the ranks; if rank 0 itself is missing, the others know only which ranks have arrived.",
+    why="All ranks create a communicator together. A rank that was not started, that ended before, "
+    "or that cannot reach the store keeps all others waiting. Rank 0 collects the reports of the "
+    "ranks; if rank 0 itself is missing, the others know only which ranks have arrived.",
     example="RANK=0 WORLD_SIZE=2 python train.py  # without a process for rank 1",
     instead="Look at the output of the named ranks; start as many processes as there are ranks; "
     "raise timeout_s if they only start slowly.",
 )
-N602 = Rule(
-    "N602 rank-twice",
-    what="Two processes have the same rank in the same communicator.",
-    why="Messages for the rank would reach only one of the two. This happens if the launcher sets "
-    "no ranks and every process uses the same default, or if a second job uses the first job's "
-    "store. A killed process may also have left its entry in a store that outlives it.",
-    example="RANK=0 WORLD_SIZE=2 python train.py & RANK=0 WORLD_SIZE=2 python train.py",
-    instead="Give every process its own rank, starting with 0, and every job its own store (a "
-    "port, a folder).",
-)
 N603 = Rule(
     "N603 wrong-ranks",
-    what="The number of ranks differs between ranks, or between the ranks and the launcher; or a "
-    "rank is not below it.",
-    why="Every rank must know the same number of ranks; otherwise some would start while others "
-    "wait for more.",
-    example="RANK=0 WORLD_SIZE=2 python train.py & RANK=1 WORLD_SIZE=4 python train.py",
-    instead="Start all processes with the same launcher (torchrun, mpirun, srun), or give all of "
-    "them the same WORLD_SIZE.",
+    what="The number of ranks differs between ranks, or between the ranks and the launcher; a rank "
+    "is not below it; or two processes have the same rank in the same communicator.",
+    why="With different numbers some ranks would start while others wait for more, and messages "
+    "for a rank would reach only one of two processes. This happens if the launcher sets no ranks "
+    "and every process uses the same default, or if a second job uses the first job's store. A "
+    "killed process may also have left its entry in a store that outlives it.",
+    example="RANK=0 WORLD_SIZE=2 python train.py & RANK=0 WORLD_SIZE=4 python train.py",
+    instead="Start all processes with the same launcher (torchrun, mpirun, srun), or give each its "
+    "own rank, from 0, and all the same WORLD_SIZE; give every job its own store (a port, a "
+    "folder).",
 )
 N604 = Rule(
     "N604 ranks-disagree",
-    what="Two ranks have different versions of sley, or different settings of the communicator.",
+    what="Ranks have different versions of sley, different settings of the communicator, or "
+    "different policies of the tuner.",
     why="Ranks of a host use one another's memory, whose layout depends on the version and the "
-    "settings; ranks of different hosts must use the same protocol.",
+    "settings; ranks of different hosts must use the same protocol, and all the same plan for a "
+    "call: a policy is used only if every rank has read it, with the same SLEY_EXPLORE, on the "
+    "same kind of processor.",
     example="pip install --upgrade sley  # on one of two hosts",
-    instead="Install the same version on every host, and give every rank the same settings and "
-    "the same environment.",
+    instead="Install the same version on every host, and give every rank the same settings, files "
+    "and environment.",
 )
 N605 = Rule(
     "N605 store-failed",
-    what="The store through which the ranks find one another could not be opened, failed or "
-    "didn't answer, or it contains data that sley did not write.",
+    what="The store through which the ranks find one another could not be opened, failed or didn't "
+    "answer, or it contains data that sley did not write.",
     why="A torch store is part of the process that serves it (with torchrun, the agent; otherwise "
     "rank 0, at MASTER_ADDR and MASTER_PORT): it ends with it, and doesn't answer while that "
-    "process is stopped. Another job may use the port; a firewall or a wrong address may block "
-    "it. Every rank must be able to write to a folder, and its file system must have hard links.",
+    "process is stopped. Another job may use the port; a firewall or a wrong address may block it. "
+    "Every rank must be able to write to a folder, and its file system must have hard links.",
     example='FolderStore("/read-only")',
     instead="Check that the process that serves the store still runs; give a folder to which all "
     "ranks can write; and give the job its own store.",

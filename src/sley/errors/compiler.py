@@ -15,12 +15,12 @@ C302 = Rule(
     "C302 unfit-directives",
     what="A program's directives give a thread block two send peers or two receive peers, or a "
     "connection two sending or two receiving blocks.",
-    why="A block sends to one peer and receives from one, on one channel, and a connection has "
-    "one block at each end (MSCCLang 5): so two blocks do not serialize over one connection, and "
-    "its messages have one order.",
+    why="A block sends to one peer and receives from one, on one channel, and a connection has one "
+    "block at each end (MSCCLang 5): so two blocks do not serialize over one connection, and its "
+    "messages have one order.",
     example="c.copy(1, ..., send_block=0); c.copy(2, ..., send_block=0)",
-    instead="Give each (send peer, receive peer, channel) its own block, or a second block "
-    "another channel, or leave blocks to the compiler.",
+    instead="Give each (send peer, receive peer, channel) its own block, or a second block another "
+    "channel, or leave blocks to the compiler.",
 )
 C304 = Rule(
     "C304 bad-option",
@@ -71,14 +71,14 @@ C305 = Rule(
 )
 C310 = Rule(
     "C310 no-size",
-    what="Options are to be chosen by speed, or a plan is written as execution traces, but no "
-    "size is given.",
+    what="Options are to be chosen by speed, or a plan is written as execution traces, but no size "
+    "is given.",
     why="The fastest options for kilobytes are slow for gigabytes: latency limits small calls, "
     "links limit large ones. The messages of a trace have sizes in bytes; a plan is for calls of "
     "any size.",
     example='sley.compile(program, topology=sley.topologies.ndv4(), schedule="auto")',
-    instead='Give the size of a call: size="64M", --size 64M; or let sley.choose make a '
-    "table for many sizes.",
+    instead='Give the size of a call: size="64M", --size 64M; or let sley.choose make a table for '
+    "many sizes.",
 )
 C312 = Rule(
     "C312 size-not-covered",
@@ -110,8 +110,8 @@ C314 = Rule(
 )
 C315 = Rule(
     "C315 no-such-switch",
-    what="Ranks that a switch must serve together are on several nodes, or the topology's "
-    "switches neither reduce nor multicast.",
+    what="Ranks that a switch must serve together are on several nodes, or the topology's switches "
+    "neither reduce nor multicast.",
     why="A switch combines and copies the messages of the GPUs that are connected to it (NVLink "
     "SHARP, on machines with H100 or later GPUs).",
     example="sley.compile(sley.algorithms.nvls_allreduce(8), topology=sley.topologies.ndv4())",

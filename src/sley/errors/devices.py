@@ -22,8 +22,8 @@ K502 = Rule(
     "that are newer than itself nor those that it has dropped (CUDA 13 supports compute capability "
     "7.5 and above).",
     example="pip install nvidia-cuda-nvrtc  # CUDA 13, on a machine with driver 550",
-    instead="Install a newer driver, or the packages for the driver's CUDA: "
-    '`pip install "cuda-core[cu12]"`.',
+    instead="Install a newer driver, or the packages for the driver's CUDA: `pip install "
+    '"cuda-core[cu12]"`.',
 )
 K503 = Rule(
     "K503 kernel-rejected",
@@ -152,8 +152,8 @@ K519 = Rule(
     why="An array has `__dlpack__` (PyTorch, CuPy, JAX, Numba) or `__cuda_array_interface__`. "
     "Kernels treat it as one row of elements; a slice with a step, a transposed matrix or an "
     "expanded tensor has gaps, another order, or elements that share memory. GPUs can't read "
-    "unaligned elements, such as those of a view of a file's bytes. In place, input and output "
-    "are the same array.",
+    "unaligned elements, such as those of a view of a file's bytes. In place, input and output are "
+    "the same array.",
     example="executor([[1.0, 2.0]]); executor([matrix.T])",
     instead="Pass a tensor or array of such a library, `tensor.detach()` if it needs a gradient, "
     "and `tensor.contiguous()` or `cupy.ascontiguousarray(array)` if it is not contiguous; for an "
@@ -186,8 +186,8 @@ K524 = Rule(
     "K524 memory-out-of-reach",
     what="A plan with the protocol Direct gets an array that the other devices of the call can't "
     "access.",
-    why="With Direct, kernels of one device read the arrays of another. Peer access covers "
-    "plain allocations (cudaMalloc), but not memory of pools (cudaMallocAsync) and mapped memory "
+    why="With Direct, kernels of one device read the arrays of another. Peer access covers plain "
+    "allocations (cudaMalloc), but not memory of pools (cudaMallocAsync) and mapped memory "
     "(PyTorch's expandable segments), for which each device must be given access. Without it the "
     "kernel fails, and the process can no longer use the device.",
     example="executor(tensors)  # with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

@@ -21,8 +21,10 @@ F401 = Rule(
 )
 F403 = Rule(
     "F403 too-large",
-    what="The file is longer, or has more elements or chunks, than any algorithm needs.",
-    why="No runtime loads such a file, and reading it would exhaust the memory.",
+    what="The file is longer, or has more elements, chunks, ranks, sends or epochs, than any "
+    "algorithm needs.",
+    why="No runtime loads such a file, no synthesiser writes it, and reading it would exhaust the "
+    "memory.",
     example="a file of 200 MiB; nchunksperloop of two thousand million",
     instead="Use fewer chunks, instances or ranks, or write one file for each size range.",
 )
@@ -117,14 +119,14 @@ F415 = Rule(
 )
 F417 = Rule(
     "F417 bad-peer",
-    what="A block has no peer for its steps, or one that is the GPU itself, does not exist, or "
-    "has no block that names this GPU on the channel.",
+    what="A block has no peer for its steps, or one that is the GPU itself, does not exist, or has "
+    "no block that names this GPU on the channel.",
     why="There is no connection to a missing GPU, nor from a GPU to itself. The ranks connect all "
     "peers that their blocks name; if only one end names the other, the connection is never "
     "established, or fails.",
     example='<gpu id="2"> ... <tb id="0" send="2" ...>; send="8" with ngpus="8"',
-    instead="Name the peer at both ends, or write -1 for a peer that the block doesn't need; "
-    "local moves are cpy and re steps.",
+    instead="Name the peer at both ends, or write -1 for a peer that the block doesn't need; local "
+    "moves are cpy and re steps.",
 )
 F419 = Rule(
     "F419 channel-range",
@@ -135,8 +137,8 @@ F419 = Rule(
 )
 F420 = Rule(
     "F420 outside-buffer",
-    what="The chunks of a step or a range are not all inside the buffer. In MSCCL++ a packet "
-    "takes two chunks of scratch, and only the protocol LL makes the scratch twice as large.",
+    what="The chunks of a step or a range are not all inside the buffer. In MSCCL++ a packet takes "
+    "two chunks of scratch, and only the protocol LL makes the scratch twice as large.",
     why="The runtimes check at most the first chunk; the rest reads or overwrites other memory.",
     example='srcbuf="i" srcoff="7" cnt="2", where the input has 8 chunks',
     instead="Correct the offset or the count, or the buffer's number of chunks (in MSCCL XML "
@@ -152,17 +154,21 @@ F421 = Rule(
 F422 = Rule(
     "F422 value-range",
     what="A value is outside its range: ngpus and nchannels are at least 1, flags are 0 or 1, "
-    "sizes are not negative.",
-    why="With other values the runtimes refuse the file or read past the end of their tables.",
-    example='hasdep="2", ngpus="0", s_chunks="-1"',
-    instead="Give the attribute a value in its range.",
+    "sizes are not negative; or MSCCL++ can't compute with a number of an execution plan.",
+    why="With other values the runtimes refuse the file or read past the end of their tables; by "
+    "its source, MSCCL++ divides by the number, keeps only its low bits, or can't start the "
+    "kernel.",
+    example='hasdep="2", ngpus="0", s_chunks="-1"; "num_threads_per_block": 2048, "unit_size": 0',
+    instead="Give a value in the range.",
 )
 F424 = Rule(
     "F424 other-collective",
-    what="The passed collective does not have the file's number of ranks.",
-    why="The file's algorithm is only for its own number of ranks.",
-    example='sley.load(file, collective=sley.AllReduce(ranks=4)), where the file has ngpus="8"',
-    instead="Pass a collective for the file's ranks.",
+    what="A file can't be read as this collective: it has another number of ranks, or it is a "
+    "schedule of another collective, or for another place.",
+    why="The file's algorithm is only for its own ranks, and the sends of a schedule determine the "
+    "final data of each rank; only ForestColl's trees serve several collectives.",
+    example="sley import schedule.json --collective allreduce  # an AllGather of TE-CCL",
+    instead="Pass a collective for the file's ranks, or leave the option out.",
 )
 F425 = Rule(
     "F425 damaged-plan-file",
@@ -189,8 +195,8 @@ F430 = Rule(
 )
 F431 = Rule(
     "F431 ignored",
-    what="Remark: something that the steps don't need was ignored: an attribute, a <copy> "
-    "element, a key of an execution plan, or deps of a step without depid.",
+    what="Remark: something that the steps don't need was ignored: an attribute, a <copy> element, "
+    "a key of an execution plan, or deps of a step without depid.",
     why="It is an extension of one tool, has no meaning, or belongs to another version, in which "
     "the plan may have another meaning.",
     example='redop="nop" on <algo>; <copy i_off="0" o_off="0"/>',
@@ -198,14 +204,16 @@ F431 = Rule(
 )
 F432 = Rule(
     "F432 without-effect",
-    what="Remark: a nop without a wait, a nop at the end of a block, or a wait for an earlier "
-    "step of the same block was removed.",
-    why="They have no effect on the plan. But the runtimes count steps wrongly after a nop "
-    "without a wait; and they wait forever for a step of the same block if none of the steps from "
-    'it up to the waiting one has hasdep="1".',
-    example='type="nop" depid="-1"; a nop as the last step of a block',
-    instead="Read the file and save it again without them; --target proves whether a runtime can "
-    "execute the file as it is.",
+    what="Remark: an instruction has no effect. A nop without a wait, a nop at the end of a block, "
+    "or a wait for an earlier step of the same block was removed; or MSCCL++ flushes nothing.",
+    why="The runtimes of MSCCL XML count steps wrongly after a nop without a wait; and they wait "
+    "forever for a step of the same block if none of the steps from it up to the waiting one has "
+    'hasdep="1". By its source, MSCCL++ flushes as many channels as the flush has destinations, '
+    "which is none: the sources of a push may be overwritten only after a signal from its "
+    "receiver.",
+    example='type="nop" depid="-1"; {"name": "flush", "channel_type": "port", "channel_ids": [0]}',
+    instead="No action is necessary in MSCCL++. Read MSCCL XML and save it again without them; "
+    "--target proves whether a runtime can execute the file as it is.",
 )
 F433 = Rule(
     "F433 declared-sizes",
@@ -242,31 +250,32 @@ F438 = Rule(
     "F438 groups-in-file",
     what="A plan in which switches reduce or multicast is written to a file whose runtime has no "
     "such instruction.",
-    why="Every step of MSCCL XML has one peer in each direction. MSCCL++ has a multicast "
-    "(gstore, since July 2026), and a reduction whose result goes to all GPUs from which the "
-    "switch reads (glres), both within a host. It has no reduction alone, which a ReduceScatter "
-    "needs: its parser knows no glre.",
+    why="Every step of MSCCL XML has one peer in each direction. MSCCL++ has a multicast (gstore, "
+    "since July 2026), and a reduction whose result goes to all GPUs from which the switch reads "
+    "(glres), both within a host. It has no reduction alone, which a ReduceScatter needs: its "
+    "parser knows no glre.",
     example='sley.save(sley.compile(sley.algorithms.nvls_reducescatter(1, 8)), "nvls.json")',
     instead="Compile the program with switches=False, --no-switches: then each rank sends and "
-    "receives messages of its own. Or let a switch multicast the result to the ranks whose data "
-    "it reduces, as nvls-allreduce does.",
+    "receives messages of its own. Or let a switch multicast the result to the ranks whose data it "
+    "reduces, as nvls-allreduce does.",
 )
 F440 = Rule(
     "F440 unknown-target",
-    what="A target is unknown, or doesn't read files of this format: executor, rccl and msccl read "
-    "MSCCL XML, mscclpp reads execution plans.",
-    why="The targets differ in formats, limits, spellings and supported operations.",
-    example='sley.save(plan, "plan.xml", target="nccl")',
-    instead="Name one of the expected targets.",
+    what="A target, a runtime or its version is unknown, or doesn't read files of this format: "
+    "executor, rccl and msccl read MSCCL XML, mscclpp reads execution plans.",
+    why="They differ in formats, limits, spellings, supported operations, and in the file that "
+    "runs for a call. sley knows only runtimes whose source code was read.",
+    example='sley.save(plan, "plan.xml", target="nccl"); sley doctor plans --target rccl@banana',
+    instead="Name one of the expected targets and versions.",
 )
 F441 = Rule(
     "F441 not-in-format",
     what="A plan has an order, a protocol or thread blocks that the format can't represent. MSCCL "
     "XML has tile-major plans in Simple, LL and LL128, and blocks with one send peer, one receive "
     "peer and one channel; MSCCL++ has Simple, and LL within a host.",
-    why="Interpreters of MSCCL XML run all steps for a tile, then the next tile, and copy "
-    "messages through a FIFO; peers and channel are attributes of <tb>. MSCCL++ writes packets "
-    "through memory channels, which stay within a host.",
+    why="Interpreters of MSCCL XML run all steps for a tile, then the next tile, and copy messages "
+    "through a FIFO; peers and channel are attributes of <tb>. MSCCL++ writes packets through "
+    "memory channels, which stay within a host.",
     example='sley.save(sley.compile(ring, protocol="direct"), "plan.xml")',
     instead="Compile the program with the expected order, protocol or allocation.",
 )
@@ -280,14 +289,14 @@ F443 = Rule(
 F444 = Rule(
     "F444 target-limit",
     what="A plan exceeds a limit of the target: steps in a block (each wait after the first takes "
-    "a nop step), blocks on a GPU or a channel, channels, chunks in a step, offsets, waited "
-    "blocks, or XML elements.",
+    "a nop step; in MSCCL++ 64 operations, pipelines included), blocks on a GPU or a channel, "
+    "channels, chunks in a step, offsets, waited blocks, or XML elements.",
     why="The runtimes' tables have a fixed size: they refuse a larger file, write past the end of "
     "a table, or take one number for another. The writer does not divide messages: more of them "
     "could make a plan hang that is proven not to.",
     example="a ring over 64 ranks with one block a rank, 126 steps, for the executor's 64",
-    instead="Use fewer instances or chunks, distribute the work over more channels, or write for "
-    "another target.",
+    instead="Use fewer instances or chunks, distribute the work over more channels or blocks, or "
+    "write for another target.",
 )
 F451 = Rule(
     "F451 unwritable-value",
@@ -308,8 +317,8 @@ F454 = Rule(
 F460 = Rule(
     "F460 unknown-format",
     what="The suffix of a file's name is not a known format: .plan is sley's own, .xml is MSCCL "
-    "XML, .json is an MSCCL++ execution plan, .cu and .cpp are kernels, which can only be "
-    "written; pictures are .svg, .png and .pdf.",
+    "XML, .json is an MSCCL++ execution plan, .cu and .cpp are kernels, which can only be written; "
+    "pictures are .svg, .png and .pdf.",
     why="sley does not guess a format from the text.",
     example='sley.save(plan, "plan.txt")',
     instead="Give the file a name that ends in .plan, .xml, or .cu for kernels.",
@@ -385,6 +394,6 @@ F468 = Rule(
     what="A step's type is one that the target parses, but does not run.",
     why="RCCL's kernels run only s, r, cpy, re and nop; with others the call fails.",
     example='type="rrc", for rccl',
-    instead="Write it again for the target, which splits the steps: sley compile FILE.xml "
-    "--target rccl -o NEW.xml.",
+    instead="Write it again for the target, which splits the steps: sley compile FILE.xml --target "
+    "rccl -o NEW.xml.",
 )

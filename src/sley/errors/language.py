@@ -12,10 +12,10 @@ L101 = Rule(
 )
 L102 = Rule(
     "L102 bad-number",
-    what="A number of ranks, chunks, instances or a count is not a positive integer; or a "
-    "channel, a lane or a thread block is negative or too large.",
-    why="Such a number leaves no data to move, or identifies no resource (MSCCLang 5.1), and "
-    "later stages divide by it.",
+    what="A number of ranks, chunks, instances or a count is not a positive integer; or a channel, "
+    "a lane or a thread block is negative or too large.",
+    why="Such a number leaves no data to move, or identifies no resource (MSCCLang 5.1), and later "
+    "stages divide by it.",
     example='p.chunk(0, "in", 0, count=0)',
     instead="Give positive integers; give channels and blocks of at least 0, or leave them to the "
     "compiler.",
@@ -120,20 +120,14 @@ L118 = Rule(
     instead="Give it another name, or use the standard collective.",
 )
 L119 = Rule(
-    "L119 varying-in-place",
-    what="A collective of varying counts is in place.",
+    "L119 varying-collective",
+    what="A collective of varying counts is in place, belongs to a one-sided plan, or is neither "
+    "AllToAllV nor AllGatherV; or a program or plan of one reduces.",
     why="In place one part overwrites another, which may be longer: nothing would mark where it "
-    "ends.",
-    example="sley.AllToAllV(8, in_place=True)",
-    instead="Use different memory for input and output; only collectives of equal counts may be "
-    "in place.",
-)
-L135 = Rule(
-    "L135 varying-reduction",
-    what="A program or plan of varying counts reduces.",
-    why="The counts of two chunks may differ, and then their elements don't correspond.",
-    example="p.chunk(...).reduce(...)  # for sley.AllGatherV(8)",
-    instead="Only copy; a collective of equal counts may reduce.",
+    "ends. The counts of two chunks may differ, and then their elements don't correspond.",
+    example="sley.AllToAllV(8, in_place=True); p.chunk(...).reduce(...)  # for sley.AllGatherV(8)",
+    instead="Use sley.AllToAllV or sley.AllGatherV, different memory for input and output, and "
+    "only copies; or a collective of equal counts.",
 )
 L114 = Rule(
     "L114 program-raised",
@@ -274,8 +268,8 @@ L134 = Rule(
 L137 = Rule(
     "L137 bad-group",
     what="A switch can't write or combine the places of a `multicast` or a `load_reduce` together.",
-    why="A switch reads or writes one address of several ranks. So each rank has one place, at "
-    "the same index, and the rank that starts the operation has its own place beside them.",
+    why="A switch reads or writes one address of several ranks. So each rank has one place, at the "
+    "same index, and the rank that starts the operation has its own place beside them.",
     example='p.chunk(0, "in", 0).multicast([0, 1, 2], "out", 0)  # of rank 0 itself',
     instead="Name the other ranks, each once, and one index; copy the rank's own part, or reduce "
     "into it.",

@@ -1,8 +1,8 @@
 """Rules of MSCCL++ execution plans (F470 to F499).
 
-F470 to F496 refuse an execution plan, F497 is a remark about one, F499 refuses one where a
-plan with messages is expected. What the executor does is from reading its code, in the versions of
-`formats.mscclpp.targets`; without a version, all of them do it.
+F470 to F496 refuse an execution plan, F499 refuses one where a plan with messages is expected. What
+the executor does is from reading its code, in the versions of `formats.mscclpp.targets`; without a
+version, all of them do it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ F470 = Rule(
     "F470 not-json",
     what="The file is not a JSON text as MSCCL++ reads it: an object, in UTF-8, without comments, "
     "NaN, numbers beyond 64-bit floats, half surrogate pairs or repeated keys.",
-    why="A file that is cut off could mean anything after that place, and parsers silently use "
-    "one value of a repeated key. By its source, MSCCL++ refuses the other cases even in a key "
-    "that it does not read.",
+    why="A file that is cut off could mean anything after that place, and parsers silently use one "
+    "value of a repeated key. By its source, MSCCL++ refuses the other cases even in a key that it "
+    "does not read.",
     example='{"name": "ring", "gpus": [ ... and the file ends before the bracket',
     instead="Write the file again with its tool, or correct the named place.",
 )
@@ -28,28 +28,19 @@ F472 = Rule(
     example='"index": 1.5, "gpus": {}, "channel_type": "proxy", "protocol": "LL128"',
     instead="Add the key, or write a value of the expected type.",
 )
-F473 = Rule(
-    "F473 value-range",
-    what="A number of an execution plan is outside the range in which MSCCL++ computes with it.",
-    why="By its source, the loader divides by the number or keeps only its low bits, or the "
-    "kernel can't start.",
-    example='"num_threads_per_block": 2048, "unit_size": 0, "min_message_size": 4294967296, which '
-    "is read as 0",
-    instead="Give a value in the range.",
-)
 F475 = Rule(
     "F475 zero-chunks",
     what="input_chunks or output_chunks of a GPU is 0, or a range has no chunks.",
-    why="The loader of MSCCL++ divides by these numbers without a test: the process ends "
-    "with SIGFPE.",
+    why="The loader of MSCCL++ divides by these numbers without a test: the process ends with "
+    "SIGFPE.",
     example='"input_chunks": 0 on the ranks that only receive; "size": 0',
     instead="Give every rank the chunks of both buffers, even where it does not use them.",
 )
 F476 = Rule(
     "F476 alignment",
     what="buffer_alignment is not a multiple of 16 bytes.",
-    why="By its source, MSCCL++ adds the last bytes of a range, after its last whole 16 "
-    "bytes, at wrong places in the loops that reduce and read.",
+    why="By its source, MSCCL++ adds the last bytes of a range, after its last whole 16 bytes, at "
+    "wrong places in the loops that reduce and read.",
     example='"buffer_alignment": 4',
     instead="Set buffer_alignment to 16 or a multiple.",
 )
@@ -71,17 +62,10 @@ F479 = Rule(
     why="By its source, the executor mistakes a reference of another kind for the number of a "
     "buffer, and does not execute surplus operands. The keys of barriers, semaphores, pipelines "
     "and moves are in the same memory: the last key read overwrites the others.",
-    example="a copy with two sources; a put to a local buffer; a put on two port channels with "
-    "one source",
-    instead="Give the operation exactly its operands, in its order, and no other keys; or split "
-    "it into two.",
-)
-F481 = Rule(
-    "F481 too-many-operations",
-    what="A block has more than 64 operations, including those inside pipelines.",
-    why="MSCCL++ refuses the plan at its first call.",
-    example="a block with 65 operations",
-    instead="Distribute the operations over more blocks.",
+    example="a copy with two sources; a put to a local buffer; a put on two port channels with one "
+    "source",
+    instead="Give the operation exactly its operands, in its order, and no other keys; or split it "
+    "into two.",
 )
 F482 = Rule(
     "F482 table-overflow",
@@ -99,12 +83,12 @@ F483 = Rule(
     "F483 no-such-part",
     what="A channel, remote buffer or switch group names the GPU itself or a GPU that the plan "
     "does not have; a channel has no other end; a switch group is not on all its GPUs; or an "
-    "operation or block refers to a channel, remote buffer or semaphore that does not exist, or "
-    "is not declared for its type of channel.",
-    why="The channels of two GPUs to one another are, in order, the ends of one: nobody signals "
-    "or waits at an end that the other GPU does not have. The members of a group make it "
-    "together: they would wait for one another. By its source, MSCCL++ checks no index: it uses "
-    "whatever is in memory there, or the first buffer.",
+    "operation or block refers to a channel, remote buffer or semaphore that does not exist, or is "
+    "not declared for its type of channel.",
+    why="The channels of two GPUs to one another are, in order, the ends of one: nobody signals or "
+    "waits at an end that the other GPU does not have. The members of a group make it together: "
+    "they would wait for one another. By its source, MSCCL++ checks no index: it uses whatever is "
+    "in memory there, or the first buffer.",
     example='"connected_to": [2] with two GPUs; "channel_ids": [3] in a block with two memory '
     "channels",
     instead="Correct the rank or the index (those of an operation refer to the lists of its "
@@ -122,10 +106,10 @@ F486 = Rule(
 )
 F488 = Rule(
     "F488 executed-otherwise",
-    what="MSCCL++ executes an operation otherwise than it is written: one that reduces, but not "
-    "by sum; a put with signal (pws, pwsf) on a memory channel; a ppkt on a port channel; a get "
-    "with two offsets; a put or ppkt on a memory channel from several buffers; packets outside of "
-    "the scratch.",
+    what="MSCCL++ executes an operation otherwise than it is written: one that reduces, but not by "
+    "sum; a put with signal (pws, pwsf) on a memory channel; a ppkt on a port channel; a get with "
+    "two offsets; a put or ppkt on a memory channel from several buffers; packets outside of the "
+    "scratch.",
     why="By its source, it ignores reduce_op and sums; never signals after a put on a memory "
     "channel; takes the source of a ppkt on a port channel for a buffer of the executor's first "
     "plan; exchanges the offsets of a get; reads all sources from the buffer of the first; and "
@@ -157,22 +141,13 @@ F496 = Rule(
     instead="Set num_threadblocks to the number of blocks, or give other blocks another "
     "barrier_id.",
 )
-F497 = Rule(
-    "F497 idle-flush",
-    what="Remark: a flush has no effect.",
-    why="By its source, MSCCL++ flushes as many channels as the operation has destinations, "
-    "which is none. So the sources of a push may be overwritten only after a signal from its "
-    "receiver.",
-    example='{"name": "flush", "channel_type": "port", "channel_ids": [0]}',
-    instead="No action is necessary: sley proves the plan without the flush.",
-)
 F499 = Rule(
     "F499 one-sided-plan",
     what="An execution plan of MSCCL++ is given to a command that needs a plan with messages.",
     why="sley proves execution plans of MSCCL++, but can't simulate, run, draw, lift or rewrite "
     "them: their blocks access the memory of other ranks instead of sending messages.",
     example="sley simulate plan.json --topology ndv4",
-    instead="sley verify proves the file, and sley package copies it into a directory for "
-    "MSCCL++. To simulate or run its algorithm, use the program from which it was compiled, or "
-    "write one: sley compile writes it for MSCCL++, too.",
+    instead="sley verify proves the file, and sley package copies it into a directory for MSCCL++. "
+    "To simulate or run its algorithm, use the program from which it was compiled, or write one: "
+    "sley compile writes it for MSCCL++, too.",
 )

@@ -16,8 +16,8 @@ D903 = Rule(
     "D903 policy-for-another-machine",
     what="A policy was trained for other ranks, or for another machine.",
     why="The fastest plan depends on the number of ranks, on which of them share a host, and on "
-    "the machine. A policy applies only where it was trained; the file has the number of ranks "
-    "and the machine.",
+    "the machine. A policy applies only where it was trained; the file has the number of ranks and "
+    "the machine.",
     example="SLEY_TUNER=ndv4.toml torchrun --nproc-per-node 4 train.py",
     instead="Train a policy here: `sley tune train --live --ranks N`. Without one, the "
     "communicator uses its own rules.",
@@ -48,13 +48,4 @@ D906 = Rule(
     example="CC=missing-cc sley tune export policy.toml --target nccl -o tuner.so",
     instead="Install a C compiler (Debian: `apt install gcc`), or name one in the variable CC. Or "
     "write the text (`-o tuner.c`), and compile it elsewhere with the command at its top.",
-)
-
-D941 = Rule(
-    "D941 policy-on-some-ranks",
-    what="Ranks have different policies, or some have none.",
-    why="All ranks must run the same plan for a call. So a policy is used only if every rank has "
-    "read the same one, with the same SLEY_EXPLORE, on the same kind of processor.",
-    example="SLEY_TUNER=policy.toml on one of two hosts",
-    instead="Give all ranks the same file and settings. Until then all of them use the default.",
 )

@@ -12,11 +12,13 @@ P801 = Rule(
     "with --rank.",
 )
 P810 = Rule(
-    "P810 nothing-to-report",
-    what="A report has no simulation.",
-    why="An empty table, page or plot would look like a result.",
-    example="html_report([], title='ring')",
-    instead="Pass at least one simulation: sley.simulate(plan, size_bytes).",
+    "P810 unfit-simulations",
+    what="A report has no simulation, or another number of names or of lists of changes.",
+    why="An empty table, page or plot would look like a result, and a curve under another plan's "
+    "name is misleading.",
+    example="html_report([a, b], title='two', names=['ring'])",
+    instead="Pass at least one simulation, sley.simulate(plan, size_bytes), and one name for each, "
+    "or none to use the plans' names.",
 )
 P812 = Rule(
     "P812 no-executions",
@@ -25,13 +27,6 @@ P812 = Rule(
     "request, because they may be millions of rows.",
     example="trace(sley.simulate(plan, '64MB'))",
     instead="Simulate again and keep them: sley.simulate(plan, size, executions=True).",
-)
-P813 = Rule(
-    "P813 names-dont-fit",
-    what="The number of names differs from the number of simulations.",
-    why="A curve or a choice under another plan's name is misleading.",
-    example="html_report([a, b], title='two', names=['ring'])",
-    instead="Give one name for each simulation, or none to use the plans' names.",
 )
 P815 = Rule(
     "P815 no-such-picture",

@@ -44,10 +44,10 @@ R506 = Rule(
     "R506 slot-too-small",
     what="`slot_bytes` is too small: a slot cannot hold one element of every chunk of the plan's "
     "longest message, or messages to other hosts would be tiny.",
-    why="A message is one tile of `count` neighbouring chunks and occupies one slot; a tile has "
-    "at least one element. A message to another host has a header of 72 bytes and takes a "
-    "microsecond or two on both hosts, however small it is: in slots of 64 bytes a call takes a "
-    "hundred times as long as in slots of 128 KB.",
+    why="A message is one tile of `count` neighbouring chunks and occupies one slot; a tile has at "
+    "least one element. A message to another host has a header of 72 bytes and takes a microsecond "
+    "or two on both hosts, however small it is: in slots of 64 bytes a call takes a hundred times "
+    "as long as in slots of 128 KB.",
     example="sley.run(plan, [1024], slot_bytes=64)  # with a message of 17 chunks",
     instead="Give slot_bytes of at least the longest count times the element's size.",
 )
@@ -108,9 +108,9 @@ R513 = Rule(
 R514 = Rule(
     "R514 bad-setting",
     what="A setting of a run, a simulation or a proof does not exist, or is outside its range.",
-    why="Sizes and numbers of elements, iterations, slots and bytes are integers and not "
-    "negative, a timeout is positive, flags are True or False, and nothing exceeds the engine's "
-    "limits. A plan runs with the number of slots for which it was compiled, or more.",
+    why="Sizes and numbers of elements, iterations, slots and bytes are integers and not negative, "
+    "a timeout is positive, flags are True or False, and nothing exceeds the engine's limits. A "
+    "plan runs with the number of slots for which it was compiled, or more.",
     example="sley.run(plan, [-1], iterations=0)",
     instead="Give the expected value, or leave the setting out. Sizes and warmup are at least 0, "
     "iterations, slots and slot_bytes at least 1, all of them integers up to 2**62; timeout_s is "

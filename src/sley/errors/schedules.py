@@ -23,13 +23,6 @@ F551 = Rule(
     example='{"1-Epoch_Duration": 2.5e-07}  # without the flows',
     instead="Write the file again with its synthesiser, or correct the named entry.",
 )
-F552 = Rule(
-    "F552 schedule-too-large",
-    what="The schedule has more ranks, sends, parts or epochs than sley reads.",
-    why="Reading it would exhaust the memory; no synthesiser solves problems of this size.",
-    example="a flow in epoch 1,000,000,000,000",
-    instead="Use fewer chunks or ranks.",
-)
 F554 = Rule(
     "F554 incomplete-schedule",
     what="The schedule leaves out a GPU, does not bring a chunk to a GPU that must get it, leaves "
@@ -65,14 +58,6 @@ F557 = Rule(
     "known ones.",
     example="3-Epochs_Required: 40, but the last chunk arrives after 43 epochs",
     instead="Write the file again with its synthesiser.",
-)
-F559 = Rule(
-    "F559 other-collective",
-    what="The schedule can't be imported for this collective, or not in place.",
-    why="The sends of a schedule determine the final data of each rank; only ForestColl's trees "
-    "serve several collectives.",
-    example="sley import schedule.json --collective allreduce  # an AllGather of TE-CCL",
-    instead="Omit the option, or solve for the other collective.",
 )
 F560 = Rule(
     "F560 not-in-schedule",

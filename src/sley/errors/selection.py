@@ -58,12 +58,3 @@ N655 = Rule(
     example="chmod 777 ~/.cache/sley/plans",
     instead="Remove the rights of others (chmod go-w), or name another folder in SLEY_CACHE_DIR.",
 )
-N656 = Rule(
-    "N656 wrong-plan-sizes",
-    what="The sizes for a user plan are not sizes, or not a range.",
-    why="A user plan runs for calls from min_bytes to max_bytes, both included, counted as in "
-    "nccl-tests: the bytes of the largest buffer of any rank. Without these sizes it is for all "
-    "calls.",
-    example='plans.register("ring.py", min_bytes="1M", max_bytes="64K")',
-    instead='Give sizes of at least 0, such as 65536 or "64K", the smaller one first.',
-)

@@ -12,11 +12,12 @@ S701 = Rule(
 )
 S702 = Rule(
     "S702 bad-size",
-    what="A size is not a positive number of bytes.",
+    what="A size is not a positive number of bytes, or the sizes for a user plan are no range.",
     why="nccl-tests defines the size: bytes of the larger buffer of a rank; K, M and G are powers "
-    "of 1024.",
-    example='sley.simulate(plan, "64 apples")',
-    instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB".',
+    "of 1024. A user plan runs for calls from min_bytes to max_bytes, both included.",
+    example='sley.simulate(plan, "64 apples"); plans.register(ring, min_bytes=2048, '
+    "max_bytes=1024)",
+    instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB"; the smaller first.',
 )
 S705 = Rule(
     "S705 too-many-executions",
@@ -30,21 +31,15 @@ S705 = Rule(
 )
 S710 = Rule(
     "S710 not-nccl-tests",
-    what="A file is not the output of nccl-tests or rccl-tests, or has no table.",
-    why="A topology is calibrated to measured times; they are rows with a size, a "
-    "number of elements, a type and times.",
+    what="A file is not the output of nccl-tests or rccl-tests, has no table, or has a row that "
+    "does not fit its columns or contradicts itself.",
+    why="A topology is calibrated to measured times; they are rows with a size, a number of "
+    "elements, a type and times. A fit to a wrong time would make every prediction wrong.",
     example="sley calibrate --from plan.xml --topology ndv4 -o here.toml",
     instead="Give a file with the rows of all_reduce_perf or another of the tests, as they were "
-    "printed. Without the lines that begin with #, --topology tells the number of ranks, and "
-    "--collective the test.",
-)
-S711 = Rule(
-    "S711 bad-row",
-    what="A row of nccl-tests' output does not fit its columns, or contradicts itself.",
-    why="A fit to a wrong time would make every later prediction wrong.",
-    example="a row that is cut off; a time that does not fit its bandwidth; a negative time",
-    instead="Remove the row: a fit needs only a small size, a large one and one between. Or save "
-    "the test's output again, unchanged.",
+    "printed, and remove damaged ones: a fit needs only a small size, a large one and one between. "
+    "Without the lines that begin with #, --topology tells the number of ranks, and --collective "
+    "the test.",
 )
 S712 = Rule(
     "S712 failed-measurement",

@@ -44,8 +44,8 @@ T605 = Rule(
 )
 T607 = Rule(
     "T607 bad-key",
-    what="A description of a topology has an unknown key, lacks a key, or has a value of the "
-    "wrong type for one.",
+    what="A description of a topology has an unknown key, lacks a key, or has a value of the wrong "
+    "type for one.",
     why="Bounds and simulations use every number of the description; none is guessed. An ignored "
     "key would look like one that has an effect: GBs = 230 would not change the rate.",
     example='gpus = "eight"',

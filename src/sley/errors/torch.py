@@ -38,22 +38,12 @@ B905 = Rule(
     example="sley.torch.replace_gloo()  # with a PyTorch that sley was not tested with",
     instead='Name the backend "sley" in the program, or use a PyTorch that docs/torch.md names.',
 )
-B906 = Rule(
-    "B906 no-torchcomms",
-    what="torchcomms was asked for sley's backend, but is missing or older than its backends in "
-    "Python.",
-    why="The backend is a subclass of TorchCommBackend, which torchcomms lets Python extend since "
-    "April 2026. The package torchcomms 0.0.1 on PyPI is empty.",
-    example="import sley.torch.comms  # without torchcomms",
-    instead="Install torchcomms from PyTorch's own package index or from its sources, or use the "
-    'backend "sley" of torch.distributed, without TORCH_DISTRIBUTED_USE_TORCHCOMMS.',
-)
 B907 = Rule(
     "B907 late-ranks",
     what="Some ranks did not call `monitored_barrier` in its timeout.",
     why="A rank that failed, waits for something else or skipped the call holds up all others. The "
-    "ranks that arrived agree on the late ones, and all raise this error; so does a late rank "
-    "when it arrives.",
+    "ranks that arrived agree on the late ones, and all raise this error; so does a late rank when "
+    "it arrives.",
     example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
     instead="Check what the named ranks do: their logs, or their stacks (`py-spy dump`).",
 )

@@ -26,8 +26,8 @@ V203 = Rule(
     "V203 hang",
     what="With the given number of slots, some instructions wait for one another in a cycle: a "
     "deadlock.",
-    why="A send waits for a free slot, a receive for a message, an instruction for those before "
-    "it in its block and for its waits. Nothing else decides whether a plan hangs: the network is "
+    why="A send waits for a free slot, a receive for a message, an instruction for those before it "
+    "in its block and for its waits. Nothing else decides whether a plan hangs: the network is "
     "determinate, so the plan hangs always or never. It has no time to simulate and no order to "
     "draw.",
     example="rank 0 sends three chunks before it receives one, and so does rank 1, with 2 slots",
@@ -79,16 +79,6 @@ V210 = Rule(
     example='an AllGather in place with <step type="cpy" srcbuf="i" srcoff="0" dstbuf="o" '
     'dstoff="0" .../> on rank 0',
     instead="Remove the instruction, or correct its operands.",
-)
-V217 = Rule(
-    "V217 varying-collective",
-    what="A collective with varying counts is neither AllToAllV nor AllGatherV, or belongs to a "
-    "one-sided plan.",
-    why="A call with varying counts passes the counts of its own collective. Both ends of a "
-    "message know its chunks; the signals of a one-sided plan don't tell how much data they "
-    "announce.",
-    example='dataclasses.replace(sley.AllToAllV(4), name="mine")',
-    instead="Use sley.AllToAllV or sley.AllGatherV with a plan of messages, or equal counts.",
 )
 V219 = Rule(
     "V219 varying-place",

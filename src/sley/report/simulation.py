@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.errors import counted
 from sley.errors.compiler import C313
-from sley.errors.report import P810, P813
+from sley.errors.report import P810
 from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
@@ -258,11 +258,11 @@ def require_simulations(simulations: Sequence[Simulation]) -> None:
 
 
 def simulation_names(simulations: Sequence[Simulation], names: Sequence[str] | None) -> list[str]:
-    """A name for each simulation, by default its plan's. Errors: P813."""
+    """A name for each simulation, by default its plan's. Errors: P810."""
     if names is None:
         return [s.plan.name for s in simulations]
     if len(names) != len(simulations):
-        raise P813.error(
+        raise P810.error(
             expected=f"{counted(len(simulations), 'name')}, one for each simulation",
             found=counted(len(names), "name"),
         )

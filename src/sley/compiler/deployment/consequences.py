@@ -23,7 +23,7 @@ def _table(rows: Mapping[Rule, str]) -> Mapping[str, Rule]:
 _WRONG_PLAN = " V202 V203 V204 V205 V206 V208 V211 V212 V213 V214 V215 V216 V221"
 """Problems of plans that run, and give wrong results or hang."""
 
-_OF_NO_RUNTIME = " C307 F438 L101 V201 R514 L118 V217 L135 V219 C314"
+_OF_NO_RUNTIME = " C307 F438 L101 V201 R514 L118 L119 V219 C314"
 """Problems of calls of sley and of its own plans, which no runtime has with a file."""
 
 XML_CONSEQUENCES = _table(
@@ -39,9 +39,9 @@ XML_CONSEQUENCES = _table(
 PLAN_CONSEQUENCES = _table(
     {
         F515: "F475",
-        F516: "F412 F463 F470 F472 F478 F481",
+        F516: "F412 F444 F463 F470 F472 F478",
         F517: "F420 F476 F479 F482 F483 F486 F488 F493 F496" + _WRONG_PLAN,
-        F529: "F403 F404 F409 F411 F424 F473" + _OF_NO_RUNTIME,
+        F529: "F403 F404 F409 F411 F422 F424" + _OF_NO_RUNTIME,
     }
 )
 """What the problem of an execution plan means, by code. MSCCL++ reads a plan when a call has chosen

@@ -19,22 +19,7 @@ from sley.compiler.deployment.examination import (
 from sley.compiler.deployment.folders import Reading
 from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.errors import Diagnostic, Place, Rule
-from sley.errors.deployment import (
-    F508,
-    F509,
-    F511,
-    F512,
-    F515,
-    F516,
-    F519,
-    F520,
-    F521,
-    F522,
-    F523,
-    F524,
-    F529,
-    F533,
-)
+from sley.errors.deployment import F508, F509, F511, F512, F515, F516, F519, F520, F524, F529, F533
 from sley.ir.sizes import size_text
 
 _ENDING = (F508, F515, F519)
@@ -207,15 +192,15 @@ def _why_not(
     """Why a file doesn't match a call; None if it does, or if it may. undecided: whether the place
     for which the runtime takes files is unknown."""
     size = _compared_size(call, runtime)
-    rule: Rule
+    rule: Rule = F520
     if one.collective != call.collective:
-        rule, expected, found = F520, call.collective, one.collective
+        expected, found = call.collective, one.collective
     elif not one.grid.has(call.ranks, call.node):
-        rule, expected, found = F521, str(Grid(call.ranks, call.node)), str(one.grid)
+        expected, found = str(Grid(call.ranks, call.node)), str(one.grid)
     elif not one.places.has(call.in_place) and not undecided:
-        rule, expected, found = F522, PLACE_WORDS[call.in_place], PLACE_WORDS[not call.in_place]
+        expected, found = PLACE_WORDS[call.in_place], PLACE_WORDS[not call.in_place]
     elif not one.sizes.covers(size):
-        rule, expected, found = F523, f"a range with {size_text(size)}", str(one.sizes)
+        expected, found = f"a range with {size_text(size)}", str(one.sizes)
     elif runtime.compares_op and call.op == "avg" and call.reduces:
         rule, expected, found = F524, "sum, prod, min or max", call.op
     elif runtime.divides_first and (elements := size // TYPES[call.dtype]) % one.multiple:

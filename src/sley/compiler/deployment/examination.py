@@ -13,24 +13,11 @@ from sley.compiler.deployment.candidates import CandidateFile
 from sley.compiler.deployment.folders import Reading, read_folder
 from sley.compiler.deployment.runtimes import Grid, Runtime, environment, misplaced
 from sley.errors import Diagnostic, Place
-from sley.errors.deployment import (
-    F507,
-    F509,
-    F510,
-    F511,
-    F512,
-    F513,
-    F518,
-    F527,
-    F530,
-    F531,
-    F532,
-    F533,
-)
+from sley.errors.deployment import F507, F509, F510, F511, F512, F513, F518, F527, F530, F531, F533
 from sley.ir.conditions import Condition
 from sley.ir.sizes import SizeRange, borders
 
-_REMARKS = (F507, F513, F530, F531, F532, F533)
+_REMARKS = (F507, F513, F530, F531, F533)
 """Findings that need not be mistakes."""
 
 SPLIT = "reducescatter"

@@ -14,7 +14,7 @@ from sley.compiler.deployment.registration import SCRIPT, registered
 from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.compiler.deployment.xml_candidates import read_xml
 from sley.errors import Diagnostic, Place, SleyError, reason_of, recognition, shortened
-from sley.errors.deployment import F503, F504, F506, F507, F532, F533
+from sley.errors.deployment import F503, F504, F506, F507, F533
 from sley.errors.text_files import text_of
 from sley.formats.msccl_xml.targets import SUFFIX as XML
 from sley.formats.mscclpp.targets import SUFFIX as JSON
@@ -195,7 +195,7 @@ def _wrong_name(path: Path, runtime: Runtime) -> Diagnostic | None:
     if runtime.names is not None and path.name not in runtime.names:
         if runtime.has_program:
             expected = f"a file that {SCRIPT} registers"
-            return F532.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
+            return F507.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
         expected = f"one of {', '.join(runtime.names)}"
         return F507.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
     if path.suffix.lower() != runtime.suffix:

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, Rule
-from sley.errors.deployment import F500, F501, F531
+from sley.errors.deployment import F501, F531
+from sley.errors.formats import F440
 from sley.formats import Target
 from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL
 from sley.formats.msccl_xml.targets import SUFFIX as XML
@@ -278,7 +279,7 @@ def names() -> tuple[str, ...]:
 
 
 def runtime_named(target: str) -> Runtime:
-    """The runtime of NAME or NAME@VERSION: by default the newest that reads plans. Errors: F500.
+    """The runtime of NAME or NAME@VERSION: by default the newest that reads plans. Errors: F440.
 
     MSCCL++'s version is that of the Python package `mscclpp`, if it is installed beside sley.
     executor (msccl-executor-nccl) has one last version, 2.23.4; other versions of RCCL behave as
@@ -321,7 +322,7 @@ def runtime_of(target: Target) -> Runtime:
 
 def _of_version(known: Runtime, version: str | None) -> Runtime:
     """A version of MSCCL++: by default that of the installed package, or the newest known one.
-    Errors: F500."""
+    Errors: F440."""
     basis = ""
     if version is None:
         found, folder = _installed()
@@ -361,7 +362,7 @@ def _parts(known: Runtime) -> tuple[int, ...]:
 
 
 def _unknown(expected: str, found: str) -> Exception:
-    return F500.error(at=Place(detail="runtime"), expected=expected, found=found)
+    return F440.error(at=Place(detail="runtime"), expected=expected, found=found)
 
 
 def environment(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sley.errors.formats import F403
-from sley.errors.mscclpp import F473
+from sley.errors.formats import F403, F422
 from sley.formats.mscclpp.raw import RawOperation, RawPlan
 from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.words import MOVES
@@ -41,7 +40,7 @@ class Cutting:
 
 
 def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
-    """The cutting for chunks of `units` units of the pipelines. Errors: F403, F473."""
+    """The cutting for chunks of `units` units of the pipelines. Errors: F403, F422."""
     shared = [
         (item.size, one.op.shares)
         for one in raw.operations
@@ -88,6 +87,6 @@ def _check_iterations(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Non
     for one in raw.operations:
         if one.op.unit_bytes and (found := cutting.iterations(one.op)) > limit:
             expected = f"at most {limit} iterations of a pipeline"
-            problems.add(F473, one.at, expected, str(found))
+            problems.add(F422, one.at, expected, str(found))
             problems.raise_full()
     problems.raise_any()
