@@ -14,7 +14,7 @@ from sley.cli.options import (
     output_option,
     program_options,
 )
-from sley.cli.output import Phases, echo, print_json, print_written
+from sley.cli.output import Phases, print_rows
 from sley.cli.sources import plan_of, program_of, source_of, topology_of
 from sley.compiler.passes.lift import lift
 from sley.ir.program import Program
@@ -53,20 +53,17 @@ def draw_command(
     of: str,
     output: Path,
     chosen: tuple[int, ...],
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Draw WHAT, a small program or plan, as SVG or PNG."""
     check_suffix(output)
-    phases = Phases(verbose, quiet=as_json)
     picture = _picture(selection, of, chosen, phases)
     with phases("writing"):
         picture.save(output)
-    if as_json:
-        print_json({"ok": True, "of": of, "output": str(output), "seconds": phases.seconds})
+    if phases.quiet:
+        phases.print_json(of=of, output=str(output))
         return
-    echo(f"{'drawn':<23}{picture.title}")
-    print_written(output)
+    print_rows([("drawn", picture.title), ("written", output)])
     phases.report()
 
 

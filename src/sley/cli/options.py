@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.cli.output import Command, Gone
+from sley.cli.output import Command, Gone, Phases
 from sley.compiler import Options, deployment
 from sley.compiler.opening import Source
 from sley.compiler.options import kinds
@@ -403,18 +403,31 @@ def standing_for(command: F, wrapper: Callable[..., object]) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+def option(*words: str, **settings: Any) -> Any:
+    """A field of a dataclass, for `gather_options`: the value of this option of click."""
+    return field(metadata={"words": words, "settings": settings})
+
+
 def gather_options(
-    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]]
+    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]] = ()
 ) -> Callable[[F], F]:
-    """Adds options to a command, which gets their values as one `kind`, its parameter `name`."""
+    """Adds options to a command, which gets their values as one `kind`, its parameter `name`.
+
+    kind: a dataclass. options: those of its fields; by default each field is an `option`.
+    """
+    gathered = options or [
+        click.option(*one.metadata["words"], one.name, **one.metadata["settings"])
+        for one in fields(kind)
+    ]
 
     def decorate(command: F) -> F:
         def wrapper(*args: Any, **values: Any) -> object:
-            own = {field.name: values.pop(field.name) for field in fields(kind)}
+            own = {one.name: values.pop(one.name) for one in fields(kind)}
             return command(*args, **{name: kind(**own)}, **values)
 
-        for option in reversed(options):
-            wrapper = option(wrapper)
+        # Each option goes before those that were added, so the last one is added first.
+        for add in reversed(gathered):
+            wrapper = add(wrapper)
         return standing_for(command, wrapper)
 
     return decorate
@@ -502,6 +515,11 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
 
 
 def common_options(command: F) -> F:
-    """Adds --json and -v."""
-    verbose = click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
-    return verbose(json_option(command))
+    """Adds --json and -v; the command gets the `Phases` that they want, quiet with --json."""
+
+    @click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
+    @json_option
+    def wrapper(*args: Any, verbose: bool, as_json: bool, **values: Any) -> object:
+        return command(*args, phases=Phases(verbose, quiet=as_json), **values)
+
+    return standing_for(command, wrapper)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +44,13 @@ def print_note(text: str) -> None:
 
 def print_written(*files: Path | None) -> None:
     """Prints the names of the files that were written; None for no file."""
-    for file in filter(None, files):
-        echo(f"{'written':<23}{file}")
+    print_rows(("written", file) for file in files if file is not None)
+
+
+def print_rows(rows: Iterable[tuple[str, object]], *, err: bool = False) -> None:
+    """Prints names and values side by side."""
+    for name, value in rows:
+        echo(f"{name:<23}{value}", err=err)
 
 
 def print_json(value: object) -> None:
@@ -204,6 +209,10 @@ class Phases:
     def bar(self) -> Progress:
         """A progress bar for a phase of known length."""
         return progress_bar(quiet=self.quiet)
+
+    def print_json(self, ok: bool = True, /, **values: object) -> None:
+        """Prints the result of a command, with the time of each phase, as JSON."""
+        print_json({"ok": ok, **values, "seconds": self.seconds})
 
     def report(self) -> None:
         """Prints the times on standard error, if they are wanted."""

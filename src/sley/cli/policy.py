@@ -57,8 +57,7 @@ def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) ->
         return
     for file, one in zip(files, found, strict=True):
         echo("\n".join(_policy_lines(file, one)))
-    if output is not None:
-        print_written(output)
+    print_written(output)
 
 
 def _check_output(file: Path, output: Path | None) -> None:
@@ -153,8 +152,7 @@ def export_command(file: Path, target: str | None, output: Path, as_json: bool) 
         return
     for remark in remarks:
         print_note(remark)
-    for path in paths:
-        print_written(path)
+    print_written(*paths)
 
 
 def _writer(target: str | None, output: Path) -> _Writer:
