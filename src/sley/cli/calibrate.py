@@ -102,16 +102,10 @@ _LONG_S = 20
     "--ranks",
     type=Whole(2, MAX_PROCESSES),
     default=lambda: min(max(2, os.cpu_count() or 2), MAX_PROCESSES),
-    help="Number of processes.  [one for each core]",
+    show_default="one for each core",
+    help="Number of processes.",
 )
-@click.option(
-    "-n",
-    "--repeats",
-    type=Whole(1, 1000),
-    default=5,
-    show_default=True,
-    help="Number of measurements.",
-)
+@click.option("-n", "--repeats", type=Whole(1, 1000), default=5, help="Number of measurements.")
 @gather_options(Given, "given")
 @output_option("Write the topology here (.toml).", required=True)
 @common_options

@@ -37,14 +37,9 @@ _LEFT = (0, 1, 3, 4)
     "--size", "sizes", type=SizeType(), multiple=True, help="Size of the calls. Repeatable."
 )
 @click.option(
-    "--dtype",
-    type=click.Choice(list(deployment.TYPES)),
-    default="float32",
-    help="Element type. [float32]",
+    "--dtype", type=click.Choice(list(deployment.TYPES)), default="float32", help="Element type."
 )
-@click.option(
-    "--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Reduction. [sum]"
-)
+@click.option("--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Reduction.")
 @click.option("--ranks", type=POSITIVE, help="Number of ranks of the communicator.")
 @click.option("--gpus", type=POSITIVE, help="Number of ranks on a node. [all]")
 @click.option("--root", type=Whole(0), help="Root of a rooted collective.")

@@ -36,7 +36,6 @@ from sley.report.pictures.canvas import check_suffix
     "of",
     type=click.Choice(["chunks", "instructions", "blocks", "topology"]),
     default="blocks",
-    show_default=True,
     help="The graph of transfers or of instructions, the thread blocks, or the cluster.",
 )
 @output_option("Write the picture here: .svg, .png or .pdf.", required=True)

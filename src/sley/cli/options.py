@@ -458,9 +458,7 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
     end_text = "Last size." if last else "Last size. [the first]"
 
     def decorate(command: F) -> F:
-        @click.option(
-            "-b", "--begin", type=size, default=first, show_default=True, help="First size."
-        )
+        @click.option("-b", "--begin", type=size, default=first, help="First size.")
         @click.option(
             "-e", "--end", type=size, default=last, show_default=bool(last), help=end_text
         )
@@ -469,7 +467,6 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
             "--factor",
             type=SizeFactor(),
             default=2,
-            show_default=True,
             help="Ratio of each size to the one before, such as 2 or 1.5.",
         )
         @click.option(
@@ -499,7 +496,7 @@ def json_option(command: F) -> F:
 
 
 jobs_option = click.option(
-    "-j", "--jobs", type=POSITIVE, default=1, show_default=True, help="Processes that simulate."
+    "-j", "--jobs", type=POSITIVE, default=1, help="Processes that simulate."
 )
 
 

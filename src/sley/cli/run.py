@@ -77,7 +77,6 @@ class DeviceOptions:
         "--device",
         metavar="DEVICE",
         default=PROCESSES,
-        show_default=True,
         help=f"Where to run: {PROCESSES}, threads or cuda; cuda:0,1 for only these GPUs.",
     )
     ranks_per_gpu: int | None = option(
@@ -104,30 +103,14 @@ class DeviceOptions:
 class Measuring:
     """How plans are measured, as by nccl-tests. reduce_op: nccl-tests' name."""
 
-    iterations: int = option(
-        "-n", "--iterations", type=POSITIVE, default=20, show_default=True, help="Timed runs."
-    )
+    iterations: int = option("-n", "--iterations", type=POSITIVE, default=20, help="Timed runs.")
     warmup: int = option(
-        "-w",
-        "--warmup",
-        type=Whole(0),
-        default=12,
-        show_default=True,
-        help="Untimed runs before them.",
+        "-w", "--warmup", type=Whole(0), default=12, help="Untimed runs before them."
     )
-    check: bool = option(
-        "-c", "--check", type=Whole(0, 1), default=1, show_default=True, help="Check results."
-    )
-    dtype: str = option(
-        "-d", "--dtype", type=DType(), default="float32", show_default=True, help="Element type."
-    )
+    check: bool = option("-c", "--check", type=Whole(0, 1), default=1, help="Check results.")
+    dtype: str = option("-d", "--dtype", type=DType(), default="float32", help="Element type.")
     reduce_op: str = option(
-        "-o",
-        "--op",
-        type=click.Choice(list(REDUCE_OPS)),
-        default="sum",
-        show_default=True,
-        help="Reduction.",
+        "-o", "--op", type=click.Choice(list(REDUCE_OPS)), default="sum", help="Reduction."
     )
     slot_bytes: int | None = option(
         "--slot-bytes",

@@ -25,7 +25,6 @@ actions_option = click.option(
     "--actions",
     type=click.Choice(ACTIONS),
     default=ACTIONS[0],
-    show_default=True,
     help="Choose among all algorithms of the library, or only among those that NCCL has.",
 )
 
