@@ -23,8 +23,8 @@ from sley.compiler.deployment import (
     examine,
     runtime_named,
 )
+from sley.compiler.deployment.candidates import read_head
 from sley.compiler.deployment.registration import SCRIPT, registered, script
-from sley.compiler.deployment.xml_head import read_head
 from sley.errors import Diagnostic, SleyError, recognition
 from sley.errors.deployment import F504
 from sley.formats import files

@@ -1,9 +1,8 @@
 """Deployment: directories of files for runtimes.
 
 `runtimes` are libraries that might read plans, by version. `folders` reads a directory as a runtime
-does: its `candidates` are files of MSCCL XML (`xml_candidates`, `xml_head`) or execution plans
-(`plan_candidates`), and `consequences` say what a problem of a file means. `examination` finds what
-is wrong in a directory, and `decisions` which file runs for a call (`calls`). `packages` writes
+does: its `candidates` are files of MSCCL XML or execution plans. `examination` finds what is wrong
+in a directory, and `decisions` which file runs for a call (`calls`). `packages` writes
 directories, of the rows of a plan table, and `registration` is the program that registers plans
 with MSCCL++.
 """

@@ -5,30 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NoReturn
 
+from sley.engine.types import DATA_TYPES
 from sley.errors import Place, did_you_mean
 from sley.errors.deployment import F525
 from sley.ir.collectives import SIZED
 from sley.ir.sizes import size_text
 
 TYPES: Mapping[str, int] = MappingProxyType(
-    {
-        "float16": 2,
-        "bfloat16": 2,
-        "float32": 4,
-        "float64": 8,
-        "int8": 1,
-        "int16": 2,
-        "int32": 4,
-        "int64": 8,
-        "uint8": 1,
-        "uint32": 4,
-        "uint64": 8,
-    }
+    {name: one.size_bytes for name, one in DATA_TYPES.items()} | {"uint32": 4, "uint64": 8}
 )
 """The bytes of an element, by type."""
 
 OPERATIONS = ("sum", "prod", "min", "max", "avg")
+
+
+def _refuse(expected: str, found: str, remedy: str = "") -> NoReturn:
+    raise F525.error(at=Place(detail="call"), expected=expected, found=found, remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -58,32 +52,18 @@ class DeployedCall:
             ("reduction", self.op, OPERATIONS),
         ):
             if value not in known:
-                raise F525.error(
-                    at=Place(detail="call"),
-                    expected=f"a {word} of {', '.join(known)}",
-                    found=value,
-                    remedy=did_you_mean(value, known),
-                )
+                _refuse(f"a {word} of {', '.join(known)}", value, did_you_mean(value, known))
         if self.ranks < 1 or self.node < 1 or self.ranks % self.node:
-            raise F525.error(
-                at=Place(detail="call"),
-                expected="ranks that the ranks of a node divide",
-                found=f"{self.ranks} ranks, {self.node} a node",
-            )
+            found = f"{self.ranks} ranks, {self.node} a node"
+            _refuse("ranks that the ranks of a node divide", found)
         if self.root is not None and not (self.has_root and 0 <= self.root < self.ranks):
             ranks = f"a root below {self.ranks}"
-            raise F525.error(
-                at=Place(detail="call"),
-                expected=ranks if self.has_root else f"no root for {self.collective}",
-                found=f"root {self.root}",
-            )
+            expected = ranks if self.has_root else f"no root for {self.collective}"
+            _refuse(expected, f"root {self.root}")
         unit = TYPES[self.dtype] * self.parts
         if self.size_bytes < 1 or self.size_bytes % unit:
-            raise F525.error(
-                at=Place(detail="call"),
-                expected=f"a multiple of {unit} bytes, one element for each part of the buffer",
-                found=f"{self.size_bytes} bytes",
-            )
+            expected = f"a multiple of {unit} bytes, one element for each part of the buffer"
+            _refuse(expected, f"{self.size_bytes} bytes")
 
     @property
     def parts(self) -> int:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from sley.compiler.deployment.candidates import CandidateFile
-from sley.compiler.deployment.plan_candidates import read_plan
+from sley.compiler.deployment.candidates import CandidateFile, read_plan, read_xml
 from sley.compiler.deployment.registration import SCRIPT, registered
 from sley.compiler.deployment.runtimes import Grid, Runtime
-from sley.compiler.deployment.xml_candidates import read_xml
 from sley.errors import Diagnostic, Place, SleyError, reason_of, recognition, shortened
 from sley.errors.deployment import F503, F504, F506, F507, F533
 from sley.errors.text_files import text_of
