@@ -23,7 +23,7 @@ from sley.formats.mscclpp.document import read_json
 from sley.formats.mscclpp.header import PlanHeader, read_header
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow
-from sley.ir.sizes import SizeRange
+from sley.ir.sizes import SizeRange, checked_size
 
 
 @dataclass(frozen=True)
@@ -203,15 +203,16 @@ def _as_named(
                 found=f"other plans have {' and '.join(fitting)}" if fitting else f"only {others}",
                 remedy="Use --target mscclpp-python, which registers plans of any name.",
             )
-        best = max(free, key=partial(_common_bytes, runtime, head))
+        best = max(free, key=partial(_common_bytes, head))
         (folder / name).rename(folder / best)
         found.append(best)
     return found
 
 
-def _common_bytes(runtime: Runtime, head: PlanHeader, name: str) -> int:
-    """The number of sizes that a plan and a name have in common."""
-    first, last = runtime.sizes_of_names[name]
+def _common_bytes(head: PlanHeader, name: str) -> int:
+    """The number of sizes that a plan has in common with those that a name ends in, such as
+    1K_64K.json; the runtime doesn't compare them."""
+    first, last = (checked_size(word) for word in Path(name).stem.split("_")[-2:])
     return min(head.max_bytes, last) - max(head.min_bytes, first) + 1
 
 

@@ -57,8 +57,6 @@ class Runtime:
     in_order: whether the first matching file runs, in the order of the names; otherwise any.
     names: the names that it reads, each with the communicators for which it is registered; None if
         it reads all.
-    sizes_of_names: the sizes that such a name says, both included; the runtime doesn't compare
-        them.
     most_files: the most files that it loads, None without a limit.
     one_place: whether it asks only the first plan for its place.
     place_by_begin: whether a call is in place if its buffers begin at one address.
@@ -85,7 +83,6 @@ class Runtime:
     stops: bool = False
     in_order: bool = True
     names: Mapping[str, Grid] | None = None
-    sizes_of_names: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     most_files: int | None = None
     one_place: bool = False
     place_by_begin: bool = False
@@ -150,16 +147,6 @@ _OLD_PLANS: Mapping[str, Grid] = MappingProxyType(
 """Those of v0.9.0, until commit 0c9b9abf of 2026-05-12. Its own generator writes a file 128K_2M
 instead of 64K_2M, which the loader doesn't read."""
 
-_DEFAULT_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "allreduce_2nodes_1K_64K.json": (1 << 10, 64 << 10),
-        "allreduce_2nodes_64K_2M.json": (64 << 10, 2 << 20),
-        "allreduce_2nodes_128K_2M.json": (128 << 10, 2 << 20),
-        "allreduce_4nodes_1K_64K.json": (1 << 10, 64 << 10),
-        "allreduce_4nodes_128K_2M.json": (128 << 10, 2 << 20),
-    }
-)
-
 _DEFAULT = "default"
 """The directory of MSCCLPP_CACHE_DIR that the default loader of MSCCL++ reads."""
 
@@ -171,7 +158,6 @@ _MSCCLPP = Runtime(
     str(MSCCLPP),
     in_order=False,
     names=DEFAULT_PLANS,
-    sizes_of_names=_DEFAULT_SIZES,
     one_place=True,
     place_by_begin=True,
     knows_names=True,
