@@ -4,12 +4,10 @@ from sley.errors.diagnostic import Rule
 
 N620 = Rule(
     "N620 rank-ended",
-    what="A rank's process ended, or closed its connection, during a call, before it, or while the "
-    "communicator was made.",
+    what="A rank's process ended or closed its connection, during a call or before it.",
     why="The other ranks need its messages. A waiting rank notices the end of a process on its "
-    "host, or of a connection between hosts, within a few hundredths of a second; then all ranks "
-    "give up the call. The usual causes are an exception on that rank, the kernel's out-of-memory "
-    "killer, or a limit.",
+    "host, or of a connection between hosts, within hundredths of a second; then all ranks give up "
+    "the call. Usual causes are an exception, the kernel's out-of-memory killer, or a limit.",
     example="os._exit(1)  # on rank 1, while the others are in comm.all_reduce(x)",
     instead="Look at the output of the named rank. Then close the communicator on all ranks "
     "(PyTorch: destroy_process_group) and make it again, or end the job.",
@@ -22,8 +20,7 @@ N621 = Rule(
     "notes name what this rank waits for, and the ranks that are at an earlier call.",
     example="if comm.rank == 0:\n    comm.all_reduce(x)  # the others never do",
     instead="Make the same calls in the same order on all ranks. Raise timeout_s (PyTorch: the "
-    "timeout of init_process_group) if a rank is only slow, for example while it writes a "
-    "checkpoint.",
+    "timeout of init_process_group) if a rank is only slow, as when it writes a checkpoint.",
 )
 N622 = Rule(
     "N622 calls-differ",
@@ -38,8 +35,7 @@ N622 = Rule(
 N623 = Rule(
     "N623 rank-left",
     what="A rank closed its communicator before the other ranks made their last call.",
-    why="A call needs every rank. A rank may close its communicator when all its own calls have "
-    "ended.",
+    why="A call needs every rank. A rank may close its communicator after its own calls.",
     example="if comm.rank == 1:\n    comm.close()\ncomm.all_reduce(x)",
     instead="Close the communicator on all ranks after the last call. If the named rank raised an "
     "exception, which closes its communicator, its own output names the cause.",
@@ -74,10 +70,9 @@ N627 = Rule(
 N628 = Rule(
     "N628 hosts-not-connected",
     what="Ranks of different hosts could not connect over the network.",
-    why="Every rank listens on a port that the system assigns, on the address of its interface, "
-    "and connects to the ranks of other hosts over the interface with the same number. A firewall "
-    "between the hosts, interfaces in different networks, or an interface that only leads to "
-    "containers prevents this.",
+    why="Every rank listens on a port that the system assigns, at its interface's address, and "
+    "connects to the ranks of other hosts over the interface with the same number. A firewall, "
+    "interfaces in different networks, or one that only leads to containers prevents this.",
     example="SLEY_NICS=docker0 torchrun --nnodes 2 train.py",
     instead="Select the interfaces that lead to the other hosts, in the same order on all hosts: "
     "SLEY_NICS=eth0,eth1. Open the ports between the hosts.",
@@ -125,10 +120,9 @@ N632 = Rule(
 N633 = Rule(
     "N633 memory-gone",
     what="Memory of a call was freed, resized or became inaccessible during the call.",
-    why="The kernel copies large messages directly between processes; it refuses if the memory at "
-    "either end has been freed or protected, or if the sender no longer permits it. PyTorch frees "
-    "the memory of a storage that is resized, which the call, and other ranks, still read or "
-    "write.",
+    why="The kernel copies large messages directly between processes; it refuses if either end was "
+    "freed or protected, or the sender no longer permits it. PyTorch frees the memory of a storage "
+    "that is resized, which the call still reads or writes.",
     example="work = comm.all_gather(x, out, async_op=True)\nlibc.munmap(address, length)  # of x",
     instead="Don't free or protect the memory of a call until the call has ended. With SLEY_CMA=0 "
     "the kernel copies nothing.",

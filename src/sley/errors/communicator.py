@@ -22,17 +22,16 @@ N603 = Rule(
     "killed process may also have left its entry in a store that outlives it.",
     example="RANK=0 WORLD_SIZE=2 python train.py & RANK=0 WORLD_SIZE=4 python train.py",
     instead="Start all processes with the same launcher (torchrun, mpirun, srun), or give each its "
-    "own rank, from 0, and all the same WORLD_SIZE; give every job its own store (a port, a "
+    "own rank, from 0, and all the same WORLD_SIZE; every job has its own store (a port, a "
     "folder).",
 )
 N604 = Rule(
     "N604 ranks-disagree",
     what="Ranks have different versions of sley, different settings of the communicator, or "
     "different policies of the tuner.",
-    why="Ranks of a host use one another's memory, whose layout depends on the version and the "
-    "settings; ranks of different hosts must use the same protocol, and all the same plan for a "
-    "call: a policy is used only if every rank has read it, with the same SLEY_EXPLORE, on the "
-    "same kind of processor.",
+    why="Ranks of a host use one another's memory, laid out by version and settings; ranks of "
+    "different hosts must use the same protocol, and all the same plan for a call: a policy is "
+    "used only if all ranks have read it, with one SLEY_EXPLORE, on one kind of processor.",
     example="pip install --upgrade sley  # on one of two hosts",
     instead="Install the same version on every host, and give every rank the same settings, files "
     "and environment.",
@@ -79,11 +78,9 @@ N608 = Rule(
 )
 N610 = Rule(
     "N610 no-descriptors",
-    what="The system has no sockets or descriptors left for the connections among the ranks of a "
-    "host.",
+    what="The system has no sockets or descriptors left for connections among ranks of a host.",
     why="A process holds a descriptor for each communicator, and two for each other process of its "
-    "host; a start needs some more for a moment. The limit of descriptors (ulimit -n) is often "
-    "1,024.",
+    "host; a start needs some more. The limit (ulimit -n) is often 1,024.",
     example="ulimit -n 16; torchrun --nproc-per-node 8 ...",
     instead="Raise the limit (ulimit -n 65536), close unused descriptors, or use fewer ranks on a "
     "host.",

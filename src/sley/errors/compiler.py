@@ -16,8 +16,7 @@ C302 = Rule(
     what="A program's directives give a thread block two send peers or two receive peers, or a "
     "connection two sending or two receiving blocks.",
     why="A block sends to one peer and receives from one, on one channel, and a connection has one "
-    "block at each end (MSCCLang 5): so two blocks do not serialize over one connection, and its "
-    "messages have one order.",
+    "block at each end (MSCCLang 5): so the messages of a connection have one order.",
     example="c.copy(1, ..., send_block=0); c.copy(2, ..., send_block=0)",
     instead="Give each (send peer, receive peer, channel) its own block, or a second block another "
     "channel, or leave blocks to the compiler.",
@@ -25,8 +24,7 @@ C302 = Rule(
 C304 = Rule(
     "C304 bad-option",
     what="A compiler option has an invalid value.",
-    why="Slots, channels and instances count from 1, and no machine has more than a few thousand "
-    "of them.",
+    why="Slots, channels and instances count from 1, and no machine has more than some thousands.",
     example="sley.compile(program, slots=0)",
     instead="Give one of the expected values, or omit the option.",
 )
@@ -48,8 +46,7 @@ C307 = Rule(
 C308 = Rule(
     "C308 bad-cluster",
     what="The numbers that describe a cluster don't fit together.",
-    why="Every node has GPUs, every network card belongs to one node, and the GPUs of a node share "
-    "its cards evenly.",
+    why="Every node has GPUs, which share its network cards evenly; a card belongs to one node.",
     example="sley.topologies.cluster(nodes=2, gpus=8, nics=3)",
     instead="Give positive numbers, and a number of cards that divides the GPUs of a node.",
 )
@@ -71,11 +68,9 @@ C305 = Rule(
 )
 C310 = Rule(
     "C310 no-size",
-    what="Options are to be chosen by speed, or a plan is written as execution traces, but no size "
-    "is given.",
+    what="Options are to be chosen by speed, or a plan is written as traces, but no size is given.",
     why="The fastest options for kilobytes are slow for gigabytes: latency limits small calls, "
-    "links limit large ones. The messages of a trace have sizes in bytes; a plan is for calls of "
-    "any size.",
+    "links limit large ones. The messages of a trace have sizes in bytes, a plan none.",
     example='sley.compile(program, topology=sley.topologies.ndv4(), schedule="auto")',
     instead='Give the size of a call: size="64M", --size 64M; or let sley.choose make a table for '
     "many sizes.",

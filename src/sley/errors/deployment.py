@@ -7,8 +7,7 @@ F501 = Rule(
     "F501 reads-no-plans",
     what="The runtime reads no plans.",
     why="NCCL's and NCCLX's tuners choose only among their own algorithms. RCCL 2.28.3 has its "
-    "reader of MSCCL XML switched off, and silently ignores the variables that switched it on; "
-    "later versions have none.",
+    "reader of MSCCL XML switched off, and ignores the variables for it; later versions have none.",
     example="sley doctor plans --target nccl",
     instead="Use a runtime that reads plans: MSCCL++, executor, or RCCL up to 2.27.7 (ROCm 7.2), "
     "or 2.28.3 built with -DENABLE_MSCCL_KERNEL=ON. For NCCL, RCCL and NCCLX, export a policy for "
@@ -24,8 +23,7 @@ F503 = Rule(
 )
 F504 = Rule(
     "F504 start-fails",
-    what="A file in the directory stops every communicator when it starts, or the program that "
-    "registers it.",
+    what="A file in the directory stops every communicator, or the program that registers it.",
     why="msccl-executor-nccl and RCCL read the first tag of every file in the directory, whatever "
     "its name is, and give up at the first file that they can't read. They skip only "
     "subdirectories. MSCCL++ reads the head of a plan when `register_plans.py` registers it, and "
@@ -54,10 +52,9 @@ F507 = Rule(
     "F507 name-not-read",
     what="MSCCL++ doesn't read a file of this name: its default loader has other names, or the "
     "program that registers the folder's plans doesn't name it.",
-    why="The default loader reads only the names that are written in its source, from the "
-    "directory `default` of MSCCLPP_CACHE_DIR, each for a number of ranks and of ranks a node that "
-    "is also written there. `register_plans.py`, which `sley package` writes, names each of its "
-    "files.",
+    why="The default loader reads only the names that are in its source, from the directory "
+    "`default` of MSCCLPP_CACHE_DIR, each for one number of ranks and of ranks a node. "
+    "`register_plans.py`, which `sley package` writes, names each of its files.",
     example="my_allreduce.json in $MSCCLPP_CACHE_DIR/default, or beside register_plans.py",
     instead="Register the plan from Python (--target mscclpp-python): add it to the table, and "
     "write the package again. Or give it one of the names, if its number of ranks is the name's.",
@@ -76,8 +73,7 @@ F509 = Rule(
     "F509 same-plan-name",
     what="Two plans have the same name.",
     why="MSCCL++ stores plans by the name in the file: the plan registered last replaces the "
-    "other. Its executor also caches prepared plans by name, so a program with both runs the wrong "
-    "one.",
+    "other. Its executor also caches plans by name, so a program with both runs the wrong one.",
     example='two files with "name": "allreduce"',
     instead="Give every plan its own name.",
 )
@@ -99,8 +95,7 @@ F511 = Rule(
 )
 F512 = Rule(
     "F512 hidden-by-earlier-file",
-    what="A file doesn't run for a call, or for some of its sizes, because an earlier file matches "
-    "them.",
+    what="A file doesn't run for a call, or for some sizes, because an earlier file matches them.",
     why="msccl-executor-nccl, RCCL and msccl take the first file that matches. The first two read "
     "a directory in the order of the names; old versions in the order of the file system.",
     example="01-ring.xml for all sizes before 02-tree.xml for up to 64K",
@@ -118,8 +113,7 @@ F515 = Rule(
     "F515 ends-process",
     what="A file ends the process, with a signal.",
     why="The runtimes divide by numbers in the file without a test: msccl-executor-nccl and RCCL "
-    "by nchunksperloop at every call on any communicator, MSCCL++ by the numbers of chunks of each "
-    "rank.",
+    "by nchunksperloop at every call, MSCCL++ by the chunks of each rank.",
     example='nchunksperloop="0"; "input_chunks": 0',
     instead="Remove the file, or write it again.",
 )
@@ -150,8 +144,7 @@ F519 = Rule(
     "F519 size-not-divisible",
     what="A call's size can't be divided into the plan's chunks.",
     why="msccl-executor-nccl, RCCL and msccl then try the next file, and finally their own "
-    "algorithm. MSCCL++ has already chosen the plan, and the call ends the process with an "
-    "exception.",
+    "algorithm. MSCCL++ has chosen the plan, and the call ends the process.",
     example="1000 elements with nchunksperloop=16; a size that is no multiple of 16 bytes a chunk",
     instead="Use sizes that the chunks divide, or a plan with fewer chunks.",
 )
@@ -169,8 +162,7 @@ F520 = Rule(
 )
 F524 = Rule(
     "F524 other-operation",
-    what="The runtime doesn't run plans for this reduction or element type, or runs a plan with a "
-    "wrong result.",
+    what="The runtime doesn't run plans for this reduction or element type, or runs them wrongly.",
     why="msccl-executor-nccl, RCCL and msccl use plans for sum, prod, min and max. MSCCL++ doesn't "
     "read a plan's reduction: every plan sums, even for calls with another reduction. Its plans "
     "run only for float32, float16, bfloat16, int32 and uint32; calls with other types fail.",
@@ -191,8 +183,7 @@ F527 = Rule(
     what="The ranks of a communicator choose different plans for one call.",
     why="For a ReduceScatter in place, the output is the rank's part of the input. MSCCL++ "
     "compares only the start addresses of both buffers, which are equal only on rank 0: rank 0 "
-    "looks for a plan in place, and the other ranks for a plan out of place. Then they wait for "
-    "each other forever.",
+    "looks for a plan in place, the others for one out of place. Then they wait forever.",
     example="a ReduceScatter in place on MSCCL++, with a plan for its ranks and size",
     instead="Deploy plans of ReduceScatter only for programs whose calls are out of place.",
 )
@@ -217,9 +208,8 @@ F529 = Rule(
 F530 = Rule(
     "F530 root-not-compared",
     what="A file with one root also runs for calls with other roots, and gives wrong results.",
-    why="MSCCL XML and execution plans contain no root, so no runtime compares the root of a call "
-    "with that of the plan. sley reports a remark for the file, and a problem for a call with "
-    "another root.",
+    why="No file contains a root, so no runtime compares it with the call's. sley reports a remark "
+    "for the file, and a problem for a call with another root.",
     example="a Gather to rank 2, in a program that also gathers to rank 0",
     instead="Use the file only in programs whose calls all have its root.",
 )
@@ -233,11 +223,9 @@ F531 = Rule(
 )
 F533 = Rule(
     "F533 taken-as-registered",
-    what="Remark: sley doesn't know which files a program registers, and takes every file as "
-    "registered.",
+    what="Remark: sley doesn't know which files a program registers, and takes all as registered.",
     why="sley reads `register_plans.py` only as `sley package` writes it, and never executes it. "
-    "Without it, or if it was changed, any program may register any of the files, for any "
-    "communicators.",
+    "Without it, or if it was changed, any program may register any of the files.",
     example="sley doctor plans --target mscclpp-python, for plans without register_plans.py",
     instead="Write the directory with `sley package`, or compare the answer with the program that "
     "registers the plans.",

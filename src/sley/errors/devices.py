@@ -18,9 +18,8 @@ K502 = Rule(
     "K502 versions-disagree",
     what="The driver, the compiler NVRTC and the GPU don't fit together.",
     why="A driver runs kernels of compilers up to its own major version of CUDA: those of CUDA 12 "
-    "need driver 525.60 or newer, those of CUDA 13 need 580.65. A compiler supports neither GPUs "
-    "that are newer than itself nor those that it has dropped (CUDA 13 supports compute capability "
-    "7.5 and above).",
+    "need driver 525.60 or newer, those of CUDA 13 need 580.65. A compiler supports neither newer "
+    "GPUs nor those that it has dropped (CUDA 13: below compute capability 7.5).",
     example="pip install nvidia-cuda-nvrtc  # CUDA 13, on a machine with driver 550",
     instead="Install a newer driver, or the packages for the driver's CUDA: `pip install "
     '"cuda-core[cu12]"`.',
@@ -36,8 +35,7 @@ K503 = Rule(
 K504 = Rule(
     "K504 wrong-device",
     what="An array is on another device than its rank.",
-    why="A rank's kernels use the arrays of one device; sley never copies data between devices "
-    "implicitly.",
+    why="A rank's kernels use the arrays of one device; sley copies no data between devices.",
     example="executor([torch.zeros(8)])  # on the host; rank 0 is on cuda:0",
     instead='Make the array on its rank\'s device: `torch.zeros(8, device="cuda:0")`.',
 )
@@ -65,8 +63,7 @@ K507 = Rule(
 )
 K508 = Rule(
     "K508 plan-stuck",
-    what="A kernel timed out: an instruction waited longer than the timeout for a message, a free "
-    "slot or another block.",
+    what="An instruction of a kernel waited too long for a message, a free slot or another block.",
     why="Kernels never wait without a limit, so a device never hangs. Either a peer is missing "
     "(its process ended, was stopped, or made another call), or the plan hangs (docs/machine.md). "
     "If a call times out in one process, it ends in all of them.",
@@ -79,17 +76,15 @@ K509 = Rule(
     "K509 no-peer-access",
     what="Two devices can't access each other's memory.",
     why="Kernels write messages directly into the memory of the receiver's device, over NVLink or "
-    "PCIe. Not every pair supports this: consumer GPUs, devices behind different host bridges, "
-    "virtual machines and MIG instances often don't. `nvidia-smi topo -p2p r` shows the pairs that "
-    "do.",
+    "PCIe. Consumer GPUs, devices behind different host bridges, virtual machines and MIG "
+    "instances often don't support this. `nvidia-smi topo -p2p r` shows the pairs that do.",
     example="sley run plan.xml --device cuda:0,cuda:1  # a pair without peer access",
     instead="Use devices that can access one another, put the ranks on one device "
     "(--ranks-per-gpu), or disable ACS and the IOMMU if they separate the devices.",
 )
 K510 = Rule(
     "K510 no-such-device",
-    what="This process sees no device of this name or number, or not the device of another "
-    "process's rank.",
+    what="This process sees no device of this name or number, or not another process's.",
     why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
     "among those in CUDA_VISIBLE_DEVICES. Processes share memory by CUDA IPC, which needs both "
     "devices visible in both processes; launchers that give each process one GPU by "
@@ -131,8 +126,7 @@ K517 = Rule(
     "K517 not-a-stream",
     what="An argument is not a stream, or is a stream of another device.",
     why="A stream is an object with `__cuda_stream__`, a torch.cuda.Stream, a CuPy stream, the "
-    "address of a cudaStream_t as an int, or None for the default stream. Work starts only on "
-    "streams of its own device.",
+    "address of a cudaStream_t as an int, or None for the default stream.",
     example='executor(inputs, streams="default")',
     instead="Pass such a stream, made on the rank's device: `torch.cuda.current_stream(device)`.",
 )
@@ -152,8 +146,7 @@ K519 = Rule(
     why="An array has `__dlpack__` (PyTorch, CuPy, JAX, Numba) or `__cuda_array_interface__`. "
     "Kernels treat it as one row of elements; a slice with a step, a transposed matrix or an "
     "expanded tensor has gaps, another order, or elements that share memory. GPUs can't read "
-    "unaligned elements, such as those of a view of a file's bytes. In place, input and output are "
-    "the same array.",
+    "unaligned elements, such as a file's bytes. In place, input and output are one array.",
     example="executor([[1.0, 2.0]]); executor([matrix.T])",
     instead="Pass a tensor or array of such a library, `tensor.detach()` if it needs a gradient, "
     "and `tensor.contiguous()` or `cupy.ascontiguousarray(array)` if it is not contiguous; for an "
@@ -173,8 +166,7 @@ K521 = Rule(
 )
 K523 = Rule(
     "K523 torn-lines",
-    what="A plan with the protocol LL128 has ranks on two devices between which lines of 128 bytes "
-    "may arrive in parts.",
+    what="A plan in LL128 has ranks on devices between which lines of 128 bytes may be split.",
     why="The last 8 bytes of a line say that its other 120 have arrived. That holds where a warp's "
     "store of 128 bytes arrives as a whole: over NVLink, and within one GPU. PCIe may split it; "
     "the receiver would then read old data without notice. Links that carry whole lines are those "
@@ -184,8 +176,7 @@ K523 = Rule(
 )
 K524 = Rule(
     "K524 memory-out-of-reach",
-    what="A plan with the protocol Direct gets an array that the other devices of the call can't "
-    "access.",
+    what="A plan in Direct gets an array that the other devices of the call can't access.",
     why="With Direct, kernels of one device read the arrays of another. Peer access covers plain "
     "allocations (cudaMalloc), but not memory of pools (cudaMallocAsync) and mapped memory "
     "(PyTorch's expandable segments), for which each device must be given access. Without it the "

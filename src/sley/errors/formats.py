@@ -13,18 +13,15 @@ from sley.errors.diagnostic import Rule
 F401 = Rule(
     "F401 not-xml",
     what="The file is not well-formed XML, or has a document type or entities.",
-    why="A file that is cut off or has a stray character could mean anything after that place. "
-    "MSCCL XML has no document type, no runtime reads one, and nested entities can grow without "
-    "limit.",
+    why="A file that is cut off or has a stray character could mean anything after that place. No "
+    "runtime reads a document type, and nested entities can grow without limit.",
     example='<algo name="ring" proto="LL"> ... and the file ends before </algo>',
     instead="Write the file again with its tool, or close the named tag.",
 )
 F403 = Rule(
     "F403 too-large",
-    what="The file is longer, or has more elements, chunks, ranks, sends or epochs, than any "
-    "algorithm needs.",
-    why="No runtime loads such a file, no synthesiser writes it, and reading it would exhaust the "
-    "memory.",
+    what="The file is longer, or has more elements, chunks, ranks or sends, than algorithms need.",
+    why="No runtime loads it, no synthesiser writes it, and reading it would exhaust the memory.",
     example="a file of 200 MiB; nchunksperloop of two thousand million",
     instead="Use fewer chunks, instances or ranks, or write one file for each size range.",
 )
@@ -53,8 +50,7 @@ F406 = Rule(
 F407 = Rule(
     "F407 not-an-integer",
     what="A number is not a decimal integer of 32 bits (sizes in bytes: 64 bits).",
-    why="The runtimes' parsers read only the start of other text, and continue with a wrong "
-    "number.",
+    why="The runtimes' parsers read only the start of other text, as a wrong number.",
     example='cnt="1.5", chan="0x2", srcoff="99999999999"',
     instead="Write a plain decimal integer.",
 )
@@ -62,30 +58,25 @@ F408 = Rule(
     "F408 unknown-word",
     what="A type is not one of s r rcs rrs rrc rrcs cpy re nop, a buffer not one of i o s, or a "
     "protocol not one of Simple LL LL128.",
-    why="The meaning of a step with another type or buffer is unknown, so it can't be checked or "
-    "run.",
+    why="A step with another type or buffer has no known meaning, so it can't be checked or run.",
     example='type="recv", srcbuf="x", proto="ll", or type="res_add", which has no meaning here',
     instead="Use one of the listed words.",
 )
 F409 = Rule(
     "F409 unknown-collective",
-    what="The file does not name a collective with a fixed meaning: `coll` is unknown, or "
-    '"custom".',
+    what='The file names no collective with a fixed meaning: `coll` is unknown, or "custom".',
     why="Nothing can be proven about the algorithm without the values that the ranks must have at "
     "the end. A file contains only the steps of each GPU.",
-    example='coll="allredcue"; coll="custom"; coll="alltoallv", whose sizes are known only at the '
-    "call",
+    example='coll="allredcue"; coll="custom"; coll="alltoallv", of varying sizes',
     instead="Correct the name, or pass the collective: sley.load(file, "
-    "collective=sley.AllToNext(ranks=16, chunks=2)), or with --collective FILE.py a program for "
-    "it.",
+    "collective=sley.AllToNext(ranks=16, chunks=2)), or a program for it: --collective FILE.py.",
 )
 F411 = Rule(
     "F411 chunk-numbers",
     what="The file's numbers of chunks are not those of the collective's buffers: nchunksperloop "
     "is below 1, or for AllGather, ReduceScatter and AllToAll not a multiple of ngpus; or "
     "input_chunks and output_chunks of an execution plan differ from the collective's.",
-    why="A chunk's size is the call's size divided by the number; otherwise ranks' parts don't "
-    "start at chunks.",
+    why="A chunk is the call's size divided by the number; ranks' parts start at chunks.",
     example='coll="allgather" ngpus="8" nchunksperloop="12"',
     instead="Set nchunksperloop to the number of chunks of the larger buffer, and the others to "
     "those of their buffers; or correct the name of the collective.",
@@ -94,9 +85,8 @@ F412 = Rule(
     "F412 wrong-ids",
     what="The ids of the GPUs, or of a GPU's thread blocks, are not 0, 1, 2 ..., each once; in an "
     "execution plan, in the order of the file.",
-    why="A GPU's id is its rank: if a rank has no program, its peers wait forever. Waits name "
-    "blocks by id, and MSCCL++ finds a block's channels by its id, but its operations by its "
-    "position.",
+    why="A GPU's id is its rank: without a program, its peers wait forever. Waits name blocks by "
+    "id, and MSCCL++ finds a block's channels by id, but its operations by position.",
     example='ngpus="8" with seven <gpu> elements, or two of them with id="3"',
     instead="Number GPUs and blocks from 0, each once; correct ngpus, and the depid of steps that "
     "wait for a renumbered block.",
@@ -104,15 +94,13 @@ F412 = Rule(
 F414 = Rule(
     "F414 step-order",
     what="The steps of a block are not in the order s = 0, 1, 2 ...",
-    why="The runtimes run them in the order of the file and number them again, so waits then refer "
-    "to other steps.",
+    why="The runtimes number them again in the order of the file, so waits refer to other steps.",
     example='s="0", s="2", s="1"',
     instead="Put the steps in order, or renumber them and the deps of the steps that wait.",
 )
 F415 = Rule(
     "F415 wrong-wait",
-    what="depid and deps name a block or a step that the GPU does not have, or the step itself or "
-    "a later one of its block.",
+    what="depid and deps name a missing block or step, or no earlier step of the same block.",
     why="The step would wait forever, or not at all: a block runs its steps one after another.",
     example='depid="4" deps="7", where block 4 has 5 steps',
     instead="Correct depid and deps; both are -1 for a step that waits for nothing.",
@@ -122,8 +110,7 @@ F417 = Rule(
     what="A block has no peer for its steps, or one that is the GPU itself, does not exist, or has "
     "no block that names this GPU on the channel.",
     why="There is no connection to a missing GPU, nor from a GPU to itself. The ranks connect all "
-    "peers that their blocks name; if only one end names the other, the connection is never "
-    "established, or fails.",
+    "peers that their blocks name, which fails if only one end names the other.",
     example='<gpu id="2"> ... <tb id="0" send="2" ...>; send="8" with ngpus="8"',
     instead="Name the peer at both ends, or write -1 for a peer that the block doesn't need; local "
     "moves are cpy and re steps.",
@@ -156,8 +143,7 @@ F422 = Rule(
     what="A value is outside its range: ngpus and nchannels are at least 1, flags are 0 or 1, "
     "sizes are not negative; or MSCCL++ can't compute with a number of an execution plan.",
     why="With other values the runtimes refuse the file or read past the end of their tables; by "
-    "its source, MSCCL++ divides by the number, keeps only its low bits, or can't start the "
-    "kernel.",
+    "its source, MSCCL++ divides by it, keeps only its low bits, or can't start the kernel.",
     example='hasdep="2", ngpus="0", s_chunks="-1"; "num_threads_per_block": 2048, "unit_size": 0',
     instead="Give a value in the range.",
 )
@@ -172,8 +158,7 @@ F424 = Rule(
 )
 F425 = Rule(
     "F425 damaged-plan-file",
-    what="A .plan file is cut off or changed: its size, checksum, header or tables contradict one "
-    "another.",
+    what="A .plan file is cut off or changed: its size, checksum, header or tables don't agree.",
     why="sley reads the columns of such a file as they are in memory.",
     example="a file whose copying was interrupted, or that was transferred as text",
     instead="Copy the file again, as binary, or write it again with sley compile or sley.save.",
@@ -209,8 +194,7 @@ F432 = Rule(
     why="The runtimes of MSCCL XML count steps wrongly after a nop without a wait; and they wait "
     "forever for a step of the same block if none of the steps from it up to the waiting one has "
     'hasdep="1". By its source, MSCCL++ flushes as many channels as the flush has destinations, '
-    "which is none: the sources of a push may be overwritten only after a signal from its "
-    "receiver.",
+    "none: a push's sources may be overwritten only after a signal from its receiver.",
     example='type="nop" depid="-1"; {"name": "flush", "channel_type": "port", "channel_ids": [0]}',
     instead="No action is necessary in MSCCL++. Read MSCCL XML and save it again without them; "
     "--target proves whether a runtime can execute the file as it is.",
@@ -238,8 +222,7 @@ F436 = Rule(
 )
 F437 = Rule(
     "F437 varying-counts",
-    what="A plan whose counts vary is written to a file, proven as a runtime executes it, or run "
-    "on devices.",
+    what="A plan of varying counts is written to a file, proven for a runtime, or run on devices.",
     why="Counts of AllToAllV and AllGatherV are known only at run time. Runtimes that read files, "
     "kernels and traces fix the size of every message before a call.",
     example='sley.save(plan, "exchange.xml")  # for sley.AllToAllV(8)',
@@ -248,12 +231,10 @@ F437 = Rule(
 )
 F438 = Rule(
     "F438 groups-in-file",
-    what="A plan in which switches reduce or multicast is written to a file whose runtime has no "
-    "such instruction.",
+    what="A plan with switches that reduce or multicast is written for a runtime without them.",
     why="Every step of MSCCL XML has one peer in each direction. MSCCL++ has a multicast (gstore, "
     "since July 2026), and a reduction whose result goes to all GPUs from which the switch reads "
-    "(glres), both within a host. It has no reduction alone, which a ReduceScatter needs: its "
-    "parser knows no glre.",
+    "(glres), both within a host. It has no glre, a reduction alone, which a ReduceScatter needs.",
     example='sley.save(sley.compile(sley.algorithms.nvls_reducescatter(1, 8)), "nvls.json")',
     instead="Compile the program with switches=False, --no-switches: then each rank sends and "
     "receives messages of its own. Or let a switch multicast the result to the ranks whose data it "
@@ -295,8 +276,7 @@ F444 = Rule(
     "a table, or take one number for another. The writer does not divide messages: more of them "
     "could make a plan hang that is proven not to.",
     example="a ring over 64 ranks with one block a rank, 126 steps, for the executor's 64",
-    instead="Use fewer instances or chunks, distribute the work over more channels or blocks, or "
-    "write for another target.",
+    instead="Use fewer instances or chunks, more channels or blocks, or another target.",
 )
 F451 = Rule(
     "F451 unwritable-value",
@@ -326,16 +306,14 @@ F460 = Rule(
 F461 = Rule(
     "F461 unwritable-file",
     what="The folder does not exist, or the file cannot be written there.",
-    why="sley writes the file in a temporary place and then moves it, so that it is complete or "
-    "absent.",
+    why="sley writes the file in a temporary place and then moves it, so that it is never in part.",
     example='sley.save(plan, "no-such-folder/plan.xml")',
     instead="Name another path, create the folder, or check the permissions and the space on the "
     "disk.",
 )
 F462 = Rule(
     "F462 foreign-text",
-    what="The file is well-formed XML, but the target's own lexer does not read this text, or "
-    "reads it differently.",
+    what="The file is XML, but the target's own lexer does not read this text, or misreads it.",
     why="The lexers know only tags with attributes in double quotes, one space before each, and "
     "comments. They refuse an XML declaration, tabs and line ends in tags; they leave &...; as it "
     "is, cut long values, and read numbers with a leading 0 as octal.",
@@ -345,19 +323,14 @@ F462 = Rule(
 F463 = Rule(
     "F463 never-chosen",
     what="No call runs the file: its range of sizes is empty, or has no size that its chunks "
-    "divide; or neither place is allowed, or not the requested place; or the runtime has no call "
-    "with its collective.",
-    why="Runtimes of MSCCL XML then silently run their own algorithm. MSCCL++ ends the process at "
-    "a call of such a size.",
-    example='inplace="0" outofplace="0"; minBytes="2048" maxBytes="1024"; 1000 to 1000 bytes for 3 '
-    "chunks",
-    instead="Correct the range (min_bytes and max_bytes, --min-bytes and --max-bytes where it is "
-    "written) or the place.",
+    "divide; it allows neither place, or not this one; or the runtime has no such collective.",
+    why="Runtimes of MSCCL XML silently run their own algorithm; MSCCL++ may end the process.",
+    example='inplace="0" outofplace="0"; minBytes="2048" maxBytes="1024"; 1000 bytes for 3 chunks',
+    instead="Correct the range (min_bytes, max_bytes; --min-bytes, --max-bytes) or the place.",
 )
 F464 = Rule(
     "F464 declared-size",
-    what="A step's offset is not below the declared size of its buffer, or i_chunks or o_chunks "
-    "contradict nchunksperloop.",
+    what="An offset is beyond its buffer's declared size, or that contradicts nchunksperloop.",
     why="The runtimes compare them when they load a file, and refuse it.",
     example='i_chunks="4" and srcbuf="i" srcoff="4"',
     instead="Correct i_chunks, o_chunks or s_chunks, or read the file and save it again.",

@@ -14,8 +14,7 @@ L102 = Rule(
     "L102 bad-number",
     what="A number of ranks, chunks, instances or a count is not a positive integer; or a channel, "
     "a lane or a thread block is negative or too large.",
-    why="Such a number leaves no data to move, or identifies no resource (MSCCLang 5.1), and later "
-    "stages divide by it.",
+    why="It leaves no data to move, or identifies no resource (MSCCLang 5.1); stages divide by it.",
     example='p.chunk(0, "in", 0, count=0)',
     instead="Give positive integers; give channels and blocks of at least 0, or leave them to the "
     "compiler.",
@@ -23,8 +22,7 @@ L102 = Rule(
 L103 = Rule(
     "L103 index-out-of-range",
     what="A chunk index, or index + count, is outside its buffer.",
-    why="The chunk would be in other memory. Negative indices are also refused, because in Python "
-    "they mean another chunk.",
+    why="The chunk would be in other memory, or for a negative index, as in Python, another chunk.",
     example='p.chunk(0, "in", 7, count=2)  # the input has 8 chunks',
     instead="Keep index at 0 or above, and index + count within the buffer's chunks; a transfer's "
     "chunk must be one of the data buffer's chunks. Scratch grows with its use, up to 2^26 chunks "
@@ -50,8 +48,7 @@ L105 = Rule(
 L106 = Rule(
     "L106 stale-reference",
     what="A reference is used after its place was overwritten.",
-    why="Only the latest reference to a place may be used (MSCCLang 3.3). This rule excludes data "
-    "races.",
+    why="Only a place's latest reference may be used (MSCCLang 3.3), which excludes data races.",
     example='c = p.chunk(0, "in", 0); c.reduce(d); c.copy(1, "in", 0)  # c is stale',
     instead="Use the reference that the overwriting copy or reduce returned, or call p.chunk "
     "again.",
@@ -80,8 +77,7 @@ L109 = Rule(
 )
 L110 = Rule(
     "L110 foreign-reference",
-    what="An operation gets a reference to another program's chunk, or a value that is not a "
-    "reference.",
+    what="An operation gets a reference to another program's chunk, or no reference at all.",
     why="A reference identifies a place in the memory of its own program.",
     example="c.reduce(None)",
     instead="Pass a reference that p.chunk, copy or reduce of this program returned.",
@@ -112,10 +108,8 @@ L116 = Rule(
 )
 L118 = Rule(
     "L118 standard-name",
-    what="A custom collective, or that of a plan, has the name of a standard collective, but "
-    "another postcondition.",
-    why="Proofs, files, bus bandwidths and the plans of a communicator identify a collective by "
-    "its name.",
+    what="A collective has the name of a standard one, but another postcondition.",
+    why="Proofs, files, bus bandwidths and communicators identify a collective by its name.",
     example='sley.Custom("allreduce", 4, 4, 4, lambda rank, index: None)',
     instead="Give it another name, or use the standard collective.",
 )
@@ -139,16 +133,14 @@ L114 = Rule(
 )
 L115 = Rule(
     "L115 which-program",
-    what="A Python file has several programs and none is selected, or the selected one does not "
-    "exist.",
+    what="A Python file has several programs and none is selected, or lacks the selected one.",
     why="sley compiles one program at a time.",
     example="sley compile algorithms.py  # with two programs inside",
     instead="Select one: sley compile algorithms.py:ring",
 )
 L122 = Rule(
     "L122 conflicting-transfers",
-    what="Two transfers of the same step access the same chunk of a rank, and at least one writes "
-    "it.",
+    what="Two transfers of a step access the same chunk of a rank, and at least one writes it.",
     why="Steps order transfers (ResCCL 4.2). Transfers of the same step have no order, so the "
     "result would depend on timing. This includes transfers that wait for one another in a cycle, "
     "such as a swap of two chunks in one step.",
@@ -165,8 +157,7 @@ L123 = Rule(
 )
 L124 = Rule(
     "L124 bad-transfer",
-    what="A transfer has the same rank as source and destination, a negative step, or a type other "
-    "than recv and rrc.",
+    what="A transfer is from a rank to itself, has a negative step, or is neither recv nor rrc.",
     why="A transfer moves one chunk from a rank to another at a step (ResCCL 4.2). There it "
     "overwrites a chunk (recv) or is reduced into it (rrc, recvReduceCopy).",
     example='p.transfer(0, 0, 0, 3, "send")',
@@ -197,8 +188,7 @@ L121 = Rule(
 L136 = Rule(
     "L136 incomplete-ring",
     what="An order of a ring is not a list of all ranks, each of them once.",
-    why="Every rank needs the data of all others; a ring that leaves out a rank doesn't bring it "
-    "the data.",
+    why="Every rank needs the data of all others; a ring brings none to a rank that it leaves out.",
     example="sley.algorithms.multi_ring_allreduce(1, 4, orders=[[0, 1, 2]])",
     instead="Give each ring as a list of all ranks: orders=[[0, 1, 2, 3], [0, 2, 1, 3]].",
 )
@@ -228,8 +218,7 @@ L129 = Rule(
 L130 = Rule(
     "L130 check-refuses",
     what="The `check` of a script's own collective does not return True for the buffers that the "
-    "program leaves, or returns True although no data reaches the outputs, or other data than "
-    "`check` sees there.",
+    "program leaves, or returns True although the outputs get no data, or other data than it sees.",
     why="Only the class's check defines which result is right. The result that the check accepts "
     "becomes the promise that the plan is proven to keep.",
     example="def check(self, prog): print('chunk 3 is wrong'); return False",

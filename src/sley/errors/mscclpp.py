@@ -13,9 +13,8 @@ F470 = Rule(
     "F470 not-json",
     what="The file is not a JSON text as MSCCL++ reads it: an object, in UTF-8, without comments, "
     "NaN, numbers beyond 64-bit floats, half surrogate pairs or repeated keys.",
-    why="A file that is cut off could mean anything after that place, and parsers silently use one "
-    "value of a repeated key. By its source, MSCCL++ refuses the other cases even in a key that it "
-    "does not read.",
+    why="A file that is cut off could mean anything after that place, and parsers use one value of "
+    "a repeated key. By its source, MSCCL++ refuses the other cases even in keys that it ignores.",
     example='{"name": "ring", "gpus": [ ... and the file ends before the bracket',
     instead="Write the file again with its tool, or correct the named place.",
 )
@@ -31,8 +30,7 @@ F472 = Rule(
 F475 = Rule(
     "F475 zero-chunks",
     what="input_chunks or output_chunks of a GPU is 0, or a range has no chunks.",
-    why="The loader of MSCCL++ divides by these numbers without a test: the process ends with "
-    "SIGFPE.",
+    why="The loader of MSCCL++ divides by them without a test: the process ends with SIGFPE.",
     example='"input_chunks": 0 on the ranks that only receive; "size": 0',
     instead="Give every rank the chunks of both buffers, even where it does not use them.",
 )
@@ -46,8 +44,7 @@ F476 = Rule(
 )
 F478 = Rule(
     "F478 unknown-operation",
-    what="The name of an operation is not one that the parser of MSCCL++ knows, or that of the "
-    "version knows yet.",
+    what="The parser of MSCCL++, or of this version, does not know the name of an operation.",
     why="It refuses the file. Its language can write some of these names, such as glre. gstore and "
     "gstorepkt came with commit 414f6d1a of 2026-07-02, while all versions are called 0.9.0.",
     example='{"name": "glre", ...}; {"name": "gstore", ...} for mscclpp@v0.9.0',
@@ -62,8 +59,7 @@ F479 = Rule(
     why="By its source, the executor mistakes a reference of another kind for the number of a "
     "buffer, and does not execute surplus operands. The keys of barriers, semaphores, pipelines "
     "and moves are in the same memory: the last key read overwrites the others.",
-    example="a copy with two sources; a put to a local buffer; a put on two port channels with one "
-    "source",
+    example="a copy with two sources; a put to a local buffer; a put on two channels",
     instead="Give the operation exactly its operands, in its order, and no other keys; or split it "
     "into two.",
 )
@@ -74,8 +70,7 @@ F482 = Rule(
     "10 buffers on a side in an operation, and on a GPU 16 barriers, 1024 port channels and 509 "
     "remote buffers with access by ports.",
     why="By its source, nothing checks these limits: surplus entries silently overwrite other "
-    "memory. A port's trigger has 10 bits for a channel and 9 for a memory, so it names another "
-    "one.",
+    "memory. A port's trigger has 10 bits for a channel and 9 for a memory.",
     example='a block with 17 memory channels; "barrier_id": 16',
     instead="Distribute the work over more blocks or operations.",
 )
@@ -89,8 +84,7 @@ F483 = Rule(
     "waits at an end that the other GPU does not have. The members of a group make it together: "
     "they would wait for one another. By its source, MSCCL++ checks no index: it uses whatever is "
     "in memory there, or the first buffer.",
-    example='"connected_to": [2] with two GPUs; "channel_ids": [3] in a block with two memory '
-    "channels",
+    example='"connected_to": [2] with two GPUs; "channel_ids": [3] in a block with two channels',
     instead="Correct the rank or the index (those of an operation refer to the lists of its "
     "block), or declare the entry: a channel at both ends, a group on all its GPUs.",
 )
@@ -108,13 +102,11 @@ F488 = Rule(
     "F488 executed-otherwise",
     what="MSCCL++ executes an operation otherwise than it is written: one that reduces, but not by "
     "sum; a put with signal (pws, pwsf) on a memory channel; a ppkt on a port channel; a get with "
-    "two offsets; a put or ppkt on a memory channel from several buffers; packets outside of the "
-    "scratch.",
+    "two offsets; a put or ppkt on a memory channel from several buffers; packets outside scratch.",
     why="By its source, it ignores reduce_op and sums; never signals after a put on a memory "
     "channel; takes the source of a ppkt on a port channel for a buffer of the executor's first "
     "plan; exchanges the offsets of a get; reads all sources from the buffer of the first; and "
-    "takes packets from the scratch whatever their type is, with the scratch's offset for remote "
-    "ones.",
+    "takes packets from the scratch whatever their type is, at the scratch's offset.",
     example='{"name": "pws", "channel_type": "memory", ...}; "reduce_op": "max"',
     instead="Write the operation as the message says.",
 )
@@ -125,10 +117,9 @@ F493 = Rule(
     "begins at the rank's own part (the input of an AllGather, the output of a ReduceScatter); or "
     "a scratch that a rank does not have.",
     why="By its source, it uses the second half of the scratch in every other call, at half the "
-    "size of a rank's own scratch, but without packets always the first half; it computes "
-    "addresses in other ranks' memory from the place of the rank's own buffer, which differs in "
-    "place; with reuse_resources it divides by the rank's own scratch_chunks; and it registers "
-    "memory of no bytes.",
+    "rank's own size, but without packets always the first; it computes addresses in other ranks' "
+    "memory from the place of the rank's own buffer, which differs in place; with reuse_resources "
+    "it divides by the rank's own scratch_chunks; and it registers memory of no bytes.",
     example='"use_double_scratch_buffer": true and a put to a remote buffer with "type": "s"; '
     '"scratch_chunks": 1 on rank 0, and 2 on rank 1',
     instead="Change the plan as the message says.",

@@ -16,8 +16,7 @@ D903 = Rule(
     "D903 policy-for-another-machine",
     what="A policy was trained for other ranks, or for another machine.",
     why="The fastest plan depends on the number of ranks, on which of them share a host, and on "
-    "the machine. A policy applies only where it was trained; the file has the number of ranks and "
-    "the machine.",
+    "the machine. A policy, which names both, applies only where it was trained.",
     example="SLEY_TUNER=ndv4.toml torchrun --nproc-per-node 4 train.py",
     instead="Train a policy here: `sley tune train --live --ranks N`. Without one, the "
     "communicator uses its own rules.",
@@ -43,8 +42,7 @@ D905 = Rule(
 D906 = Rule(
     "D906 plug-in-not-compiled",
     what="A tuner plug-in for NCCL can't be compiled on this machine.",
-    why="NCCL loads the plug-in as a shared library. A C compiler makes it from the C text, which "
-    "needs no other file.",
+    why="NCCL loads the plug-in as a shared library. A C compiler makes it from the C text alone.",
     example="CC=missing-cc sley tune export policy.toml --target nccl -o tuner.so",
     instead="Install a C compiler (Debian: `apt install gcc`), or name one in the variable CC. Or "
     "write the text (`-o tuner.c`), and compile it elsewhere with the command at its top.",

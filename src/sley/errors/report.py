@@ -5,8 +5,7 @@ from sley.errors.diagnostic import Rule
 P801 = Rule(
     "P801 picture-too-large",
     what="A picture would have more boxes or lines than people can read.",
-    why="Pictures are for small plans: with more than a few hundred boxes the lines between them "
-    "can't be followed.",
+    why="Pictures are for small plans: with some hundreds of boxes the lines can't be followed.",
     example="sley draw ring-allreduce --ranks 32 --of chunks -o ring.svg  # 2976 transfers",
     instead="Draw the algorithm for fewer ranks, which shows the same pattern, or single ranks "
     "with --rank.",
@@ -14,8 +13,7 @@ P801 = Rule(
 P810 = Rule(
     "P810 unfit-simulations",
     what="A report has no simulation, or another number of names or of lists of changes.",
-    why="An empty table, page or plot would look like a result, and a curve under another plan's "
-    "name is misleading.",
+    why="An empty page would look like a result, and a curve under another plan's name misleads.",
     example="html_report([a, b], title='two', names=['ring'])",
     instead="Pass at least one simulation, sley.simulate(plan, size_bytes), and one name for each, "
     "or none to use the plans' names.",

@@ -24,8 +24,7 @@ R502 = Rule(
 )
 R503 = Rule(
     "R503 wrong-buffer",
-    what="An input array has a wrong shape, length or type, or the number of arrays is not that of "
-    "the ranks.",
+    what="An input array has a wrong shape, length or type, or there isn't one for each rank.",
     why="The plan defines the length of each rank's input: whole blocks of `count` elements. In "
     "place the array is all of the rank's data, input and output together.",
     example="sley.communicator.jobs.execute(plan, [np.zeros(8), np.zeros(7)])",
@@ -63,8 +62,7 @@ R507 = Rule(
 )
 R508 = Rule(
     "R508 unusable",
-    what="A job or an executor is used again after one of its calls failed, or after it was "
-    "closed.",
+    what="A job or an executor is used again after a call failed, or after it was closed.",
     why="A failure leaves messages in the connections, which a later call would receive as its "
     "own, and counters that differ among the ranks.",
     example="job.close(); job.execute(inputs)",
@@ -88,8 +86,7 @@ R511 = Rule(
 )
 R512 = Rule(
     "R512 not-installed",
-    what="The compiled engine, or a package that the rest of sley doesn't need, is not installed "
-    "or cannot be loaded.",
+    what="The compiled engine, or a package for a part of sley, is missing or can't be loaded.",
     why="The engine is a C++ extension that is built when the package is installed: a source tree "
     "without an installed build, or a build for another Python, does not have it. Large packages "
     "are extras: matplotlib draws pictures, SciPy fits topologies, the tuner's agents use "
@@ -100,8 +97,7 @@ R512 = Rule(
 R513 = Rule(
     "R513 rank-silent",
     what="A rank's process is alive, but did not respond within the timeout.",
-    why="It was stopped (SIGSTOP, a debugger), or the load of the machine is so high that it got "
-    "no core.",
+    why="It was stopped (SIGSTOP, a debugger), or the machine's load left it no core.",
     example="kill -STOP <pid of a worker>",
     instead="Continue the process, reduce the load, or raise timeout_s; then start a new job.",
 )

@@ -18,16 +18,14 @@ F551 = Rule(
     what="The file is not well-formed JSON or XML; a part of the schedule is missing, misplaced, "
     "or of another type; or a send doesn't have the form that its synthesiser writes, or names a "
     "node or a chunk that doesn't exist.",
-    why="The missing part could be any part of the algorithm, and a guess about a send would "
-    "change it.",
+    why="What is missing could be any part of the algorithm; a guess about a send would change it.",
     example='{"1-Epoch_Duration": 2.5e-07}  # without the flows',
     instead="Write the file again with its synthesiser, or correct the named entry.",
 )
 F554 = Rule(
     "F554 incomplete-schedule",
     what="The schedule leaves out a GPU, does not bring a chunk to a GPU that must get it, leaves "
-    "a rank's data out of a sum, or has a tree whose sends don't lead from its root to every GPU "
-    "exactly once.",
+    "a rank's data out of a sum, or has a tree that doesn't lead from its root to every GPU once.",
     why="A collective includes all ranks, and a tree brings its part of the root's data to all "
     "other GPUs. TE-CCL treats node 0 of an NDv2 cluster as a switch. With two chassis it is a "
     "GPU, which then neither sends nor receives.",
@@ -36,8 +34,8 @@ F554 = Rule(
 )
 F555 = Rule(
     "F555 copying-switch",
-    what="The schedule needs a switch that copies: one chunk enters the switch once and leaves it "
-    "to several GPUs.",
+    what="The schedule needs a switch that copies: a chunk enters it once and leaves it to "
+    "several.",
     why="A message of a plan has one destination. Sent once for each destination, the chunk "
     "crosses the link to the switch several times, so the schedule's time doesn't hold.",
     example="Chunk 0 from 4 over 4->5 and 4->6, both in epoch 0 via switches 0",
@@ -54,16 +52,14 @@ F556 = Rule(
 F557 = Rule(
     "F557 wrong-claim",
     what="The file's claims about its schedule differ from the result of following the schedule.",
-    why="One of the two is wrong: the schedule may be changed, or made for links other than the "
-    "known ones.",
+    why="One of the two is wrong: the schedule may be changed, or made for other links.",
     example="3-Epochs_Required: 40, but the last chunk arrives after 43 epochs",
     instead="Write the file again with its synthesiser.",
 )
 F560 = Rule(
     "F560 not-in-schedule",
-    what="An import asks for something that this schedule doesn't have: a fault to allow that "
-    "schedules of this synthesiser can't have, or a machine, although the file does not contain "
-    "its links or their rates.",
+    what="An import asks for something that this schedule doesn't have: a fault that schedules of "
+    "this synthesiser can't have, or a machine with unknown links or rates.",
     why="Only TE-CCL's schedules can have such faults: switches that copy, and GPUs that are left "
     "out. Files of ForestColl and TACCL have no rates; for files of TE-CCL, sley recognises NDv2 "
     "and DGX-2 by the links that the flows use.",

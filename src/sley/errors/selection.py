@@ -14,16 +14,14 @@ N651 = Rule(
     "N651 plan-not-for-this-group",
     what="A registered plan fits no call of this communicator.",
     why="A plan can run for a call with the same collective over the same number of ranks, with "
-    "the same root, and equally in place or out of place. The number of chunks makes no "
-    "difference.",
+    "the same root and place. The number of chunks makes no difference.",
     example="plans.register('for-8-ranks.xml')  # in a group of 4",
     instead="Register it in a group with as many ranks, compile the algorithm for this number, or "
     "give in_place and root if the file leaves them open.",
 )
 N652 = Rule(
     "N652 plan-needs-more",
-    what="A plan needs more slots or channels than the connections of the communicator or job "
-    "have.",
+    what="A plan needs more slots or channels than the communicator's or job's connections have.",
     why="Connections are set up once, at the start. A plan that never hangs with s slots may hang "
     "with fewer: a sender without a free slot waits for a receive that comes later. A plan with "
     "more channels has connections that don't exist.",
@@ -52,9 +50,8 @@ N655 = Rule(
     "N655 cache-not-own",
     what="The folder of compiled plans belongs to another user, or others can write to it.",
     why="A plan in the cache was proven when it was written, and is not proven again. A user who "
-    "can write to the folder could make programs run other plans. So sley uses the folder only if "
-    "it belongs to the user and no one else can write to it; otherwise every process compiles its "
-    "own plans.",
+    "can write to the folder could make programs run other plans. So sley uses only a folder of "
+    "the user's to which no one else can write; otherwise every process compiles its own plans.",
     example="chmod 777 ~/.cache/sley/plans",
     instead="Remove the rights of others (chmod go-w), or name another folder in SLEY_CACHE_DIR.",
 )

@@ -21,8 +21,7 @@ S702 = Rule(
 )
 S705 = Rule(
     "S705 too-many-executions",
-    what="A call would have too many executions to simulate, or its execution traces too many "
-    "nodes.",
+    what="A call would have too many executions to simulate, or its traces too many nodes.",
     why="Every instruction runs once for each tile: each of these executions is simulated, or "
     "written as a node that a simulator would execute.",
     example='sley.simulate(plan, "999G")  # with tiles of 32 KiB',
@@ -37,9 +36,8 @@ S710 = Rule(
     "elements, a type and times. A fit to a wrong time would make every prediction wrong.",
     example="sley calibrate --from plan.xml --topology ndv4 -o here.toml",
     instead="Give a file with the rows of all_reduce_perf or another of the tests, as they were "
-    "printed, and remove damaged ones: a fit needs only a small size, a large one and one between. "
-    "Without the lines that begin with #, --topology tells the number of ranks, and --collective "
-    "the test.",
+    "printed, without damaged ones: a fit needs only a small size, a large one and one between. "
+    "Without the # lines, --topology tells the ranks, and --collective the test.",
 )
 S712 = Rule(
     "S712 failed-measurement",

@@ -5,16 +5,14 @@ from sley.errors.diagnostic import Rule
 T601 = Rule(
     "T601 bad-topology",
     what="The tables of a topology don't fit together.",
-    why="GPUs are the first vertices, with a rank each; both ends of every link are existing "
-    "vertices.",
+    why="GPUs are the first vertices, with a rank each; links join existing vertices.",
     example='sley.Topology("x", vertices, links)  # with a link to vertex 99 of 10',
     instead="Build it with sley.topologies, or correct the named row.",
 )
 T602 = Rule(
     "T602 bad-rate",
     what="A rate, a latency or another parameter of a topology is out of range.",
-    why="Times are sizes divided by rates: with a rate of zero they are infinite, with a negative "
-    "rate they have no meaning.",
+    why="Times are sizes divided by rates: zero makes them infinite, a negative one meaningless.",
     example="nvlink_GBps = 0",
     instead="Give a positive, finite number in the unit at the end of the name.",
 )
@@ -35,8 +33,7 @@ T604 = Rule(
 )
 T605 = Rule(
     "T605 unreadable-topology",
-    what="The file of a topology cannot be read: it does not exist, is too large, or does not have "
-    "the expected format.",
+    what="The file of a topology does not exist, is too large, or has another format.",
     why="Machines and graphs are TOML, NCCL's and hwloc's topologies are XML without declarations "
     "of their own, TACCL's are JSON; none of these files is large.",
     example="[nvlink\nGBps = 230",
@@ -44,8 +41,7 @@ T605 = Rule(
 )
 T607 = Rule(
     "T607 bad-key",
-    what="A description of a topology has an unknown key, lacks a key, or has a value of the wrong "
-    "type for one.",
+    what="A description of a topology has an unknown key, lacks one, or a value has a wrong type.",
     why="Bounds and simulations use every number of the description; none is guessed. An ignored "
     "key would look like one that has an effect: GBs = 230 would not change the rate.",
     example='gpus = "eight"',

@@ -15,8 +15,7 @@ B902 = Rule(
 B903 = Rule(
     "B903 unserved-device",
     what="A collective was called with a tensor on a device that the group has no backend for.",
-    why='"sley" serves CPU tensors. Tensors on other devices need another backend, named when the '
-    "group is made.",
+    why='"sley" serves CPU tensors; others need a backend, named when the group is made.',
     example='dist.init_process_group("sley"); dist.all_reduce(torch.ones(4, device="cuda"))',
     instead='Name a backend for each type of device: `init_process_group("cpu:sley,cuda:nccl")`, '
     "or move the tensor to the CPU.",
@@ -31,8 +30,7 @@ B904 = Rule(
 )
 B905 = Rule(
     "B905 unknown-pytorch",
-    what="This PyTorch creates its groups in a way that sley doesn't know, so sley cannot replace "
-    "gloo in it.",
+    what="This PyTorch creates its groups in an unknown way, so sley can't replace gloo.",
     why="PyTorch has no interface for replacing one of its own backends. sley wraps the function "
     "that creates all groups of PyTorch, and a release of PyTorch may change that function.",
     example="sley.torch.replace_gloo()  # with a PyTorch that sley was not tested with",
@@ -42,8 +40,7 @@ B907 = Rule(
     "B907 late-ranks",
     what="Some ranks did not call `monitored_barrier` in its timeout.",
     why="A rank that failed, waits for something else or skipped the call holds up all others. The "
-    "ranks that arrived agree on the late ones, and all raise this error; so does a late rank when "
-    "it arrives.",
+    "ranks that arrived agree on the late ones, and all raise this error, late ranks too.",
     example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
     instead="Check what the named ranks do: their logs, or their stacks (`py-spy dump`).",
 )

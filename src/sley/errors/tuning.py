@@ -5,8 +5,7 @@ from sley.errors.diagnostic import Rule
 D921 = Rule(
     "D921 nothing-to-tune",
     what="There are no choices for a collective on a cluster.",
-    why="A tuner chooses among the library's algorithms for a collective, on nodes with equally "
-    "many GPUs.",
+    why="A tuner chooses among the library's algorithms, on nodes with equally many GPUs.",
     example="sley tune sweep allsum --topology ndv4",
     instead="Give a collective for which `sley list` has algorithms, and a cluster of equal nodes.",
 )
@@ -39,9 +38,8 @@ D931 = Rule(
 D926 = Rule(
     "D926 wrong-result-while-tuning",
     what="A plan gave a wrong result while a tuner measured it.",
-    why="A tuner runs every plan once at each size on test data, and compares the result with the "
-    "collective's promise, before it measures the time. All plans are proven, so either sley or "
-    "the machine is at fault.",
+    why="A tuner runs every plan once at each size on test data, and checks the result, before it "
+    "measures. All plans are proven, so either sley or the machine is at fault.",
     example="sley tune train allreduce --live --ranks 4",
     instead="Run the command again, and test the machine's memory. If it happens again, report it "
     "with the plan and the size of the message.",
