@@ -209,9 +209,12 @@ F433 = Rule(
 F434 = Rule(
     "F434 assumed",
     what="Remark: sley assumed a value that the file does not contain.",
-    why="MSCCL XML has no root, and `inplace` may be missing, or allow both.",
-    example='coll="broadcast", without a root in the file',
-    instead="Pass the value: sley.load(file, root=..., in_place=...).",
+    why="MSCCL XML has no root, and `inplace` may be missing, or allow both. Other tools' "
+    "topologies list the parts of a node, but rarely their rates.",
+    example='coll="broadcast", without a root in the file; nvidia-smi shows NV12, but no rate',
+    instead="Pass the value: sley.load(file, root=..., in_place=...). For a topology, name a "
+    "machine that has them, as in --topology topo.xml,like=ndv4:2, or import the file to TOML and "
+    "write your machine's rates into it.",
 )
 F436 = Rule(
     "F436 idle-gpu",

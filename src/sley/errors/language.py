@@ -89,13 +89,6 @@ L112 = Rule(
     example='p.chunk("0", "in", 0)',
     instead="Give integers, or arrays of integers that broadcast to one length.",
 )
-L113 = Rule(
-    "L113 empty-program",
-    what="A file or function contains no program.",
-    why="There is nothing to compile.",
-    example="an empty my_algo.py",
-    instead="Decorate a function with @sley.program(collective).",
-)
 L116 = Rule(
     "L116 misaligned-block",
     what="A custom collective divides a block into several chunks, and one of them must have data "
@@ -133,10 +126,12 @@ L114 = Rule(
 )
 L115 = Rule(
     "L115 which-program",
-    what="A Python file has several programs and none is selected, or lacks the selected one.",
+    what="A file or a function has no program, or a file several and none is selected, or lacks "
+    "the selected one.",
     why="sley compiles one program at a time.",
-    example="sley compile algorithms.py  # with two programs inside",
-    instead="Select one: sley compile algorithms.py:ring",
+    example="sley compile algorithms.py  # with two programs inside; an empty my_algo.py",
+    instead="Decorate a function with @sley.program(collective), or select one: sley compile "
+    "algorithms.py:ring",
 )
 L122 = Rule(
     "L122 conflicting-transfers",
@@ -157,19 +152,14 @@ L123 = Rule(
 )
 L124 = Rule(
     "L124 bad-transfer",
-    what="A transfer is from a rank to itself, has a negative step, or is neither recv nor rrc.",
-    why="A transfer moves one chunk from a rank to another at a step (ResCCL 4.2). There it "
-    "overwrites a chunk (recv) or is reduced into it (rrc, recvReduceCopy).",
-    example='p.transfer(0, 0, 0, 3, "send")',
-    instead='Give two different ranks, a step of at least 0, and "recv" or "rrc".',
-)
-L125 = Rule(
-    "L125 no-data-buffer",
-    what="A program of transfers has a collective without a data buffer.",
-    why="A transfer has one chunk id for source and destination: a place in the buffer that in "
-    "place is both input and output (ResCCL 4.2, DataBuffer).",
-    example="transfers for an AllToAll out of place",
-    instead="Write it in place, or with p.chunk.",
+    what="A transfer is from a rank to itself, has a negative step, or is neither recv nor rrc; or "
+    "the program's collective has no data buffer.",
+    why="A transfer moves one chunk from a rank to another at a step (ResCCL 4.2), where it "
+    "overwrites a chunk (recv) or is reduced into it (rrc, recvReduceCopy). Its chunk is a place "
+    "in the data buffer, which in place is both input and output.",
+    example='p.transfer(0, 0, 0, 3, "send"); transfers for an AllToAll out of place',
+    instead='Give two different ranks, a step of at least 0, and "recv" or "rrc"; write the '
+    "program in place, or with p.chunk.",
 )
 L120 = Rule(
     "L120 unknown-algorithm",

@@ -12,19 +12,13 @@ P801 = Rule(
 )
 P810 = Rule(
     "P810 unfit-simulations",
-    what="A report has no simulation, or another number of names or of lists of changes.",
-    why="An empty page would look like a result, and a curve under another plan's name misleads.",
+    what="A report has no simulation, or another number of names or of lists of changes; or a "
+    "trace is requested of a simulation without executions.",
+    why="An empty page would look like a result, and a curve under another plan's name misleads. A "
+    "simulation keeps its executions only on request, because they may be millions of rows.",
     example="html_report([a, b], title='two', names=['ring'])",
-    instead="Pass at least one simulation, sley.simulate(plan, size_bytes), and one name for each, "
-    "or none to use the plans' names.",
-)
-P812 = Rule(
-    "P812 no-executions",
-    what="A trace is requested of a simulation without executions.",
-    why="A trace lists all executions of each thread block. A simulation keeps them only on "
-    "request, because they may be millions of rows.",
-    example="trace(sley.simulate(plan, '64MB'))",
-    instead="Simulate again and keep them: sley.simulate(plan, size, executions=True).",
+    instead="Pass at least one simulation, sley.simulate(plan, size_bytes), for a trace with "
+    "executions=True, and one name for each, or none to use the plans' names.",
 )
 P815 = Rule(
     "P815 no-such-picture",

@@ -62,18 +62,11 @@ R507 = Rule(
 )
 R508 = Rule(
     "R508 unusable",
-    what="A job or an executor is used again after a call failed, or after it was closed.",
+    what="A job or an executor is used after a call failed or it was closed, or during a call.",
     why="A failure leaves messages in the connections, which a later call would receive as its "
-    "own, and counters that differ among the ranks.",
+    "own, and counters that differ among the ranks; two calls at once would mix their messages.",
     example="job.close(); job.execute(inputs)",
-    instead="Start a new job, or make a new executor on all ranks.",
-)
-R509 = Rule(
-    "R509 job-busy",
-    what="A call was made on a job during another of its calls.",
-    why="A job's ranks run one call after another; two calls at once would mix their messages.",
-    example="threading.Thread(target=job.execute, args=(a,)).start(); job.execute(b)",
-    instead="Wait for the first call, or use two jobs.",
+    instead="Wait for the first call; or start a new job, or make a new executor on all ranks.",
 )
 R511 = Rule(
     "R511 worker-failed",

@@ -55,14 +55,6 @@ T608 = Rule(
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
     instead="Correct the number or the name, or add the part.",
 )
-T610 = Rule(
-    "T610 assumed",
-    what="A remark: a value that an imported file leaves open, and sley's assumption.",
-    why="Other tools' files list the parts of a node, but rarely their rates.",
-    example="nvidia-smi shows NV12, but no rate: 25 GB/s nominal and 20 GB/s reached a link",
-    instead="Name a machine that has them, as in --topology topo.xml,like=ndv4:2, or import the "
-    "file to TOML and write your machine's rates into it.",
-)
 T611 = Rule(
     "T611 known-error",
     what="A remark: predictions for this machine are known to differ strongly from measurements.",

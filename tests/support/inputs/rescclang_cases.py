@@ -64,8 +64,8 @@ AG = 'OpType="Allgather"'
 
 BAD: dict[str, tuple[str, str, int, int]] = {
     # by mistake: text, code, line, column
-    "nothing": ("", "L113", 1, 1),
-    "comments alone": ("# one\n\n  # two\n", "L113", 4, 1),
+    "nothing": ("", "L115", 1, 1),
+    "comments alone": ("# one\n\n  # two\n", "L115", 4, 1),
     "another beginning": ("RescclAlgo(nRanks=4):\n    x = 1\n", "L143", 1, 1),
     "no algorithm": ("x = 1\n", "L143", 1, 1),
     "a number first": ("4\n", "L143", 1, 1),

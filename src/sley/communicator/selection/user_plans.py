@@ -21,7 +21,7 @@ from sley.communicator.selection.rules import program_of
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
 from sley.errors.formats import F454
-from sley.errors.language import L113, L115
+from sley.errors.language import L115
 from sley.errors.recognition import (
     MISSING,
     MSCCL_XML,
@@ -195,7 +195,7 @@ def _load_python(path: Path, row: PlanRow) -> Loaded:
     try:
         return program_of_file(path), row
     except SleyError as error:
-        if error.code not in (L113.code, L115.code):
+        if error.code != L115.code:
             raise
         remedy = "Register the program itself instead of the file: register(function(...))."
         raise SleyError([replace(d, remedy=remedy) for d in error.diagnostics]) from None

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from sley.errors import Place, Rule
-from sley.errors.language import L113, L124
+from sley.errors.language import L115, L124
 from sley.errors.rescclang import L143, L150, L153
 from sley.lang.rescclang.lexer import INDENTATION, Lexer, Token, TokenKind, shorten
 from sley.lang.rescclang.syntax import (
@@ -58,7 +58,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 class Parser:
-    """Makes an `SyntaxTree` of lines. Errors: L113, L124, L143, L150, L153, with line and
+    """Makes an `SyntaxTree` of lines. Errors: L115, L124, L143, L150, L153, with line and
     column.
 
     parameters: names that the body may read but not assign.
@@ -78,7 +78,7 @@ class Parser:
     def algorithm(self) -> SyntaxTree:
         """The whole text."""
         if self._at(TokenKind.END):
-            raise L113.error(
+            raise L115.error(
                 at=self._place(),
                 expected=f"{HEAD}(...):",
                 found="no program",
