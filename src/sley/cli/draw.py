@@ -15,9 +15,7 @@ from sley.cli.options import (
     program_options,
 )
 from sley.cli.output import Phases, print_rows
-from sley.cli.sources import plan_of, program_of, source_of, topology_of
-from sley.compiler.passes.lift import lift
-from sley.ir.program import Program
+from sley.cli.sources import plan_of, program_or_lifted, program_or_plan, topology_of
 from sley.ir.topology import Topology
 from sley.report.pictures import (
     Picture,
@@ -74,7 +72,7 @@ def _picture(selection: Selection, of: str, ranks: tuple[int, ...], phases: Phas
         with phases("drawing"):
             return topology_picture(cluster)
     if of == "chunks":
-        program = _program(selection, phases)
+        program = program_or_lifted(selection, topology_of(selection.topology), phases)
         chosen = _check_ranks(ranks, program.collective.ranks)
         with phases("drawing"):
             return chunk_picture(program, chosen)
@@ -91,18 +89,10 @@ def _check_ranks(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
     return ranks or None
 
 
-def _program(selection: Selection, phases: Phases) -> Program:
-    """The program of WHAT, lifted if WHAT is a plan."""
-    if source_of(selection).is_plan:
-        plan = plan_of(selection, phases, verify=True)
-        with phases("lifting"):
-            return lift(plan)
-    return program_of(selection, topology_of(selection.topology), phases)
-
-
 def _cluster(selection: Selection, phases: Phases) -> Topology:
     """The named topology, or the program's own."""
-    cluster = topology_of(selection.topology) or _program(selection, phases).topology
+    named = topology_of(selection.topology)
+    cluster = named or program_or_plan(selection, None, phases).topology
     if cluster is None:
         raise click.UsageError(f"{selection.what} has no topology; name one with --topology")
     return cluster

@@ -26,7 +26,6 @@ from sley.errors.successors import gone
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
 
-E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -95,27 +94,17 @@ class NameOrFile(click.ParamType[str]):
         return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
 
 
-class EnumMember(click.ParamType[E]):
+class EnumMember(click.Choice[str]):
     """A member of an enumeration by its value, in upper or lower case; not one of `excluded`."""
 
-    def __init__(self, kind: type[E], excluded: Iterable[Enum] = ()) -> None:
+    def __init__(self, kind: type[Enum], excluded: Iterable[Enum] = ()) -> None:
+        super().__init__([m.value for m in kind if m not in excluded], case_sensitive=False)
         self._kind = kind
-        words = [str(m.value) for m in kind if m not in excluded]
-        self._choice = click.Choice(words, case_sensitive=False)
-        self.name = kind.__name__.lower()
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        return self._choice.get_metavar(param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return self._choice.shell_complete(ctx, param, incomplete)
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> E:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, self._kind):
             return value
-        return self._kind(self._choice.convert(str(value), param, ctx))
+        return self._kind(super().convert(str(value), param, ctx))
 
 
 class Several(click.ParamType[tuple[Any, ...]]):
@@ -224,9 +213,6 @@ class SizeType(click.ParamType[int]):
         return size
 
 
-_SCRIPT = "sley.script"
-"""The key of a context's `meta` for the words after ``--``."""
-
 _WORDS = "sley.words"
 """The key of a context's `meta` for the command's words, and for those that it got."""
 
@@ -235,10 +221,8 @@ class PlanCommand(Command):
     """A command that takes WHAT; the words after ``--`` are for a Python file."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        ctx.meta[_SCRIPT] = tuple(args[end + 1 :])
         ctx.meta[_WORDS] = tuple(ctx.command_path.split()), tuple(args)
-        return super().parse_args(ctx, args[:end])
+        return super().parse_args(ctx, args[: args.index("--")] if "--" in args else args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
@@ -246,8 +230,8 @@ class PlanCommand(Command):
 
 def script_arguments() -> tuple[str, ...]:
     """The words after ``--`` of the current `PlanCommand`."""
-    found: tuple[str, ...] = click.get_current_context().meta[_SCRIPT]
-    return found
+    _, words = given_words()
+    return words[words.index("--") + 1 :] if "--" in words else ()
 
 
 def given_words() -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -108,13 +108,11 @@ class Command(click.Command):
         except click.ClickException as error:
             error.message = printable(error.message)  # type: ignore[misc]  # click prints it
             raise
-        except SleyError as error:
+        except (SleyError, MemoryError) as error:
+            if isinstance(error, MemoryError):
+                found = str(error) or "no memory left"
+                error = C306.error(expected="memory for the whole program", found=found)
             report_error(error, as_json=bool(ctx.params.get("as_json")))
-            sys.exit(1)
-        except MemoryError as error:
-            found = str(error) or "no memory left"
-            short = C306.error(expected="memory for the whole program", found=found)
-            report_error(short, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)
         except BrokenPipeError:
             # The reader of the output has ended (sley list | head).
