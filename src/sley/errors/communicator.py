@@ -27,8 +27,7 @@ N603 = Rule(
 )
 N604 = Rule(
     "N604 ranks-disagree",
-    what="Ranks have different versions of sley, different settings of the communicator, or "
-    "different policies of the tuner.",
+    what="Ranks have different versions of sley, settings of the communicator, or policies.",
     why="Ranks of a host use one another's memory, laid out by version and settings; ranks of "
     "different hosts must use the same protocol, and all the same plan for a call: a policy is "
     "used only if all ranks have read it, with one SLEY_EXPLORE, on one kind of processor.",

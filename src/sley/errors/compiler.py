@@ -93,8 +93,7 @@ C313 = Rule(
 )
 C314 = Rule(
     "C314 no-groups-here",
-    what="A program or plan in which switches reduce or multicast has options, a protocol or "
-    "counts that don't allow it.",
+    what="A program or plan with switches that reduce or multicast has options that exclude them.",
     why="A switch combines messages as soon as they are sent, and adds and copies plain data: a "
     "sum of the flags of LL and LL128 is meaningless, and chunks of varying counts don't "
     "correspond. Only the schedule msccl supports this, with a block for each connection. A "

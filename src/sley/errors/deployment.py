@@ -65,8 +65,7 @@ F508 = Rule(
     why="MSCCL++ compares the ranks of a communicator with those that its source registers for the "
     "name, not with the plan. The plan never runs on its own number of ranks, and on the "
     "registered number MSCCL++ reads past its end.",
-    example="allreduce_4nodes_128K_2M.json of MSCCL++: generated for 32 ranks with 8 a node, "
-    "registered for 64 with 4 a node",
+    example="allreduce_4nodes_128K_2M.json of MSCCL++: made for 32 ranks, registered for 64",
     instead="Register the plan from Python, for its own number of ranks; remove the file.",
 )
 F509 = Rule(
@@ -120,8 +119,7 @@ F515 = Rule(
 F516 = Rule(
     "F516 call-fails",
     what="A call that chooses the file fails.",
-    why="The runtime finds the mistake only after it has chosen the file; it falls back neither to "
-    "another file nor to its own algorithm.",
+    why="The runtime finds the mistake after its choice, and falls back to no other algorithm.",
     example="a thread block of 65 operations for MSCCL++; a fused step for RCCL",
     instead="Write the file again for this runtime.",
 )

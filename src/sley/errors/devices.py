@@ -133,8 +133,7 @@ K517 = Rule(
 K518 = Rule(
     "K518 during-capture",
     what="A call that a CUDA graph can't contain was made during the capture of a graph.",
-    why="During a capture nothing runs, so a wait would never end. A graph can contain kernels, "
-    "but not a wait for a stream.",
+    why="During a capture nothing runs, so a wait would never end; a graph can't contain one.",
     example="with torch.cuda.graph(graph, stream=stream): device.synchronize(stream)",
     instead="Only start work during the capture; wait after the launch of the graph.",
 )

@@ -182,8 +182,7 @@ F431 = Rule(
     "F431 ignored",
     what="Remark: something that the steps don't need was ignored: an attribute, a <copy> element, "
     "a key of an execution plan, or deps of a step without depid.",
-    why="It is an extension of one tool, has no meaning, or belongs to another version, in which "
-    "the plan may have another meaning.",
+    why="It is an extension, meaningless, or of a version that may give the plan another meaning.",
     example='redop="nop" on <algo>; <copy i_off="0" o_off="0"/>',
     instead="No action is necessary; when sley saves the file again, it is removed.",
 )
@@ -299,9 +298,8 @@ F454 = Rule(
 )
 F460 = Rule(
     "F460 unknown-format",
-    what="The suffix of a file's name is not a known format: .plan is sley's own, .xml is MSCCL "
-    "XML, .json is an MSCCL++ execution plan, .cu and .cpp are kernels, which can only be written; "
-    "pictures are .svg, .png and .pdf.",
+    what="The suffix of a name is no known format: .plan is sley's own, .xml MSCCL XML, .json an "
+    "MSCCL++ execution plan, .cu and .cpp kernels to be written, .svg, .png and .pdf pictures.",
     why="sley does not guess a format from the text.",
     example='sley.save(plan, "plan.txt")',
     instead="Give the file a name that ends in .plan, .xml, or .cu for kernels.",
@@ -341,8 +339,7 @@ F464 = Rule(
 F465 = Rule(
     "F465 nop-chain",
     what="A step without a wait comes after a nop with one.",
-    why="The runtimes attach the waits of nops to the next step, and refuse a file in which this "
-    "step has no wait of its own.",
+    why="The runtimes attach the waits of nops to the next step, which must have one of its own.",
     example='a nop with depid="0" deps="3", then a send with depid="-1"',
     instead="Move the last nop's wait to the step and remove this nop, or read the file and save "
     "it again.",

@@ -5,8 +5,7 @@ from sley.errors.diagnostic import Rule
 L101 = Rule(
     "L101 rank-out-of-range",
     what="A rank does not exist in the collective, program or plan.",
-    why="Ranks count from 0 to ranks - 1. In Python a negative number would silently mean another "
-    "rank, so it is refused as well.",
+    why="Ranks count from 0. In Python a negative number would silently mean another rank.",
     example='p.chunk(8, "in", 0)  # with 8 ranks',
     instead="Use ranks from 0 to ranks - 1; a ring's neighbour is (rank + 1) % ranks.",
 )
@@ -40,8 +39,7 @@ L104 = Rule(
 L105 = Rule(
     "L105 uninitialized-chunk",
     what="A chunk is read before anything is written to it.",
-    why="At the start output and scratch have no data (MSCCLang 3.1), nor does an input to which "
-    "the collective assigns none.",
+    why="At the start only inputs to which the collective assigns data have any (MSCCLang 3.1).",
     example='p.chunk(0, "scratch", 0)  # before anything was copied there',
     instead="Copy data to the place first, or read another place.",
 )
@@ -126,8 +124,7 @@ L114 = Rule(
 )
 L115 = Rule(
     "L115 which-program",
-    what="A file or a function has no program, or a file several and none is selected, or lacks "
-    "the selected one.",
+    what="A file or a function has no program, or several and none, or a missing one, is selected.",
     why="sley compiles one program at a time.",
     example="sley compile algorithms.py  # with two programs inside; an empty my_algo.py",
     instead="Decorate a function with @sley.program(collective), or select one: sley compile "
@@ -184,8 +181,7 @@ L136 = Rule(
 )
 L126 = Rule(
     "L126 unequal-parts",
-    what="A script for msccl-tools groups references of different ranks or buffers, or splits one "
-    "into parts of different sizes.",
+    what="A script for msccl-tools groups references of different buffers, or splits one unevenly.",
     why="A reference stands for consecutive chunks of one buffer of one rank.",
     example="chunk(0, Buffer.input, 0, 4).split(3)",
     instead="Group references of one buffer, and split into a number that divides the size.",

@@ -22,8 +22,7 @@ F472 = Rule(
     "F472 wrong-key",
     what="An object of an execution plan lacks a key that MSCCL++ needs, or a key has a value of "
     "another type, or one that is not among its words.",
-    why="By its source, the loader then throws, reads past the object, or converts the value and "
-    "continues with a different one.",
+    why="By its source, the loader then throws, reads past the object, or converts the value.",
     example='"index": 1.5, "gpus": {}, "channel_type": "proxy", "protocol": "LL128"',
     instead="Add the key, or write a value of the expected type.",
 )

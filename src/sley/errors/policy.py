@@ -24,8 +24,7 @@ D903 = Rule(
 D904 = Rule(
     "D904 policy-without-plan",
     what="A policy chooses an algorithm that doesn't exist here or can't be compiled.",
-    why="A policy chooses among compiled and proven plans. Its algorithms are those of the library "
-    "of the version that trained it.",
+    why="A policy chooses among the library's algorithms of its version, compiled and proven.",
     example='{"algorithm": "star-allreduce", ...}',
     instead="Train again with this version. Until then the default is used.",
 )

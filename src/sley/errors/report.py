@@ -23,8 +23,7 @@ P810 = Rule(
 P815 = Rule(
     "P815 no-such-picture",
     what="A value has no text or picture of this name.",
-    why="A plan is drawn as its thread blocks or the graph of its instructions, and shown as its "
-    "thread blocks or its sub-pipelines.",
+    why="A plan is drawn as blocks or a graph of instructions, and shown as blocks or pipelines.",
     example='sley.draw(sley.compile(sley.algorithms.ring_allreduce(4)), of="block")',
     instead='Give of="blocks", of="instructions" (draw) or of="pipelines" (show).',
 )

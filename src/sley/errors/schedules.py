@@ -8,8 +8,7 @@ from sley.errors.diagnostic import Rule
 F550 = Rule(
     "F550 other-kind-of-file",
     what="The file is of a kind that the command does not accept, or of none that sley knows.",
-    why="sley recognises a file by its content. Reading it as another kind would only produce "
-    "messages about its first line.",
+    why="sley recognises files by content; messages about another kind would mean nothing.",
     example="sley verify topo.xml  # a topology",
     instead="Give a file of the expected kind.",
 )
@@ -34,8 +33,7 @@ F554 = Rule(
 )
 F555 = Rule(
     "F555 copying-switch",
-    what="The schedule needs a switch that copies: a chunk enters it once and leaves it to "
-    "several.",
+    what="The schedule needs a switch that copies: a chunk enters once and leaves to several GPUs.",
     why="A message of a plan has one destination. Sent once for each destination, the chunk "
     "crosses the link to the switch several times, so the schedule's time doesn't hold.",
     example="Chunk 0 from 4 over 4->5 and 4->6, both in epoch 0 via switches 0",

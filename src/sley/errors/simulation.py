@@ -15,8 +15,7 @@ S702 = Rule(
     what="A size is not a positive number of bytes, or the sizes for a user plan are no range.",
     why="nccl-tests defines the size: bytes of the larger buffer of a rank; K, M and G are powers "
     "of 1024. A user plan runs for calls from min_bytes to max_bytes, both included.",
-    example='sley.simulate(plan, "64 apples"); plans.register(ring, min_bytes=2048, '
-    "max_bytes=1024)",
+    example='sley.simulate(plan, "64 apples"); plans.register(ring, min_bytes=2, max_bytes=1)',
     instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB"; the smaller first.',
 )
 S705 = Rule(

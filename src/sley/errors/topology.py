@@ -49,8 +49,7 @@ T607 = Rule(
 )
 T608 = Rule(
     "T608 no-such-part",
-    what="A description of a topology names a GPU, a card or a PCIe vertex that it doesn't have, "
-    "omits one, or links one to itself.",
+    what="A topology names a GPU, a card or a PCIe vertex that it lacks, or links one to itself.",
     why="GPUs and cards are numbered from 0 within the node; PCIe vertices are those listed.",
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
     instead="Correct the number or the name, or add the part.",
@@ -58,8 +57,7 @@ T608 = Rule(
 T611 = Rule(
     "T611 known-error",
     what="A remark: predictions for this machine are known to differ strongly from measurements.",
-    why="The rates of its description come from data sheets and from other machines; a published "
-    "table shows that calls take longer.",
+    why="Its rates come from data sheets and other machines; a published table shows longer calls.",
     example="sley simulate ring-allgather --topology mi250x:2 -b 64M",
     instead="Compare plans with one another rather than with a clock, or fit the rates to a table "
     "of your own machine: sley calibrate --from.",

@@ -60,8 +60,7 @@ V206 = Rule(
 V208 = Rule(
     "V208 overlapping-operands",
     what="Source and destination of an instruction share some chunks, but are not the same range.",
-    why="The instruction's threads move the elements in no fixed order, so some would be read "
-    "after they were overwritten.",
+    why="An instruction's threads move elements in no fixed order: some are overwritten unread.",
     example='<step type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2" .../>',
     instead="Move the chunks through scratch, or one at a time.",
 )
@@ -78,8 +77,7 @@ V219 = Rule(
     "V219 varying-place",
     what="A plan of varying counts writes a chunk to the place of another chunk.",
     why="The place has room for its own chunk. Another one may be longer.",
-    example="rank 1 of an AllToAllV receives a chunk for rank 2 into its own output, and sends it "
-    "from there",
+    example="rank 1 of an AllToAllV receives a chunk for rank 2 into its output, and forwards it",
     instead="Use scratch, whose chunks have room for every count.",
 )
 V221 = Rule(
