@@ -114,8 +114,7 @@ N632 = Rule(
     why="`Work.on_done` calls its function in the communicator's own thread, which runs the calls. "
     "While this thread waits, no call can end.",
     example="work.on_done(lambda: comm.all_reduce(x))",
-    instead="In a callback, make calls with async_op=True and don't wait for them, or make them in "
-    "your own thread.",
+    instead="In a callback, make calls with async_op=True and don't wait, or use your own thread.",
 )
 N633 = Rule(
     "N633 memory-gone",
@@ -124,6 +123,6 @@ N633 = Rule(
     "freed or protected, or the sender no longer permits it. PyTorch frees the memory of a storage "
     "that is resized, which the call still reads or writes.",
     example="work = comm.all_gather(x, out, async_op=True)\nlibc.munmap(address, length)  # of x",
-    instead="Don't free or protect the memory of a call until the call has ended. With SLEY_CMA=0 "
-    "the kernel copies nothing.",
+    instead="Don't free or protect memory before its call has ended. SLEY_CMA=0 makes no such "
+    "copies.",
 )

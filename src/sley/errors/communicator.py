@@ -32,8 +32,7 @@ N604 = Rule(
     "different hosts must use the same protocol, and all the same plan for a call: a policy is "
     "used only if all ranks have read it, with one SLEY_EXPLORE, on one kind of processor.",
     example="pip install --upgrade sley  # on one of two hosts",
-    instead="Install the same version on every host, and give every rank the same settings, files "
-    "and environment.",
+    instead="Install one version on every host; give every rank the same settings and environment.",
 )
 N605 = Rule(
     "N605 store-failed",
@@ -72,8 +71,7 @@ N608 = Rule(
     why="The ranks would wait for one another forever, so one rank's error ends the start or the "
     "call on all ranks. The notes contain its message.",
     example="a rank whose host has no memory left for its segment",
-    instead="Look at the error of the named rank and correct its cause; then create the "
-    "communicator again.",
+    instead="Look at the named rank's error and correct it; then create the communicator again.",
 )
 N610 = Rule(
     "N610 no-descriptors",
@@ -81,8 +79,7 @@ N610 = Rule(
     why="A process holds a descriptor for each communicator, and two for each other process of its "
     "host; a start needs some more. The limit (ulimit -n) is often 1,024.",
     example="ulimit -n 16; torchrun --nproc-per-node 8 ...",
-    instead="Raise the limit (ulimit -n 65536), close unused descriptors, or use fewer ranks on a "
-    "host.",
+    instead="Raise the limit (ulimit -n 65536), close unused descriptors, or use fewer ranks.",
 )
 N613 = Rule(
     "N613 ranks-of-several-users",

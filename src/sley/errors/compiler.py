@@ -72,8 +72,7 @@ C310 = Rule(
     why="The fastest options for kilobytes are slow for gigabytes: latency limits small calls, "
     "links limit large ones. The messages of a trace have sizes in bytes, a plan none.",
     example='sley.compile(program, topology=sley.topologies.ndv4(), schedule="auto")',
-    instead='Give the size of a call: size="64M", --size 64M; or let sley.choose make a table for '
-    "many sizes.",
+    instead='Give the size of a call: size="64M", --size 64M; or make a table by sley.choose.',
 )
 C312 = Rule(
     "C312 size-not-covered",
@@ -88,8 +87,7 @@ C313 = Rule(
     why="An AllGather and an AllReduce of the same size do different work: the faster one can't "
     "replace the other, and their ratio has no meaning.",
     example="sley choose ring-allgather ring-allreduce --topology ndv4",
-    instead="Choose from programs for the same collective on the same ranks, all in place or all "
-    "out of place.",
+    instead="Choose from programs for the same collective on the same ranks, in the same place.",
 )
 C314 = Rule(
     "C314 no-groups-here",

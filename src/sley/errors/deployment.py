@@ -37,8 +37,7 @@ F505 = Rule(
     why="When a communicator starts, a runtime reads the steps of each file for this number of "
     "ranks. If they are invalid, msccl-executor-nccl and RCCL don't start; msccl ignores the file.",
     example="a thread block with 100 steps; a step with an unknown type",
-    instead="Write the file again for this runtime, with `sley compile --target` or `sley "
-    "package`.",
+    instead="Write the file again for this runtime: `sley compile --target` or `sley package`.",
 )
 F506 = Rule(
     "F506 file-left-out",
@@ -155,8 +154,7 @@ F520 = Rule(
     "for other calls. The size is that of the largest buffer of any rank, as nccl-tests counts it; "
     "for Gather and Scatter in msccl-executor-nccl and RCCL the size of one rank's part.",
     example='a file of 8 ranks, on 16; minBytes="65536" for a call of 1 KB',
-    instead="No action is necessary if another file is for these calls; otherwise write one, or "
-    "change the range.",
+    instead="No action is necessary if another file is for these calls; otherwise write one.",
 )
 F524 = Rule(
     "F524 other-operation",
@@ -165,8 +163,7 @@ F524 = Rule(
     "read a plan's reduction: every plan sums, even for calls with another reduction. Its plans "
     "run only for float32, float16, bfloat16, int32 and uint32; calls with other types fail.",
     example="an AllReduce with max, on MSCCL++",
-    instead="Use the plan for sums; with MSCCL++, keep other calls away from it with a selector of "
-    "your own.",
+    instead="Use the plan for sums; with MSCCL++, keep other calls away by a selector of your own.",
 )
 F525 = Rule(
     "F525 impossible-call",
@@ -225,6 +222,5 @@ F533 = Rule(
     why="sley reads `register_plans.py` only as `sley package` writes it, and never executes it. "
     "Without it, or if it was changed, any program may register any of the files.",
     example="sley doctor plans --target mscclpp-python, for plans without register_plans.py",
-    instead="Write the directory with `sley package`, or compare the answer with the program that "
-    "registers the plans.",
+    instead="Write the directory with `sley package`, or compare the answer with the program.",
 )

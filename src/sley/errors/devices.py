@@ -98,8 +98,7 @@ K513 = Rule(
     why="`ThreadsDevice` compiles a kernel's text with the system's C++ compiler on first use. "
     "GPUs don't need it: NVRTC is a Python package.",
     example="sley run plan.xml --device threads  # in a container without g++",
-    instead="Install one (Debian: `apt install g++`), or name one in the variable CXX; it must "
-    "support C++17.",
+    instead="Install one (Debian: `apt install g++`) for C++17, or name one in the variable CXX.",
 )
 K514 = Rule(
     "K514 rank-gone",

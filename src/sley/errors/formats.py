@@ -88,8 +88,7 @@ F412 = Rule(
     why="A GPU's id is its rank: without a program, its peers wait forever. Waits name blocks by "
     "id, and MSCCL++ finds a block's channels by id, but its operations by position.",
     example='ngpus="8" with seven <gpu> elements, or two of them with id="3"',
-    instead="Number GPUs and blocks from 0, each once; correct ngpus, and the depid of steps that "
-    "wait for a renumbered block.",
+    instead="Number GPUs and blocks from 0, each once; correct ngpus, and the depid of waits.",
 )
 F414 = Rule(
     "F414 step-order",
@@ -228,8 +227,7 @@ F437 = Rule(
     why="Counts of AllToAllV and AllGatherV are known only at run time. Runtimes that read files, "
     "kernels and traces fix the size of every message before a call.",
     example='sley.save(plan, "exchange.xml")  # for sley.AllToAllV(8)',
-    instead="Run it on sley's processes or its communicator, or use AllToAll or AllGather, and pad "
-    "all parts to the largest.",
+    instead="Run it on sley's processes or communicator, or pad all parts and use AllToAll.",
 )
 F438 = Rule(
     "F438 groups-in-file",
@@ -309,8 +307,7 @@ F461 = Rule(
     what="The folder does not exist, or the file cannot be written there.",
     why="sley writes the file in a temporary place and then moves it, so that it is never in part.",
     example='sley.save(plan, "no-such-folder/plan.xml")',
-    instead="Name another path, create the folder, or check the permissions and the space on the "
-    "disk.",
+    instead="Name another path, create the folder, or check the permissions and the disk's space.",
 )
 F462 = Rule(
     "F462 foreign-text",

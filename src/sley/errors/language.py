@@ -94,8 +94,7 @@ L116 = Rule(
     why="A call's element count need not be divisible by the number of chunks. Then some chunks of "
     "a block have one element more than others, so only whole blocks can change places.",
     example='sley.Custom("swap", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2)',
-    instead="Leave chunks at 1: then every chunk is a block, and count is the number of elements "
-    "of a chunk.",
+    instead="Leave chunks at 1: then every chunk is a block, and count a number of elements.",
 )
 L118 = Rule(
     "L118 standard-name",
@@ -127,8 +126,7 @@ L115 = Rule(
     what="A file or a function has no program, or several and none, or a missing one, is selected.",
     why="sley compiles one program at a time.",
     example="sley compile algorithms.py  # with two programs inside; an empty my_algo.py",
-    instead="Decorate a function with @sley.program(collective), or select one: sley compile "
-    "algorithms.py:ring",
+    instead="Decorate a function with @sley.program(collective), or select one: algorithms.py:ring",
 )
 L122 = Rule(
     "L122 conflicting-transfers",
@@ -237,8 +235,7 @@ L134 = Rule(
     why="sley's programs consist of copies and reductions; the compiler generates the "
     "synchronization, also for MSCCL++.",
     example="c.put(1, Buffer.output, 0); c.signal(1, Buffer.output, 0)",
-    instead="Use copy and reduce; `sley compile SCRIPT -o plan.json` writes the program for "
-    "MSCCL++.",
+    instead="Use copy and reduce; `sley compile SCRIPT -o plan.json` writes a plan for MSCCL++.",
 )
 L137 = Rule(
     "L137 bad-group",

@@ -59,8 +59,7 @@ F479 = Rule(
     "buffer, and does not execute surplus operands. The keys of barriers, semaphores, pipelines "
     "and moves are in the same memory: the last key read overwrites the others.",
     example="a copy with two sources; a put to a local buffer; a put on two channels",
-    instead="Give the operation exactly its operands, in its order, and no other keys; or split it "
-    "into two.",
+    instead="Give the operation exactly its operands, in order, and no other keys; or split it.",
 )
 F482 = Rule(
     "F482 table-overflow",
@@ -128,8 +127,7 @@ F496 = Rule(
     what="num_threadblocks of a barrier is not the number of blocks that use the barrier.",
     why="The blocks would wait forever, or some would not wait for all.",
     example='"num_threadblocks": 3, while two blocks of the GPU have this barrier_id',
-    instead="Set num_threadblocks to the number of blocks, or give other blocks another "
-    "barrier_id.",
+    instead="Set num_threadblocks to the blocks' number, or give other blocks another barrier_id.",
 )
 F499 = Rule(
     "F499 one-sided-plan",

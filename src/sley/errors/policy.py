@@ -9,8 +9,7 @@ D901 = Rule(
     "it: text only, so that a file from elsewhere can't run code. Its ranges of sizes are "
     "ascending and don't overlap, and its rows name algorithms and options.",
     example="SLEY_TUNER=agent.pkl",
-    instead="Check the path. Write the file again with `sley tune train`, or correct the named "
-    "entry.",
+    instead="Check the path, write the file again with `sley tune train`, or correct the entry.",
 )
 D903 = Rule(
     "D903 policy-for-another-machine",

@@ -7,8 +7,7 @@ P801 = Rule(
     what="A picture would have more boxes or lines than people can read.",
     why="Pictures are for small plans: with some hundreds of boxes the lines can't be followed.",
     example="sley draw ring-allreduce --ranks 32 --of chunks -o ring.svg  # 2976 transfers",
-    instead="Draw the algorithm for fewer ranks, which shows the same pattern, or single ranks "
-    "with --rank.",
+    instead="Draw the algorithm for fewer ranks, which shows the same, or single ones (--rank).",
 )
 P810 = Rule(
     "P810 unfit-simulations",

@@ -26,8 +26,7 @@ N652 = Rule(
     "with fewer: a sender without a free slot waits for a receive that comes later. A plan with "
     "more channels has connections that don't exist.",
     example="plans.register(sley.compile(program, slots=64))",
-    instead="Compile the plan for this number of slots and channels, or start the communicator "
-    "with more.",
+    instead="Compile the plan for these slots and channels, or start the communicator with more.",
 )
 N653 = Rule(
     "N653 bad-plan-folder",

@@ -96,8 +96,7 @@ V211 = Rule(
     why="A relaxed signal orders execution, but publishes no memory: the second rank may read old "
     "data, or the first write may arrive after the second write.",
     example='"put", "nop", "rlxsignal" on one rank, and "rlxwait", "nop", "copy" on the other',
-    instead="Use signal and wait where data passes; relaxed ones only show that a rank has begun "
-    "its call.",
+    instead="Use signal and wait where data passes; relaxed ones only show that a call has begun.",
 )
 V212 = Rule(
     "V212 unbalanced-counter",

@@ -190,13 +190,13 @@ def _wrong_name(path: Path, runtime: Runtime) -> Diagnostic | None:
     """Why the runtime doesn't open a file of this name; None if it does."""
     if runtime.whole_folder:
         return None
+    rule = F507
     if runtime.names is not None and path.name not in runtime.names:
+        expected = f"one of {', '.join(runtime.names)}"
         if runtime.has_program:
             expected = f"a file that {SCRIPT} registers"
-            return F507.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
-        expected = f"one of {', '.join(runtime.names)}"
-        return F507.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
-    if path.suffix.lower() != runtime.suffix:
-        expected = f"a name that ends in {runtime.suffix}"
-        return F506.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
-    return None
+    elif path.suffix.lower() != runtime.suffix:
+        rule, expected = F506, f"a name that ends in {runtime.suffix}"
+    else:
+        return None
+    return rule.diagnostic(at=Place(str(path)), expected=expected, found=path.name)

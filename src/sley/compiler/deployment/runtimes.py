@@ -283,17 +283,17 @@ def runtime_named(target: str) -> Runtime:
     match = re.fullmatch(r"([0-9]{1,4})((?:\.[0-9]{1,4}){0,3})", version)
     if match is None:
         raise _unknown("a version such as 2.27.7", version)
-    parts = tuple(int(part) for part in version.split("."))
-    if name == "rccl" and parts[0] != _parts(known)[0]:
+    parts = _parts(version)
+    if name == "rccl" and parts[0] != _parts(known.version)[0]:
         if parts[:2] not in _ROCM:
             rocm = " or ".join(f"{a}.{b} (RCCL {own})" for (a, b), own in _ROCM.items())
             raise _unknown(f"a version of RCCL such as 2.27.7, or of ROCm: {rocm}", version)
         version = _ROCM[parts[:2]]
-        parts = tuple(int(part) for part in version.split("."))
+        parts = _parts(version)
     if name == "rccl":
         chosen = _RCCL if parts < (2, 28) else _RCCL_OFF if parts < (2, 29) else _RCCL_GONE
         return replace(chosen, version=version)
-    if known.refusal is None and parts[: len(_parts(known))] != _parts(known):
+    if known.refusal is None and parts[: len(_parts(known.version))] != _parts(known.version):
         raise _unknown(f"version {known.version}", f"{name} {version}")
     return replace(known, version=version)
 
@@ -343,8 +343,8 @@ def _installed() -> tuple[str, str]:
     return "", folders[0] if folders else ""
 
 
-def _parts(known: Runtime) -> tuple[int, ...]:
-    return tuple(int(part) for part in known.version.split("."))
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _unknown(expected: str, found: str) -> Exception:
