@@ -25,6 +25,7 @@ from sley.cli.options import (
     executor_of,
     flag,
     jobs_option,
+    place_option,
     script_arguments,
     size_options,
 )
@@ -58,12 +59,7 @@ LONG = 150_000
 @click.argument("what", nargs=-1, required=True)
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @size_options("1K", "1G")
-@click.option(
-    "--in-place/--out-of-place",
-    "in_place",
-    default=None,
-    help="Whether input and output share memory.",
-)
+@place_option()
 @compiler_options(several=True)
 @simulation_options
 @argument_option

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option
+from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option, place_option
 from sley.cli.output import Command, echo, print_json, report_error
 from sley.compiler import deployment
 from sley.compiler.deployment import CallDecision, DeployedCall, Examination
@@ -43,9 +43,7 @@ _LEFT = (0, 1, 3, 4)
 @click.option("--ranks", type=POSITIVE, help="Number of ranks of the communicator.")
 @click.option("--gpus", type=POSITIVE, help="Number of ranks on a node. [all]")
 @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
-@click.option(
-    "--in-place/--out-of-place", "in_place", default=None, help="Place of the calls. [both]"
-)
+@place_option("Place of the calls. [both]")
 @json_option
 def doctor_command(
     where: Path,

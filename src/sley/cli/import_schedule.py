@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import FILE, common_options, output_option
+from sley.cli.options import FILE, common_options, output_option, place_option
 from sley.cli.output import Command, Phases, print_rows, print_written
 from sley.cli.sources import program_facts, topology_of
 from sley.compiler import compile
@@ -30,12 +30,7 @@ from sley.topologies.graph import graph_text
     help="For ForestColl's trees: the collective to make of them (any but alltoall). Other "
     "schedules have their own. [allgather, or the schedule's]",
 )
-@click.option(
-    "--in-place/--out-of-place",
-    "in_place",
-    default=False,
-    help="Whether input and output share memory.",
-)
+@place_option(default=False)
 @click.option(
     "--topology",
     help="NAME[:NODES], NODESxGPUS[:NICS] or a file: print the rate that its busiest link allows.",

@@ -343,12 +343,7 @@ def program_options(command: F) -> F:
     @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")
     @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
-    @click.option(
-        "--in-place/--out-of-place",
-        "in_place",
-        default=None,
-        help="Whether input and output share memory.",
-    )
+    @place_option()
     @click.option(
         "--topology",
         help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file. It defines which "
@@ -472,6 +467,13 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
 def output_option(text: str, *, required: bool = False) -> Callable[[F], F]:
     """Adds -o, a file to write."""
     return click.option("-o", "--output", type=FILE, required=required, help=text)
+
+
+def place_option(
+    text: str = "Whether input and output share memory.", default: bool | None = None
+) -> Callable[[F], F]:
+    """Adds --in-place and --out-of-place; the command gets `in_place`."""
+    return click.option("--in-place/--out-of-place", "in_place", default=default, help=text)
 
 
 def json_option(command: F) -> F:

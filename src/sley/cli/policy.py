@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import FILE, RuntimeName, json_option
+from sley.cli.options import FILE, RuntimeName, json_option, output_option
 from sley.cli.output import Command, echo, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
@@ -31,12 +31,7 @@ _PLUGINS = (".c", ".so")
 
 @click.command("show", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the decision map of all FILES, size against ranks, as .svg, .png or .pdf.",
-)
+@output_option("Draw the decision map of all FILES, size against ranks, as .svg, .png or .pdf.")
 @json_option
 def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
     """Print the decisions of the policies FILES, and draw their decision map."""
