@@ -314,4 +314,4 @@ def words(error: Exception) -> str:
     if not isinstance(error, SleyError):
         return str(error)
     first = error.diagnostics[0]
-    return f"{first.rule.code} {first.rule.name}: {first.found}"
+    return f"{first.rule.title}: {first.found}"

@@ -1177,7 +1177,7 @@ FAULTS: tuple[Fault, ...] = (
         "cli",
         "for t in (r.out_of_place, r.in_place) if t)",
         "for t in (r.in_place,) if t)",
-        "sum(max(m.wrong, 0) for row in rows for m in row.sides)",
-        "sum(max(m.wrong, 0) for row in rows for m in row.sides[1:])",
+        "_count_wrong(m for row in rows for m in row.sides)",
+        "_count_wrong(m for row in rows for m in row.sides[1:])",
     ),
 )

@@ -98,7 +98,7 @@ def test_a_syntax_error_is_told_with_file_and_line(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_program_or_with_two_is_refused(tmp_path: Path) -> None:
-    assert "L113" in sley("compile", written(tmp_path / "none.py", "x = 1\n")).stderr
+    assert "L115" in sley("compile", written(tmp_path / "none.py", "x = 1\n")).stderr
     two = written(tmp_path / "two.py", GOOD + GOOD.replace("exchange", "again"))
     refused = sley("compile", two).stderr
     assert "L115" in refused

@@ -88,7 +88,7 @@ def test_a_script_that_calls_none_of_its_functions_names_them(tmp_path: Path) ->
     body = "    MSCCLProgram('p', fully_connected(2), AllReduce(2, 1, True), 1)\n"
     script.write_text(f"{HEAD}def size(): return 2\ndef ring():\n{body}# ring()\n")
     refused = sley("verify", script)
-    assert (refused.exit_code, "L113" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "L115" in refused.stderr) == (1, True)
     assert "no call of ring makes one" in refused.stderr
     assert "Let the script call ring, or give the arguments" in refused.stderr
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 import sley
 from sley.cli import main
 from sley.compiler import nccl_plan
-from sley.errors.tuning import D932
+from sley.errors.tuning import D931
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.runs import NcclRuns
 
@@ -100,17 +100,17 @@ def test_what_nccl_chooses_itself_is_refused(
 
 def test_the_search_is_printed_if_nccls_choice_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_runs: NcclRuns, _size: int) -> None:
-        raise D932.error(expected="links", found="none")
+        raise D931.error(expected="links", found="none")
 
     monkeypatch.setattr(NcclRuns, "__call__", refuse)
     options = "--instances 1 --schedule msccl --protocol simple -b 1M -e 1M --nccl"
     found = run(f"choose ring-allgather --topology {CLUSTER} {options}")
     assert found.exit_code == 0, found.output
     assert "ring-allgather" in found.stdout
-    assert "note: D932" in found.stderr
+    assert "note: D931" in found.stderr
 
 
 def test_links_that_nccls_choice_lacks_are_told() -> None:
     found = run("simulate nccl-alltoall --topology torus:2x2x2")
     assert found.exit_code == 1
-    assert "D932" in found.stderr
+    assert "D931" in found.stderr

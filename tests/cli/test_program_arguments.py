@@ -172,7 +172,7 @@ def test_a_mistake_in_a_function_is_told_with_its_line(
 def test_a_function_without_a_program_is_refused(file: Path) -> None:
     result = sley("verify own.py:returns --arg value=4", file)
     assert result.exit_code == 1
-    assert f"own.py:{FILE.splitlines().index('def returns(value):') + 1}: L113" in result.stderr
+    assert f"own.py:{FILE.splitlines().index('def returns(value):') + 1}: L115" in result.stderr
     assert "a value of type int" in result.stderr
 
 
@@ -182,7 +182,7 @@ def test_names_that_a_file_lacks_are_told_with_the_nearest(file: Path, tmp_path:
     functions = tmp_path / "functions.py"
     functions.write_text("def ring(ranks):\n    pass\n")
     result = sley("verify own.py", functions)
-    assert "L113" in result.stderr
+    assert "L115" in result.stderr
     assert f"returns a program: {functions}:ring" in result.stderr
     assert "L115" in sley("verify own.py:__name__", functions).stderr
 

@@ -110,7 +110,7 @@ def test_import_writes_what_it_read_and_says_what_it_assumed(tmp_path: Path) -> 
     )
     result = sley("topology", "import", source, "-o", target, "--nodes", 2)
     assert result.exit_code == 0, result.output
-    assert "T610" in result.stderr
+    assert "F434" in result.stderr
     assert topologies.load(target) == topologies.load(source, nodes=2)
     assert sley("topology", "show", target).exit_code == 0
 

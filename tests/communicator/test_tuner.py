@@ -351,7 +351,7 @@ def test_no_rank_uses_a_policy_that_one_does_not_have(
 ) -> None:
     path = policy_file(tmp_path, policy_of(RANKS))
     settings = [settings_of(None if rank == lacking else path) for rank in range(RANKS)]
-    assert refused(caplog, settings) == ["D941"] * RANKS
+    assert refused(caplog, settings) == ["N604"] * RANKS
     assert (
         f"no valid policy on {f'rank {lacking}' if lacking else ''}" in caplog.text or not lacking
     )
@@ -362,7 +362,7 @@ def test_a_rank_whose_file_is_broken_reports_that(
 ) -> None:
     path = policy_file(tmp_path, policy_of(RANKS))
     settings = [settings_of(path)] * (RANKS - 1) + [settings_of(str(tmp_path / "missing.toml"))]
-    assert refused(caplog, settings) == ["D941"] * (RANKS - 1) + ["D901"]
+    assert refused(caplog, settings) == ["N604"] * (RANKS - 1) + ["D901"]
 
 
 @pytest.mark.parametrize("what", ["policy", "explore"])
@@ -373,7 +373,7 @@ def test_ranks_with_different_policies_use_none(
     path = policy_file(tmp_path, policy_of(RANKS))
     other = policy_file(tmp_path / "other", policy_of(RANKS, sizes=(0, 1 << 30)))
     first = settings_of(other if what == "policy" else path, explore=0.1 * (what == "explore"))
-    assert refused(caplog, [first] + [settings_of(path)] * (RANKS - 1)) == ["D941"] * RANKS
+    assert refused(caplog, [first] + [settings_of(path)] * (RANKS - 1)) == ["N604"] * RANKS
     assert f"{what} " in caplog.text
 
 

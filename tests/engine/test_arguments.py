@@ -14,7 +14,7 @@ from sley.errors import Rule, SleyError
 from sley.ir.collectives import AllGather
 from support.inputs import small_plans
 
-RULE = Rule("N999", "of-the-caller", what="", why="", example="", instead="")
+RULE = Rule("N999 of-the-caller", what="", why="", example="", instead="")
 
 
 def refused(code: str, call: Callable[[], Any], *words: str) -> None:

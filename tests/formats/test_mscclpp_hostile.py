@@ -77,17 +77,17 @@ MISTAKES: list[tuple[str, str, Any]] = [
     ("F472", f"{RRES}.src_buff.0", {"index": 0, "size": 1}),
     ("F472", f"{RRES}.src_buff.0", {"type": "i", "buffer_id": 0, "index": 0, "size": 1}),
     ("F472", f"{RRES}.tbg_info", []),
-    ("F473", "gpus.0.input_chunks", -1),
-    ("F473", "gpus.0.input_chunks", 1 << 31),
-    ("F473", "num_threads_per_block", 2048),
-    ("F473", "num_threads_per_block", 0),
-    ("F473", "buffer_alignment", 0),
-    ("F473", "min_message_size", 1 << 31),
-    ("F473", "max_message_size", 1 << 64),
-    ("F473", "gpus", []),
-    ("F473", f"{OPS}.0.channel_ids", [-1]),
-    ("F473", f"{RRES}.tbg_info", {"tb_id": 2, "tbg_size": 2}),
-    ("F473", f"{RRES}.tbg_info", {"tb_id": 0, "tbg_size": 0}),
+    ("F422", "gpus.0.input_chunks", -1),
+    ("F422", "gpus.0.input_chunks", 1 << 31),
+    ("F422", "num_threads_per_block", 2048),
+    ("F422", "num_threads_per_block", 0),
+    ("F422", "buffer_alignment", 0),
+    ("F422", "min_message_size", 1 << 31),
+    ("F422", "max_message_size", 1 << 64),
+    ("F422", "gpus", []),
+    ("F422", f"{OPS}.0.channel_ids", [-1]),
+    ("F422", f"{RRES}.tbg_info", {"tb_id": 2, "tbg_size": 2}),
+    ("F422", f"{RRES}.tbg_info", {"tb_id": 0, "tbg_size": 0}),
     ("F412", "gpus.1.id", 0),
     ("F412", "gpus.0.threadblocks.0.id", 1),
     ("F475", "gpus.1.input_chunks", 0),
@@ -110,7 +110,7 @@ MISTAKES: list[tuple[str, str, Any]] = [
     ("F479", f"{OPS}.0.barrier_id", 1),
     ("F479", f"{RRES}.semaphore_ids", [0]),
     ("F479", f"{OPS}.2.iter_context", {"unit_size": 16, "num_chunks": 1}),
-    ("F481", f"{OPS}", [{"name": "nop"}] * 65),
+    ("F444", f"{OPS}", [{"name": "nop"}] * 65),
     ("F482", "gpus.0.threadblocks.0.channels.0.channel_ids", [0] * 17),
     ("F482", "gpus.0.threadblocks.0.remote_buffer_refs.0.remote_buffer_ids", [0] * 17),
     ("F482", "gpus.0.channels", [{"channel_type": "port", "connected_to": [1] * 1025}]),
@@ -297,8 +297,8 @@ TRAPS: list[tuple[str, str, Callable[[], Any]]] = [
     ("F486", "a share", lambda: _in_pipeline("copy", [_I], [("i", 1, 1)], share=(0, 2))),
     ("F486", "packets", lambda: _in_pipeline("cpkt", [_I], [_S])),
     ("F486", "a pipeline in a pipeline", _nested),
-    ("F473", "no unit", lambda: _in_pipeline("copy", [_I], [("i", 1, 1)], unit=0)),
-    ("F473", "an odd unit", lambda: _in_pipeline("copy", [_I], [("i", 1, 1)], unit=100)),
+    ("F422", "no unit", lambda: _in_pipeline("copy", [_I], [("i", 1, 1)], unit=0)),
+    ("F422", "an odd unit", lambda: _in_pipeline("copy", [_I], [("i", 1, 1)], unit=100)),
 ]  # fmt: skip
 
 
@@ -312,7 +312,7 @@ def test_a_trap_of_the_executor_is_refused(code: str, what: str, make: Callable[
 
 
 LIMITS = [
-    ("operations", 6, "allgather_by_put", "F481"),
+    ("operations", 6, "allgather_by_put", "F444"),
     ("channels", 0, "allgather_by_put", "F482"),
     ("references", 0, "allgather_by_put", "F482"),
     ("channels_per_operation", 0, "allgather_by_put", "F482"),
@@ -321,8 +321,8 @@ LIMITS = [
     ("barriers", 1, "allreduce_with_barriers", "F482"),
     ("port_channels", 0, "allgather_by_port", "F482"),
     ("port_memories", 3, "allgather_by_port", "F482"),
-    ("threads", 1023, "allgather_by_put", "F473"),
-    ("iterations", 0, "allreduce_in_pipeline", "F473"),
+    ("threads", 1023, "allgather_by_put", "F422"),
+    ("iterations", 0, "allreduce_in_pipeline", "F422"),
     ("vector_bytes", 32, "allgather_by_put", "F476"),
 ]
 
@@ -347,19 +347,19 @@ def test_the_shared_scratch_of_the_target_is_ignored() -> None:
 def test_too_few_threads_for_the_channels_are_refused() -> None:
     made = right.alltoall_by_one_put()
     made.header["num_threads_per_block"] = 1
-    assert refused(made.text).code == "F473"
+    assert refused(made.text).code == "F422"
 
 
 def test_a_size_range_without_sizes_is_refused() -> None:
     made = right.allreduce_by_rres(min_message_size=2048, max_message_size=1024)
-    assert refused(made.text).code == "F473"
+    assert refused(made.text).code == "F422"
 
 
 def test_too_many_iterations_are_refused() -> None:
     made = Made("allreduce", 1, (70_000, 70_000, 0))
     copy_all = [("i", 0, 70_000)], [("o", 0, 70_000)]
     made.gpus[0].block().pipeline(16, 70_000).move("copy", *copy_all).done()
-    assert refused(made.text).code == "F473"
+    assert refused(made.text).code == "F422"
 
 
 def test_a_collective_of_other_ranks_is_refused() -> None:
@@ -368,7 +368,7 @@ def test_a_collective_of_other_ranks_is_refused() -> None:
 
 
 def test_every_rule_of_reading_is_tested() -> None:
-    elsewhere = {"F470", "F497", "F431", "F499"}
+    elsewhere = {"F470", "F432", "F431", "F499"}
     tested = {code for code, *_ in MISTAKES} | {code for code, *_ in TRAPS} | elsewhere
     assert {code for code in all_rules() if "F470" <= code <= "F499"} <= tested
 

@@ -407,7 +407,7 @@ def _flushed() -> Made:
 
 def test_a_flush_is_a_remark_and_no_operation() -> None:
     found = mscclpp.read(_flushed().text)
-    assert [note.code for note in found.notes] == ["F497"]
+    assert [note.code for note in found.notes] == ["F432"]
     assert "flush" not in found.plan.words
 
 

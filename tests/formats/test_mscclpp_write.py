@@ -157,7 +157,7 @@ def test_all_blocks_are_made_before_too_long_ones_are_refused(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("table", "code"), [("operations", "F481"), ("barriers", "F482"), ("channels", "F482")]
+    ("table", "code"), [("operations", "F444"), ("barriers", "F482"), ("channels", "F482")]
 )
 def test_a_plan_that_does_not_fit_into_a_table_is_written(table, code):
     tables = {

@@ -129,7 +129,7 @@ def test_a_command_refuses_late(
 ) -> None:
     if command.startswith("compile"):
         monkeypatch.setattr("sley.cli.sources.compile_in_phases", fail)
-    monkeypatch.setattr("sley.cli.measuring.open_devices", fail)
+    monkeypatch.setattr("sley.cli.run.open_devices", fail)
     monkeypatch.chdir(tmp_path)
     Path("a.py").write_text(PROGRAM)
     name, *options = command.split()

@@ -154,13 +154,13 @@ MISTAKES = {
         "with program(**OWN):\n    c.reduce(c)  # here",
     ),
     "a check that exits": (
-        "L113",
+        "L115",
         "class Exits(Own):\n    def check(self, prog): exit(0)\n"
         "with program(collective=Exits(2, 1, False), topo=fully_connected(2)):\n"
         "    chunk(0, I, 0).copy(1, O, 0)",
     ),
     "a program that is begun again and given up": (
-        "L113",
+        "L115",
         "p = program(**OWN)\nwith p:\n    chunk(0, I, 0).copy(1, O, 0)\n"
         "try:\n    with p: 1 / 0\nexcept ZeroDivisionError: pass",
     ),
@@ -204,7 +204,7 @@ MISTAKES = {
     ),
     "an operation of MSCCL++": ("L134", "with program():\n    chunk(0, I, 0).put(1, I, 0)  # here"),
     "a program of MSCCL++": ("L134", "MSCCLPPProgram('p', None, None, 1)  # here"),
-    "no program": ("L113", ""),
+    "no program": ("L115", ""),
     "an exception": ("L114", "with program():\n    [][1]  # here"),
     "an exception in a check": (
         "L114",

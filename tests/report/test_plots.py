@@ -65,11 +65,11 @@ def test_each_curve_has_its_name_in_the_legend(tmp_path):
 
 
 def test_wrong_calls_are_refused(tmp_path):
-    for code, call in {
-        "P810": lambda: plot([], tmp_path / "a.png"),
-        "F460": lambda: plot(SIZES, tmp_path / "a.jpg"),
-        "P813": lambda: plot(SIZES, tmp_path / "a.png", names=["one"]),
-    }.items():
+    for code, call in (
+        ("P810", lambda: plot([], tmp_path / "a.png")),
+        ("F460", lambda: plot(SIZES, tmp_path / "a.jpg")),
+        ("P810", lambda: plot(SIZES, tmp_path / "a.png", names=["one"])),
+    ):
         with pytest.raises(SleyError) as error:
             call()
         assert error.value.code == code

@@ -102,7 +102,7 @@ def test_counters_have_the_load_of_links(simulation):
 def test_a_trace_without_executions_is_refused():
     with pytest.raises(SleyError) as error:
         trace(dataclasses.replace(ring_simulation(), executions=None))
-    assert error.value.code == "P812"
+    assert error.value.code == "P810"
 
 
 def executed(made):

@@ -53,7 +53,7 @@ def rates(topology: Topology, kind: LinkKind) -> set[tuple[float, float]]:
 
 def said(found: topologies.LoadedTopology) -> str:
     """The remarks, a line each."""
-    assert {note.code for note in found.notes} == {"T610"}
+    assert {note.code for note in found.notes} == {"F434"}
     return "\n".join(note.found for note in found.notes)
 
 

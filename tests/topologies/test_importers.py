@@ -84,7 +84,7 @@ def test_nccl_xml_with_a_switch_gives_its_machine(tmp_path: Path) -> None:
     assert topology.nic.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     kinds = np.bincount(topology.vertices.kind, minlength=5).tolist()
     assert kinds == [8, 2, 8, 4, 1]
-    assert {n.code for n in found.notes} == {"T610"}
+    assert {n.code for n in found.notes} == {"F434"}
     assert any("20 reached" in n.found for n in found.notes)
 
 

@@ -1,15 +1,14 @@
 """The command line: a file for each command, in the group `main`, and what they share.
 
 compile, verify, lift, draw, import_schedule   programs and plans (catalogs: algorithms and rules)
-run (engines compares them)                    plans on this machine
+run                                            plans on this machine
 package, doctor                                directories of plans for runtimes
 simulate, compare, choose, calibrate, topology times
 tune_group (tune, with tune_agent, tune_live, tune_tables, tune_trainings; sweep; policy)   tuners
 main                                           the group of commands
 
-sources: the programs and plans that WHAT stands for; of a collective: collectives, nccl.
-options, measuring, simulating: options, and the values that commands get from them. output: JSON,
-diagnostics, progress.
+sources: the programs and plans that WHAT stands for; nccl: NCCL's choices. options, simulating:
+options, and the values that commands get from them. output: JSON, diagnostics, progress.
 """
 
 from sley.cli.main import main

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sley import topologies
-from sley.cli.options import FILE, Whole, common_options, gather_options, output_option
+from sley.cli.options import FILE, Whole, common_options, gather_options, option, output_option
 from sley.cli.output import Command, Phases, echo, print_json, print_note
 from sley.communicator.calibrating import MAX_PROCESSES, calibrate
 from sley.errors import Place
@@ -25,18 +25,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """The values of `from_options`.
+    """What the times are, to which a topology is fitted.
 
     file: the output of nccl-tests; None to measure this machine.
     topology: the machine of the measurement. collective: of tables that don't name their test.
     sizes: those to fit; empty for three of each collective. out_of_place: which times.
     """
 
-    file: Path | None
-    topology: str | None
-    collective: str | None
-    sizes: tuple[str, ...]
-    out_of_place: bool
+    file: Path | None = option(
+        "--from", type=FILE, help="Fit to this output of nccl-tests or rccl-tests."
+    )
+    topology: str | None = option(
+        "--topology", help="With --from: the machine, NAME[:NODES] or a file."
+    )
+    collective: str | None = option(
+        "--collective",
+        type=click.Choice(["allreduce", "allgather", "reducescatter", "alltoall"]),
+        help="With --from: the collective of tables that don't name their test.",
+    )
+    sizes: tuple[str, ...] = option(
+        "--fit",
+        multiple=True,
+        metavar="SIZES",
+        help="With --from: the sizes to fit, such as 4K,4M,1G.  [three]",
+    )
+    out_of_place: bool = option(
+        "--out-of-place",
+        is_flag=True,
+        help="With --from: fit the times out of place.  [in place]",
+    )
 
     def __post_init__(self) -> None:
         if (self.file is None) != (self.topology is None):
@@ -80,57 +97,19 @@ _LONG_S = 20
 """A fit that takes longer is announced."""
 
 
-from_options = gather_options(
-    Given,
-    "given",
-    [
-        click.option(
-            "--from", "file", type=FILE, help="Fit to this output of nccl-tests or rccl-tests."
-        ),
-        click.option("--topology", help="With --from: the machine, NAME[:NODES] or a file."),
-        click.option(
-            "--collective",
-            type=click.Choice(["allreduce", "allgather", "reducescatter", "alltoall"]),
-            help="With --from: the collective of tables that don't name their test.",
-        ),
-        click.option(
-            "--fit",
-            "sizes",
-            multiple=True,
-            metavar="SIZES",
-            help="With --from: the sizes to fit, such as 4K,4M,1G.  [three]",
-        ),
-        click.option(
-            "--out-of-place",
-            is_flag=True,
-            help="With --from: fit the times out of place.  [in place]",
-        ),
-    ],
-)
-"""Adds the options of --from; the command gets them as `given`."""
-
-
 @click.command("calibrate", cls=Command)
 @click.option(
     "--ranks",
     type=Whole(2, MAX_PROCESSES),
     default=lambda: min(max(2, os.cpu_count() or 2), MAX_PROCESSES),
-    help="Number of processes.  [one for each core]",
+    show_default="one for each core",
+    help="Number of processes.",
 )
-@click.option(
-    "-n",
-    "--repeats",
-    type=Whole(1, 1000),
-    default=5,
-    show_default=True,
-    help="Number of measurements.",
-)
-@from_options
+@click.option("-n", "--repeats", type=Whole(1, 1000), default=5, help="Number of measurements.")
+@gather_options(Given, "given")
 @output_option("Write the topology here (.toml).", required=True)
 @common_options
-def calibrate_command(
-    ranks: int, repeats: int, given: Given, output: Path, as_json: bool, verbose: bool
-) -> None:
+def calibrate_command(ranks: int, repeats: int, given: Given, output: Path, phases: Phases) -> None:
     """Measure this machine's CPUs, or fit GPUs to nccl-tests' output, and write a topology.
 
     With --from, fit a GPU machine's topology to the output of nccl-tests; otherwise measure this
@@ -138,12 +117,11 @@ def calibrate_command(
     machine's cores.
     """
     check_folder(output)
-    phases = Phases(verbose, quiet=as_json)
     if given.file is not None:
         with phases("fitting"):
             found = given.fit()
         topologies.save(found.topology, output)
-        _print_fit(found, output, as_json=as_json)
+        _print_fit(found, output, as_json=phases.quiet)
     else:
         with phases("measuring"):
             measured = calibrate(ranks, repeats=repeats)
@@ -153,7 +131,7 @@ def calibrate_command(
             for f in fields(measured)
             if f.name not in ("ranks", "topology")
         }
-        if as_json:
+        if phases.quiet:
             print_json({"ok": True, "ranks": ranks, **figures, "output": str(output)})
             return
         for name, value in figures.items():

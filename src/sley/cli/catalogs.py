@@ -49,6 +49,10 @@ _MOST = 8
 """The most rules that are named for a word."""
 
 
+_PARTS = ("code", "name", "what", "why", "example", "instead")
+"""What there is to say about a rule, in JSON."""
+
+
 class _Code(click.ParamType[str]):
     """A code, or the name of its rule."""
 
@@ -75,7 +79,7 @@ def _rule(code: str) -> Rule:
     found = f"{code} is the name of {' and '.join(rule.code for rule in named)}"
     if not named:
         texts = {rule: f"{rule.what} {rule.why} {rule.instead}".lower() for rule in rules.values()}
-        about = [f"{rule.code} {rule.name}" for rule, text in texts.items() if code.lower() in text]
+        about = [rule.title for rule, text in texts.items() if code.lower() in text]
         hint = did_you_mean(code, [*rules, *(rule.name for rule in rules.values())])
         if len(code) >= _WORD and about:
             hint = f"These mention it: {', '.join(about[:_MOST])}."
@@ -97,11 +101,11 @@ def explain_command(code: str | None, as_json: bool) -> None:
         return
     rule = _rule(code)
     if as_json:
-        print_json(vars(rule))
+        print_json({word: getattr(rule, word) for word in _PARTS})
         return
     if code.upper() in SUCCESSORS:
         echo(f"{code.upper()} is now a case of {rule.code}.\n")
-    echo(f"{rule.code} {rule.name}\n")
+    echo(f"{rule.title}\n")
     for title, text in (("What", rule.what), ("Why", rule.why)):
         echo(fill(f"{title}: {text}", 88, subsequent_indent="  ") + "\n")
     echo(f"Example:\n  {rule.example}\n")

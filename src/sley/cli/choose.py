@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from sley import formats
-from sley.cli.collectives import fitting, is_collective
 from sley.cli.nccl import Beside, beside_lines, check_nccl, nccl_beside, note_better_switches
 from sley.cli.options import (
     ARG,
@@ -26,6 +25,7 @@ from sley.cli.options import (
     executor_of,
     flag,
     jobs_option,
+    place_option,
     script_arguments,
     size_options,
 )
@@ -33,6 +33,8 @@ from sley.cli.output import Phases, echo, print_json, print_note, report_notes
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
+    fitting,
+    is_collective,
     maker_of,
     prefer_in_place,
     program_on,
@@ -57,12 +59,7 @@ LONG = 150_000
 @click.argument("what", nargs=-1, required=True)
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @size_options("1K", "1G")
-@click.option(
-    "--in-place/--out-of-place",
-    "in_place",
-    default=None,
-    help="Whether input and output share memory.",
-)
+@place_option()
 @compiler_options(several=True)
 @simulation_options
 @argument_option
@@ -93,8 +90,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     target: str | None,
     output: Path | None,
     nccl: bool,
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
     **options: Any,
 ) -> None:
     """Find the fastest WHAT and options for each range of sizes on a cluster, by simulation.
@@ -109,7 +105,6 @@ def choose_command(  # as many parameters as options; click passes each by name
     runtime = target or "executor"
     if output is not None:
         check_folder(output)
-    phases = Phases(verbose, quiet=as_json)
     # The ranges include the last size, even if the factor steps over it.
     last = click.get_current_context().params["end"]
     cluster = topology_of(topology)
@@ -135,7 +130,7 @@ def choose_command(  # as many parameters as options; click passes each by name
         work = sum(map(_messages, programs))
 
         def show(done: int, total: int) -> None:
-            if done == 0 and work * total >= LONG and not as_json:
+            if done == 0 and work * total >= LONG and not phases.quiet:
                 print_note(
                     f"choosing takes {total} steps: each combination of options is compiled, and "
                     "each size simulated; fewer values (--protocol, --schedule, --channels, "
@@ -166,12 +161,12 @@ def choose_command(  # as many parameters as options; click passes each by name
         except SleyError as error:  # the search took long, and its result holds
             report_notes(error.diagnostics)
     commands = [_command(one, made, topology, choices, simulating) for one in choices.ranges]
-    if as_json:
+    if phases.quiet:
         more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
         print_json(_json(choices, commands, paths) | more | {"seconds": phases.seconds})
         return
     echo(choices.show())
-    if verbose:
+    if phases.verbose:
         for one, command in zip(choices.ranges, commands, strict=True):
             echo(f"# {size_text(one.begin.size_bytes)}: {command}")
     if theirs:

@@ -7,21 +7,12 @@ import sys
 
 import click
 
-from sley.cli.collectives import fitting
 from sley.cli.nccl import by_name, is_nccl, simulate_nccl
 from sley.cli.options import PlanCommand, Selection, common_options, plan_options, size_options
-from sley.cli.output import (
-    Command,
-    Phases,
-    diagnostics_json,
-    echo,
-    print_json,
-    print_written,
-    report_error,
-)
+from sley.cli.output import Command, Phases, diagnostics_json, echo, print_written, report_error
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
-from sley.cli.sources import choosing_for, plan_of, prefer_in_place
+from sley.cli.sources import choosing_for, fitting, plan_of, prefer_in_place
 from sley.errors import SleyError
 from sley.model.simulation import Simulation
 from sley.report.simulation import comparison_table
@@ -46,8 +37,7 @@ def compare_command(
     sizes: list[int],
     simulating: Simulating,
     reports: Reports,
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Simulate several plans side by side, without those that have errors.
 
@@ -59,7 +49,6 @@ def compare_command(
 
     nccl-allreduce (nccl-allgather, ...) stands for NCCL's choice at each size.
     """
-    phases = Phases(verbose, quiet=as_json)
     columns: list[tuple[str, list[Simulation]]] = []
     refused: list[tuple[str, SleyError]] = []
 
@@ -67,7 +56,7 @@ def compare_command(
         plan = plan_of(prefer_in_place(selection), phases, verify=True)
         simulator = simulating.simulator(plan, executions=bool(reports))
         with phases("simulating"):
-            return selection.what, run_sizes(simulator, sizes, quiet=as_json)
+            return selection.what, run_sizes(simulator, sizes, quiet=phases.quiet)
 
     for text in what:
         try:
@@ -91,11 +80,10 @@ def compare_command(
             title = f"{len(what)} plans on {simulations[0].topology.name}"
             names = [name for name, row in shown for _ in row]
             reports.write(simulations, title=title, names=names)
-    if as_json:
+    if phases.quiet:
         rows = [{"what": name, **simulation_json(s)} for name, row in columns for s in row]
         errors = [{"what": text, "diagnostics": diagnostics_json(e)} for text, e in refused]
-        result = {"ok": not refused, "simulations": rows, "refused": errors}
-        print_json({**result, "seconds": phases.seconds})
+        phases.print_json(not refused, simulations=rows, refused=errors)
     else:
         for text, mistake in refused:
             echo(f"not compared: {text}", err=True)

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from sley.cli.collectives import generic
 from sley.cli.options import (
     POSITIVE,
     BlockThreads,
@@ -25,9 +24,10 @@ from sley.cli.options import (
     output_option,
     plan_options,
 )
-from sley.cli.output import Phases, echo, print_json
+from sley.cli.output import Phases, echo, print_rows
 from sley.cli.sources import (
     MESSAGE_TARGETS,
+    generic,
     plan_and_file,
     recipe_of,
     refuse_foreign,
@@ -96,20 +96,19 @@ def compile_command(  # as many parameters as options; click passes each by name
     output: Path | None,
     target: str | None,
     print_after: tuple[str, ...],
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
     show_pipelines: bool,
     show_rank: int | None,
     **settings: Any,
 ) -> None:
     """Compile WHAT, prove the plan correct, and write it with -o."""
-    if as_json and print_after:
+    if phases.quiet and print_after:
         raise click.UsageError("--print-after prints tables, not JSON; leave --json out")
     for word, value in settings.items():
         if value is not None and output is None:
             raise click.UsageError(f"{flag(word)} needs -o")
     op, own = settings.pop("op"), dict[str, int | None]()
-    phases = Phases(verbose, quiet=as_json, print_after=print_after)
+    phases.print_after = print_after
     form = None
     if target is None and output is not None and _is_script(selection):
         target = _OF_SCRIPTS.get(output.suffix.lower())
@@ -144,17 +143,14 @@ def compile_command(  # as many parameters as options; click passes each by name
     elif target is not None:
         with phases("limits"):
             check(plan, target)
-    if as_json:
-        written = output and str(output)
-        seconds = phases.seconds
-        print_json({"ok": True, "plan": plan_summary(plan), "output": written, "seconds": seconds})
+    if phases.quiet:
+        phases.print_json(plan=plan_summary(plan), output=output and str(output))
         return
     kernels = f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
     rows = [*_summary(plan), *_sizes(own), *_written(form, output, target, kernels)]
     if isinstance(form, RuntimeFormat) and output is not None:
         rows.append(_time_of(selection, plan, output, target or str(form.targets[0])))
-    for word, text in rows:
-        echo(f"{word:<23}{text}")
+    print_rows(rows)
     if show_pipelines:
         echo("\n".join(pipeline_table(plan)))
     if show_rank is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option
+from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option, place_option
 from sley.cli.output import Command, echo, print_json, report_error
 from sley.compiler import deployment
 from sley.compiler.deployment import CallDecision, DeployedCall, Examination
@@ -37,20 +37,13 @@ _LEFT = (0, 1, 3, 4)
     "--size", "sizes", type=SizeType(), multiple=True, help="Size of the calls. Repeatable."
 )
 @click.option(
-    "--dtype",
-    type=click.Choice(list(deployment.TYPES)),
-    default="float32",
-    help="Element type. [float32]",
+    "--dtype", type=click.Choice(list(deployment.TYPES)), default="float32", help="Element type."
 )
-@click.option(
-    "--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Reduction. [sum]"
-)
+@click.option("--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Reduction.")
 @click.option("--ranks", type=POSITIVE, help="Number of ranks of the communicator.")
 @click.option("--gpus", type=POSITIVE, help="Number of ranks on a node. [all]")
 @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
-@click.option(
-    "--in-place/--out-of-place", "in_place", default=None, help="Place of the calls. [both]"
-)
+@place_option("Place of the calls. [both]")
 @json_option
 def doctor_command(
     where: Path,
@@ -262,4 +255,4 @@ def _node_lines(examined: Examination, decisions: Sequence[CallDecision]) -> Ite
 def _short(found: Diagnostic, *, place: bool = True) -> str:
     """A diagnostic on one line."""
     where = f"{found.places[0]}: " if place and found.places and str(found.places[0]) else ""
-    return f"{where}{found.code} {found.rule.name}: expected {found.expected}, found {found.found}"
+    return f"{where}{found.rule.title}: expected {found.expected}, found {found.found}"

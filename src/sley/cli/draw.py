@@ -14,10 +14,8 @@ from sley.cli.options import (
     output_option,
     program_options,
 )
-from sley.cli.output import Phases, echo, print_json, print_written
-from sley.cli.sources import plan_of, program_of, source_of, topology_of
-from sley.compiler.passes.lift import lift
-from sley.ir.program import Program
+from sley.cli.output import Phases, print_rows
+from sley.cli.sources import plan_of, program_or_lifted, program_or_plan, topology_of
 from sley.ir.topology import Topology
 from sley.report.pictures import (
     Picture,
@@ -36,7 +34,6 @@ from sley.report.pictures.canvas import check_suffix
     "of",
     type=click.Choice(["chunks", "instructions", "blocks", "topology"]),
     default="blocks",
-    show_default=True,
     help="The graph of transfers or of instructions, the thread blocks, or the cluster.",
 )
 @output_option("Write the picture here: .svg, .png or .pdf.", required=True)
@@ -53,20 +50,17 @@ def draw_command(
     of: str,
     output: Path,
     chosen: tuple[int, ...],
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Draw WHAT, a small program or plan, as SVG or PNG."""
     check_suffix(output)
-    phases = Phases(verbose, quiet=as_json)
     picture = _picture(selection, of, chosen, phases)
     with phases("writing"):
         picture.save(output)
-    if as_json:
-        print_json({"ok": True, "of": of, "output": str(output), "seconds": phases.seconds})
+    if phases.quiet:
+        phases.print_json(of=of, output=str(output))
         return
-    echo(f"{'drawn':<23}{picture.title}")
-    print_written(output)
+    print_rows([("drawn", picture.title), ("written", output)])
     phases.report()
 
 
@@ -78,7 +72,7 @@ def _picture(selection: Selection, of: str, ranks: tuple[int, ...], phases: Phas
         with phases("drawing"):
             return topology_picture(cluster)
     if of == "chunks":
-        program = _program(selection, phases)
+        program = program_or_lifted(selection, topology_of(selection.topology), phases)
         chosen = _check_ranks(ranks, program.collective.ranks)
         with phases("drawing"):
             return chunk_picture(program, chosen)
@@ -95,18 +89,10 @@ def _check_ranks(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
     return ranks or None
 
 
-def _program(selection: Selection, phases: Phases) -> Program:
-    """The program of WHAT, lifted if WHAT is a plan."""
-    if source_of(selection).is_plan:
-        plan = plan_of(selection, phases, verify=True)
-        with phases("lifting"):
-            return lift(plan)
-    return program_of(selection, topology_of(selection.topology), phases)
-
-
 def _cluster(selection: Selection, phases: Phases) -> Topology:
     """The named topology, or the program's own."""
-    cluster = topology_of(selection.topology) or _program(selection, phases).topology
+    named = topology_of(selection.topology)
+    cluster = named or program_or_plan(selection, None, phases).topology
     if cluster is None:
         raise click.UsageError(f"{selection.what} has no topology; name one with --topology")
     return cluster

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import FILE, common_options, output_option
-from sley.cli.output import Command, Phases, echo, print_json, print_written
+from sley.cli.options import FILE, common_options, output_option, place_option
+from sley.cli.output import Command, Phases, print_rows, print_written
 from sley.cli.sources import program_facts, topology_of
 from sley.compiler import compile
 from sley.compiler.passes.links import check_links
@@ -30,12 +30,7 @@ from sley.topologies.graph import graph_text
     help="For ForestColl's trees: the collective to make of them (any but alltoall). Other "
     "schedules have their own. [allgather, or the schedule's]",
 )
-@click.option(
-    "--in-place/--out-of-place",
-    "in_place",
-    default=False,
-    help="Whether input and output share memory.",
-)
+@place_option(default=False)
 @click.option(
     "--topology",
     help="NAME[:NODES], NODESxGPUS[:NICS] or a file: print the rate that its busiest link allows.",
@@ -62,8 +57,7 @@ def import_command(
     allow: tuple[str, ...],
     topology: str | None,
     machine: Path | None,
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Import FILE, a synthesiser's schedule, as a program.
 
@@ -74,16 +68,15 @@ def import_command(
         if path is not None:
             by_suffix(str(path), {suffix: None})
     cluster = topology_of(topology)
-    phases = Phases(verbose, quiet=as_json)
     with phases("reading"):
         schedule = schedules.read(file)
     facts = [("file", schedule.kind.text), *schedule.facts()]
-    if not as_json:
-        _print(facts)
+    if not phases.quiet:
+        print_rows(facts)
     with phases("replay"):
         found = schedule.check()
-    if not as_json:
-        _print(found)
+    if not phases.quiet:
+        print_rows(found)
     with phases("proof of the program"):
         program = schedules.program(schedule, collective, in_place=in_place, allow=allow)
         compile(program)
@@ -98,26 +91,24 @@ def import_command(
         if output is not None:
             write_file(output, program_source.write(program))
     summary = program_facts(program)
-    if as_json:
+    if phases.quiet:
         files = {"output": output, "machine": machine}
         where = {word: None if path is None else str(path) for word, path in files.items()}
         links = None if busiest is None else asdict(busiest)
         said = {"schedule": dict(facts), "replay": dict(found), "changes": dict(changed)}
-        more = {"program": summary, "busiest_link": links, **where}
-        print_json({"ok": True, **said, **more, "seconds": phases.seconds})
+        phases.print_json(**said, program=summary, busiest_link=links, **where)
         return
-    _print(changed)
-    rows = [("program", f"{program.name}: {program.collective}")]
+    rows = [*changed, ("program", f"{program.name}: {program.collective}")]
     rows += [("transfers", str(summary["transfers"]))]
     if cluster is not None and busiest is not None:
         limit = f"at most {busiest.algbw_GBps:.6g} GB/s, the rate of {busiest.name}"
         rows += [(f"on {cluster.name}", limit)]
-    _print([*rows, ("proven", "compiled: right values, no races, no hangs")])
+    print_rows([*rows, ("proven", "compiled: right values, no races, no hangs")])
     print_written(output, machine)
     if output is not None and machine is not None:
         # A synthesiser's GPU stores without limit what arrives, and sends it when it likes.
         free = f"-b {schedule.size_bytes} --slots 64 --no-fusion"
-        _print([("to simulate", f"sley simulate {output} --topology {machine} {free}")])
+        print_rows([("to simulate", f"sley simulate {output} --topology {machine} {free}")])
     phases.report()
 
 
@@ -131,8 +122,3 @@ def _machine_of(schedule: schedules.ImportedSchedule) -> Topology:
             remedy="Omit the option, and describe the machine in TOML.",
         )
     return schedule.topology
-
-
-def _print(rows: list[tuple[str, str]]) -> None:
-    for word, text in rows:
-        echo(f"{word:<23}{text}")

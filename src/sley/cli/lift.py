@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sley.cli.options import PlanCommand, Selection, common_options, output_option, program_options
-from sley.cli.output import Phases, echo, print_json, print_written
+from sley.cli.output import Phases, echo, print_rows, print_written
 from sley.cli.sources import plan_of, program_facts
 from sley.compiler import compile
 from sley.compiler.passes.lift import lift
@@ -18,14 +18,13 @@ from sley.formats import program_source, write_file
 @program_options
 @output_option("Write the program here. [standard output]")
 @common_options
-def lift_command(selection: Selection, output: Path | None, as_json: bool, verbose: bool) -> None:
+def lift_command(selection: Selection, output: Path | None, phases: Phases) -> None:
     """Lift WHAT, a plan, to a program with the same meaning.
 
     sley writes the program as Python, and proves it by compiling it. You can read it, change it,
     and compile it for another schedule or protocol. A program has no channels, thread blocks or
     order of instructions.
     """
-    phases = Phases(verbose, quiet=as_json)
     plan = plan_of(selection, phases, verify=True)
     with phases("lifting"):
         program = lift(plan)
@@ -36,17 +35,15 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
         if output is not None:
             write_file(output, text)
     summary = program_facts(program)
-    if as_json:
+    if phases.quiet:
         where = {"output": str(output)} if output is not None else {"output": None, "text": text}
-        print_json({"ok": True, "program": summary, **where, "seconds": phases.seconds})
+        phases.print_json(program=summary, **where)
         return
     if output is None:
         echo(text, nl=False)
     # Without a file, standard output contains only the program.
-    for word, value in summary.items():
-        echo(f"{word.replace('_', ' '):<23}{value}", err=output is None)
-    proven = "compiled again: right values, no races, no hangs"
-    echo(f"{'proven':<23}{proven}", err=output is None)
-    if output is not None:
-        print_written(output)
+    rows = [(word.replace("_", " "), value) for word, value in summary.items()]
+    rows += [("proven", "compiled again: right values, no races, no hangs")]
+    print_rows(rows, err=output is None)
+    print_written(output)
     phases.report()

@@ -59,7 +59,9 @@ class _Commands(CommandGroup):
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(version("sley"), prog_name="sley")
 def main() -> None:
     """Compile, prove and run collective communication.

@@ -30,7 +30,7 @@ def is_nccl(selection: Selection) -> bool:
 def simulate_nccl(
     selection: Selection, simulating: Simulating, sizes: Iterable[int], *, executions: bool
 ) -> list[tuple[str, Simulation]]:
-    """The simulations of sizes, each with a name that tells NCCL's choice. Errors: D931, D932,
+    """The simulations of sizes, each with a name that tells NCCL's choice. Errors: D931,
     those of topologies, click's usage error for options that NCCL chooses itself."""
     what, collective = selection.what, selection.what.removeprefix(NCCL)
     if collective not in NcclRuns.COLLECTIVES:
@@ -95,7 +95,7 @@ def check_nccl(collective: Collective, cluster: Topology) -> None:
 
 
 def nccl_beside(choices: Choices) -> list[Beside]:
-    """NCCL's times where the ranges begin, and at the last size. Errors: D931, D932."""
+    """NCCL's times where the ranges begin, and at the last size. Errors: D931."""
     runs = NcclRuns(choices.ranges[0].plan.collective.name, choices.topology, nccl_plan)
     ours = {p.size_bytes: p for p in (*(c.begin for c in choices.ranges), choices.ranges[-1].end)}
     return [

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.cli.output import Command, Gone
+from sley.cli.output import Command, Gone, Phases
 from sley.compiler import Options, deployment
 from sley.compiler.opening import Source
 from sley.compiler.options import kinds
@@ -26,7 +26,6 @@ from sley.errors.successors import gone
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
 
-E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -95,27 +94,17 @@ class NameOrFile(click.ParamType[str]):
         return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
 
 
-class EnumMember(click.ParamType[E]):
+class EnumMember(click.Choice[str]):
     """A member of an enumeration by its value, in upper or lower case; not one of `excluded`."""
 
-    def __init__(self, kind: type[E], excluded: Iterable[Enum] = ()) -> None:
+    def __init__(self, kind: type[Enum], excluded: Iterable[Enum] = ()) -> None:
+        super().__init__([m.value for m in kind if m not in excluded], case_sensitive=False)
         self._kind = kind
-        words = [str(m.value) for m in kind if m not in excluded]
-        self._choice = click.Choice(words, case_sensitive=False)
-        self.name = kind.__name__.lower()
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        return self._choice.get_metavar(param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return self._choice.shell_complete(ctx, param, incomplete)
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> E:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, self._kind):
             return value
-        return self._kind(self._choice.convert(str(value), param, ctx))
+        return self._kind(super().convert(str(value), param, ctx))
 
 
 class Several(click.ParamType[tuple[Any, ...]]):
@@ -224,9 +213,6 @@ class SizeType(click.ParamType[int]):
         return size
 
 
-_SCRIPT = "sley.script"
-"""The key of a context's `meta` for the words after ``--``."""
-
 _WORDS = "sley.words"
 """The key of a context's `meta` for the command's words, and for those that it got."""
 
@@ -235,10 +221,8 @@ class PlanCommand(Command):
     """A command that takes WHAT; the words after ``--`` are for a Python file."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        ctx.meta[_SCRIPT] = tuple(args[end + 1 :])
         ctx.meta[_WORDS] = tuple(ctx.command_path.split()), tuple(args)
-        return super().parse_args(ctx, args[:end])
+        return super().parse_args(ctx, args[: args.index("--")] if "--" in args else args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
@@ -246,8 +230,8 @@ class PlanCommand(Command):
 
 def script_arguments() -> tuple[str, ...]:
     """The words after ``--`` of the current `PlanCommand`."""
-    found: tuple[str, ...] = click.get_current_context().meta[_SCRIPT]
-    return found
+    _, words = given_words()
+    return words[words.index("--") + 1 :] if "--" in words else ()
 
 
 def given_words() -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -359,12 +343,7 @@ def program_options(command: F) -> F:
     @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")
     @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
-    @click.option(
-        "--in-place/--out-of-place",
-        "in_place",
-        default=None,
-        help="Whether input and output share memory.",
-    )
+    @place_option()
     @click.option(
         "--topology",
         help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file. It defines which "
@@ -403,18 +382,31 @@ def standing_for(command: F, wrapper: Callable[..., object]) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+def option(*words: str, **settings: Any) -> Any:
+    """A field of a dataclass, for `gather_options`: the value of this option of click."""
+    return field(metadata={"words": words, "settings": settings})
+
+
 def gather_options(
-    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]]
+    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]] = ()
 ) -> Callable[[F], F]:
-    """Adds options to a command, which gets their values as one `kind`, its parameter `name`."""
+    """Adds options to a command, which gets their values as one `kind`, its parameter `name`.
+
+    kind: a dataclass. options: those of its fields; by default each field is an `option`.
+    """
+    gathered = options or [
+        click.option(*one.metadata["words"], one.name, **one.metadata["settings"])
+        for one in fields(kind)
+    ]
 
     def decorate(command: F) -> F:
         def wrapper(*args: Any, **values: Any) -> object:
-            own = {field.name: values.pop(field.name) for field in fields(kind)}
+            own = {one.name: values.pop(one.name) for one in fields(kind)}
             return command(*args, **{name: kind(**own)}, **values)
 
-        for option in reversed(options):
-            wrapper = option(wrapper)
+        # Each option goes before those that were added, so the last one is added first.
+        for add in reversed(gathered):
+            wrapper = add(wrapper)
         return standing_for(command, wrapper)
 
     return decorate
@@ -445,9 +437,7 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
     end_text = "Last size." if last else "Last size. [the first]"
 
     def decorate(command: F) -> F:
-        @click.option(
-            "-b", "--begin", type=size, default=first, show_default=True, help="First size."
-        )
+        @click.option("-b", "--begin", type=size, default=first, help="First size.")
         @click.option(
             "-e", "--end", type=size, default=last, show_default=bool(last), help=end_text
         )
@@ -456,7 +446,6 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
             "--factor",
             type=SizeFactor(),
             default=2,
-            show_default=True,
             help="Ratio of each size to the one before, such as 2 or 1.5.",
         )
         @click.option(
@@ -480,13 +469,20 @@ def output_option(text: str, *, required: bool = False) -> Callable[[F], F]:
     return click.option("-o", "--output", type=FILE, required=required, help=text)
 
 
+def place_option(
+    text: str = "Whether input and output share memory.", default: bool | None = None
+) -> Callable[[F], F]:
+    """Adds --in-place and --out-of-place; the command gets `in_place`."""
+    return click.option("--in-place/--out-of-place", "in_place", default=default, help=text)
+
+
 def json_option(command: F) -> F:
     """Adds --json; the command gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 jobs_option = click.option(
-    "-j", "--jobs", type=POSITIVE, default=1, show_default=True, help="Processes that simulate."
+    "-j", "--jobs", type=POSITIVE, default=1, help="Processes that simulate."
 )
 
 
@@ -502,6 +498,11 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
 
 
 def common_options(command: F) -> F:
-    """Adds --json and -v."""
-    verbose = click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
-    return verbose(json_option(command))
+    """Adds --json and -v; the command gets the `Phases` that they want, quiet with --json."""
+
+    @click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
+    @json_option
+    def wrapper(*args: Any, verbose: bool, as_json: bool, **values: Any) -> object:
+        return command(*args, phases=Phases(verbose, quiet=as_json), **values)
+
+    return standing_for(command, wrapper)

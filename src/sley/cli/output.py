@@ -6,7 +6,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +44,13 @@ def print_note(text: str) -> None:
 
 def print_written(*files: Path | None) -> None:
     """Prints the names of the files that were written; None for no file."""
-    for file in filter(None, files):
-        echo(f"{'written':<23}{file}")
+    print_rows(("written", file) for file in files if file is not None)
+
+
+def print_rows(rows: Iterable[tuple[str, object]], *, err: bool = False) -> None:
+    """Prints names and values side by side."""
+    for name, value in rows:
+        echo(f"{name:<23}{value}", err=err)
 
 
 def print_json(value: object) -> None:
@@ -103,13 +108,11 @@ class Command(click.Command):
         except click.ClickException as error:
             error.message = printable(error.message)  # type: ignore[misc]  # click prints it
             raise
-        except SleyError as error:
+        except (SleyError, MemoryError) as error:
+            if isinstance(error, MemoryError):
+                found = str(error) or "no memory left"
+                error = C306.error(expected="memory for the whole program", found=found)
             report_error(error, as_json=bool(ctx.params.get("as_json")))
-            sys.exit(1)
-        except MemoryError as error:
-            found = str(error) or "no memory left"
-            short = C306.error(expected="memory for the whole program", found=found)
-            report_error(short, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)
         except BrokenPipeError:
             # The reader of the output has ended (sley list | head).
@@ -159,8 +162,7 @@ def report_error(error: SleyError, *, as_json: bool) -> None:
 def report_notes(notes: tuple[Diagnostic, ...]) -> None:
     """Prints remarks on standard error."""
     for note in notes:
-        where = f"{note.places[0]}: " if note.places else ""
-        print_note(f"{where}{note.code} {note.rule.name}: {note.found}")
+        print_note(note.brief)
 
 
 @dataclass
@@ -205,6 +207,10 @@ class Phases:
     def bar(self) -> Progress:
         """A progress bar for a phase of known length."""
         return progress_bar(quiet=self.quiet)
+
+    def print_json(self, ok: bool = True, /, **values: object) -> None:
+        """Prints the result of a command, with the time of each phase, as JSON."""
+        print_json({"ok": ok, **values, "seconds": self.seconds})
 
     def report(self) -> None:
         """Prints the times on standard error, if they are wanted."""

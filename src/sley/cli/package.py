@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from sley.cli.options import FILE, RuntimeName, Selection, common_options
-from sley.cli.output import Command, Phases, echo, print_json, print_note, print_written
+from sley.cli.output import Command, Phases, print_note, print_rows, print_written
 from sley.cli.sources import plan_and_file, source_of, supports_both_places
 from sley.compiler import Options, deployment
 from sley.compiler.deployment import PackageFile, Runtime, copied_part, naming, node_of, plan_part
@@ -37,33 +37,23 @@ from sley.ir.sizes import ALL_SIZES, SizeRange
     "reads plans]",
 )
 @common_options
-def package_command(folder: Path, table: Path, target: str, as_json: bool, verbose: bool) -> None:
+def package_command(folder: Path, table: Path, target: str, phases: Phases) -> None:
     """Write a directory of plans, each for a range of sizes, that a runtime chooses from.
 
     DIR is written only if every plan is proven as the runtime executes it, and `sley doctor` finds
     no problem in DIR.
     """
     runtime = deployment.runtime_named(target)
-    phases = Phases(verbose, quiet=as_json)
     parts = _parts(read_table(table).rows, runtime, phases)
     package = deployment.write_package(parts, folder, runtime)
-    if as_json:
-        print_json(
-            {
-                "ok": True,
-                "files": [str(path) for path in package.paths],
-                "remarks": list(package.remarks),
-                "environment": package.environment,
-                "seconds": phases.seconds,
-            }
-        )
+    if phases.quiet:
+        files, remarks = [str(path) for path in package.paths], list(package.remarks)
+        phases.print_json(files=files, remarks=remarks, environment=package.environment)
         return
     for remark in package.remarks:
         print_note(remark)
-    for path in package.paths:
-        print_written(path)
-    for word, text in package.environment.items():
-        echo(f"{'read with':<23}{word}={text}")
+    print_written(*package.paths)
+    print_rows(("read with", f"{word}={text}") for word, text in package.environment.items())
     phases.report()
 
 

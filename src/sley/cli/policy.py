@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import click
 
-from sley.cli.options import FILE, RuntimeName, json_option
+from sley.cli.options import FILE, RuntimeName, json_option, output_option
 from sley.cli.output import Command, echo, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
@@ -18,11 +17,6 @@ from sley.tuning import policy as policies
 from sley.tuning.pictures import draw_map
 from sley.tuning.policy import Policy, exports
 from sley.tuning.policy.exports import Export
-
-_Written = tuple[list[Path], tuple[str, ...]]
-"""The files that were written, and remarks."""
-
-_Writer = Callable[[Policy, Path], _Written]
 
 _TABLES: Mapping[str, Callable[[Policy], Export]] = {
     "nccl": exports.nccl_csv,
@@ -37,12 +31,7 @@ _PLUGINS = (".c", ".so")
 
 @click.command("show", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the decision map of all FILES, size against ranks, as .svg, .png or .pdf.",
-)
+@output_option("Draw the decision map of all FILES, size against ranks, as .svg, .png or .pdf.")
 @json_option
 def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
     """Print the decisions of the policies FILES, and draw their decision map."""
@@ -57,8 +46,7 @@ def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) ->
         return
     for file, one in zip(files, found, strict=True):
         echo("\n".join(_policy_lines(file, one)))
-    if output is not None:
-        print_written(output)
+    print_written(output)
 
 
 def _check_output(file: Path, output: Path | None) -> None:
@@ -146,41 +134,28 @@ def _policy_json(policy: Policy) -> dict[str, object]:
 def export_command(file: Path, target: str | None, output: Path, as_json: bool) -> None:
     """Write the policy FILE for sley's communicators, or for another runtime."""
     _check_output(file, output)
-    write = _writer(target, output)
-    paths, remarks = write(policies.read(file), output)
+    paths, remarks = _write(policies.read(file), target, output)
     if as_json:
         print_json({"ok": True, "files": [str(path) for path in paths], "remarks": list(remarks)})
         return
     for remark in remarks:
         print_note(remark)
-    for path in paths:
-        print_written(path)
+    print_written(*paths)
 
 
-def _writer(target: str | None, output: Path) -> _Writer:
-    """What writes a policy for a target; the suffix of the output says what. A folder has none."""
-    if target == "nccl" and output.suffix in _PLUGINS:
-        return _write_plugin
-    if target is not None and target in _TABLES and (output.suffix or target not in TARGETS):
-        return partial(_write_text, _TABLES[target])
-    return exports.write_plan_folder if target is None else partial(_write_package, target)
-
-
-def _write_package(target: str, policy: Policy, folder: Path) -> _Written:
-    return exports.write_package(policy, folder, target)
-
-
-def _write_text(make: Callable[[Policy], Export], policy: Policy, output: Path) -> _Written:
+def _write(policy: Policy, target: str | None, output: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """Writes a policy for a target, and returns the files and remarks. The suffix of the output
+    says what is written: a table of a tuner, or a plug-in. A folder has none, and gets plans."""
+    if target is None:
+        return exports.write_plan_folder(policy, output)
+    is_plugin = target == "nccl" and output.suffix in _PLUGINS
+    is_folder = target in TARGETS and not output.suffix
+    if is_folder or target not in _TABLES:
+        return exports.write_package(policy, output, target)
     check_folder(output)
-    export = make(policy)
-    write_file(output, export.text)
-    return [output], export.remarks
-
-
-def _write_plugin(policy: Policy, output: Path) -> _Written:
-    if output.suffix == ".c":
-        return _write_text(exports.nccl_plugin, policy, output)
-    check_folder(output)
-    export = exports.nccl_plugin(policy)
-    exports.build_plugin(export.text, output)
+    export = exports.nccl_plugin(policy) if is_plugin else _TABLES[target](policy)
+    if is_plugin and output.suffix != ".c":
+        exports.build_plugin(export.text, output)
+    else:
+        write_file(output, export.text)
     return [output], export.remarks

@@ -18,7 +18,7 @@ from sley.cli.options import (
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, echo, print_json, print_note, print_written, progress_bar
+from sley.cli.output import Phases, echo, print_note, print_rows, print_written, progress_bar
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
@@ -73,8 +73,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     what_if_: bool,
     reports: Reports,
     trace_file: Path | None,
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Simulate WHAT on --topology: one size in full, or several as a table.
 
@@ -86,7 +85,6 @@ def simulate_command(  # as many parameters as options; click passes each by nam
             raise click.UsageError(f"{option} is for one size; leave --end out")
     if trace_file is not None:
         check_folder(trace_file)
-    phases = Phases(verbose, quiet=as_json)
     selection = choosing_for(selection, sizes)
     executions = bool(reports or trace_file)
     named = _simulate(selection, sizes, simulating, phases, target=target, executions=executions)
@@ -100,17 +98,16 @@ def simulate_command(  # as many parameters as options; click passes each by nam
         reports.write(simulations, title=title, names=names, changes=[changes] * len(simulations))
         if trace_file is not None:
             _write_trace(trace_file, simulations[0])
-    if as_json:
-        rows = [simulation_json(s) for s in simulations]
+    if phases.quiet:
         more = {"what_if": [asdict(change) for change in changes]} if what_if_ else {}
-        print_json({"ok": True, "simulations": rows, **more, "seconds": phases.seconds})
+        phases.print_json(simulations=[simulation_json(s) for s in simulations], **more)
         return
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
     lines += what_if_lines(changes) if what_if_ else []
     if target is not None:
-        echo(f"{'target':<23}{target}, whose file is simulated as it executes it")
+        print_rows([("target", f"{target}, whose file is simulated as it executes it")])
     elif not is_nccl(selection) and not simulating.interpreter:
-        echo(f"{'simulated':<23}{_simulated(selection)}")
+        print_rows([("simulated", _simulated(selection))])
     if is_nccl(selection):
         for name, of in by_name(named):
             first, last = of[0].size_bytes, of[-1].size_bytes

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sley.cli.options import FILE, gather_options, named_values
+from sley.cli.options import FILE, gather_options, named_values, option
 from sley.cli.output import print_note
 from sley.errors import did_you_mean
 from sley.formats import check_folder, write_file
@@ -32,8 +32,18 @@ class Simulating:
     interpreter: whether an interpreter runs the plans; None if the user chose neither.
     """
 
-    values: tuple[str, ...]
-    interpreter: bool | None
+    values: tuple[str, ...] = option(
+        "--set",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A parameter of the cost model: --set contention=0.1, "
+        "--set nvlink_latency_us=0.6,1.9,3.4 (LL, LL128, Simple).",
+    )
+    interpreter: bool | None = option(
+        "--interpreter/--generated",
+        default=None,
+        help="Simulate an interpreter (MSCCL), or code generated for the plan.  [generated]",
+    )
 
     def model(self, topology: Topology | None) -> CostModel | None:
         """The cost model that replaces the topology's; None without changes. Errors: T602, click's
@@ -58,25 +68,7 @@ class Simulating:
         )
 
 
-simulation_options = gather_options(
-    Simulating,
-    "simulating",
-    [
-        click.option(
-            "--set",
-            "values",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A parameter of the cost model: --set contention=0.1, "
-            "--set nvlink_latency_us=0.6,1.9,3.4 (LL, LL128, Simple).",
-        ),
-        click.option(
-            "--interpreter/--generated",
-            default=None,
-            help="Simulate an interpreter (MSCCL), or code generated for the plan.  [generated]",
-        ),
-    ],
-)
+simulation_options = gather_options(Simulating, "simulating")
 """Adds --set and --interpreter; the command gets them as `simulating`."""
 
 
@@ -85,8 +77,8 @@ class Reports:
     """The values of `report_options`: the files of a page and of a plot, None for no file. Errors:
     F461 for folders that don't exist."""
 
-    html: Path | None
-    plot: Path | None
+    html: Path | None = option("--html", type=FILE, help="Write a page with pictures and tables.")
+    plot: Path | None = option("--plot", type=FILE, help="Write a picture: .svg, .png or .pdf.")
 
     def __post_init__(self) -> None:
         for file in filter(None, (self.html, self.plot)):
@@ -112,14 +104,7 @@ class Reports:
             plot(simulations, self.plot, names=names)
 
 
-report_options = gather_options(
-    Reports,
-    "reports",
-    [
-        click.option("--html", type=FILE, help="Write a page with pictures and tables."),
-        click.option("--plot", type=FILE, help="Write a picture: .svg, .png or .pdf."),
-    ],
-)
+report_options = gather_options(Reports, "reports")
 """Adds --html and --plot; the command gets them as `reports`."""
 
 

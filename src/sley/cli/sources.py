@@ -1,27 +1,35 @@
 """Sources: the programs and plans that WHAT stands for on the command line: the words that a user
-gives, for a `compiler.opening.Source`."""
+gives, for a `compiler.opening.Source`.
+
+The name of a collective stands for all of its algorithms: commands that take several plans try
+those that fit the topology (`fitting`); commands that take one name them, with commands that are
+ready to be copied.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
 
-from sley.cli import collectives
-from sley.cli.options import ARG, PARAMETERS, Selection, flag, parameter_flag
+from sley.algorithms import for_collective
+from sley.cli.options import ARG, PARAMETERS, Selection, flag, given_words, parameter_flag
 from sley.cli.output import Phases, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
 from sley.compiler.opening import Maker, Source
 from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
-from sley.errors import did_you_mean, recognition
+from sley.errors import SleyError, did_you_mean, recognition
+from sley.errors.language import L120
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.formats.source_paths import portable_path
 from sley.ir.plan import Plan
@@ -35,6 +43,8 @@ from sley.model.simulation.routes import ConnectionRoutes
 from sley.topologies import link_rings, look_up
 from sley.verification import verify as prove
 
+T = TypeVar("T")
+
 NCCL = "nccl-"
 """How a WHAT begins that stands for what NCCL chooses at each size."""
 
@@ -43,20 +53,80 @@ MESSAGE_TARGETS = tuple(
 )
 """The runtimes that execute plans with messages, which the simulator needs."""
 
-Sizes = tuple[int, int | None]
-"""The least and the largest size of a call, in bytes; None for no limit."""
-
 
 def source_of(selection: Selection) -> Source:
     """What WHAT is, recognised once. Errors: F404, F550, L120, click's for NCCL's choices."""
     what = selection.what
     if what not in selection.opened:
-        if collectives.is_collective(what):
-            raise collectives.refuse(selection)
+        if is_collective(what):
+            raise _refuse_collective(selection)
         if what.startswith(NCCL) and not Path(what).exists() and not Path(what).suffix:
             raise click.UsageError(f"{what} is NCCL's choice, for sley simulate and sley compare")
         selection.opened[what] = Source.of(what, selection.script)
     return selection.opened[what]
+
+
+def is_collective(what: str) -> bool:
+    """Whether WHAT is the name of a collective with algorithms, and of no file."""
+    return bool(for_collective(what)) and not Path(what).exists()
+
+
+def fitting(selection: Selection, make: Callable[[Selection], T]) -> list[T]:
+    """What `make` makes of the selection, or of each algorithm of the collective that it is; a note
+    names the algorithms that it refuses. Errors: those of `make`, if none fits."""
+    if not is_collective(selection.what):
+        return [make(selection)]
+    every = [replace(selection, what=one.name) for one in for_collective(selection.what)]
+    made: list[T] = []
+    left_out: defaultdict[str, list[str]] = defaultdict(list)
+    refused: SleyError | click.UsageError | None = None
+    for one in every:
+        try:
+            made.append(make(one))
+        except SleyError as error:
+            left_out[error.code].append(one.what)
+            refused = refused or error
+        except click.UsageError as error:
+            left_out["options that they don't take"].append(one.what)
+            refused = refused or error
+    if not made and refused is not None:
+        raise refused
+    if left_out:
+        of = "; ".join(f"{', '.join(names)} ({why})" for why, names in left_out.items())
+        print_note(f"left out, since they don't fit: {of}")
+    return made
+
+
+def _refuse_collective(selection: Selection) -> SleyError:
+    """The error for a collective where one algorithm is needed: its algorithms, and commands."""
+    own = for_collective(selection.what)
+    given = {word for word in (*PARAMETERS, "root") if getattr(selection, word) is not None}
+    fit = [one for one in own if given <= {*one.parameters, "nodes", "gpus"}] or own
+    command = shlex.join(_renamed(selection.what, fit[0].name))
+    on = selection.topology or generic(selection, selection.ranks)
+    return L120.error(
+        expected="an algorithm that `sley list` prints, or a file",
+        found=f"{selection.what!r}, a collective",
+        remedy=f"Name one of its algorithms: {command}. They are "
+        f"{', '.join(one.name for one in own)}. "
+        f"sley choose {selection.what} --topology {on} finds the fastest of all for each size, "
+        f"and sley compare {selection.what} --topology {on} simulates each.",
+    )
+
+
+def _renamed(what: str, name: str) -> Sequence[str]:
+    """The command line with `name` instead of WHAT."""
+    command, words = given_words()
+    at = words.index(what)
+    return [*command, *words[:at], name, *words[at + 1 :]]
+
+
+def generic(selection: Selection, ranks: int | None) -> str:
+    """A topology by its size alone: the nodes and GPUs that are given, or one node with the ranks;
+    ndv4 if neither is known."""
+    if selection.nodes is not None and selection.gpus is not None:
+        return f"{selection.nodes}x{selection.gpus}"
+    return "ndv4" if ranks is None else f"1x{ranks}"
 
 
 def maker_of(selection: Selection) -> Maker:

@@ -25,7 +25,6 @@ actions_option = click.option(
     "--actions",
     type=click.Choice(ACTIONS),
     default=ACTIONS[0],
-    show_default=True,
     help="Choose among all algorithms of the library, or only among those that NCCL has.",
 )
 
@@ -50,15 +49,13 @@ def sweep_command(
     actions: str,
     jobs: int,
     output: Path | None,
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Simulate every choice of a tuner for COLLECTIVES (by default all five) on a cluster.
 
     Print NCCL's choice for each size, the fastest choice (the oracle), and its speedup.
     """
     cluster = cluster_of(topology)
-    phases = Phases(verbose, quiet=as_json)
     rows: list[dict[str, Any]] = []
     with executor_of(jobs) as executor:
         for collective in dict.fromkeys(collectives) or COLLECTIVES:
@@ -68,9 +65,9 @@ def sweep_command(
                 done = "written to" if is_new else "read from"
                 print_note(f"the sweep of {collective} was {done} {output}")
             rows.append(sweep_json(found))
-            if not as_json:
+            if not phases.quiet:
                 echo("\n".join(sweep_lines(found)))
-    if as_json:
+    if phases.quiet:
         print_json({"ok": True, "topology": cluster.name, "sweeps": rows})
     phases.report()
 

@@ -67,8 +67,7 @@ def train_command(  # as many parameters as options; click passes each by name
     sweeps: Path | None,
     checkpoints: Path | None,
     output: Path | None,
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Train an agent to choose plans for COLLECTIVES (by default all), and write its policy.
 
@@ -82,7 +81,6 @@ def train_command(  # as many parameters as options; click passes each by name
     _check_outputs(checkpoints, output, agents.network)
     if is_given("jobs") and sweeps is None:
         raise click.UsageError("--jobs is for --sweeps, which simulates every choice")
-    phases = Phases(verbose, quiet=as_json)
     with executor_of(jobs) as executor:
         trainings = Trainings(
             cluster=None if topology is None else cluster_of(topology),
@@ -103,7 +101,7 @@ def train_command(  # as many parameters as options; click passes each by name
     paths, remarks = _write(output, live, trainings.policy())
     for remark in remarks:
         print_note(remark)
-    if as_json:
+    if phases.quiet:
         print_json({"ok": True, "topology": trainings.place, "results": results})
     else:
         for path in paths:

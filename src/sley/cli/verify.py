@@ -17,7 +17,7 @@ from sley.cli.options import (
     flag,
     program_options,
 )
-from sley.cli.output import Phases, echo, print_json, report_notes
+from sley.cli.output import Phases, echo, report_notes
 from sley.cli.sources import check_links, file_settings, plan_and_file, refuse_foreign, source_of
 from sley.compiler import Options
 from sley.errors import Diagnostic
@@ -54,15 +54,13 @@ def verify_command(
     target: str | None,
     max_bytes: int | None,
     slot_bytes: int | None,
-    as_json: bool,
-    verbose: bool,
+    phases: Phases,
 ) -> None:
     """Prove that WHAT is correct: values, races, hangs, connections.
 
     A program is compiled with the compiler's defaults; sley compile -o NAME.plan writes a plan
     with others.
     """
-    phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()
     recipe: Mapping[str, str] = {}
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
@@ -85,16 +83,12 @@ def verify_command(
         if target is not None:
             target = str(formats.target_named(target))
             end = f"as {target} executes the file"
-    if as_json:
-        print_json(
-            {
-                "ok": True,
-                "target": target,
-                "proofs": [_row(proof) for proof in proofs],
-                "notes": [note.to_json() for note in notes],
-                "recipe": dict(recipe),
-                "seconds": phases.seconds,
-            }
+    if phases.quiet:
+        phases.print_json(
+            target=target,
+            proofs=[_row(proof) for proof in proofs],
+            notes=[note.to_json() for note in notes],
+            recipe=dict(recipe),
         )
         return
     report_notes(notes)

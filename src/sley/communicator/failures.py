@@ -128,11 +128,10 @@ class Failures:
             return None
         place = Place(detail=f"{self._name}, rank {self._rank}, {words}")
         if outcome.status is Status.ABORTED and self._first is not None:
-            first = self._first.diagnostics[0]
             return N630.error(
                 at=place,
                 expected="a communicator without a failed call",
-                found=f"{first.places[0]}: {first.code} {first.rule.name}: {first.found}",
+                found=self._first.diagnostics[0].brief,
             )
         ended = _Ended(self._fabric, self._rank, place, plan, outcome, timeout_s, message, counts)
         error = ended.error()

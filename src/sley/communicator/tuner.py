@@ -12,7 +12,8 @@ from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here, processor
 from sley.communicator.settings import Settings
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.policy import D901, D941
+from sley.errors.communicator import N604
+from sley.errors.policy import D901
 from sley.ir.plan_table import PlanTable, read_table
 
 _DIGITS = 16
@@ -70,13 +71,13 @@ class Tuner:
 
 
 def _difference(offered: Sequence[Mapping[str, str]]) -> Diagnostic | None:
-    """The first word in which a rank differs from rank 0. Errors: D941."""
+    """The first word in which a rank differs from rank 0. Errors: N604."""
     first = offered[0]
     for word in ("policy", "processor", "explore"):
         others = [rank for rank, one in enumerate(offered) if one.get(word) != first.get(word)]
         if others:
             found = offered[others[0]].get(word)
-            return D941.diagnostic(
+            return N604.diagnostic(
                 expected=f"the same on all ranks as on rank 0: {_in_words(word, first.get(word))}",
                 found=f"{_in_words(word, found)} on {name_ranks(others)}",
             )

@@ -6,7 +6,7 @@ from sley.algorithms import build
 from sley.compiler.entry import compile
 from sley.compiler.options import Options
 from sley.errors import SleyError
-from sley.errors.tuning import D932
+from sley.errors.tuning import D931
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
 from sley.model.nccl.choice import CollectiveChoice
@@ -14,7 +14,7 @@ from sley.model.nccl.choice import CollectiveChoice
 
 def nccl_plan(collective: str, choice: CollectiveChoice, topology: Topology) -> Plan:
     """The plan for NCCL's choice on a machine; in place, unless NCCL sends and receives. Errors:
-    D932 for a machine that it can't run on."""
+    D931 for a machine that it can't run on."""
     try:
         program = build(
             choice.program,
@@ -26,7 +26,7 @@ def nccl_plan(collective: str, choice: CollectiveChoice, topology: Topology) -> 
         options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
         return compile(program, options, topology=topology, verify=False)
     except SleyError as error:
-        raise D932.error(
+        raise D931.error(
             expected=f"a machine that runs {choice.program}, NCCL's choice",
             found=f"{topology.name}: {error.diagnostics[0].found}",
         ) from error

@@ -1,43 +1,29 @@
-"""Rules of deployment (F500 to F533): what runtimes make of directories of files, why a file
-doesn't run for a call (F519 to F525), and the tables of packages."""
+"""Rules of deployment (F501 to F533): what runtimes make of directories of files, why a file
+doesn't run for a call (F519 to F524), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
 
-F500 = Rule(
-    "F500",
-    "unknown-runtime",
-    what="A runtime or its version is not known.",
-    why="The files that a runtime reads, and the one that runs for a call, depend on the runtime "
-    "and its version. sley knows only runtimes whose source code was read.",
-    example="sley doctor plans --target rccl@banana",
-    instead="Name one of the listed runtimes and versions.",
-)
 F501 = Rule(
-    "F501",
-    "reads-no-plans",
+    "F501 reads-no-plans",
     what="The runtime reads no plans.",
     why="NCCL's and NCCLX's tuners choose only among their own algorithms. RCCL 2.28.3 has its "
-    "reader of MSCCL XML switched off, and silently ignores the variables that switched it on; "
-    "later versions have none.",
+    "reader of MSCCL XML switched off, and ignores the variables for it; later versions have none.",
     example="sley doctor plans --target nccl",
-    instead="Use a runtime that reads plans: MSCCL++, executor, or RCCL up to 2.27.7 "
-    "(ROCm 7.2), or 2.28.3 built with -DENABLE_MSCCL_KERNEL=ON. For NCCL, RCCL and NCCLX, export "
-    "a policy for their tuners (sley tune export).",
+    instead="Use a runtime that reads plans: MSCCL++, executor, or RCCL up to 2.27.7 (ROCm 7.2), "
+    "or 2.28.3 built with -DENABLE_MSCCL_KERNEL=ON. For NCCL, RCCL and NCCLX, export a policy for "
+    "their tuners (sley tune export).",
 )
 F503 = Rule(
-    "F503",
-    "nothing-to-read",
+    "F503 nothing-to-read",
     what="A directory or a file doesn't exist, or a directory has no file that the runtime reads.",
-    why="No plan runs then. msccl-executor-nccl and RCCL refuse to start if MSCCL_ALGO_DIR "
-    "doesn't exist; MSCCL++ continues without a message.",
+    why="No plan runs then. msccl-executor-nccl and RCCL refuse to start if MSCCL_ALGO_DIR doesn't "
+    "exist; MSCCL++ continues without a message.",
     example="MSCCL_ALGO_DIR=/opt/plnas",
     instead="Check the path and the names of the files.",
 )
 F504 = Rule(
-    "F504",
-    "start-fails",
-    what="A file in the directory stops every communicator when it starts, or the program that "
-    "registers it.",
+    "F504 start-fails",
+    what="A file in the directory stops every communicator, or the program that registers it.",
     why="msccl-executor-nccl and RCCL read the first tag of every file in the directory, whatever "
     "its name is, and give up at the first file that they can't read. They skip only "
     "subdirectories. MSCCL++ reads the head of a plan when `register_plans.py` registers it, and "
@@ -46,67 +32,59 @@ F504 = Rule(
     instead="Move the file to another directory, or correct it.",
 )
 F505 = Rule(
-    "F505",
-    "unfit-file",
+    "F505 unfit-file",
     what="The runtime refuses the file's content.",
     why="When a communicator starts, a runtime reads the steps of each file for this number of "
     "ranks. If they are invalid, msccl-executor-nccl and RCCL don't start; msccl ignores the file.",
     example="a thread block with 100 steps; a step with an unknown type",
-    instead="Write the file again for this runtime, with `sley compile --target` or `sley "
-    "package`.",
+    instead="Write the file again for this runtime: `sley compile --target` or `sley package`.",
 )
 F506 = Rule(
-    "F506",
-    "file-left-out",
+    "F506 file-left-out",
     what="The runtime ignores the file, at most with a warning in its log.",
-    why="MSCCL++ and msccl skip files that they can't read, and RCCL those that need more "
-    "channels than it has. The calls run without the plan.",
+    why="MSCCL++ and msccl skip files that they can't read, and RCCL those that need more channels "
+    "than it has. The calls run without the plan.",
     example="a JSON file that is cut off; a plan without `inplace`",
     instead="Write the file again, or correct what the message names.",
 )
 F507 = Rule(
-    "F507",
-    "name-not-read",
-    what="MSCCL++'s default loader doesn't read a file of this name.",
-    why="It reads only the names that are written in its source, from the directory `default` of "
-    "MSCCLPP_CACHE_DIR, each for a number of ranks and of ranks a node that is also written there.",
-    example="my_allreduce.json in $MSCCLPP_CACHE_DIR/default",
-    instead="Register the plan from Python (--target mscclpp-python; `sley package` writes the "
-    "script), or give it one of the names, if the number of ranks is that of the name.",
+    "F507 name-not-read",
+    what="MSCCL++ doesn't read a file of this name: its default loader has other names, or the "
+    "program that registers the folder's plans doesn't name it.",
+    why="The default loader reads only the names that are in its source, from the directory "
+    "`default` of MSCCLPP_CACHE_DIR, each for one number of ranks and of ranks a node. "
+    "`register_plans.py`, which `sley package` writes, names each of its files.",
+    example="my_allreduce.json in $MSCCLPP_CACHE_DIR/default, or beside register_plans.py",
+    instead="Register the plan from Python (--target mscclpp-python): add it to the table, and "
+    "write the package again. Or give it one of the names, if its number of ranks is the name's.",
 )
 F508 = Rule(
-    "F508",
-    "registered-for-other-ranks",
+    "F508 registered-for-other-ranks",
     what="A plan's name is registered for another number of ranks than the plan has.",
-    why="MSCCL++ compares the ranks of a communicator with those that its source registers for "
-    "the name, not with the plan. The plan never runs on its own number of ranks, and on the "
+    why="MSCCL++ compares the ranks of a communicator with those that its source registers for the "
+    "name, not with the plan. The plan never runs on its own number of ranks, and on the "
     "registered number MSCCL++ reads past its end.",
-    example="allreduce_4nodes_128K_2M.json of MSCCL++: generated for 32 ranks with 8 a node, "
-    "registered for 64 with 4 a node",
+    example="allreduce_4nodes_128K_2M.json of MSCCL++: made for 32 ranks, registered for 64",
     instead="Register the plan from Python, for its own number of ranks; remove the file.",
 )
 F509 = Rule(
-    "F509",
-    "same-plan-name",
+    "F509 same-plan-name",
     what="Two plans have the same name.",
     why="MSCCL++ stores plans by the name in the file: the plan registered last replaces the "
-    "other. Its executor also caches prepared plans by name, so a program with both runs the "
-    "wrong one.",
+    "other. Its executor also caches plans by name, so a program with both runs the wrong one.",
     example='two files with "name": "allreduce"',
     instead="Give every plan its own name.",
 )
 F510 = Rule(
-    "F510",
-    "places-mixed",
+    "F510 places-mixed",
     what="Plans in place and plans out of place are loaded together.",
-    why="MSCCL++ checks only whether the first plan runs in place, and applies this to all "
-    "plans of the process. Which plan is first depends on the order of a hash map.",
+    why="MSCCL++ checks only whether the first plan runs in place, and applies this to all plans "
+    "of the process. Which plan is first depends on the order of a hash map.",
     example='one file with "inplace": true beside one with "inplace": false',
     instead="Deploy plans of one place only, or call them through a selector of your own.",
 )
 F511 = Rule(
-    "F511",
-    "order-unknown",
+    "F511 order-unknown",
     what="Several plans match the same calls, and the runtime may run any of them.",
     why="MSCCL++ looks for a plan in the order of a hash map of the plans' names. The order may "
     "differ between builds; if it differs between ranks, they wait for each other forever.",
@@ -114,18 +92,15 @@ F511 = Rule(
     instead="Use ranges that don't overlap: both ends of a range are included.",
 )
 F512 = Rule(
-    "F512",
-    "hidden-by-earlier-file",
-    what="A file doesn't run for a call, or for some of its sizes, because an earlier file "
-    "matches them.",
+    "F512 hidden-by-earlier-file",
+    what="A file doesn't run for a call, or for some sizes, because an earlier file matches them.",
     why="msccl-executor-nccl, RCCL and msccl take the first file that matches. The first two read "
     "a directory in the order of the names; old versions in the order of the file system.",
     example="01-ring.xml for all sizes before 02-tree.xml for up to 64K",
     instead="Use ranges that don't overlap, or give the file for fewer sizes the earlier name.",
 )
 F513 = Rule(
-    "F513",
-    "hole-between-ranges",
+    "F513 hole-between-ranges",
     what="Remark: sizes between two ranges have no file.",
     why="The runtime silently runs its own algorithm for them. Both ends of a range are included "
     "in msccl-executor-nccl, RCCL and MSCCL++; in msccl the end is not.",
@@ -133,35 +108,29 @@ F513 = Rule(
     instead="Move the ends of the ranges, if a plan should run there.",
 )
 F515 = Rule(
-    "F515",
-    "ends-process",
+    "F515 ends-process",
     what="A file ends the process, with a signal.",
     why="The runtimes divide by numbers in the file without a test: msccl-executor-nccl and RCCL "
-    "by nchunksperloop at every call on any communicator, MSCCL++ by the numbers of chunks of "
-    "each rank.",
+    "by nchunksperloop at every call, MSCCL++ by the chunks of each rank.",
     example='nchunksperloop="0"; "input_chunks": 0',
     instead="Remove the file, or write it again.",
 )
 F516 = Rule(
-    "F516",
-    "call-fails",
+    "F516 call-fails",
     what="A call that chooses the file fails.",
-    why="The runtime finds the mistake only after it has chosen the file; it falls back neither "
-    "to another file nor to its own algorithm.",
+    why="The runtime finds the mistake after its choice, and falls back to no other algorithm.",
     example="a thread block of 65 operations for MSCCL++; a fused step for RCCL",
     instead="Write the file again for this runtime.",
 )
 F517 = Rule(
-    "F517",
-    "wrong-when-run",
+    "F517 wrong-when-run",
     what="A file runs, and gives wrong results or hangs.",
     why="Runtimes don't check what a plan computes.",
     example="an AllReduce that forgets a chunk",
     instead="`sley verify FILE --target T` names the mistake.",
 )
 F518 = Rule(
-    "F518",
-    "too-many-files",
+    "F518 too-many-files",
     what="There are more files than the runtime's table has room for.",
     why="msccl ignores the files after the fourth. msccl-executor-nccl and RCCL don't start if "
     "more than 1024 files are for the ranks of a communicator.",
@@ -169,64 +138,35 @@ F518 = Rule(
     instead="Use fewer ranges.",
 )
 F519 = Rule(
-    "F519",
-    "size-not-divisible",
+    "F519 size-not-divisible",
     what="A call's size can't be divided into the plan's chunks.",
     why="msccl-executor-nccl, RCCL and msccl then try the next file, and finally their own "
-    "algorithm. MSCCL++ has already chosen the plan, and the call ends the process with an "
-    "exception.",
+    "algorithm. MSCCL++ has chosen the plan, and the call ends the process.",
     example="1000 elements with nchunksperloop=16; a size that is no multiple of 16 bytes a chunk",
     instead="Use sizes that the chunks divide, or a plan with fewer chunks.",
 )
 F520 = Rule(
-    "F520",
-    "other-collective",
-    what="A file is for another collective than the call's.",
-    why="Runtimes compare the names.",
-    example="a file of an AllGather, for an AllReduce",
-    instead="No action is necessary, if another file is for this collective.",
-)
-F521 = Rule(
-    "F521",
-    "other-ranks",
-    what="A file is for another number of ranks, or of ranks a node, than the communicator's.",
-    why="A plan is for one number of ranks. Runtimes silently skip plans for another number.",
-    example="a file of 8 ranks, on 16",
-    instead="Write a file for this number of ranks.",
-)
-F522 = Rule(
-    "F522",
-    "other-place",
-    what="A file is for calls in place, and the call is out of place, or the other way round.",
-    why="A plan in place overwrites its input. Calls of torch.distributed's all_reduce are in "
-    "place.",
-    example='inplace="1" outofplace="0", for a call with two buffers',
-    instead="Write a second file for the other place.",
-)
-F523 = Rule(
-    "F523",
-    "other-size",
-    what="A call's size is outside a file's range.",
-    why="The size is that of the largest buffer of any rank, as nccl-tests counts it; for Gather "
-    "and Scatter in msccl-executor-nccl and RCCL the size of one rank's part.",
-    example='minBytes="65536" for a call of 1 KB',
-    instead="Write a file for these sizes, or change the range.",
+    "F520 for-other-calls",
+    what="A file is for other calls: of another collective, another number of ranks or of ranks a "
+    "node, the other place, or other sizes.",
+    why="A plan is for one collective and one number of ranks, and in place it overwrites its "
+    "input (calls of torch.distributed's all_reduce are in place). Runtimes silently skip a plan "
+    "for other calls. The size is that of the largest buffer of any rank, as nccl-tests counts it; "
+    "for Gather and Scatter in msccl-executor-nccl and RCCL the size of one rank's part.",
+    example='a file of 8 ranks, on 16; minBytes="65536" for a call of 1 KB',
+    instead="No action is necessary if another file is for these calls; otherwise write one.",
 )
 F524 = Rule(
-    "F524",
-    "other-operation",
-    what="The runtime doesn't run plans for this reduction or element type, or runs a plan with a "
-    "wrong result.",
-    why="msccl-executor-nccl, RCCL and msccl use plans for sum, prod, min and max. MSCCL++ "
-    "doesn't read a plan's reduction: every plan sums, even for calls with another reduction. Its "
-    "plans run only for float32, float16, bfloat16, int32 and uint32; calls with other types fail.",
+    "F524 other-operation",
+    what="The runtime doesn't run plans for this reduction or element type, or runs them wrongly.",
+    why="msccl-executor-nccl, RCCL and msccl use plans for sum, prod, min and max. MSCCL++ doesn't "
+    "read a plan's reduction: every plan sums, even for calls with another reduction. Its plans "
+    "run only for float32, float16, bfloat16, int32 and uint32; calls with other types fail.",
     example="an AllReduce with max, on MSCCL++",
-    instead="Use the plan for sums; with MSCCL++, keep other calls away from it with a selector "
-    "of your own.",
+    instead="Use the plan for sums; with MSCCL++, keep other calls away by a selector of your own.",
 )
 F525 = Rule(
-    "F525",
-    "impossible-call",
+    "F525 impossible-call",
     what="A call is impossible: a collective, type or reduction is unknown, or the size is not a "
     "whole number of elements for each rank.",
     why="The answer for such a call would mean nothing.",
@@ -234,75 +174,53 @@ F525 = Rule(
     instead="Correct the named value.",
 )
 F527 = Rule(
-    "F527",
-    "ranks-disagree",
+    "F527 ranks-disagree",
     what="The ranks of a communicator choose different plans for one call.",
     why="For a ReduceScatter in place, the output is the rank's part of the input. MSCCL++ "
     "compares only the start addresses of both buffers, which are equal only on rank 0: rank 0 "
-    "looks for a plan in place, and the other ranks for a plan out of place. Then they wait for "
-    "each other forever.",
+    "looks for a plan in place, the others for one out of place. Then they wait forever.",
     example="a ReduceScatter in place on MSCCL++, with a plan for its ranks and size",
     instead="Deploy plans of ReduceScatter only for programs whose calls are out of place.",
 )
 F528 = Rule(
-    "F528",
-    "bad-plan-table",
+    "F528 bad-plan-table",
     what="A table of plans can't be used.",
     why="It is a TOML file with a table [[plans]] for each plan: `what` is an algorithm or a file, "
     "min_bytes and max_bytes are the sizes of its calls (both included), in_place, ranks, nodes, "
-    "gpus, nics and root are as on the command line, and options are those of sley.Options. "
-    "`sley choose -o`, `sley tune` writes such tables, too.",
+    "gpus, nics and root are as on the command line, and options are those of sley.Options. `sley "
+    "choose -o`, `sley tune` writes such tables, too.",
     example='[[plan]]\nwhat = "ring-allreduce"',
     instead="Correct the named entry.",
 )
 F529 = Rule(
-    "F529",
-    "unproven-file",
+    "F529 unproven-file",
     what="sley can't prove a file, and doesn't know how the runtime executes it.",
-    why="The file exceeds a limit of sley's own, or has a value whose effect in the runtime is "
-    "not known. The runtime may run it correctly.",
+    why="The file exceeds a limit of sley's own, or has a value whose effect in the runtime is not "
+    "known. The runtime may run it correctly.",
     example="an execution plan with more chunks than sley reads (F403)",
     instead="Change what the message names, or test the file with the runtime itself.",
 )
 F530 = Rule(
-    "F530",
-    "root-not-compared",
+    "F530 root-not-compared",
     what="A file with one root also runs for calls with other roots, and gives wrong results.",
-    why="MSCCL XML and execution plans contain no root, so no runtime compares the root of a call "
-    "with that of the plan. sley reports a remark for the file, and a problem for a call with "
-    "another root.",
+    why="No file contains a root, so no runtime compares it with the call's. sley reports a remark "
+    "for the file, and a problem for a call with another root.",
     example="a Gather to rank 2, in a program that also gathers to rank 0",
     instead="Use the file only in programs whose calls all have its root.",
 )
 F531 = Rule(
-    "F531",
-    "not-the-default-folder",
+    "F531 not-the-default-folder",
     what="Remark: MSCCL++'s default loader doesn't read the directory under its name.",
     why="The loader reads only the directory `default` of MSCCLPP_CACHE_DIR, which is by default "
-    "~/.cache/mscclpp. If it doesn't exist, MSCCL++ continues without plans and without a "
-    "warning.",
+    "~/.cache/mscclpp. If it doesn't exist, MSCCL++ continues without plans and without a warning.",
     example="sley package plans --table table.toml --target mscclpp",
     instead="Name the directory `default`, and set MSCCLPP_CACHE_DIR to its parent directory.",
 )
-F532 = Rule(
-    "F532",
-    "not-registered",
-    what="Remark: the folder's program doesn't register a file.",
-    why="MSCCL++ knows only the plans that a program registers. `register_plans.py`, which `sley "
-    "package` writes, names each of its files.",
-    example="a plan that was copied beside register_plans.py",
-    instead="Add the file to the table of the package and write the package again, or remove the "
-    "file.",
-)
 F533 = Rule(
-    "F533",
-    "taken-as-registered",
-    what="Remark: sley doesn't know which files a program registers, and takes every file as "
-    "registered.",
+    "F533 taken-as-registered",
+    what="Remark: sley doesn't know which files a program registers, and takes all as registered.",
     why="sley reads `register_plans.py` only as `sley package` writes it, and never executes it. "
-    "Without it, or if it was changed, any program may register any of the files, for any "
-    "communicators.",
+    "Without it, or if it was changed, any program may register any of the files.",
     example="sley doctor plans --target mscclpp-python, for plans without register_plans.py",
-    instead="Write the directory with `sley package`, or compare the answer with the program that "
-    "registers the plans.",
+    instead="Write the directory with `sley package`, or compare the answer with the program.",
 )

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 K501 = Rule(
-    "K501",
-    "no-cuda",
+    "K501 no-cuda",
     what="A requirement of every use of a GPU is missing: the Python packages for CUDA, the "
     "compiler NVRTC, or NVIDIA's driver.",
     why="The extra `cuda` installs the packages. The driver (libcuda.so.1) is part of the system "
@@ -16,20 +15,17 @@ K501 = Rule(
     "`fork`.",
 )
 K502 = Rule(
-    "K502",
-    "versions-disagree",
+    "K502 versions-disagree",
     what="The driver, the compiler NVRTC and the GPU don't fit together.",
     why="A driver runs kernels of compilers up to its own major version of CUDA: those of CUDA 12 "
-    "need driver 525.60 or newer, those of CUDA 13 need 580.65. A compiler supports neither GPUs "
-    "that are newer than itself nor those that it has dropped (CUDA 13 supports compute capability "
-    "7.5 and above).",
+    "need driver 525.60 or newer, those of CUDA 13 need 580.65. A compiler supports neither newer "
+    "GPUs nor those that it has dropped (CUDA 13: below compute capability 7.5).",
     example="pip install nvidia-cuda-nvrtc  # CUDA 13, on a machine with driver 550",
-    instead="Install a newer driver, or the packages for the driver's CUDA: "
-    '`pip install "cuda-core[cu12]"`.',
+    instead="Install a newer driver, or the packages for the driver's CUDA: `pip install "
+    '"cuda-core[cu12]"`.',
 )
 K503 = Rule(
-    "K503",
-    "kernel-rejected",
+    "K503 kernel-rejected",
     what="The text of a kernel does not compile, or has no kernel with the requested name.",
     why="Generated text compiles on every GPU and every platform that sley supports. So this is a "
     "bug of sley, or the text was edited. The notes contain the compiler's message.",
@@ -37,17 +33,14 @@ K503 = Rule(
     instead="Undo the edit; otherwise report the bug, with the plan and the compiler's message.",
 )
 K504 = Rule(
-    "K504",
-    "wrong-device",
+    "K504 wrong-device",
     what="An array is on another device than its rank.",
-    why="A rank's kernels use the arrays of one device; sley never copies data between devices "
-    "implicitly.",
+    why="A rank's kernels use the arrays of one device; sley copies no data between devices.",
     example="executor([torch.zeros(8)])  # on the host; rank 0 is on cuda:0",
     instead='Make the array on its rank\'s device: `torch.zeros(8, device="cuda:0")`.',
 )
 K506 = Rule(
-    "K506",
-    "too-many-blocks",
+    "K506 too-many-blocks",
     what="The device can't hold all thread blocks of a launch at the same time, or has fewer "
     "queues than ranks that are launched one by one.",
     why="Blocks and ranks wait for one another, so all of them must run at the same time. The "
@@ -60,8 +53,7 @@ K506 = Rule(
     "fewer threads in a block, or fewer ranks on a device.",
 )
 K507 = Rule(
-    "K507",
-    "no-device-memory",
+    "K507 no-device-memory",
     what="The device, or the host for memory that devices can access, does not have enough memory.",
     why="The connections' slots, the scratch and the state are allocated before the first launch. "
     "Other processes, and the caches of array libraries, use memory of the same device.",
@@ -70,10 +62,8 @@ K507 = Rule(
     "empty the caches (`torch.cuda.empty_cache()`); `nvidia-smi` shows the other processes.",
 )
 K508 = Rule(
-    "K508",
-    "plan-stuck",
-    what="A kernel timed out: an instruction waited longer than the timeout for a message, a free "
-    "slot or another block.",
+    "K508 plan-stuck",
+    what="An instruction of a kernel waited too long for a message, a free slot or another block.",
     why="Kernels never wait without a limit, so a device never hangs. Either a peer is missing "
     "(its process ended, was stopped, or made another call), or the plan hangs (docs/machine.md). "
     "If a call times out in one process, it ends in all of them.",
@@ -83,22 +73,18 @@ K508 = Rule(
     "call, verify the plan with `sley.verify`.",
 )
 K509 = Rule(
-    "K509",
-    "no-peer-access",
+    "K509 no-peer-access",
     what="Two devices can't access each other's memory.",
     why="Kernels write messages directly into the memory of the receiver's device, over NVLink or "
-    "PCIe. Not every pair supports this: consumer GPUs, devices behind different host bridges, "
-    "virtual machines and MIG instances often don't. `nvidia-smi topo -p2p r` shows the pairs that "
-    "do.",
+    "PCIe. Consumer GPUs, devices behind different host bridges, virtual machines and MIG "
+    "instances often don't support this. `nvidia-smi topo -p2p r` shows the pairs that do.",
     example="sley run plan.xml --device cuda:0,cuda:1  # a pair without peer access",
     instead="Use devices that can access one another, put the ranks on one device "
     "(--ranks-per-gpu), or disable ACS and the IOMMU if they separate the devices.",
 )
 K510 = Rule(
-    "K510",
-    "no-such-device",
-    what="This process sees no device of this name or number, or not the device of another "
-    "process's rank.",
+    "K510 no-such-device",
+    what="This process sees no device of this name or number, or not another process's.",
     why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
     "among those in CUDA_VISIBLE_DEVICES. Processes share memory by CUDA IPC, which needs both "
     "devices visible in both processes; launchers that give each process one GPU by "
@@ -107,18 +93,15 @@ K510 = Rule(
     instead="`nvidia-smi -L` lists the GPUs; check CUDA_VISIBLE_DEVICES.",
 )
 K513 = Rule(
-    "K513",
-    "no-compiler",
+    "K513 no-compiler",
     what="No C++ compiler for kernels on this machine's CPUs was found.",
     why="`ThreadsDevice` compiles a kernel's text with the system's C++ compiler on first use. "
     "GPUs don't need it: NVRTC is a Python package.",
     example="sley run plan.xml --device threads  # in a container without g++",
-    instead="Install one (Debian: `apt install g++`), or name one in the variable CXX; it must "
-    "support C++17.",
+    instead="Install one (Debian: `apt install g++`) for C++17, or name one in the variable CXX.",
 )
 K514 = Rule(
-    "K514",
-    "rank-gone",
+    "K514 rank-gone",
     what="The process of a rank has ended or doesn't come, or data could not be exchanged with it.",
     why="Ranks in several processes access one another's memory through CUDA IPC. This requires "
     "that both processes run on one host with the same visible devices, and in containers with the "
@@ -130,8 +113,7 @@ K514 = Rule(
     "make a new executor.",
 )
 K516 = Rule(
-    "K516",
-    "device-failed",
+    "K516 device-failed",
     what="The driver refused a call, or the device failed while kernels ran.",
     why="`found` contains the driver's name for the failure. Some failures (an illegal address, a "
     "hardware error) end the process's use of the device. The cause may be a kernel of another "
@@ -140,43 +122,36 @@ K516 = Rule(
     instead="Run under `compute-sanitizer` to find the kernel; then start a new process.",
 )
 K517 = Rule(
-    "K517",
-    "not-a-stream",
+    "K517 not-a-stream",
     what="An argument is not a stream, or is a stream of another device.",
     why="A stream is an object with `__cuda_stream__`, a torch.cuda.Stream, a CuPy stream, the "
-    "address of a cudaStream_t as an int, or None for the default stream. Work starts only on "
-    "streams of its own device.",
+    "address of a cudaStream_t as an int, or None for the default stream.",
     example='executor(inputs, streams="default")',
     instead="Pass such a stream, made on the rank's device: `torch.cuda.current_stream(device)`.",
 )
 K518 = Rule(
-    "K518",
-    "during-capture",
+    "K518 during-capture",
     what="A call that a CUDA graph can't contain was made during the capture of a graph.",
-    why="During a capture nothing runs, so a wait would never end. A graph can contain kernels, "
-    "but not a wait for a stream.",
+    why="During a capture nothing runs, so a wait would never end; a graph can't contain one.",
     example="with torch.cuda.graph(graph, stream=stream): device.synchronize(stream)",
     instead="Only start work during the capture; wait after the launch of the graph.",
 )
 K519 = Rule(
-    "K519",
-    "unfit-array",
+    "K519 unfit-array",
     what="An argument is not an array that a kernel can use: its library doesn't export it, its "
     "elements are not adjacent in the order of their indices or not aligned, or it is read-only "
     "and the call writes it.",
     why="An array has `__dlpack__` (PyTorch, CuPy, JAX, Numba) or `__cuda_array_interface__`. "
     "Kernels treat it as one row of elements; a slice with a step, a transposed matrix or an "
     "expanded tensor has gaps, another order, or elements that share memory. GPUs can't read "
-    "unaligned elements, such as those of a view of a file's bytes. In place, input and output "
-    "are the same array.",
+    "unaligned elements, such as a file's bytes. In place, input and output are one array.",
     example="executor([[1.0, 2.0]]); executor([matrix.T])",
     instead="Pass a tensor or array of such a library, `tensor.detach()` if it needs a gradient, "
     "and `tensor.contiguous()` or `cupy.ascontiguousarray(array)` if it is not contiguous; for an "
     "output, pass a contiguous array and copy from it afterwards.",
 )
 K521 = Rule(
-    "K521",
-    "kernel-too-large",
+    "K521 kernel-too-large",
     what="A plan exceeds the size of a kernel's records, or has more ranks than a kernel supports.",
     why="A step's number has 20 bits, and a chunk's number 30 bits. The waits of an instruction "
     "and the connections of a block are in shared memory, of which a block has 48 KiB: 40 bytes "
@@ -188,10 +163,8 @@ K521 = Rule(
     "plan.xml`).",
 )
 K523 = Rule(
-    "K523",
-    "torn-lines",
-    what="A plan with the protocol LL128 has ranks on two devices between which lines of 128 bytes "
-    "may arrive in parts.",
+    "K523 torn-lines",
+    what="A plan in LL128 has ranks on devices between which lines of 128 bytes may be split.",
     why="The last 8 bytes of a line say that its other 120 have arrived. That holds where a warp's "
     "store of 128 bytes arrives as a whole: over NVLink, and within one GPU. PCIe may split it; "
     "the receiver would then read old data without notice. Links that carry whole lines are those "
@@ -200,12 +173,10 @@ K523 = Rule(
     instead="Compile the plan for Simple, LL or Direct, or use GPUs that NVLink connects.",
 )
 K524 = Rule(
-    "K524",
-    "memory-out-of-reach",
-    what="A plan with the protocol Direct gets an array that the other devices of the call can't "
-    "access.",
-    why="With Direct, kernels of one device read the arrays of another. Peer access covers "
-    "plain allocations (cudaMalloc), but not memory of pools (cudaMallocAsync) and mapped memory "
+    "K524 memory-out-of-reach",
+    what="A plan in Direct gets an array that the other devices of the call can't access.",
+    why="With Direct, kernels of one device read the arrays of another. Peer access covers plain "
+    "allocations (cudaMalloc), but not memory of pools (cudaMallocAsync) and mapped memory "
     "(PyTorch's expandable segments), for which each device must be given access. Without it the "
     "kernel fails, and the process can no longer use the device.",
     example="executor(tensors)  # with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

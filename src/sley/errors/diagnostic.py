@@ -107,14 +107,24 @@ class Place:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule with a stable code; ``sley explain CODE`` prints it."""
+    """A rule with a stable code; ``sley explain CODE`` prints it.
 
-    code: str
-    name: str
+    title: its code and its name, as in "N620 rank-ended".
+    """
+
+    title: str
     what: str
     why: str
     example: str
     instead: str
+
+    @property
+    def code(self) -> str:
+        return self.title.partition(" ")[0]
+
+    @property
+    def name(self) -> str:
+        return self.title.partition(" ")[2]
 
     def diagnostic(
         self,
@@ -159,8 +169,14 @@ class Diagnostic:
     def code(self) -> str:
         return self.rule.code
 
+    @property
+    def brief(self) -> str:
+        """The diagnostic in a line: its place, its rule and what was found."""
+        where = f"{self.places[0]}: " if self.places else ""
+        return f"{where}{self.rule.title}: {self.found}"
+
     def __str__(self) -> str:
-        lines = [f"{self.code} {self.rule.name}"]
+        lines = [self.rule.title]
         if self.places and str(self.places[0]):
             lines[0] = f"{self.places[0]}: {lines[0]}"
             lines += [f"  called from: {caller}" for caller in self.places[0].callers]

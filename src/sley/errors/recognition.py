@@ -216,32 +216,18 @@ _XML_ROOTS = {
     "msccl_algos": MSCCL_LIST,
     "graphs": NCCL_GRAPHS,
 }
-_MOST_PROLOGUES = 1000
-_NAME = re.compile(r"<([A-Za-z_][\w.:-]{0,100})")
+# Space, comments, instructions and hwloc's document type, then the first element. No branch begins
+# like another, and what has matched is kept, so that the time is proportional to the length.
+_FIRST_ELEMENT = re.compile(
+    r"(?:\s++|<!--.*?-->|<\?.*?\?>|<!DOCTYPE topology SYSTEM.*?>)*+<([A-Za-z_][\w.:-]{0,100})",
+    re.DOTALL,
+)
 
 
 def _kind_of_xml(text: str) -> Kind:
     """The kind of a text that begins with <, by its first element."""
-    at = 0
-    for _ in range(_MOST_PROLOGUES):
-        at = _after_space(text, at)
-        for start, end in (("<!--", "-->"), ("<?", "?>"), ("<!DOCTYPE topology SYSTEM", ">")):
-            if text.startswith(start, at):
-                found = text.find(end, at + len(start))
-                if found < 0:
-                    return XML
-                at = found + len(end)
-                break
-        else:
-            break
-    name = _NAME.match(text, at)
-    return _XML_ROOTS.get(name[1], XML) if name else XML
-
-
-def _after_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+    found = _FIRST_ELEMENT.match(text)
+    return _XML_ROOTS.get(found[1], XML) if found else XML
 
 
 _JSON_KINDS = (

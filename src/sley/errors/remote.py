@@ -18,9 +18,9 @@ def diagnostic_from_json(value: Any) -> Diagnostic:
     """
     try:
         code, name = str(value["code"]), str(value["name"])
-        rule = all_rules().get(code) or Rule(code, name, what="", why="", example="", instead="")
+        unknown = Rule(f"{code} {name}", what="", why="", example="", instead="")
         return Diagnostic(
-            rule,
+            all_rules().get(code, unknown),
             tuple(Place.from_json(place) for place in value["places"]),
             str(value["expected"]),
             str(value["found"]),

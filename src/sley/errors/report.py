@@ -3,46 +3,26 @@
 from sley.errors.diagnostic import Rule
 
 P801 = Rule(
-    "P801",
-    "picture-too-large",
+    "P801 picture-too-large",
     what="A picture would have more boxes or lines than people can read.",
-    why="Pictures are for small plans: with more than a few hundred boxes the lines between them "
-    "can't be followed.",
+    why="Pictures are for small plans: with some hundreds of boxes the lines can't be followed.",
     example="sley draw ring-allreduce --ranks 32 --of chunks -o ring.svg  # 2976 transfers",
-    instead="Draw the algorithm for fewer ranks, which shows the same pattern, or single ranks "
-    "with --rank.",
+    instead="Draw the algorithm for fewer ranks, which shows the same, or single ones (--rank).",
 )
 P810 = Rule(
-    "P810",
-    "nothing-to-report",
-    what="A report has no simulation.",
-    why="An empty table, page or plot would look like a result.",
-    example="html_report([], title='ring')",
-    instead="Pass at least one simulation: sley.simulate(plan, size_bytes).",
-)
-P812 = Rule(
-    "P812",
-    "no-executions",
-    what="A trace is requested of a simulation without executions.",
-    why="A trace lists all executions of each thread block. A simulation keeps them only on "
-    "request, because they may be millions of rows.",
-    example="trace(sley.simulate(plan, '64MB'))",
-    instead="Simulate again and keep them: sley.simulate(plan, size, executions=True).",
-)
-P813 = Rule(
-    "P813",
-    "names-dont-fit",
-    what="The number of names differs from the number of simulations.",
-    why="A curve or a choice under another plan's name is misleading.",
+    "P810 unfit-simulations",
+    what="A report has no simulation, or another number of names or of lists of changes; or a "
+    "trace is requested of a simulation without executions.",
+    why="An empty page would look like a result, and a curve under another plan's name misleads. A "
+    "simulation keeps its executions only on request, because they may be millions of rows.",
     example="html_report([a, b], title='two', names=['ring'])",
-    instead="Give one name for each simulation, or none to use the plans' names.",
+    instead="Pass at least one simulation, sley.simulate(plan, size_bytes), for a trace with "
+    "executions=True, and one name for each, or none to use the plans' names.",
 )
 P815 = Rule(
-    "P815",
-    "no-such-picture",
+    "P815 no-such-picture",
     what="A value has no text or picture of this name.",
-    why="A plan is drawn as its thread blocks or the graph of its instructions, and shown as its "
-    "thread blocks or its sub-pipelines.",
+    why="A plan is drawn as blocks or a graph of instructions, and shown as blocks or pipelines.",
     example='sley.draw(sley.compile(sley.algorithms.ring_allreduce(4)), of="block")',
     instead='Give of="blocks", of="instructions" (draw) or of="pipelines" (show).',
 )

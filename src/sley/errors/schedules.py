@@ -6,39 +6,25 @@ from __future__ import annotations
 from sley.errors.diagnostic import Rule
 
 F550 = Rule(
-    "F550",
-    "other-kind-of-file",
+    "F550 other-kind-of-file",
     what="The file is of a kind that the command does not accept, or of none that sley knows.",
-    why="sley recognises a file by its content. Reading it as another kind would only produce "
-    "messages about its first line.",
+    why="sley recognises files by content; messages about another kind would mean nothing.",
     example="sley verify topo.xml  # a topology",
     instead="Give a file of the expected kind.",
 )
 F551 = Rule(
-    "F551",
-    "damaged-schedule",
+    "F551 damaged-schedule",
     what="The file is not well-formed JSON or XML; a part of the schedule is missing, misplaced, "
     "or of another type; or a send doesn't have the form that its synthesiser writes, or names a "
     "node or a chunk that doesn't exist.",
-    why="The missing part could be any part of the algorithm, and a guess about a send would "
-    "change it.",
+    why="What is missing could be any part of the algorithm; a guess about a send would change it.",
     example='{"1-Epoch_Duration": 2.5e-07}  # without the flows',
     instead="Write the file again with its synthesiser, or correct the named entry.",
 )
-F552 = Rule(
-    "F552",
-    "schedule-too-large",
-    what="The schedule has more ranks, sends, parts or epochs than sley reads.",
-    why="Reading it would exhaust the memory; no synthesiser solves problems of this size.",
-    example="a flow in epoch 1,000,000,000,000",
-    instead="Use fewer chunks or ranks.",
-)
 F554 = Rule(
-    "F554",
-    "incomplete-schedule",
+    "F554 incomplete-schedule",
     what="The schedule leaves out a GPU, does not bring a chunk to a GPU that must get it, leaves "
-    "a rank's data out of a sum, or has a tree whose sends don't lead from its root to every GPU "
-    "exactly once.",
+    "a rank's data out of a sum, or has a tree that doesn't lead from its root to every GPU once.",
     why="A collective includes all ranks, and a tree brings its part of the root's data to all "
     "other GPUs. TE-CCL treats node 0 of an NDv2 cluster as a switch. With two chassis it is a "
     "GPU, which then neither sends nor receives.",
@@ -46,10 +32,8 @@ F554 = Rule(
     instead="Solve again with all GPUs.",
 )
 F555 = Rule(
-    "F555",
-    "copying-switch",
-    what="The schedule needs a switch that copies: one chunk enters the switch once and leaves it "
-    "to several GPUs.",
+    "F555 copying-switch",
+    what="The schedule needs a switch that copies: a chunk enters once and leaves to several GPUs.",
     why="A message of a plan has one destination. Sent once for each destination, the chunk "
     "crosses the link to the switch several times, so the schedule's time doesn't hold.",
     example="Chunk 0 from 4 over 4->5 and 4->6, both in epoch 0 via switches 0",
@@ -57,37 +41,23 @@ F555 = Rule(
     "sley import FILE --allow multicast -o FILE.py.",
 )
 F556 = Rule(
-    "F556",
-    "early-send",
+    "F556 early-send",
     what="A GPU sends a chunk before it has arrived there, or without ever getting it.",
     why="The GPU would send other data.",
     example="3->4 in epoch 2, but the chunk arrives at 3 in epoch 5",
     instead="Write the file again with its synthesiser.",
 )
 F557 = Rule(
-    "F557",
-    "wrong-claim",
+    "F557 wrong-claim",
     what="The file's claims about its schedule differ from the result of following the schedule.",
-    why="One of the two is wrong: the schedule may be changed, or made for links other than the "
-    "known ones.",
+    why="One of the two is wrong: the schedule may be changed, or made for other links.",
     example="3-Epochs_Required: 40, but the last chunk arrives after 43 epochs",
     instead="Write the file again with its synthesiser.",
 )
-F559 = Rule(
-    "F559",
-    "other-collective",
-    what="The schedule can't be imported for this collective, or not in place.",
-    why="The sends of a schedule determine the final data of each rank; only ForestColl's trees "
-    "serve several collectives.",
-    example="sley import schedule.json --collective allreduce  # an AllGather of TE-CCL",
-    instead="Omit the option, or solve for the other collective.",
-)
 F560 = Rule(
-    "F560",
-    "not-in-schedule",
-    what="An import asks for something that this schedule doesn't have: a fault to allow that "
-    "schedules of this synthesiser can't have, or a machine, although the file does not contain "
-    "its links or their rates.",
+    "F560 not-in-schedule",
+    what="An import asks for something that this schedule doesn't have: a fault that schedules of "
+    "this synthesiser can't have, or a machine with unknown links or rates.",
     why="Only TE-CCL's schedules can have such faults: switches that copy, and GPUs that are left "
     "out. Files of ForestColl and TACCL have no rates; for files of TE-CCL, sley recognises NDv2 "
     "and DGX-2 by the links that the flows use.",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 N650 = Rule(
-    "N650",
-    "no-such-call",
+    "N650 no-such-call",
     what="A plan is requested for a call that no communicator offers.",
     why="The kind of the collective, the root and the size select the plan. Sizes are bytes and "
     "not negative, a root is one of the ranks.",
@@ -12,31 +11,25 @@ N650 = Rule(
     instead="Use one of the kinds in the message, with the names of sley.communicator.",
 )
 N651 = Rule(
-    "N651",
-    "plan-not-for-this-group",
+    "N651 plan-not-for-this-group",
     what="A registered plan fits no call of this communicator.",
     why="A plan can run for a call with the same collective over the same number of ranks, with "
-    "the same root, and equally in place or out of place. The number of chunks makes no "
-    "difference.",
+    "the same root and place. The number of chunks makes no difference.",
     example="plans.register('for-8-ranks.xml')  # in a group of 4",
     instead="Register it in a group with as many ranks, compile the algorithm for this number, or "
     "give in_place and root if the file leaves them open.",
 )
 N652 = Rule(
-    "N652",
-    "plan-needs-more",
-    what="A plan needs more slots or channels than the connections of the communicator or job "
-    "have.",
+    "N652 plan-needs-more",
+    what="A plan needs more slots or channels than the communicator's or job's connections have.",
     why="Connections are set up once, at the start. A plan that never hangs with s slots may hang "
     "with fewer: a sender without a free slot waits for a receive that comes later. A plan with "
     "more channels has connections that don't exist.",
     example="plans.register(sley.compile(program, slots=64))",
-    instead="Compile the plan for this number of slots and channels, or start the communicator "
-    "with more.",
+    instead="Compile the plan for these slots and channels, or start the communicator with more.",
 )
 N653 = Rule(
-    "N653",
-    "bad-plan-folder",
+    "N653 bad-plan-folder",
     what="The folder of user plans, or its plans.toml, can't be used.",
     why="SLEY_PLAN_DIR names a folder. Its files that end in .xml, .resccl or .py, and those whose "
     "content is a plan, a text or a schedule, are plans and programs; plans.toml, a table of plans "
@@ -45,8 +38,7 @@ N653 = Rule(
     instead="Correct the named entry.",
 )
 N654 = Rule(
-    "N654",
-    "unknown-plan-source",
+    "N654 unknown-plan-source",
     what="The registered object is not a plan, a program, or a file with one.",
     why="Plans come from MSCCL XML, programs from ResCCLang, from Python files with one function "
     "decorated with @sley.program, and from schedules of TE-CCL, TACCL and ForestColl.",
@@ -54,23 +46,11 @@ N654 = Rule(
     instead="Give a sley.Plan, a sley.Program, or the path of such a file.",
 )
 N655 = Rule(
-    "N655",
-    "cache-not-own",
+    "N655 cache-not-own",
     what="The folder of compiled plans belongs to another user, or others can write to it.",
     why="A plan in the cache was proven when it was written, and is not proven again. A user who "
-    "can write to the folder could make programs run other plans. So sley uses the folder only if "
-    "it belongs to the user and no one else can write to it; otherwise every process compiles its "
-    "own plans.",
+    "can write to the folder could make programs run other plans. So sley uses only a folder of "
+    "the user's to which no one else can write; otherwise every process compiles its own plans.",
     example="chmod 777 ~/.cache/sley/plans",
     instead="Remove the rights of others (chmod go-w), or name another folder in SLEY_CACHE_DIR.",
-)
-N656 = Rule(
-    "N656",
-    "wrong-plan-sizes",
-    what="The sizes for a user plan are not sizes, or not a range.",
-    why="A user plan runs for calls from min_bytes to max_bytes, both included, counted as in "
-    "nccl-tests: the bytes of the largest buffer of any rank. Without these sizes it is for all "
-    "calls.",
-    example='plans.register("ring.py", min_bytes="1M", max_bytes="64K")',
-    instead='Give sizes of at least 0, such as 65536 or "64K", the smaller one first.',
 )

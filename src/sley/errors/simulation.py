@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 S701 = Rule(
-    "S701",
-    "no-topology",
+    "S701 no-topology",
     what="A simulation, or a choice of options by speed, has no topology.",
     why="Times depend on the rates of links, which only a topology has.",
     example='sley.simulate(sley.compile(ring), "64M")',
@@ -12,19 +11,16 @@ S701 = Rule(
     "--topology ndv4:2.",
 )
 S702 = Rule(
-    "S702",
-    "bad-size",
-    what="A size is not a positive number of bytes.",
+    "S702 bad-size",
+    what="A size is not a positive number of bytes, or the sizes for a user plan are no range.",
     why="nccl-tests defines the size: bytes of the larger buffer of a rank; K, M and G are powers "
-    "of 1024.",
-    example='sley.simulate(plan, "64 apples")',
-    instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB".',
+    "of 1024. A user plan runs for calls from min_bytes to max_bytes, both included.",
+    example='sley.simulate(plan, "64 apples"); plans.register(ring, min_bytes=2, max_bytes=1)',
+    instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB"; the smaller first.',
 )
 S705 = Rule(
-    "S705",
-    "too-many-executions",
-    what="A call would have too many executions to simulate, or its execution traces too many "
-    "nodes.",
+    "S705 too-many-executions",
+    what="A call would have too many executions to simulate, or its traces too many nodes.",
     why="Every instruction runs once for each tile: each of these executions is simulated, or "
     "written as a node that a simulator would execute.",
     example='sley.simulate(plan, "999G")  # with tiles of 32 KiB',
@@ -32,36 +28,25 @@ S705 = Rule(
     "hundred tiles the bandwidth no longer changes.",
 )
 S710 = Rule(
-    "S710",
-    "not-nccl-tests",
-    what="A file is not the output of nccl-tests or rccl-tests, or has no table.",
-    why="A topology is calibrated to measured times; they are rows with a size, a "
-    "number of elements, a type and times.",
+    "S710 not-nccl-tests",
+    what="A file is not the output of nccl-tests or rccl-tests, has no table, or has a row that "
+    "does not fit its columns or contradicts itself.",
+    why="A topology is calibrated to measured times; they are rows with a size, a number of "
+    "elements, a type and times. A fit to a wrong time would make every prediction wrong.",
     example="sley calibrate --from plan.xml --topology ndv4 -o here.toml",
     instead="Give a file with the rows of all_reduce_perf or another of the tests, as they were "
-    "printed. Without the lines that begin with #, --topology tells the number of ranks, and "
-    "--collective the test.",
-)
-S711 = Rule(
-    "S711",
-    "bad-row",
-    what="A row of nccl-tests' output does not fit its columns, or contradicts itself.",
-    why="A fit to a wrong time would make every later prediction wrong.",
-    example="a row that is cut off; a time that does not fit its bandwidth; a negative time",
-    instead="Remove the row: a fit needs only a small size, a large one and one between. Or save "
-    "the test's output again, unchanged.",
+    "printed, without damaged ones: a fit needs only a small size, a large one and one between. "
+    "Without the # lines, --topology tells the ranks, and --collective the test.",
 )
 S712 = Rule(
-    "S712",
-    "failed-measurement",
+    "S712 failed-measurement",
     what="A test of nccl-tests reported an error or wrong results.",
     why="The time of a failed call doesn't describe the machine.",
     example="Test NCCL failure common.cu:958; a row with 3 in the column #wrong",
     instead="Repair the machine or the run, and measure again; or remove the wrong rows.",
 )
 S713 = Rule(
-    "S713",
-    "unsuitable-table",
+    "S713 unsuitable-table",
     what="A table can't be compared with plans on the topology.",
     why="The times must be those of a collective that sley models as NCCL runs it, with the "
     "topology's number of ranks, and with sizes at both ends of the range. If even a fit misses "

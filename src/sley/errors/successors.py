@@ -78,25 +78,17 @@ _NAMES = {
             "sley.ir.cost_model": "ByProtocol",
             "sley.ir.conditions": "Condition",
             "sley.ir.plan": "Estimate",
-            "sley.errors": "Diagnostic",
-            "sley.compiler": "Choice Prediction RunnerUp",
-            "sley.formats.files": "FileProof",
+            "sley.lang": "schedules",
+            "sley.verification": "direct",
+            "sley.model": "bounds simulation",
             "sley.model.simulation": "Simulator",
-        }.items()
-        for name in names.split()
-    },
-    **{
-        name: f"sley.{room}.{name}"
-        for room, names in {
-            "lang": "schedules",
-            "verification": "direct",
-            "model": "bounds simulation",
-            "engine": "devices",
-            "formats": "files",
-            "compiler": "passes deployment",
-            "communicator": "jobs rendezvous selection running calibrating",
-            "tuning": "policy",
-            "errors": "recognition text_files disk_cache",
+            "sley.engine": "devices",
+            "sley.formats": "files",
+            "sley.formats.files": "FileProof",
+            "sley.compiler": "Choice Prediction RunnerUp passes deployment",
+            "sley.communicator": "jobs rendezvous selection running calibrating",
+            "sley.tuning": "policy",
+            "sley.errors": "Diagnostic recognition text_files disk_cache",
         }.items()
         for name in names.split()
     },

@@ -3,84 +3,60 @@
 from sley.errors.diagnostic import Rule
 
 T601 = Rule(
-    "T601",
-    "bad-topology",
+    "T601 bad-topology",
     what="The tables of a topology don't fit together.",
-    why="GPUs are the first vertices, with a rank each; both ends of every link are existing "
-    "vertices.",
+    why="GPUs are the first vertices, with a rank each; links join existing vertices.",
     example='sley.Topology("x", vertices, links)  # with a link to vertex 99 of 10',
     instead="Build it with sley.topologies, or correct the named row.",
 )
 T602 = Rule(
-    "T602",
-    "bad-rate",
+    "T602 bad-rate",
     what="A rate, a latency or another parameter of a topology is out of range.",
-    why="Times are sizes divided by rates: with a rate of zero they are infinite, with a negative "
-    "rate they have no meaning.",
+    why="Times are sizes divided by rates: zero makes them infinite, a negative one meaningless.",
     example="nvlink_GBps = 0",
     instead="Give a positive, finite number in the unit at the end of the name.",
 )
 T603 = Rule(
-    "T603",
-    "unlinked-gpus",
+    "T603 unlinked-gpus",
     what="Some GPUs of a topology cannot reach others, not even through other GPUs.",
     why="A collective over all ranks would be impossible, and every bound infinite.",
     example='sley.Topology.from_links("x", 4, [(0, 1), (2, 3)])',
     instead="Add the missing links, or describe only the connected part.",
 )
 T604 = Rule(
-    "T604",
-    "unknown-topology",
+    "T604 unknown-topology",
     what="No topology has this name.",
     why="A name is a machine that sley includes, a cluster as numbers, a mesh, a torus or a file.",
     example="--topology ndv44:2",
-    instead="`sley topology list` prints the names; NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4 and "
-    "files are also valid.",
+    instead="`sley topology list` prints names; or give NODESxGPUS[:NICS], mesh:4x4 or a file.",
 )
 T605 = Rule(
-    "T605",
-    "unreadable-topology",
-    what="The file of a topology cannot be read: it does not exist, is too large, or does not have "
-    "the expected format.",
+    "T605 unreadable-topology",
+    what="The file of a topology does not exist, is too large, or has another format.",
     why="Machines and graphs are TOML, NCCL's and hwloc's topologies are XML without declarations "
     "of their own, TACCL's are JSON; none of these files is large.",
     example="[nvlink\nGBps = 230",
     instead="Correct the file at the named place.",
 )
 T607 = Rule(
-    "T607",
-    "bad-key",
-    what="A description of a topology has an unknown key, lacks a key, or has a value of the "
-    "wrong type for one.",
+    "T607 bad-key",
+    what="A description of a topology has an unknown key, lacks one, or a value has a wrong type.",
     why="Bounds and simulations use every number of the description; none is guessed. An ignored "
     "key would look like one that has an effect: GBs = 230 would not change the rate.",
     example='gpus = "eight"',
     instead="Correct the named key or value; docs/topologies.md lists the keys and their values.",
 )
 T608 = Rule(
-    "T608",
-    "no-such-part",
-    what="A description of a topology names a GPU, a card or a PCIe vertex that it doesn't have, "
-    "omits one, or links one to itself.",
+    "T608 no-such-part",
+    what="A topology names a GPU, a card or a PCIe vertex that it lacks, or links one to itself.",
     why="GPUs and cards are numbered from 0 within the node; PCIe vertices are those listed.",
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
     instead="Correct the number or the name, or add the part.",
 )
-T610 = Rule(
-    "T610",
-    "assumed",
-    what="A remark: a value that an imported file leaves open, and sley's assumption.",
-    why="Other tools' files list the parts of a node, but rarely their rates.",
-    example="nvidia-smi shows NV12, but no rate: 25 GB/s nominal and 20 GB/s reached a link",
-    instead="Name a machine that has them, as in --topology topo.xml,like=ndv4:2, or import the "
-    "file to TOML and write your machine's rates into it.",
-)
 T611 = Rule(
-    "T611",
-    "known-error",
+    "T611 known-error",
     what="A remark: predictions for this machine are known to differ strongly from measurements.",
-    why="The rates of its description come from data sheets and from other machines; a published "
-    "table shows that calls take longer.",
+    why="Its rates come from data sheets and other machines; a published table shows longer calls.",
     example="sley simulate ring-allgather --topology mi250x:2 -b 64M",
     instead="Compare plans with one another rather than with a clock, or fit the rates to a table "
     "of your own machine: sley calibrate --from.",

@@ -3,8 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 B902 = Rule(
-    "B902",
-    "unfit-tensors",
+    "B902 unfit-tensors",
     what="The tensors of a collective do not match one another or the group, in their number, "
     "numbers of elements, types or devices.",
     why="A collective moves equal parts of one element type between all ranks of the group. With a "
@@ -14,18 +13,15 @@ B902 = Rule(
     "collective, all of one type and on one device.",
 )
 B903 = Rule(
-    "B903",
-    "unserved-device",
+    "B903 unserved-device",
     what="A collective was called with a tensor on a device that the group has no backend for.",
-    why='"sley" serves CPU tensors. Tensors on other devices need another backend, named when the '
-    "group is made.",
+    why='"sley" serves CPU tensors; others need a backend, named when the group is made.',
     example='dist.init_process_group("sley"); dist.all_reduce(torch.ones(4, device="cuda"))',
     instead='Name a backend for each type of device: `init_process_group("cpu:sley,cuda:nccl")`, '
     "or move the tensor to the CPU.",
 )
 B904 = Rule(
-    "B904",
-    "still-at-work",
+    "B904 still-at-work",
     what="A call did not end within its own timeout.",
     why="`work.wait(timeout)` and `dist.barrier(timeout=...)` wait only for this time. The call "
     "itself continues under the group's timeout, and its tensors stay in use.",
@@ -33,33 +29,18 @@ B904 = Rule(
     instead="Wait longer, or find the late rank: the error of the group's timeout names it.",
 )
 B905 = Rule(
-    "B905",
-    "unknown-pytorch",
-    what="This PyTorch creates its groups in a way that sley doesn't know, so sley cannot replace "
-    "gloo in it.",
+    "B905 unknown-pytorch",
+    what="This PyTorch creates its groups in an unknown way, so sley can't replace gloo.",
     why="PyTorch has no interface for replacing one of its own backends. sley wraps the function "
     "that creates all groups of PyTorch, and a release of PyTorch may change that function.",
     example="sley.torch.replace_gloo()  # with a PyTorch that sley was not tested with",
     instead='Name the backend "sley" in the program, or use a PyTorch that docs/torch.md names.',
 )
-B906 = Rule(
-    "B906",
-    "no-torchcomms",
-    what="torchcomms was asked for sley's backend, but is missing or older than its backends in "
-    "Python.",
-    why="The backend is a subclass of TorchCommBackend, which torchcomms lets Python extend since "
-    "April 2026. The package torchcomms 0.0.1 on PyPI is empty.",
-    example="import sley.torch.comms  # without torchcomms",
-    instead="Install torchcomms from PyTorch's own package index or from its sources, or use the "
-    'backend "sley" of torch.distributed, without TORCH_DISTRIBUTED_USE_TORCHCOMMS.',
-)
 B907 = Rule(
-    "B907",
-    "late-ranks",
+    "B907 late-ranks",
     what="Some ranks did not call `monitored_barrier` in its timeout.",
     why="A rank that failed, waits for something else or skipped the call holds up all others. The "
-    "ranks that arrived agree on the late ones, and all raise this error; so does a late rank "
-    "when it arrives.",
+    "ranks that arrived agree on the late ones, and all raise this error, late ranks too.",
     example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
     instead="Check what the named ranks do: their logs, or their stacks (`py-spy dump`).",
 )

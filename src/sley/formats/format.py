@@ -65,7 +65,7 @@ V = TypeVar("V")
 class Imported:
     """A plan from a file, and further content of the file.
 
-    notes: remarks (F430 to F434, F497), each with its first place.
+    notes: remarks (F430 to F434), each with its first place.
     min_bytes, max_bytes: the attributes of the file, or None; the meaning of max_bytes depends on
         the target.
     recipe: what a .plan file was made from, in words.

@@ -290,7 +290,7 @@ class Predictor:
         return self._runs[point.collective].choice(point.size_bytes)
 
     def __call__(self, point: MeasuredTime, changes: Changes = UNCHANGED) -> Simulation:
-        """A simulation of NCCL's choice. Errors: D932 for machines that its plan can't run on."""
+        """A simulation of NCCL's choice. Errors: D931 for machines that its plan can't run on."""
         return self._runs[point.collective](point.size_bytes, changes.topology(self.base))
 
 
@@ -330,7 +330,7 @@ def fit(
     plan_of: makes the plans of NCCL's choices, on `base`.
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
-        follow. Errors: S713, R512, D932.
+        follow. Errors: S713, R512, D931.
     """
     _require_scipy()
     from scipy.optimize import least_squares

@@ -49,15 +49,15 @@ class Factor(StrEnum):
     LATENCY = "latency"
 
 
-FACTOR_WORDS = {
-    Factor.LAUNCH: "launch",
-    Factor.BLOCK: "thread blocks' own rate",
-    Factor.LINK: "links that are shared",
-    Factor.MEMORY: "memory",
-    Factor.SLOTS: "slots",
-    Factor.LATENCY: "latency and waits",
+FACTORS = {
+    Factor.LAUNCH: ("launch", "larger calls, or one call for several small ones"),
+    Factor.BLOCK: ("thread blocks' own rate", "more blocks that share the work: more instances"),
+    Factor.LINK: ("links that are shared", "an algorithm that sends less over it"),
+    Factor.MEMORY: ("memory", "an algorithm with fewer copies and reductions"),
+    Factor.SLOTS: ("slots", "more slots, or more instances"),
+    Factor.LATENCY: ("latency and waits", "fewer steps, or a protocol with shorter hops"),
 }
-"""The factors in words."""
+"""Each factor in words, and what weakens it."""
 
 
 @dataclass(frozen=True)
@@ -221,14 +221,4 @@ def _remedy(factor: Factor, s: Simulation, link: int) -> str:
         return f"none gains much: the plan reaches {s.of_bound:.0%} of the bound"
     if factor is Factor.LINK and s.utilisation[link] < _BUSY:
         return "phases that overlap, so that the link idles less: more chunks, or another protocol"
-    return _REMEDIES[factor]
-
-
-_REMEDIES = {
-    Factor.LAUNCH: "larger calls, or one call for several small ones",
-    Factor.BLOCK: "more blocks that share the work: more instances",
-    Factor.LINK: "an algorithm that sends less over it",
-    Factor.MEMORY: "an algorithm with fewer copies and reductions",
-    Factor.SLOTS: "more slots, or more instances",
-    Factor.LATENCY: "fewer steps, or a protocol with shorter hops",
-}
+    return FACTORS[factor][1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from html import escape
 
 from sley.errors import SleyError
@@ -14,14 +14,10 @@ from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.model.simulation.result import Simulation
 from sley.report.html import Page, html_report
-from sley.report.pictures import (
-    Picture,
-    block_picture,
-    chunk_picture,
-    topology_picture,
-)
+from sley.report.pictures import Picture
 from sley.report.simulation import simulation_lines
 from sley.report.tables import plan_summary
+from sley.report.views import draw
 from sley.topologies.summary import Summary
 
 MOST_BYTES = 2**22
@@ -31,12 +27,12 @@ MOST_BYTES = 2**22
 def plan_html(plan: Plan) -> str:
     """A plan's properties, and its thread blocks if the picture is small enough."""
     rows = [(name.replace("_", " "), _words(value)) for name, value in plan_summary(plan).items()]
-    return _head(plan) + _table(rows) + _drawing(lambda: block_picture(plan))
+    return _head(plan) + _table(rows) + _drawing(plan)
 
 
 def program_html(program: Program) -> str:
     """A program's graph of transfers, if the picture is small enough."""
-    return _head(program) + _drawing(lambda: chunk_picture(program))
+    return _head(program) + _drawing(program)
 
 
 def topology_html(topology: Topology) -> str:
@@ -46,7 +42,7 @@ def topology_html(topology: Topology) -> str:
         (f"{LinkKind(kind).name.lower()}: {ends}", str(count), f"{nominal:g}", f"{reached:g}")
         for kind, ends, nominal, reached, _, count in Summary.of(topology).links
     ]
-    return _head(topology) + _table(rows) + _drawing(lambda: topology_picture(topology))
+    return _head(topology) + _table(rows) + _drawing(topology)
 
 
 def simulation_html(simulation: Simulation) -> str:
@@ -84,10 +80,11 @@ def _table(rows: Iterable[tuple[str, ...]]) -> str:
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def _drawing(draw: Callable[[], Picture]) -> str:
+def _drawing(value: Plan | Program | Topology) -> str:
     """A picture as an image that shares no names with its page; "" if it can't be drawn."""
     try:
-        picture = draw()
+        picture = draw(value)
+        assert isinstance(picture, Picture)  # only a simulation is a page
         image = base64.b64encode(picture.svg()).decode()
     except (SleyError, ImportError):  # too large to be read, or there is no matplotlib
         return ""

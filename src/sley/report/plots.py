@@ -64,7 +64,7 @@ def plot(
 
     path: the file; its suffix, .svg, .png or .pdf, selects the format.
     names: one for each simulation, by default the plans' names.
-    Errors: R512, P810, P813, F460 for another suffix.
+    Errors: R512, P810, F460 for another suffix.
     """
     require_simulations(simulations)
     suffix = check_suffix(path)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.errors import counted
 from sley.errors.compiler import C313
-from sley.errors.report import P810, P813
+from sley.errors.report import P810
 from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
@@ -128,19 +128,14 @@ def _block_lines(s: Simulation) -> list[str]:
     if not blocks:
         return ["", _pair("thread blocks", "none")]
     to_exit, to_end = idle_parts(s)
-    for name, idle in (("idle to own exit", to_exit), ("idle to the end", to_end)):
-        lines.append(
-            f"{name:<{_WIDTH}} {idle.mean():>8.1%} {idle.max():>8.1%}  "
-            f"{block_label(s, int(idle.argmax()))}"
-        )
     running_us = max(s.time_us - s.launch_us, 1e-12)
-    for column, name in PART_WORDS.items():
-        part: FloatArray = getattr(s.blocks, column) / running_us
-        worst = part.argmin() if column == "moving_us" else part.argmax()
-        lines.append(
-            f"{name:<{_WIDTH}} {part.mean():>8.1%} {part[worst]:>8.1%}  "
-            f"{block_label(s, int(worst))}"
-        )
+    parts = {"idle to own exit": to_exit, "idle to the end": to_end}
+    parts |= {name: getattr(s.blocks, word) / running_us for word, name in PART_WORDS.items()}
+    for name, part in parts.items():
+        # The worst block moves data for the least time, and does anything else for the most.
+        worst = int(part.argmin() if name == PART_WORDS["moving_us"] else part.argmax())
+        shares = f"{part.mean():>8.1%} {part[worst]:>8.1%}"
+        lines.append(f"{name:<{_WIDTH}} {shares}  {block_label(s, worst)}")
     most = s.plan.blocks_per_rank
     lines.append(_pair("blocks", f"{blocks}, at most {most} on a rank"))
     if remark := blocks_text(most):
@@ -258,11 +253,11 @@ def require_simulations(simulations: Sequence[Simulation]) -> None:
 
 
 def simulation_names(simulations: Sequence[Simulation], names: Sequence[str] | None) -> list[str]:
-    """A name for each simulation, by default its plan's. Errors: P813."""
+    """A name for each simulation, by default its plan's. Errors: P810."""
     if names is None:
         return [s.plan.name for s in simulations]
     if len(names) != len(simulations):
-        raise P813.error(
+        raise P810.error(
             expected=f"{counted(len(simulations), 'name')}, one for each simulation",
             found=counted(len(names), "name"),
         )

@@ -35,20 +35,14 @@ def stage_table(value: object) -> list[str]:
             own = {f"own_{name}": column for name, column in _columns(value.operands).items()}
             return _table("transfer", _transfers(value.program) | own)
         case ChunkDag():
-            of_transfers = {w: getattr(value, w) for w in ("origin", "readers", "kept")}
-            return [
-                *_table("dependency", _columns(value.dependencies)),
-                "",
-                *_table("transfer", of_transfers),
-            ]
+            of_transfers = _table("transfer", _fields(value, "origin", "readers", "kept"))
+            return [*_table("dependency", _columns(value.dependencies)), "", *of_transfers]
         case Links():
-            columns = {w: getattr(value, w) for w in ("first", "second", "crosses")}
-            return _table("transfer", columns)
+            return _table("transfer", _fields(value, "first", "second", "crosses"))
         case np.ndarray():
             return _table("transfer", {"forward": value})
         case InstructionDag():
-            columns = {w: getattr(value, w) for w in ("forward", "channel", "copied")}
-            return _table("transfer", columns)
+            return _table("transfer", _fields(value, "forward", "channel", "copied"))
         case Order():
             return _table("row", _columns(value))
         case Blocks():
@@ -71,7 +65,11 @@ def _transfers(program: Program) -> dict[str, NDArray[Any]]:
 
 
 def _columns(table: Table) -> dict[str, NDArray[Any]]:
-    return {name: getattr(table, name) for name in table.column_names()}
+    return _fields(table, *table.column_names())
+
+
+def _fields(value: object, *names: str) -> dict[str, NDArray[Any]]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _blocks(blocks: Blocks) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from sley.errors.report import P812
+from sley.errors.report import P810
 from sley.ir.tables import BoolArray
 from sley.model.simulation.result import Cause, Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
@@ -39,10 +39,10 @@ def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]
     category `move` while it moves data, and one of category `wait` from its turn until then; the
     slices of the critical path also have the category `critical`. The process after the last rank
     has a counter in GB/s for each link that carries data.
-    Errors: P812 for a simulation without executions.
+    Errors: P810 for a simulation without executions.
     """
     if simulation.executions is None:
-        raise P812.error(
+        raise P810.error(
             expected="a simulation with executions", found=f"{simulation.plan.name} without"
         )
     e = simulation.executions

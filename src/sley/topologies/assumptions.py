@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, Rule, SleyError, counted
-from sley.errors.topology import T607, T610
+from sley.errors.formats import F434
+from sley.errors.topology import T607
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.topologies.library import find_machine
@@ -138,9 +139,9 @@ def card_rate(vendor: str, device: str, slot: Rate) -> Rate:
 
 
 def note_assumption(notes: list[Diagnostic], place: Place, found: str) -> None:
-    """Appends a remark (T610) about an assumption to `notes`, once for all places."""
+    """Appends a remark (F434) about an assumption to `notes`, once for all places."""
     if all(note.found != found for note in notes):
-        notes.append(T610.diagnostic(at=place, expected="a complete description", found=found))
+        notes.append(F434.diagnostic(at=place, expected="a complete description", found=found))
 
 
 class Import:

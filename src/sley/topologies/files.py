@@ -42,7 +42,7 @@ class LoadedTopology:
 
     topology: the cluster.
     machine: the description of its nodes, None for a graph.
-    notes: the values that the file leaves open and the importer's assumptions (T610), and how far
+    notes: the values that the file leaves open and the importer's assumptions (F434), and how far
         predictions for the machine are known to be off (T611).
     """
 

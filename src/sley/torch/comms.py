@@ -18,7 +18,8 @@ from torch import Tensor
 from sley.communicator import Settings, from_environment
 from sley.communicator.rendezvous.environment import find_place
 from sley.errors.communicator import N606
-from sley.errors.torch import B903, B906
+from sley.errors.runtime import R512
+from sley.errors.torch import B903
 from sley.torch.arguments import unfit
 from sley.torch.forms import FORMS, Form
 from sley.torch.group import ProcessGroupSley
@@ -27,8 +28,12 @@ try:
     import torchcomms
     from torchcomms import TorchCommBackend, register_backend
 except ImportError as error:
-    raise B906.error(
-        expected="the package torchcomms, with TorchCommBackend", found=str(error)
+    raise R512.error(
+        expected="the package torchcomms, with TorchCommBackend (since April 2026)",
+        found=str(error),
+        remedy="Install torchcomms from PyTorch's own package index or from its sources (0.0.1 on "
+        'PyPI is empty), or use the backend "sley" of torch.distributed, without '
+        "TORCH_DISTRIBUTED_USE_TORCHCOMMS.",
     ) from None
 
 _PLACES = (("RANK", "TORCHCOMM_RANK"), ("WORLD_SIZE", "TORCHCOMM_SIZE"))

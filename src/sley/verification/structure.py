@@ -6,8 +6,8 @@ import numpy as np
 
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C314
-from sley.errors.language import L118, L135
-from sley.errors.verifier import V201, V202, V208, V217
+from sley.errors.language import L118, L119
+from sley.errors.verifier import V201, V202, V208
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, standard
 from sley.ir.connections import Messages, connection_faults
@@ -18,7 +18,7 @@ from sley.ir.words import GROUP_PROTOCOLS, REDUCES, Op
 
 
 def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
-    """L118 for a collective that differs from the standard one of its name, V217 for varying counts
+    """L118 for a collective that differs from the standard one of its name, L119 for varying counts
     of a collective without a standard name."""
     if standard(collective) is not None:
         return []
@@ -30,9 +30,9 @@ def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
-    """L118 and V217 for the collective, V201 for tables that contradict one another, V208 for
-    operands that overlap, C314 for groups that no switch serves, L135 for reductions of chunks
-    whose counts vary."""
+    """L118 and L119 for the collective, V201 for tables that contradict one another, V208 for
+    operands that overlap, C314 for groups that no switch serves, L119 for reductions of chunks
+    with varying counts too."""
     if found := check_name(plan.collective, plan.places([])):
         return found
     found = diagnostics(V201, plan, faults(plan))
@@ -56,7 +56,7 @@ def _check_groups(plan: Plan) -> list[Diagnostic]:
 
 
 def check_one_sided_name(plan: OneSidedPlan) -> list[Diagnostic]:
-    """`check_name` for a one-sided plan, whose counts can't vary: V217."""
+    """`check_name` for a one-sided plan, whose counts can't vary: L119."""
     at = plan.places([])
     return check_name(plan.collective, at) or (
         _refuse_varying(plan.collective, at) if plan.collective.varies else []
@@ -65,14 +65,14 @@ def check_one_sided_name(plan: OneSidedPlan) -> list[Diagnostic]:
 
 def _refuse_varying(collective: Collective, at: list[Place]) -> list[Diagnostic]:
     expected = "counts that vary only in AllToAllV and AllGatherV, with messages"
-    return [V217.diagnostic(at=at, expected=expected, found=str(collective))]
+    return [L119.diagnostic(at=at, expected=expected, found=str(collective))]
 
 
 def _check_reductions(plan: Plan) -> list[Diagnostic]:
-    """L135 for every reduction."""
+    """L119 for every reduction."""
     op = plan.instructions.op
     return [
-        L135.diagnostic(
+        L119.diagnostic(
             at=plan.place(row),
             expected="copies and messages only: the counts of the chunks vary",
             found=f"{Op(op[row]).name.lower()}",

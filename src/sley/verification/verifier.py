@@ -94,7 +94,7 @@ def verify(
     one_slot_bytes: the largest call in which the runtime takes one slot for every message, if in
         larger ones it takes one for every chunk: a hang names it if smaller calls have none.
 
-    Checks, each relying on those before: rows and connections (L118, V217, V201, V208, C314, L135,
+    Checks, each relying on those before: rows and connections (L118, L119, V201, V208, C314,
     V202), hangs with `slots` slots (V203), races (V204), the result (V205, V206, V219); of
     one-sided plans those of `check_one_sided`.
 

@@ -200,7 +200,7 @@ def test_a_second_call_is_refused() -> None:
         first.start()
         while not job._lock.locked():
             time.sleep(0.001)
-        assert failing(lambda: call(job, [np.ones(4)] * 2)).code == "R509"
+        assert failing(lambda: call(job, [np.ones(4)] * 2)).code == "R508"
         os.kill(job.pids[1], signal.SIGCONT)
         first.join()
         np.testing.assert_array_equal(call(job, [np.ones(4)] * 2)[0], np.full(4, 2.0))

@@ -195,7 +195,7 @@ def test_a_second_process_of_a_rank_is_told_so_and_the_others_go_on() -> None:
         ]
     )
     assert values == rest == [b"0", b"1"]
-    assert error.code == "N602"
+    assert error.code == "N603"
     assert "elsewhere has that rank" in str(error)
     assert len(store) == 0
 

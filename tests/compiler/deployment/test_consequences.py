@@ -9,7 +9,7 @@ import pytest
 
 from sley import formats
 from sley.compiler.deployment import CallAction, DeployedCall, decide, examine, runtime_named
-from sley.compiler.deployment.consequences import PLAN_CONSEQUENCES, XML_CONSEQUENCES
+from sley.compiler.deployment.candidates import PLAN_CONSEQUENCES, XML_CONSEQUENCES
 from sley.errors import Rule
 from sley.errors.catalog import all_rules
 from sley.formats import format as of_formats

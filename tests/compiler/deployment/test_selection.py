@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.compiler.deployment import CallAction, DeployedCall, decide, examine, runtime_named
-from sley.compiler.deployment.xml_head import read_head
+from sley.compiler.deployment.candidates import read_head
 from sley.errors import SleyError
 from sley.errors.deployment import F504
 from sley.formats.mscclpp.header import read_header

@@ -23,7 +23,7 @@ from support.inputs.schedule_files import (
 )
 from support.mutants.schedule_mutants import SEEDS, changed_values, changed_words
 
-CODES = {"F551", "F552", "F554", "F555", "F556", "F557", "F559"}
+CODES = {"F551", "F403", "F554", "F555", "F556", "F557", "F424"}
 
 
 def outcome(read: Callable[[str], ImportedSchedule], text: str) -> str:

@@ -64,8 +64,8 @@ AG = 'OpType="Allgather"'
 
 BAD: dict[str, tuple[str, str, int, int]] = {
     # by mistake: text, code, line, column
-    "nothing": ("", "L113", 1, 1),
-    "comments alone": ("# one\n\n  # two\n", "L113", 4, 1),
+    "nothing": ("", "L115", 1, 1),
+    "comments alone": ("# one\n\n  # two\n", "L115", 4, 1),
     "another beginning": ("RescclAlgo(nRanks=4):\n    x = 1\n", "L143", 1, 1),
     "no algorithm": ("x = 1\n", "L143", 1, 1),
     "a number first": ("4\n", "L143", 1, 1),
@@ -137,8 +137,8 @@ BAD: dict[str, tuple[str, str, int, int]] = {
     ),
     "more cards than GPUs": (_head(f"nRanks=4, {AG}, GPUPerNode=2, NICPerNode=4"), "L150", 1, 67),
     "cards of no node": (_head(f"nRanks=4, {AG}, NICPerNode=4"), "L150", 1, 53),
-    "an assigned parameter": (_body("nRanks = 8"), "L152", 2, 5),
-    "a parameter as loop variable": (_body("for nWarps in range(2):", "    x = 1"), "L152", 2, 9),
+    "an assigned parameter": (_body("nRanks = 8"), "L150", 2, 5),
+    "a parameter as loop variable": (_body("for nWarps in range(2):", "    x = 1"), "L150", 2, 9),
     "a number too long": (_body("x = " + "9" * 100_000), "L153", 2, 9),
     "a header's number too long": (_head(f"nRanks={'9' * 9999}, {AG}"), "L153", 1, 19),
     "a sum too large": (_body("x = 2147483647", "y = x + 1"), "L153", 3, 11),

@@ -42,7 +42,7 @@ from sley.engine.program import Loaded, buffer_sizes, load, scratch_bytes
 from sley.engine.types import Array
 from sley.engine.varying import check_count
 from sley.errors import Place, SleyError, counted
-from sley.errors.runtime import R501, R508, R509, R511, R513, R514
+from sley.errors.runtime import R501, R508, R511, R513, R514
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
 
@@ -129,7 +129,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
         """The ranks' answers to a command for each: one call at a time, none after a failure; any
         exception ends the job."""
         if not self._lock.acquire(blocking=False):
-            raise R509.error(expected="one call at a time", found="a second one")
+            raise R508.error(expected="one call at a time", found="a second one")
         try:
             if self._unusable:
                 raise R508.error(expected="a job that runs", found=f"a dead one: {self._unusable}")

@@ -20,7 +20,7 @@ from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.errors import SleyError
 from sley.errors.aside import LateError, within
-from sley.errors.communicator import N601, N602, N603, N604, N605, N608
+from sley.errors.communicator import N601, N603, N604, N605, N608
 from sley.errors.remote import diagnostic_from_json
 from sley.errors.runtime import R514
 
@@ -112,7 +112,7 @@ def all_gather(member: Member, topic: str, value: bytes, deadline: Deadline) -> 
     """The values of all ranks, by rank. All ranks call it with the same topic.
 
     Errors: N601, with the ranks that are missing, after the deadline and at most GRACE_S more;
-    N602 if another process has the rank; N603 if the numbers of ranks differ; N604 for
+    N603 if another process has the rank, or the numbers of ranks differ; N604 for
     another format; N605; N608 if a rank refuses.
     """
     return _Gather(member, topic, deadline).run(value, None)
@@ -185,14 +185,14 @@ class _Gather:
         return values
 
     def _claim(self, message: bytes) -> None:
-        """Leaves this rank's message, unless another process has claimed the rank. Errors: N602."""
+        """Leaves this rank's message, unless another process has claimed the rank. Errors: N603."""
         present = self.store.put(self.topic, self.rank, 0, message)
         if present != message and _process(_Message.decode(present)).is_gone():
             self.store.delete(self.topic, self.rank, 0)  # of a killed process
             present = self.store.put(self.topic, self.rank, 0, message)
         if present != message:
             other = _process(_Message.decode(present))
-            raise N602.error(
+            raise N603.error(
                 expected=f"one process with rank {self.rank} of {self.member.what}",
                 found=f"{other} has that rank, and so has {self.member.process}",
             )
@@ -315,7 +315,7 @@ class _Gather:
         return N608.error(
             at=why.places,
             expected=f"rank {rank} ({_process(claim)}) to continue with {self.member.what}",
-            found=f"{why.code} {why.rule.name}",
+            found=why.rule.title,
             notes=[f"expected: {why.expected}", f"found: {why.found}", *why.notes],
             remedy=why.remedy,
         )

@@ -30,7 +30,7 @@ from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.policy import D904
 from sley.errors.runtime import R514
-from sley.errors.selection import N656
+from sley.errors.simulation import S702
 from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow, PlanTable
@@ -202,7 +202,7 @@ class Plans:
         in_place, root: for files that don't define them; by default such a file is used in place
         and out of place if it can be.
 
-        Returns a line for each plan. Errors: F550, N651, N652, N654, N656, F454, R514, and those of
+        Returns a line for each plan. Errors: F550, N651, N652, N654, S702, F454, R514, and those of
         the file, the compiler and the proof; then nothing changes.
         """
         if in_place not in (None, True, False):
@@ -213,7 +213,7 @@ class Plans:
         given = Options.of(None, options) if isinstance(options, Mapping) else options
         row = PlanRow(
             Recipe("", options={} if given is None else given.given()),
-            SizeRange.of(min_bytes, max_bytes, N656),
+            SizeRange.of(min_bytes, max_bytes, S702),
             in_place=in_place,
             root=None if root is None else int(root),
         )

@@ -21,7 +21,7 @@ from sley.communicator.selection.rules import program_of
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
 from sley.errors.formats import F454
-from sley.errors.language import L113, L115
+from sley.errors.language import L115
 from sley.errors.recognition import (
     MISSING,
     MSCCL_XML,
@@ -34,7 +34,8 @@ from sley.errors.recognition import (
     presumed_kind,
     refuse_kind,
 )
-from sley.errors.selection import N651, N652, N653, N654, N656
+from sley.errors.selection import N651, N652, N653, N654
+from sley.errors.simulation import S702
 from sley.formats import read
 from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
@@ -104,7 +105,7 @@ def user_plans(source: Source, row: PlanRow, capacity: Capacity) -> list[ReadyPl
     place and one out of place, as far as these are possible.
 
     source: a plan, a program or a file. row: what the user requests, and the options.
-    Errors: F550, N651, N652, N654, N656, F454, and those of the file, the compiler and the proof.
+    Errors: F550, N651, N652, N654, S702, F454, and those of the file, the compiler and the proof.
     """
     if isinstance(source, (Plan, Program)):
         named = replace(row, recipe=replace(row.recipe, name=source.name))
@@ -194,7 +195,7 @@ def _load_python(path: Path, row: PlanRow) -> Loaded:
     try:
         return program_of_file(path), row
     except SleyError as error:
-        if error.code not in (L113.code, L115.code):
+        if error.code != L115.code:
             raise
         remedy = "Register the program itself instead of the file: register(function(...))."
         raise SleyError([replace(d, remedy=remedy) for d in error.diagnostics]) from None
@@ -218,11 +219,11 @@ _LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
 
 
 def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> ReadyPlan:
-    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, F454, C3xx,
+    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, S702, F454, C3xx,
     V2xx."""
     started, c, origin = time.perf_counter(), loaded.collective, row.recipe.name
     if c.varies and row.sizes != ALL_SIZES:
-        raise N656.error(
+        raise S702.error(
             at=Place(origin),
             expected=f"no sizes for {c}, as no rank knows the size of a call",
             found=str(row.sizes),

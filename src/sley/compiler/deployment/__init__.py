@@ -1,18 +1,17 @@
 """Deployment: directories of files for runtimes.
 
 `runtimes` are libraries that might read plans, by version. `folders` reads a directory as a runtime
-does: its `candidates` are files of MSCCL XML (`xml_candidates`, `xml_head`) or execution plans
-(`plan_candidates`), and `consequences` say what a problem of a file means. `examination` finds what
-is wrong in a directory, and `decisions` which file runs for a call (`calls`). `packages` writes
+does: its `candidates` are files of MSCCL XML or execution plans. `examination` finds what is wrong
+in a directory, and `decisions` which file runs for a call. `packages` writes
 directories, of the rows of a plan table, and `registration` is the program that registers plans
 with MSCCL++.
 """
 
-from sley.compiler.deployment.calls import OPERATIONS as OPERATIONS
-from sley.compiler.deployment.calls import TYPES as TYPES
-from sley.compiler.deployment.calls import DeployedCall as DeployedCall
+from sley.compiler.deployment.decisions import OPERATIONS as OPERATIONS
+from sley.compiler.deployment.decisions import TYPES as TYPES
 from sley.compiler.deployment.decisions import CallAction as CallAction
 from sley.compiler.deployment.decisions import CallDecision as CallDecision
+from sley.compiler.deployment.decisions import DeployedCall as DeployedCall
 from sley.compiler.deployment.decisions import decide as decide
 from sley.compiler.deployment.examination import Examination as Examination
 from sley.compiler.deployment.examination import examine as examine

@@ -1,12 +1,14 @@
-"""Decisions: what a call does with the files of a directory, and why no other file runs."""
+"""Decisions: a call of a collective, what it does with the files of a directory, and why no other
+file runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from types import MappingProxyType
+from typing import NoReturn
 
-from sley.compiler.deployment.calls import TYPES, DeployedCall
 from sley.compiler.deployment.candidates import CandidateFile
 from sley.compiler.deployment.examination import (
     PLACE_WORDS,
@@ -18,7 +20,8 @@ from sley.compiler.deployment.examination import (
 )
 from sley.compiler.deployment.folders import Reading
 from sley.compiler.deployment.runtimes import Grid, Runtime
-from sley.errors import Diagnostic, Place, Rule
+from sley.engine.types import DATA_TYPES
+from sley.errors import Diagnostic, Place, Rule, did_you_mean
 from sley.errors.deployment import (
     F508,
     F509,
@@ -28,14 +31,91 @@ from sley.errors.deployment import (
     F516,
     F519,
     F520,
-    F521,
-    F522,
-    F523,
     F524,
+    F525,
     F529,
+    F530,
     F533,
 )
+from sley.ir.collectives import SIZED
 from sley.ir.sizes import size_text
+
+TYPES: Mapping[str, int] = MappingProxyType(
+    {name: one.size_bytes for name, one in DATA_TYPES.items()} | {"uint32": 4, "uint64": 8}
+)
+"""The bytes of an element, by type."""
+
+OPERATIONS = ("sum", "prod", "min", "max", "avg")
+
+
+def _refuse(expected: str, found: str, remedy: str = "") -> NoReturn:
+    raise F525.error(at=Place(detail="call"), expected=expected, found=found, remedy=remedy)
+
+
+@dataclass(frozen=True)
+class DeployedCall:
+    """A call of a collective on a communicator.
+
+    collective: sley's name. size_bytes: of the largest buffer of any rank, as in nccl-tests.
+    ranks, node: the ranks of the communicator, and of each node. dtype: the type of the elements.
+    in_place: whether input and output are the same memory. op: the reduction, which collectives
+    without one ignore. root: the root, None if it isn't known or the collective has none.
+    Errors: F525.
+    """
+
+    collective: str
+    size_bytes: int
+    ranks: int
+    node: int
+    in_place: bool = False
+    dtype: str = "float32"
+    op: str = "sum"
+    root: int | None = None
+
+    def __post_init__(self) -> None:
+        for word, value, known in (
+            ("collective", self.collective, tuple(SIZED)),
+            ("type", self.dtype, tuple(TYPES)),
+            ("reduction", self.op, OPERATIONS),
+        ):
+            if value not in known:
+                _refuse(f"a {word} of {', '.join(known)}", value, did_you_mean(value, known))
+        if self.ranks < 1 or self.node < 1 or self.ranks % self.node:
+            found = f"{self.ranks} ranks, {self.node} a node"
+            _refuse("ranks that the ranks of a node divide", found)
+        if self.root is not None and not (self.has_root and 0 <= self.root < self.ranks):
+            ranks = f"a root below {self.ranks}"
+            expected = ranks if self.has_root else f"no root for {self.collective}"
+            _refuse(expected, f"root {self.root}")
+        unit = TYPES[self.dtype] * self.parts
+        if self.size_bytes < 1 or self.size_bytes % unit:
+            expected = f"a multiple of {unit} bytes, one element for each part of the buffer"
+            _refuse(expected, f"{self.size_bytes} bytes")
+
+    @property
+    def parts(self) -> int:
+        """The number of equal parts of the largest buffer: one for each rank, or 1."""
+        return self.ranks if SIZED[self.collective].has_parts else 1
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the collective has a reduction."""
+        return SIZED[self.collective].reduces
+
+    @property
+    def has_root(self) -> bool:
+        """Whether the collective has a root."""
+        return "root" in SIZED[self.collective].roles
+
+    def __str__(self) -> str:
+        root = "" if self.root is None else f", root {self.root}"
+        op = f" {self.op}" if self.reduces else ""
+        place = "in place" if self.in_place else "out of place"
+        nodes = "" if self.node == self.ranks else f", {self.node} a node"
+        size = size_text(self.size_bytes)
+        ranks = f"{self.ranks} ranks{nodes}{root}"
+        return f"{self.collective} of {size} {self.dtype}{op} on {ranks}, {place}"
+
 
 _ENDING = (F508, F515, F519)
 """Faults of a plan of MSCCL++ that end the process of a call which chooses it."""
@@ -207,15 +287,15 @@ def _why_not(
     """Why a file doesn't match a call; None if it does, or if it may. undecided: whether the place
     for which the runtime takes files is unknown."""
     size = _compared_size(call, runtime)
-    rule: Rule
+    rule: Rule = F520
     if one.collective != call.collective:
-        rule, expected, found = F520, call.collective, one.collective
+        expected, found = call.collective, one.collective
     elif not one.grid.has(call.ranks, call.node):
-        rule, expected, found = F521, str(Grid(call.ranks, call.node)), str(one.grid)
+        expected, found = str(Grid(call.ranks, call.node)), str(one.grid)
     elif not one.places.has(call.in_place) and not undecided:
-        rule, expected, found = F522, PLACE_WORDS[call.in_place], PLACE_WORDS[not call.in_place]
+        expected, found = PLACE_WORDS[call.in_place], PLACE_WORDS[not call.in_place]
     elif not one.sizes.covers(size):
-        rule, expected, found = F523, f"a range with {size_text(size)}", str(one.sizes)
+        expected, found = f"a range with {size_text(size)}", str(one.sizes)
     elif runtime.compares_op and call.op == "avg" and call.reduces:
         rule, expected, found = F524, "sum, prod, min or max", call.op
     elif runtime.divides_first and (elements := size // TYPES[call.dtype]) % one.multiple:
@@ -255,10 +335,10 @@ def _effect(faults: Sequence[Diagnostic], call: DeployedCall) -> CallAction:
 
 def _faults(one: CandidateFile, call: DeployedCall, runtime: Runtime) -> list[Diagnostic]:
     """What is wrong when a call runs a file."""
-    found = list(one.faults)
+    found, at = list(one.faults), Place(str(one.path))
     if None not in (one.root, call.root) and one.root != call.root:
-        found.append(other_roots(one, call))
-    at = Place(str(one.path))
+        expected = f"calls with root {one.root}"
+        found.append(F530.diagnostic(at=at, expected=expected, found=f"root {call.root}"))
     apart = [(low, high) for low, high in one.neighbours if low // call.node != high // call.node]
     if apart:
         expected = "memory channels within nodes"

@@ -8,29 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from sley.compiler.deployment.calls import DeployedCall
 from sley.compiler.deployment.candidates import CandidateFile
 from sley.compiler.deployment.folders import Reading, read_folder
 from sley.compiler.deployment.runtimes import Grid, Runtime, environment, misplaced
 from sley.errors import Diagnostic, Place
-from sley.errors.deployment import (
-    F507,
-    F509,
-    F510,
-    F511,
-    F512,
-    F513,
-    F518,
-    F527,
-    F530,
-    F531,
-    F532,
-    F533,
-)
+from sley.errors.deployment import F507, F509, F510, F511, F512, F513, F518, F527, F530, F531, F533
 from sley.ir.conditions import Condition
 from sley.ir.sizes import SizeRange, borders
 
-_REMARKS = (F507, F513, F530, F531, F532, F533)
+_REMARKS = (F507, F513, F530, F531, F533)
 """Findings that need not be mistakes."""
 
 SPLIT = "reducescatter"
@@ -254,11 +240,9 @@ def _before(files: Sequence[CandidateFile], name: str) -> list[CandidateFile]:
     return [one for one in files[:own] if files[own].multiple % one.multiple == 0]
 
 
-def other_roots(one: CandidateFile, call: DeployedCall | None = None) -> Diagnostic:
-    """The remark that a file also runs for calls with other roots than its own, or the problem of
-    such a call."""
-    found = "it also runs for other roots, wrongly" if call is None else f"root {call.root}"
-    expected = f"calls with root {one.root}"
+def other_roots(one: CandidateFile) -> Diagnostic:
+    """The remark that a file also runs for calls with other roots than its own."""
+    expected, found = f"calls with root {one.root}", "it also runs for other roots, wrongly"
     return F530.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
 
 

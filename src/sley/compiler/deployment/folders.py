@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from sley.compiler.deployment.candidates import CandidateFile
-from sley.compiler.deployment.plan_candidates import read_plan
+from sley.compiler.deployment.candidates import CandidateFile, read_plan, read_xml
 from sley.compiler.deployment.registration import SCRIPT, registered
 from sley.compiler.deployment.runtimes import Grid, Runtime
-from sley.compiler.deployment.xml_candidates import read_xml
 from sley.errors import Diagnostic, Place, SleyError, reason_of, recognition, shortened
-from sley.errors.deployment import F503, F504, F506, F507, F532, F533
+from sley.errors.deployment import F503, F504, F506, F507, F533
 from sley.errors.text_files import text_of
 from sley.formats.msccl_xml.targets import SUFFIX as XML
 from sley.formats.mscclpp.targets import SUFFIX as JSON
@@ -192,13 +190,13 @@ def _wrong_name(path: Path, runtime: Runtime) -> Diagnostic | None:
     """Why the runtime doesn't open a file of this name; None if it does."""
     if runtime.whole_folder:
         return None
+    rule = F507
     if runtime.names is not None and path.name not in runtime.names:
+        expected = f"one of {', '.join(runtime.names)}"
         if runtime.has_program:
             expected = f"a file that {SCRIPT} registers"
-            return F532.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
-        expected = f"one of {', '.join(runtime.names)}"
-        return F507.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
-    if path.suffix.lower() != runtime.suffix:
-        expected = f"a name that ends in {runtime.suffix}"
-        return F506.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
-    return None
+    elif path.suffix.lower() != runtime.suffix:
+        rule, expected = F506, f"a name that ends in {runtime.suffix}"
+    else:
+        return None
+    return rule.diagnostic(at=Place(str(path)), expected=expected, found=path.name)

@@ -23,7 +23,7 @@ from sley.formats.mscclpp.document import read_json
 from sley.formats.mscclpp.header import PlanHeader, read_header
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow
-from sley.ir.sizes import SizeRange
+from sley.ir.sizes import SizeRange, checked_size
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def write_package(
     place = misplaced(runtime, final)  # instead of what was said of the temporary folder's name
     found += [] if place is None else [place]
     if names:
-        remarks += [_sentence(one) for one in found]
+        remarks += [one.brief for one in found]
         remarks += _circumstances(examined)
     paths = tuple(final / name for name in names)
     return Package(paths, tuple(remarks), environment(runtime, final, names))
@@ -174,7 +174,7 @@ def _circumstances(examined: Examination) -> Iterator[str]:
         yield runtime.basis
     for multiple, names in multiples.items() if not runtime.divides_first else ():
         yield (
-            f"{', '.join(names)}: {F519.code} {F519.name}: a call whose size isn't a multiple of "
+            f"{', '.join(names)}: {F519.title}: a call whose size isn't a multiple of "
             f"{multiple} {runtime.unit} ends the process"
         )
     for condition, of in examined.conditions.items():
@@ -203,15 +203,16 @@ def _as_named(
                 found=f"other plans have {' and '.join(fitting)}" if fitting else f"only {others}",
                 remedy="Use --target mscclpp-python, which registers plans of any name.",
             )
-        best = max(free, key=partial(_common_bytes, runtime, head))
+        best = max(free, key=partial(_common_bytes, head))
         (folder / name).rename(folder / best)
         found.append(best)
     return found
 
 
-def _common_bytes(runtime: Runtime, head: PlanHeader, name: str) -> int:
-    """The number of sizes that a plan and a name have in common."""
-    first, last = runtime.sizes_of_names[name]
+def _common_bytes(head: PlanHeader, name: str) -> int:
+    """The number of sizes that a plan has in common with those that a name ends in, such as
+    1K_64K.json; the runtime doesn't compare them."""
+    first, last = (checked_size(word) for word in Path(name).stem.split("_")[-2:])
     return min(head.max_bytes, last) - max(head.min_bytes, first) + 1
 
 
@@ -269,8 +270,3 @@ def _at_final_place(found: Diagnostic, temporary: Path, final: Path) -> Diagnost
         for place in found.places
     )
     return replace(found, places=places)
-
-
-def _sentence(found: Diagnostic) -> str:
-    where = f"{found.places[0]}: " if found.places else ""
-    return f"{where}{found.code} {found.rule.name}: {found.found}"

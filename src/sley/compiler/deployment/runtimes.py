@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, Rule
-from sley.errors.deployment import F500, F501, F531
+from sley.errors.deployment import F501, F531
+from sley.errors.formats import F440
 from sley.formats import Target
 from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL
 from sley.formats.msccl_xml.targets import SUFFIX as XML
@@ -56,8 +57,6 @@ class Runtime:
     in_order: whether the first matching file runs, in the order of the names; otherwise any.
     names: the names that it reads, each with the communicators for which it is registered; None if
         it reads all.
-    sizes_of_names: the sizes that such a name says, both included; the runtime doesn't compare
-        them.
     most_files: the most files that it loads, None without a limit.
     one_place: whether it asks only the first plan for its place.
     place_by_begin: whether a call is in place if its buffers begin at one address.
@@ -84,7 +83,6 @@ class Runtime:
     stops: bool = False
     in_order: bool = True
     names: Mapping[str, Grid] | None = None
-    sizes_of_names: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     most_files: int | None = None
     one_place: bool = False
     place_by_begin: bool = False
@@ -149,16 +147,6 @@ _OLD_PLANS: Mapping[str, Grid] = MappingProxyType(
 """Those of v0.9.0, until commit 0c9b9abf of 2026-05-12. Its own generator writes a file 128K_2M
 instead of 64K_2M, which the loader doesn't read."""
 
-_DEFAULT_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "allreduce_2nodes_1K_64K.json": (1 << 10, 64 << 10),
-        "allreduce_2nodes_64K_2M.json": (64 << 10, 2 << 20),
-        "allreduce_2nodes_128K_2M.json": (128 << 10, 2 << 20),
-        "allreduce_4nodes_1K_64K.json": (1 << 10, 64 << 10),
-        "allreduce_4nodes_128K_2M.json": (128 << 10, 2 << 20),
-    }
-)
-
 _DEFAULT = "default"
 """The directory of MSCCLPP_CACHE_DIR that the default loader of MSCCL++ reads."""
 
@@ -170,7 +158,6 @@ _MSCCLPP = Runtime(
     str(MSCCLPP),
     in_order=False,
     names=DEFAULT_PLANS,
-    sizes_of_names=_DEFAULT_SIZES,
     one_place=True,
     place_by_begin=True,
     knows_names=True,
@@ -278,7 +265,7 @@ def names() -> tuple[str, ...]:
 
 
 def runtime_named(target: str) -> Runtime:
-    """The runtime of NAME or NAME@VERSION: by default the newest that reads plans. Errors: F500.
+    """The runtime of NAME or NAME@VERSION: by default the newest that reads plans. Errors: F440.
 
     MSCCL++'s version is that of the Python package `mscclpp`, if it is installed beside sley.
     executor (msccl-executor-nccl) has one last version, 2.23.4; other versions of RCCL behave as
@@ -296,17 +283,17 @@ def runtime_named(target: str) -> Runtime:
     match = re.fullmatch(r"([0-9]{1,4})((?:\.[0-9]{1,4}){0,3})", version)
     if match is None:
         raise _unknown("a version such as 2.27.7", version)
-    parts = tuple(int(part) for part in version.split("."))
-    if name == "rccl" and parts[0] != _parts(known)[0]:
+    parts = _parts(version)
+    if name == "rccl" and parts[0] != _parts(known.version)[0]:
         if parts[:2] not in _ROCM:
             rocm = " or ".join(f"{a}.{b} (RCCL {own})" for (a, b), own in _ROCM.items())
             raise _unknown(f"a version of RCCL such as 2.27.7, or of ROCm: {rocm}", version)
         version = _ROCM[parts[:2]]
-        parts = tuple(int(part) for part in version.split("."))
+        parts = _parts(version)
     if name == "rccl":
         chosen = _RCCL if parts < (2, 28) else _RCCL_OFF if parts < (2, 29) else _RCCL_GONE
         return replace(chosen, version=version)
-    if known.refusal is None and parts[: len(_parts(known))] != _parts(known):
+    if known.refusal is None and parts[: len(_parts(known.version))] != _parts(known.version):
         raise _unknown(f"version {known.version}", f"{name} {version}")
     return replace(known, version=version)
 
@@ -321,7 +308,7 @@ def runtime_of(target: Target) -> Runtime:
 
 def _of_version(known: Runtime, version: str | None) -> Runtime:
     """A version of MSCCL++: by default that of the installed package, or the newest known one.
-    Errors: F500."""
+    Errors: F440."""
     basis = ""
     if version is None:
         found, folder = _installed()
@@ -356,12 +343,12 @@ def _installed() -> tuple[str, str]:
     return "", folders[0] if folders else ""
 
 
-def _parts(known: Runtime) -> tuple[int, ...]:
-    return tuple(int(part) for part in known.version.split("."))
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _unknown(expected: str, found: str) -> Exception:
-    return F500.error(at=Place(detail="runtime"), expected=expected, found=found)
+    return F440.error(at=Place(detail="runtime"), expected=expected, found=found)
 
 
 def environment(

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from sley.errors import Place, Rule, counted
-from sley.errors.mscclpp import F473, F475, F476, F479, F481, F482, F483, F486, F488, F493, F496
+from sley.errors.formats import F422, F444
+from sley.errors.mscclpp import F475, F476, F479, F482, F483, F486, F488, F493, F496
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.raw import Located, RawGroup, RawOperation, RawPlan, RawRange, place_of
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget, refuse_absent
@@ -17,7 +18,7 @@ from sley.ir.words import Buffer
 
 def check(raw: RawPlan, target: PlanTarget) -> None:
     """Refuses a plan that a target can't execute as it is written, apart from rules that need its
-    collective. Errors: F473 to F496."""
+    collective. Errors: F422 to F496."""
     problems = Problems()
     _check_header(raw, target, problems)
     _check_groups(raw, problems)
@@ -41,13 +42,13 @@ def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
         problems.add(F476, raw.whole, expected, str(raw.alignment))
     if raw.threads > target.threads:
         expected = f"num_threads_per_block to be at most {target.threads}"
-        problems.add(F473, raw.whole, expected, str(raw.threads))
+        problems.add(F422, raw.whole, expected, str(raw.threads))
     if raw.max_bytes < raw.min_bytes:
         expected = "min_message_size to be at most max_message_size"
         found = f"{raw.min_bytes} and {raw.max_bytes}"
-        problems.add(F473, raw.whole, expected, found)
+        problems.add(F422, raw.whole, expected, found)
     if not raw.gpus:
-        problems.add(F473, raw.whole, "at least 1 GPU", "none")
+        problems.add(F422, raw.whole, "at least 1 GPU", "none")
 
 
 def _check_groups(raw: RawPlan, problems: Problems) -> None:
@@ -152,7 +153,7 @@ def _check_block(
     operations = sum(1 + len(one.inner) for one in block.operations)
     if operations > target.operations:
         expected = f"at most {target.operations} operations"
-        problems.add(F481, at, expected, str(operations))
+        problems.add(F444, at, expected, str(operations))
     for word in words.CHANNEL_TYPES:
         channels, buffers = block.channels[word], block.buffers[word]
         has = len(gpu.groups) if word == words.SWITCH else len(gpu.peers[word])
@@ -269,7 +270,7 @@ class _Operation:
     def _check_threads(self, used: int) -> None:
         if used > self.raw.threads:
             expected = f"num_threads_per_block to be at least {used}, a thread for each entry"
-            self._problem(F473, expected, str(self.raw.threads))
+            self._problem(F422, expected, str(self.raw.threads))
 
     def _check_semaphores(self) -> None:
         ids, has = self.op.semaphores, len(self.gpu.semaphores)
@@ -283,7 +284,7 @@ class _Operation:
         unit = self.target.vector_bytes
         if self.op.unit_bytes < 1 or self.op.unit_bytes % unit:
             expected = f"unit_size to be a multiple of {unit}, and not 0"
-            self._problem(F473, expected, str(self.op.unit_bytes))
+            self._problem(F422, expected, str(self.op.unit_bytes))
 
     def _check_move(self, move: Move) -> None:
         op = self.op

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sley.errors.formats import F403, F420
-from sley.errors.mscclpp import F473, F493
+from sley.errors.formats import F403, F420, F422
+from sley.errors.mscclpp import F493
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawOperation, RawPlan
 from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
@@ -60,7 +60,7 @@ class Cutting:
 
 
 def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
-    """The cutting for chunks of `units` units of the pipelines. Errors: F403, F473."""
+    """The cutting for chunks of `units` units of the pipelines. Errors: F403, F422."""
     shared = [
         (item.size, one.op.shares)
         for one in raw.operations
@@ -108,7 +108,7 @@ def _check_iterations(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Non
     for one in raw.operations:
         if one.op.unit_bytes and (found := cutting.iterations(one.op)) > limit:
             expected = f"at most {limit} iterations of a pipeline"
-            problems.add(F473, one.at, expected, str(found))
+            problems.add(F422, one.at, expected, str(found))
             problems.raise_full()
     problems.raise_any()
 

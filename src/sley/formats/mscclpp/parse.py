@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule, did_you_mean
-from sley.errors.formats import F412, F431
-from sley.errors.mscclpp import F472, F473, F478, F479, F486
+from sley.errors.formats import F412, F422, F431
+from sley.errors.mscclpp import F472, F478, F479, F486
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.document import Object, read_json, show
 from sley.formats.mscclpp.header import MAX_SIZE
@@ -51,7 +51,7 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
     """The raw plan of a path, or of text (a string with a "{" or a line end).
 
     file: the file's name in messages; the path by default. Errors: F403, F404, F412, F470, F472,
-    F473, F478, F479 and F486, with up to 20 problems at once.
+    F422, F478, F479 and F486, with up to 20 problems at once.
     """
     file, text, document = read_json(source, file)
     reader = _Reader(file, _lines(text, document))
@@ -137,7 +137,7 @@ class _Fields:
         elif least <= found <= most:
             return found
         else:
-            self.problem(F473, f"{key} from {least} to {most}", f"{key}: {show(found)}")
+            self.problem(F422, f"{key} from {least} to {most}", f"{key}: {show(found)}")
         return least
 
     def word(self, key: str, words: Mapping[str, _T], default: object = _MISSING) -> _T:
@@ -156,7 +156,7 @@ class _Fields:
                 self._wrong(key, "a list of integers", one)
                 return ()
             if not 0 <= one <= INT32:
-                self.problem(F473, f"{key} from 0 to {INT32}", f"{key}: {show(one)}")
+                self.problem(F422, f"{key} from 0 to {INT32}", f"{key}: {show(one)}")
                 return ()
         return tuple(found)
 

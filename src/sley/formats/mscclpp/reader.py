@@ -6,8 +6,7 @@ import os
 from dataclasses import replace
 
 from sley.errors import Diagnostic, counted
-from sley.errors.formats import F403, F409, F411, F424, F434, F463
-from sley.errors.mscclpp import F497
+from sley.errors.formats import F403, F409, F411, F424, F432, F434, F463
 from sley.formats.format import (
     Execution,
     Executions,
@@ -207,9 +206,9 @@ def _check_chunks(raw: RawPlan, collective: Collective) -> None:
 
 
 def _about_flushes(raw: RawPlan) -> list[Diagnostic]:
-    """A remark at the first flush (F497)."""
+    """A remark at the first flush (F432)."""
     places = [one.at for one in raw.operations if one.op.name == FLUSH]
     if not places:
         return []
     found = f"a flush, {len(places)} in all" if len(places) > 1 else "a flush"
-    return [F497.diagnostic(at=places[0], expected="an operation with an effect", found=found)]
+    return [F432.diagnostic(at=places[0], expected="an operation with an effect", found=found)]

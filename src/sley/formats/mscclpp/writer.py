@@ -82,7 +82,7 @@ def raw_plan(
         allocation on all ranks, and with ports the offset 0; the executor doesn't check that.
     ranks_per_node: ranks of a host: between hosts channels are port channels. By default as in the
         plan's topology; without one all ranks are on one host.
-    Errors: F437, F438, F440, F443, F451, F441, F475, F481, F482, with up to 20 problems at once.
+    Errors: F437, F438, F440, F443, F451, F441, F475, F444, F482, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, PlanTarget)
     problems = Problems()

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from sley.errors import Place, Rule
-from sley.errors.language import L113, L124
-from sley.errors.rescclang import L143, L152, L153
+from sley.errors.language import L115, L124
+from sley.errors.rescclang import L143, L150, L153
 from sley.lang.rescclang.lexer import INDENTATION, Lexer, Token, TokenKind, shorten
 from sley.lang.rescclang.syntax import (
     MAX_VALUE,
@@ -58,7 +58,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 class Parser:
-    """Makes an `SyntaxTree` of lines. Errors: L113, L124, L143, L152, L153, with line and
+    """Makes an `SyntaxTree` of lines. Errors: L115, L124, L143, L150, L153, with line and
     column.
 
     parameters: names that the body may read but not assign.
@@ -78,7 +78,7 @@ class Parser:
     def algorithm(self) -> SyntaxTree:
         """The whole text."""
         if self._at(TokenKind.END):
-            raise L113.error(
+            raise L115.error(
                 at=self._place(),
                 expected=f"{HEAD}(...):",
                 found="no program",
@@ -210,7 +210,7 @@ class Parser:
             expected = "the name of a variable"
             raise L143.error(at=at, expected=expected, found=str(word), remedy=remedy)
         if word.text in self._parameters:
-            raise L152.error(at=at, expected="another name", found=str(word))
+            raise L150.error(at=at, expected="another name", found=str(word))
 
     def _for(self) -> For:
         start = self._advance()

@@ -71,8 +71,8 @@ class ImportedSchedule(Protocol):
     def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
         """The program of the schedule.
 
-        collective: one of those that the schedule can serve, by default its own. Errors: F552, F554
-        to F559.
+        collective: one of those that the schedule can serve, by default its own. Errors: F403, F554
+        to F424.
         """
 
 
@@ -85,7 +85,7 @@ _READERS: dict[Kind, Callable[[str | os.PathLike[str]], ImportedSchedule]] = {
 
 def read(path: str | os.PathLike[str]) -> ImportedSchedule:
     """The schedule in a file, which is recognised by its content. Errors: F404, F550 for a file of
-    another kind, F551, F552, F559."""
+    another kind, F551, F403, F424."""
     kind = kind_of(path)
     if kind is recognition.MISSING:
         file_text(path)

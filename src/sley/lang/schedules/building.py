@@ -8,7 +8,7 @@ from pathlib import PurePath
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.schedules import F552
+from sley.errors.formats import F403
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
@@ -20,10 +20,10 @@ MAX_CELLS = 1 << 24
 
 
 def check_size(file: str, cells: int) -> None:
-    """Refuses a schedule whose collective has more chunks than `MAX_CELLS`. Errors: F552."""
+    """Refuses a schedule whose collective has more chunks than `MAX_CELLS`. Errors: F403."""
     if cells > MAX_CELLS:
         expected = f"at most {MAX_CELLS} chunks on all ranks together"
-        raise F552.error(at=Place(file), expected=expected, found=str(cells))
+        raise F403.error(at=Place(file), expected=expected, found=str(cells))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ProgramBuilder:
         self._add(TransferKind.REDUCE, source, target, line)
 
     def new_scratch(self, rank: int, count: int) -> Cells:
-        """Scratch chunks of a rank that no other transfer uses. Errors: F552."""
+        """Scratch chunks of a rank that no other transfer uses. Errors: F403."""
         index = self.scratch.get(rank, 0)
         check_size(self.file, index + count)
         self.scratch[rank] = index + count

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.formats import F404
-from sley.errors.schedules import F551, F552
+from sley.errors.formats import F403, F404
+from sley.errors.schedules import F551
 from sley.errors.text_files import text_of
 from sley.ir.words import is_real
 
@@ -25,11 +25,11 @@ _MAX_NUMBER = 1e18
 
 
 def file_text(path: str | os.PathLike[str]) -> str:
-    """The text of a schedule's file. Errors: F404, F552."""
+    """The text of a schedule's file. Errors: F404, F403."""
     text = text_of(Path(path), F404)
     if len(text) > MAX_TEXT:
         expected = f"at most {MAX_TEXT} characters"
-        raise F552.error(at=Place(os.fspath(path)), expected=expected, found=str(len(text)))
+        raise F403.error(at=Place(os.fspath(path)), expected=expected, found=str(len(text)))
     return text
 
 
@@ -39,7 +39,7 @@ def source_text(
     """The text of a source, and its name in messages.
 
     source: a file (a path), or a text that begins with `beginning`. file: the name; by default the
-    path. Errors: F404, F552.
+    path. Errors: F404, F403.
     """
     if isinstance(source, str) and source.lstrip()[:1] == beginning:
         return source, file or "<text>"
@@ -47,10 +47,10 @@ def source_text(
 
 
 def json_object(file: str, text: str) -> dict[str, Any]:
-    """The JSON object of a text, in bounded memory. Errors: F551, F552."""
+    """The JSON object of a text, in bounded memory. Errors: F551, F403."""
     if text.count("{") + text.count("[") > MAX_CONTAINERS:
         expected = f"at most {MAX_CONTAINERS} objects and lists"
-        raise F552.error(at=Place(file), expected=expected, found="more")
+        raise F403.error(at=Place(file), expected=expected, found="more")
     try:
         found = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as problem:

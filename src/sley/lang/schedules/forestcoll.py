@@ -17,8 +17,9 @@ from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
 from sley.errors import Place, counted
+from sley.errors.formats import F403, F424
 from sley.errors.recognition import FORESTCOLL
-from sley.errors.schedules import F551, F552, F554, F557, F559
+from sley.errors.schedules import F551, F554, F557
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.words import Buffer
@@ -196,14 +197,14 @@ class Forest:
         """The program: an AllGather down the trees, a ReduceScatter up the trees, or an AllReduce,
         up and then down. Trees advance together, level by level.
 
-        collective: one of COLLECTIVES. Errors: F552, F557, F554, F559.
+        collective: one of COLLECTIVES. Errors: F403, F557, F554, F424.
         """
         collective = collective or self.collective
         ranks = len(self.gpus)
         build = {"allgather": AllGather, "reducescatter": ReduceScatter, "allreduce": AllReduce}
         if collective not in build:
             expected = ", ".join(COLLECTIVES)
-            raise F559.error(
+            raise F424.error(
                 at=Place(self.file),
                 expected=f"one of {expected}, which trees serve",
                 found=str(collective),
@@ -297,7 +298,7 @@ class Forest:
 def read(source: str | os.PathLike[str], file: str | None = None) -> Forest:
     """The trees in a file (a path), or of a text that begins with <.
 
-    file: the file's name in messages. Errors: F404, F551, F552.
+    file: the file's name in messages. Errors: F404, F551, F403.
     """
     text, file = source_text(source, "<", file)
     return _ForestReader(file).forest(text)
@@ -395,7 +396,7 @@ class _ForestReader:
         self._sends += 1
         if self._sends > MAX_SENDS:
             expected = f"at most {MAX_SENDS} sends"
-            raise F552.error(at=self._line(), expected=expected, found="more")
+            raise F403.error(at=self._line(), expected=expected, found="more")
         src, dst = (self._node(self._attribute(attributes, word)) for word in ("src", "dst"))
         text = self._attribute(attributes, "path")
         if len(text) > _MAX_PATH_CHARS or not _NODES.fullmatch(text):
@@ -419,7 +420,7 @@ class _ForestReader:
         number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
         if number > most:
             expected = f"{word} up to {most}"
-            raise F552.error(at=self._line(), expected=expected, found=text)
+            raise F403.error(at=self._line(), expected=expected, found=text)
         if number < least:
             self._refuse(f"{word}: a whole number from {least}", repr(text[:40]))
         return number
@@ -432,7 +433,7 @@ class _ForestReader:
                 self._refuse_send("a node (0, 'GPU', 0) or 0", text)
             if len(self._nodes) >= 4 * MAX_NODES:
                 expected = f"at most {4 * MAX_NODES} nodes"
-                raise F552.error(at=self._line(), expected=expected, found="more")
+                raise F403.error(at=self._line(), expected=expected, found="more")
             number = int(found["number"] or found["place"])
             self._nodes[text] = ForestNode(int(found["host"] or 0), found["kind"] or "", number)
         return self._nodes[text]

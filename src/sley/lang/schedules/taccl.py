@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from sley.errors import Place, counted
+from sley.errors.formats import F403, F424
 from sley.errors.recognition import TACCL_SCHEDULE
-from sley.errors.schedules import F551, F552, F554, F556, F559
+from sley.errors.schedules import F551, F554, F556
 from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
@@ -163,14 +164,14 @@ class TacclSchedule:
     def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
         """The program with the sends in the order of the steps.
 
-        collective: only the schedule's own. Errors: F552, F554, F556, F559.
+        collective: only the schedule's own. Errors: F403, F554, F556, F424.
         """
         if collective not in (None, self.collective):
-            raise F559.error(at=Place(self.file), expected=self.collective, found=str(collective))
+            raise F424.error(at=Place(self.file), expected=self.collective, found=str(collective))
         self.replay()
         if self.collective == "alltoall":
             if in_place:
-                raise F559.error(
+                raise F424.error(
                     at=Place(self.file), expected="alltoall out of place", found="in place"
                 )
             return self._all_to_all()
@@ -267,7 +268,7 @@ def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
 def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
-    file: the file's name in messages. Errors: F404, F551, F552, F559.
+    file: the file's name in messages. Errors: F404, F551, F403, F424.
     """
     text, file = source_text(source, "{", file)
     top = JsonObject(file, json_object(file, text))
@@ -275,7 +276,7 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedu
     named = _NAME.fullmatch(collective.text("name"))
     word = _COLLECTIVES.get(named[1]) if named else None
     if named is None or word is None:
-        raise F559.error(
+        raise F424.error(
             at=Place(file, detail="collective"),
             expected=f"one of {', '.join(_COLLECTIVES)}",
             found=repr(collective.text("name")[:60]),
@@ -285,7 +286,7 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedu
         collective.refuse("nodes", "a whole number from 2", ranks)
     if ranks > MAX_RANKS or chunks < 1:
         expected = f"at most {MAX_RANKS} ranks, and at least 1 chunk"
-        raise F552.error(at=Place(file), expected=expected, found=f"{ranks:g} and {chunks}")
+        raise F403.error(at=Place(file), expected=expected, found=f"{ranks:g} and {chunks}")
     check_size(file, int(ranks) ** (3 if word == "alltoall" else 2) * chunks)
     empty = Sends(*np.zeros((5, 0), np.int32))
     title = top.text("name")[:200]
@@ -308,7 +309,7 @@ def _rows(file: str, top: JsonObject, schedule: TacclSchedule) -> list[tuple[int
         sends = JsonObject(file, step, f"step {number}").items("sends")
         if len(rows) + len(sends) > MAX_SENDS:
             expected = f"at most {MAX_SENDS} sends"
-            raise F552.error(at=Place(file), expected=expected, found="more")
+            raise F403.error(at=Place(file), expected=expected, found="more")
         found = [
             _send(file, f"step {number}, send {k}", send, schedule) for k, send in enumerate(sends)
         ]

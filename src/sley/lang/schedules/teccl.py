@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from sley.errors import Diagnostic, Place, SleyError, counted, shortened
+from sley.errors.formats import F403, F424
 from sley.errors.recognition import TECCL
-from sley.errors.schedules import F552, F554, F555, F556, F557, F559
+from sley.errors.schedules import F554, F555, F556, F557
 from sley.ir.collectives import AllGather, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
@@ -390,7 +391,7 @@ class TecclSchedule:
 
         collective: only the schedule's own. in_place: for an AllGather. allow: "multicast" makes
         each copy of a switch a message of its own, "incomplete" leaves out GPUs without data.
-        Errors: F554 to F557, F559.
+        Errors: F554 to F557, F424.
         """
         if collective not in (None, self.collective):
             raise _other_collective(self.file, self.collective, str(collective))
@@ -499,7 +500,7 @@ class TecclSchedule:
         f, p, ranks = self.flows, self.paths, len(self.gpus)
         cuts = math.lcm(*np.unique(p.of).tolist())
         if cuts > MAX_PARTS:
-            raise F552.error(
+            raise F403.error(
                 at=Place(self.file),
                 expected=f"volumes in multiples of one part of at most {MAX_PARTS} of a chunk",
                 found=f"parts of 1/{cuts}",
@@ -559,4 +560,4 @@ def _more(number: int) -> str:
 
 
 def _other_collective(file: str, own: str, other: str) -> SleyError:
-    return F559.error(at=Place(file), expected=own, found=other)
+    return F424.error(at=Place(file), expected=own, found=other)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sley.errors import Place
-from sley.errors.simulation import S710, S711, S712
+from sley.errors.simulation import S710, S712
 from sley.errors.text_files import text_of
 
 COLLECTIVES: Mapping[str, str] = MappingProxyType(
@@ -150,7 +150,7 @@ def tables_of(text: str, file: str = "") -> list[PrintedTable]:
             if row is not None:
                 rows.append(row)
             if len(rows) > _MOST_ROWS:
-                raise S711.error(at=at, expected=f"at most {_MOST_ROWS} rows", found="more")
+                raise S710.error(at=at, expected=f"at most {_MOST_ROWS} rows", found="more")
     finish()
     if not found:
         raise S710.error(at=Place(file), expected="a table with rows", found="none")
@@ -165,11 +165,11 @@ def _names(line: str) -> list[str] | None:
 
 
 def _checked(names: list[str], at: Place) -> list[str]:
-    """Column names that `_row` understands. Errors: S711."""
+    """Column names that `_row` understands. Errors: S710."""
     unknown = [name for name in names if name not in _COLUMNS]
     number = names.count("time")
     if unknown or not 1 <= number <= 2 or names.count("algbw") != number:
-        raise S711.error(
+        raise S710.error(
             at=at,
             expected="the columns size, count, type, redop, root, and time, algbw, busbw, #wrong "
             "once or twice",
@@ -190,7 +190,7 @@ def _heed(line: str, run: _TableHead) -> None:
 
 def _filled(columns: Sequence[str], words: Sequence[str], at: Place) -> list[str]:
     """The columns that a row fills: those that the file names, or all, perhaps without redop and
-    root. Errors: S710 for a row of a file without names, S711."""
+    root. Errors: S710."""
     for empty in ((), ("root",), ("redop",), ("redop", "root")):
         filled = [name for name in columns or _ALL if name not in empty]
         if len(words) == len(filled) and all(
@@ -202,17 +202,17 @@ def _filled(columns: Sequence[str], words: Sequence[str], at: Place) -> list[str
     found = f"{len(words)}: {' '.join(words)[:80]}"
     if not columns:
         raise S710.error(at=at, expected=f"a row of {' '.join(_ALL)}", found=found)
-    raise S711.error(at=at, expected=f"{len(columns)} values: {' '.join(columns)}", found=found)
+    raise S710.error(at=at, expected=f"{len(columns)} values: {' '.join(columns)}", found=found)
 
 
 def _row(
     columns: Sequence[str], words: Sequence[str], number: int, at: Place, *, in_place: bool
 ) -> PrintedRow | None:
     """A row; None for one of 0 bytes. in_place: whether wrong results in place are left out if the
-    row names no redop. Errors: S711, S712."""
+    row names no redop. Errors: S710, S712."""
     size = int(words[0]) if words[0].isdecimal() and len(words[0]) < 19 else -1
     if size < 0:
-        raise S711.error(at=at, expected="a size in bytes", found=repr(words[0][:40]))
+        raise S710.error(at=at, expected="a size in bytes", found=repr(words[0][:40]))
     times: list[float | None] = []
     busbw, wrong_in_place = 0.0, False
     place = columns.index("time")
@@ -231,18 +231,18 @@ def _row(
     if not size:
         return None
     if not any(times):
-        raise S711.error(at=at, expected="a time", found="none")
+        raise S710.error(at=at, expected="a time", found="none")
     other = times[1] if len(times) > 1 else None
     return PrintedRow(number, size, times[0], other, busbw, wrong_in_place)
 
 
 def _checked_time(size: int, one: Mapping[str, str], at: Place) -> float:
-    """A time that fits its bandwidth. Errors: S711."""
+    """A time that fits its bandwidth. Errors: S710."""
     time, algbw = _number(one["time"], at), _number(one["algbw"], at)
     if size and not time > 0:
-        raise S711.error(at=at, expected="a time above 0", found=one["time"][:40])
+        raise S710.error(at=at, expected="a time above 0", found=one["time"][:40])
     if size and abs(size / time / 1e3 - algbw) > _ROUNDING_GBPS + _ROUNDING * algbw:
-        raise S711.error(
+        raise S710.error(
             at=at,
             expected=f"algbw {size / time / 1e3:.2f} GB/s, {size} bytes over {time:g} us",
             found=f"algbw {algbw:g}",
@@ -256,11 +256,11 @@ def _number(word: str, at: Place) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < 1e15:
-        raise S711.error(at=at, expected="a number", found=repr(word[:40]))
+        raise S710.error(at=at, expected="a number", found=repr(word[:40]))
     return number
 
 
 def _is_wrong(word: str, at: Place) -> bool:
     """Whether results are wrong. "error" of older versions is the largest deviation, which is small
-    for right ones. Errors: S711."""
+    for right ones. Errors: S710."""
     return word != "N/A" and _number(word, at) >= 0.1

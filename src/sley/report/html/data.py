@@ -17,7 +17,7 @@ from sley.model.simulation.result import Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
-from sley.report.limit import FACTOR_WORDS, limit_of
+from sley.report.limit import FACTORS, limit_of
 from sley.report.link_classes import LinkClass, link_classes
 from sley.report.pictures.lattice import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
@@ -93,7 +93,7 @@ def _limit(s: Simulation) -> Values:
         "share": share,
         "detail": limit.detail,
         "remedy": limit.remedy,
-        "parts": [[FACTOR_WORDS[factor], us] for factor, us in limit.parts_us.items()],
+        "parts": [[FACTORS[factor][0], us] for factor, us in limit.parts_us.items()],
     }
 
 
@@ -257,13 +257,8 @@ def _executions(s: Simulation, e: TileExecutions, row: LongArray, shown: LongArr
 def _classes(s: Simulation) -> list[Values]:
     return [
         {
-            "ends": c.ends,
+            **vars(c),
             "links": len(c.links),
-            "used": c.used,
-            "rate": c.GBps,
-            "average": c.average,
-            "median": c.median,
-            "most": c.most,
             "busiest": s.topology.link_label(c.busiest) if c.used else "",
         }
         for c in link_classes(s)

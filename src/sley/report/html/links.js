@@ -45,7 +45,7 @@ function drawClasses(simulation) {
     ["GB/s each", "number"], ["median use", "number"], ["average", "number"], ["most", "number"],
     ["busiest"]],
   simulation.classes.map((c) => row([[c.ends], [c.links, "number"], [c.used, "number"],
-    [+c.rate.toPrecision(6), "number"], [percent(c.median), "number"],
+    [+c.GBps.toPrecision(6), "number"], [percent(c.median), "number"],
     [percent(c.average), "number"], [percent(c.most), "number"], [c.busiest]])));
 }
 

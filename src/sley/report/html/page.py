@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 
 from sley.errors import counted
-from sley.errors.report import P813
+from sley.errors.report import P810
 from sley.formats import write_file
 from sley.model.simulation.result import Simulation
 from sley.report.html.data import change_data, simulation_data
@@ -48,11 +48,11 @@ def html_report(
         name form one curve.
     changes: the changes of `what_if` for each simulation, which the page then shows.
     A simulation without executions has no timeline of thread blocks; the page states this.
-    Errors: P810 without simulations, P813 for a wrong number of names or lists of changes.
+    Errors: P810 without simulations, and for a wrong number of names or lists of changes.
     """
     require_simulations(simulations)
     if changes and len(changes) != len(simulations):
-        raise P813.error(
+        raise P810.error(
             expected=f"{counted(len(simulations), 'list')} of changes, one for each simulation",
             found=counted(len(changes), "list"),
         )

@@ -6,16 +6,16 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sley.errors import Place, reason_of
-from sley.errors.formats import F460, F461
+from sley.errors import Place
+from sley.errors.formats import F460
 from sley.errors.report import P801
 from sley.errors.runtime import R512
+from sley.formats import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,24 +72,18 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-class Stroke(Enum):
-    """The stroke of a line."""
-
-    SOLID = "solid"
-    DASHED = "dashed"
-
-
 @dataclass(frozen=True)
 class Style:
     """The style of one kind of lines.
 
     word: their name in the legend.
+    stroke: "solid" or "dashed".
     port: distance of their ends below the middle of a box's side, in inches.
     """
 
     word: str
     color: str
-    stroke: Stroke = Stroke.SOLID
+    stroke: str = "solid"
     width_pt: float = 0.9
     arrow: bool = True
     port: float = 0.0
@@ -177,13 +171,7 @@ class Picture:
     def save(self, path: str | Path) -> None:
         """Writes the picture in the format of the file name's suffix. Errors: F460, F461."""
         suffix = check_suffix(path)
-        content = {".svg": self.svg, ".png": self.png, ".pdf": self.pdf}[suffix]()
-        try:
-            Path(path).write_bytes(content)
-        except (OSError, ValueError) as problem:
-            expected = "a file that can be written"
-            at = Place(str(path))
-            raise F461.error(at=at, expected=expected, found=reason_of(problem)) from problem
+        write_file(path, {".svg": self.svg, ".png": self.png, ".pdf": self.pdf}[suffix]())
 
     def _repr_svg_(self) -> str:
         return self.svg().decode()
@@ -373,7 +361,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
         facecolor="none",
         edgecolor=style.color,
         linewidth=style.width_pt,
-        linestyle=style.stroke.value,
+        linestyle=style.stroke,
         zorder=1,
     )
     if line.id:

@@ -24,7 +24,6 @@ from sley.report.pictures.canvas import (
     PALE_ORANGE,
     Fill,
     Picture,
-    Stroke,
     Style,
     check_size,
 )
@@ -46,7 +45,7 @@ _KINDS = {
     TransferKind.REDUCE: Fill("reduce", PALE_ORANGE, ORANGE),
 }
 _TRUE = Style("needs the value", INK, port=-0.05)
-_FALSE = Style("reuses the place", GREY, Stroke.DASHED, port=0.06)
+_FALSE = Style("reuses the place", GREY, "dashed", port=0.06)
 
 
 def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Picture:

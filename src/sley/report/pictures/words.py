@@ -32,7 +32,6 @@ from sley.report.pictures.canvas import (
     PURPLE,
     WHITE,
     Fill,
-    Stroke,
     Style,
 )
 from sley.report.tables import check_rank
@@ -47,7 +46,7 @@ REDUCING = Fill("thick frame: reduces", WHITE, GREY, _REDUCING_PT)
 
 ORDER = Style("next in its block", GREY, width_pt=1.2)
 MESSAGE = Style("message", BLUE, port=-0.07)
-WAIT = Style("wait", ORANGE, Stroke.DASHED, port=0.07)
+WAIT = Style("wait", ORANGE, "dashed", port=0.07)
 
 
 def instruction_text(plan: Plan, row: int) -> tuple[str, ...]:
