@@ -26,9 +26,8 @@ from sley.errors.text_files import text_of
 from sley.formats import files, target_named
 from sley.formats.format import root_conditions
 from sley.formats.msccl_xml.lexical import attributes_of, limit_faults, tokens
+from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, XmlTarget
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
-from sley.formats.msccl_xml.targets import XmlTarget
-from sley.formats.msccl_xml.words import COLLECTIVE_NAMES
 from sley.formats.mscclpp.header import MAX_SIZE, PlanHeader, read_header
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.ir.conditions import INPUT_KEPT, Condition
