@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar
@@ -27,7 +27,8 @@ E = TypeVar("E", bound=Enum)
 MOST_CALLERS = 900
 """The most lines that call one another; Python's own limit is 1000."""
 
-_EDGES = ("offset", "target")
+
+_NO_GROUPS = Edges.empty(0)
 
 
 class WrongError(Exception):
@@ -70,14 +71,16 @@ def _is_table(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def plan_of(head: Any, columns: Mapping[str, NDArray[Any]]) -> Plan:
-    """The plan of a header and columns, whose tables may still contradict one another."""
+def plan_of(head: Any, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Plan:
+    """The plan of a header and columns, whose tables may still contradict one another.
 
-    def of(table: str, names: Iterable[str]) -> dict[str, Any]:
-        try:
-            return {name: columns[f"{table}.{name}"] for name in names}
-        except KeyError as error:
-            raise WrongError(f"a column {error.args[0]}", "none") from None
+    columns: for each table those of a file by their names, none that the table hasn't."""
+
+    def of(table: str, cls: type[Any]) -> Mapping[str, Any]:
+        for name in column_types(cls):
+            if name not in columns[table]:
+                raise WrongError(f"a column {table}.{name}", "none")
+        return columns[table]
 
     words = value_of(head, "plan", _is_table, "a table")
     times = value_of(words, "times", _are_times, "two times and a number of tiles, or null")
@@ -93,27 +96,27 @@ def plan_of(head: Any, columns: Mapping[str, NDArray[Any]]) -> Plan:
                 chunks=chunks,
                 in_place=in_place,
                 root=root,
-                values=Edges(**of("values", _EDGES)),
+                values=Edges(**of("values", Edges)),
                 max_count=varying[0] if varying else NONE,
-                **of("collective", column_types(Collective)),
+                **of("collective", Collective),
             ),
             protocol=_member(words, "protocol", Protocol),
             loop_order=_member(words, "loop_order", LoopOrder),
             slots=value_of(words, "slots", is_count, "a number"),
             per_chunk=value_of(words, "per_chunk", _is_flag, "true or false"),
-            instructions=Instructions(**of("instructions", Instructions.column_names())),
-            waits=Edges(**of("waits", _EDGES)),
+            instructions=Instructions(**of("instructions", Instructions)),
+            waits=Edges(**of("waits", Edges)),
             sources=Sources(
-                **of("sources", Sources.column_names()),
+                **of("sources", Sources),
                 files=tuple(map(local_path, value_of(head, "files", _are_files, "names"))),
                 whole=_place(head),
             ),
             estimate=None
             if times is None
-            else Estimate(times[0], times[1], of("estimate", ["busy_us"])["busy_us"], times[2]),
+            else Estimate(times[0], times[1], of("estimate", Estimate)["busy_us"], times[2]),
             topology=_topology(head, of),
-            groups=Edges(**of("groups", _EDGES)) if "groups.offset" in columns else Edges.empty(0),
-            **of("plan", column_types(Plan)),
+            groups=Edges(**of("groups", Edges)) if columns["groups"] else _NO_GROUPS,
+            **of("plan", Plan),
         )
     except ValueError as error:  # of a table
         raise WrongError("columns of one length in each table", error) from None
@@ -126,7 +129,7 @@ def _member(words: Any, key: str, kind: type[E]) -> E:
         raise WrongError(f"a known word for {key}", shown(words.get(key))) from None
 
 
-def _topology(head: Any, of: Callable[..., dict[str, Any]]) -> Topology | None:
+def _topology(head: Any, of: Callable[..., Mapping[str, Any]]) -> Topology | None:
     """The topology of a file. Errors: T601 to T603."""
     words = value_of(head, "topology", lambda v: v is None or _is_table(v), "a table, or null")
     if words is None:
@@ -138,8 +141,8 @@ def _topology(head: Any, of: Callable[..., dict[str, Any]]) -> Topology | None:
         costs[word] = ByProtocol(*value) if isinstance(value, list) else value
     return Topology(
         name=value_of(words, "name", lambda v: isinstance(v, str), "a text"),
-        vertices=Vertices(**of("vertices", Vertices.column_names())),
-        links=TopologyLinks(**of("links", TopologyLinks.column_names())),
+        vertices=Vertices(**of("vertices", Vertices)),
+        links=TopologyLinks(**of("links", TopologyLinks)),
         model=CostModel(**costs),
         in_network=value_of(words, "in_network", _is_flag, "true or false"),
         shared_memory=value_of(words, "shared_memory", _is_flag, "true or false"),

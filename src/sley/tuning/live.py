@@ -29,9 +29,9 @@ from sley.compiler import Options, compile
 from sley.engine.measure import Sweep
 from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.tuning import D921, D923, D926
-from sley.formats.plan_file import digest
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
+from sley.ir.plan_digest import digest
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray

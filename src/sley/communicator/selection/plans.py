@@ -31,8 +31,8 @@ from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.policy import D904
 from sley.errors.runtime import R514
 from sley.errors.selection import N656
-from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
+from sley.ir.plan_digest import digest
 from sley.ir.plan_table import PlanRow, PlanTable
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange, borders, size_text
