@@ -251,7 +251,7 @@ def _head(text: bytes) -> Any:
 
 
 def _columns_of(head: Any, data: bytes, position: int) -> dict[str, dict[str, NDArray[Any]]]:
-    """The columns of a file by their names, for each table; views of its bytes from `position` on."""
+    """The columns of a file by their names, for each table; views of its bytes from `position`."""
     found: dict[str, dict[str, NDArray[Any]]] = {table: {} for table in _TABLES}
     end = len(data)
     for row in value_of(head, "columns", lambda v: isinstance(v, list), "a list"):

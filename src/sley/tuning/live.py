@@ -22,8 +22,8 @@ from sley.communicator.jobs import Job, JobPlan
 from sley.communicator.jobs.commands import Turn
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here
+from sley.communicator.selection.ready_plans import Capacity, check_capacity
 from sley.communicator.selection.rules import default_rows, program_of
-from sley.communicator.selection.user_plans import Capacity, check_capacity
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
 from sley.engine.measure import Sweep

@@ -11,6 +11,7 @@ changes), and kills the workers; the kernel kills them when the spawner dies.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import resource
@@ -40,6 +41,7 @@ from sley.communicator.jobs.commands import (
 from sley.engine import native
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.memory import is_out_of_memory
+from sley.engine.native import die_with_parent  # loaded before the fork, the engine is shared
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES, Array
 from sley.engine.varying import blocks_of, places_in
@@ -196,7 +198,7 @@ def serve(sock: socket.socket) -> None:
 def _become_worker(spawner: int, sock: socket.socket, others: list[socket.socket]) -> None:
     """Runs the worker in a forked child; never returns."""
     try:
-        native.die_with_parent()
+        die_with_parent()
         if os.getppid() != spawner:
             return  # the spawner died before die_with_parent took effect
         signal.set_wakeup_fd(-1)
@@ -227,6 +229,7 @@ class Spawner:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         everything = [self._control, wake_read, wake_write, *self._ranks]
         spawner = os.getpid()
+        gc.freeze()  # no collection then writes to the pages that the workers share
         for rank, sock in enumerate(self._ranks):
             pid = os.fork()
             if pid == 0:
