@@ -25,6 +25,7 @@ from sley.engine import native
 from sley.engine.measure import Sweep
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
+from sley.ir.extension import load
 from sley.ir.words import LoopOrder
 from support.inputs import small_plans
 from support.processes import rank_threads
@@ -307,7 +308,7 @@ def test_a_job_closed_during_a_call_ends_it() -> None:
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = native.load("sley.engine._native")
+    engine = load("sley.engine._native")
     monkeypatch.setitem(sys.modules, engine.__name__, None)
     for name in vars(native).keys() & vars(engine).keys():
         if not name.startswith("_"):  # as if no name had been used yet
