@@ -21,6 +21,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
 from typing import Any
 
 from sley.communicator import Call, Communicator, FolderStore, Parts
@@ -35,8 +37,6 @@ from sley.communicator.jobs.commands import (
     Raised,
     Setup,
     Time,
-    receive_message,
-    send_message,
 )
 from sley.engine import native
 from sley.engine.check import CheckedBuffers, Pattern, Promise
@@ -166,14 +166,17 @@ class Worker:
         return time_us
 
 
-def serve(sock: socket.socket) -> None:
+def serve(pipe: Connection) -> None:
     """Runs a worker: makes it from the first command, which it answers with its process id, then
-    answers commands until the launcher closes the socket."""
+    answers commands until the launcher closes the connection."""
     worker: Worker | None = None
     while True:
+        fd = None
         try:
-            command, fd = receive_message(sock)
-        except EOFError:
+            command = pipe.recv()
+            if isinstance(command, Execute):
+                fd = reduction.recv_handle(pipe)
+        except (EOFError, ConnectionError):
             return
         answer: Any = None
         try:
@@ -190,12 +193,12 @@ def serve(sock: socket.socket) -> None:
             if fd is not None:
                 os.close(fd)
         try:
-            send_message(sock, answer)
+            pipe.send(answer)
         except OSError:
             return
 
 
-def _become_worker(spawner: int, sock: socket.socket, others: list[socket.socket]) -> None:
+def _become_worker(spawner: int, pipe: Connection, others: list[Any]) -> None:
     """Runs the worker in a forked child; never returns."""
     try:
         die_with_parent()
@@ -205,7 +208,7 @@ def _become_worker(spawner: int, sock: socket.socket, others: list[socket.socket
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             other.close()
-        serve(sock)
+        serve(pipe)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -215,7 +218,7 @@ def _become_worker(spawner: int, sock: socket.socket, others: list[socket.socket
 class Spawner:
     """Forks the workers, reports their ends, and kills them when it ends."""
 
-    def __init__(self, control: socket.socket, ranks: list[socket.socket]) -> None:
+    def __init__(self, control: Connection, ranks: list[Connection]) -> None:
         self._control, self._ranks = control, ranks
         self._parent = os.getppid()
         self._rank_of: dict[int, int] = {}
@@ -230,14 +233,14 @@ class Spawner:
         everything = [self._control, wake_read, wake_write, *self._ranks]
         spawner = os.getpid()
         gc.freeze()  # no collection then writes to the pages that the workers share
-        for rank, sock in enumerate(self._ranks):
+        for rank, pipe in enumerate(self._ranks):
             pid = os.fork()
             if pid == 0:
-                others = [s for s in everything if s is not sock]
-                _become_worker(spawner, sock, others)
+                others = [one for one in everything if one is not pipe]
+                _become_worker(spawner, pipe, others)
             self._rank_of[pid] = rank
-        for sock in self._ranks:
-            sock.close()
+        for pipe in self._ranks:
+            pipe.close()
         try:
             self._watch(wake_read)
         finally:
@@ -263,7 +266,7 @@ class Spawner:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            send_message(self._control, (self._rank_of.pop(pid), status))
+            self._control.send((self._rank_of.pop(pid), status))
 
 
 def main(arguments: list[str]) -> None:
@@ -271,7 +274,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a rank has 3 descriptors of each other
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    control, *ranks = (socket.socket(fileno=int(fd)) for fd in arguments)
+    control, *ranks = (Connection(int(fd)) for fd in arguments)
     Spawner(control, ranks).run()
 
 
