@@ -54,6 +54,7 @@ MODULES: dict[str, str | None] = {
     "routes": None,
     "sizes": None,
     "recipe": None,
+    "plan_digest": None,
     "plan_table": None,
 }
 

@@ -61,7 +61,7 @@ class SleyCalls:
                 return looped(lambda: None)
             spans = _span(source), _span(target)
             is_first = rank < partner
-            return lambda n: endpoint.time_exchange_us(*spans, partner, is_first, n) / 1e6
+            return lambda n: endpoint.messages.time_us(*spans, partner, is_first, n) / 1e6
         count = target.size if collective in _BY_OUTPUT else source.size
         if collective is Collective.ALL_TO_ALL:
             count //= communicator.ranks

@@ -82,7 +82,7 @@ def test_exchanges_without_python_between_them_bring_the_data() -> None:
         rank, peer = comm.rank, 1 - comm.rank
         source, target = np.full(size, rank + 1, np.int8), np.zeros(size, np.int8)
         spans = [(data.ctypes.data, data.nbytes) for data in (source, target)]
-        assert comm.endpoint.time_exchange_us(*spans, peer, rank == 0, 20) > 0
+        assert comm.endpoint.messages.time_us(*spans, peer, rank == 0, 20) > 0
         assert (target == peer + 1).all()
 
     with Ranks(2) as group:
@@ -95,7 +95,7 @@ def test_an_exchange_of_other_sizes_is_an_error_that_names_both() -> None:
         size = 4 + comm.rank
         data = np.zeros(2 * size, np.int8)
         spans = (data.ctypes.data, size), (data.ctypes.data + size, size)
-        comm.endpoint.time_exchange_us(*spans, 1 - comm.rank, comm.rank == 0, 5)
+        comm.endpoint.messages.time_us(*spans, 1 - comm.rank, comm.rank == 0, 5)
 
     with Ranks(2) as group:
         receiver = group.errors(differ)[1]

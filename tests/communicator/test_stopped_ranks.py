@@ -75,8 +75,8 @@ PLACES = [
     # The first call of a size: its plan, its compilation, the cache, the engine.
     Place("sley.communicator.ready.ReadyCalls._make", 0),
     Place("sley.communicator.ready.ReadyCalls._make", 1, is_after=True),
-    Place("sley.communicator.selection.plans.compile", 0),
-    Place("sley.communicator.selection.plans.compile", 1, is_after=True),
+    Place("sley.compiler.compile", 0),
+    Place("sley.compiler.compile", 1, is_after=True),
     Place("sley.communicator.selection.plan_cache.encode"),
     Place(f"{_CACHE}._open_lock", 0, is_after=True),
     Place(f"{_CACHE}._Turn._look", 0, is_after=True),

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 import sley
 from sley.cli.main import main
 from sley.errors import Place
-from sley.formats import plan_file, read
-from sley.formats.plan_file import decode, digest, encode
+from sley.formats import read
+from sley.formats.plan_file import decode, encode
 from sley.ir.plan import Estimate, Plan
+from sley.ir.plan_digest import columns_of, digest
 from sley.ir.tables import Edges, Table
 from sley.report.pictures import block_picture
 from support.generators.examples import examples
@@ -421,7 +422,7 @@ def test_a_wrong_plan_in_a_whole_file_is_refused_by_the_proof(
 
 def check_memory(plan: Plan, folder: Path) -> None:
     """Writing copies no column, and reading needs little more than the file."""
-    columns = sum(values.nbytes for _, values in plan_file._columns(plan))
+    columns = sum(values.nbytes for _, values in columns_of(plan))
     path = folder / "large.plan"
     tracemalloc.start()
     try:

@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 import sley
-from sley.communicator.selection.user_plans import ReadyPlan
+from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.stats import CallStats
 from sley.ir.plan_table import PlanRow
 from sley.ir.recipe import Recipe

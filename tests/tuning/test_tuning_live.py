@@ -31,8 +31,8 @@ from sley.communicator.selection.plans import Plans
 from sley.engine.measure import Sweep
 from sley.engine.outcomes import Report
 from sley.errors import Place, SleyError
-from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
+from sley.ir.plan_digest import digest
 from sley.ir.sizes import SizeRange
 from sley.ir.tables import FloatArray
 from sley.ir.words import ReduceOp

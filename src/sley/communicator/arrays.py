@@ -40,9 +40,10 @@ def check_arrays(kind: str, arrays: Sequence[Any]) -> None:
         if array.dtype.hasobject:
             found = "references to objects, which mean nothing to another process"
             raise N627.error(expected=f"numbers for {kind}", found=found)
-    types = list(dict.fromkeys(str(array.dtype) for array in arrays))
+    types = dict.fromkeys(array.dtype for array in arrays)  # texts of types take microseconds
     if len(types) > 1:
-        raise N627.error(expected=f"arrays of one type for {kind}", found=" and ".join(types))
+        found = " and ".join(map(str, types))
+        raise N627.error(expected=f"arrays of one type for {kind}", found=found)
 
 
 def check_order(kind: str, out: Any, op: Any) -> None:

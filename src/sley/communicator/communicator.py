@@ -242,7 +242,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         check_arrays("send", (data,))
         check_tag(tag)
         element = element_number(name_of(data.dtype))
-        return self.endpoint.send_memory(
+        return self.endpoint.messages.send(
             *span(data), dst, tag, element=element, async_op=async_op, owners=(data,)
         )
 
@@ -254,7 +254,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         check_writable("recv", out)
         check_tag(tag)
         element = element_number(name_of(out.dtype))
-        return self.endpoint.recv_memory(
+        return self.endpoint.messages.recv(
             *span(out), src, tag, element=element, async_op=async_op, owners=(out,)
         )
 

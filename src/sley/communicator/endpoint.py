@@ -21,7 +21,7 @@ from sley.communicator.calls import (
 )
 from sley.communicator.loading import LoadedPlan
 from sley.communicator.memory import COPY_METHODS, Memory
-from sley.communicator.messages import ANY, Messages, Span
+from sley.communicator.messages import Messages
 from sley.communicator.opening import Core, open_core
 from sley.communicator.ready import PreparedCall
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
@@ -38,7 +38,6 @@ from sley.engine.varying import check_count
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.plan import Plan
-from sley.ir.words import is_integer
 
 _LEFT_LOOK_S = 0.0005
 
@@ -148,54 +147,6 @@ class Endpoint:
         report = self._run(core, prepared, made, number, meet=True)
         return (prepared.plan.seconds() - before) / number * 1e6, report
 
-    def send_memory(
-        self,
-        address: int,
-        size_bytes: int,
-        dst: int,
-        tag: int = 0,
-        *,
-        element: int,
-        async_op: bool = False,
-        owners: tuple[object, ...] = (),
-    ) -> Work:
-        """Sends memory to a rank; it may be overwritten when the work is done. element: the number
-        of its elements' type. Errors: N62x."""
-        core = self._open_core()
-        self._check_peer(dst)
-        return core.messages.send(address, size_bytes, dst, tag, element, async_op, owners)
-
-    def recv_memory(
-        self,
-        address: int,
-        size_bytes: int,
-        src: int | None,
-        tag: int = 0,
-        *,
-        element: int,
-        async_op: bool = False,
-        owners: tuple[object, ...] = (),
-    ) -> Work:
-        """Receives into memory, from a rank or (None) from any; `Work.source` names the sender.
-        element: as of `send_memory`. Errors: N62x."""
-        core = self._open_core()
-        if src is None:
-            src = ANY
-        else:
-            self._check_peer(src)
-        return core.messages.recv(address, size_bytes, src, tag, element, async_op, owners)
-
-    def time_exchange_us(
-        self, source: Span, target: Span, peer: int, sends_first: bool, iterations: int
-    ) -> float:
-        """The mean time of `iterations` exchanges with a rank back to back, without Python between
-        them: a message from `source` to it and one from it to `target`. sends_first: true on one
-        of both ranks. Errors: N62x."""
-        core = self._open_core()
-        self._check_peer(peer)
-        number = whole(iterations, "iterations", 1)
-        return core.messages.time_us(source, target, peer, sends_first, number)
-
     @property
     def ready(self) -> native.ReadyCalls:
         """The calls that the engine runs without Python."""
@@ -203,7 +154,7 @@ class Endpoint:
 
     @property
     def messages(self) -> Messages:
-        """The messages of this rank."""
+        """The point-to-point messages of this rank, on memory. Errors: N623."""
         return self._open_core().messages
 
     def error_of(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
@@ -360,14 +311,6 @@ class Endpoint:
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
                 expected="a thread of the caller's",
                 found="the communicator's own thread, which runs the functions given to on_done",
-            )
-
-    def _check_peer(self, rank: int) -> None:
-        if not (is_integer(rank) and 0 <= rank < self.ranks):
-            raise N627.error(
-                expected=f"a rank from 0 to {self.ranks - 1}",
-                found=repr(rank),
-                remedy="Give a rank of the communicator.",
             )
 
 

@@ -15,7 +15,7 @@ from sley.communicator.memory import stride, tile_bytes
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import Request
 from sley.communicator.selection.plans import PlanChange, Plans
-from sley.communicator.selection.user_plans import ReadyPlan
+from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.settings import Settings
 from sley.communicator.stats import logger
 from sley.communicator.watch import DEFAULT, OnChange, Watch
@@ -29,7 +29,6 @@ from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow
 from sley.ir.words import WRITES_DESTINATION, Buffer, Protocol, ReduceOp
-from sley.verification.direct import pulls
 
 _LARGEST_ELEMENT_BYTES = 8
 _LEAST_TILE_BYTES = 64
@@ -322,5 +321,7 @@ def _tile_bytes(ready: ReadyPlan, loaded: Loaded, hosts: Hosts, settings: Settin
 def _pullable(plan: Plan) -> Pullable | None:
     if plan.protocol is not Protocol.DIRECT:
         return None
+    from sley.verification.direct import pulls  # late: no other plan needs the verifier
+
     found = pulls(plan)
     return Pullable(found.pulled, found.holds)

@@ -19,6 +19,7 @@ from sley.engine.memory import allocate
 from sley.engine.program import Loaded
 from sley.errors import Place
 from sley.errors.runtime import R506
+from sley.ir.tables import distinct
 
 _ENVELOPES = 64
 """Messages in flight on a connection whose receiver reads them in the sender's memory."""
@@ -129,8 +130,8 @@ def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
     largest = slot_bytes(wiring.ranks, settings)
     if settings.slot_bytes is not None or not wiring.src.size:
         return largest
-    pairs = np.unique(np.stack([wiring.src, wiring.dst]), axis=1)
-    busiest = np.bincount(np.array(hosts.host)[pairs[0]]).max()
+    pairs = distinct(wiring.src * np.int64(wiring.ranks) + wiring.dst)
+    busiest = np.bincount(np.array(hosts.host)[pairs // wiring.ranks]).max()
     element_of_each = loaded.max_count * _LARGEST_ELEMENT_BYTES
     fitting = _piece_bytes(int(busiest), wiring.slots)
     if hosts.count > 1:

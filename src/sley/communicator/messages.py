@@ -9,8 +9,11 @@ from sley.communicator.failures import Failures, Message
 from sley.communicator.memory import stride
 from sley.communicator.settings import Settings
 from sley.engine import native
+from sley.engine.limits import whole
 from sley.engine.outcomes import Report
 from sley.errors import SleyError
+from sley.errors.calls import N627
+from sley.ir.words import is_integer
 
 ANY = -1
 """Any source."""
@@ -49,12 +52,13 @@ class Messages:
     first one from its source with its tag, and must have its size and type. Messages with different
     ranks don't wait for one another.
 
-    native: the same for the engine.
+    element: the number of the type of a message's elements. owners: of the memory of an
+    asynchronous message, kept alive until it has ended. native: the same for the engine.
     """
 
     def __init__(self, fabric: native.Fabric, settings: Settings, failures: Failures) -> None:
         self._failures = failures
-        self.timeout_s = settings.patience_s
+        self._ranks, self.timeout_s = fabric.ranks, settings.patience_s
         self.native = native.PointToPoint(fabric, stride(settings), settings.channels)
 
     def send(
@@ -62,12 +66,14 @@ class Messages:
         address: int,
         size_bytes: int,
         dst: int,
-        tag: int,
+        tag: int = 0,
+        *,
         element: int,
-        async_op: bool,
-        owners: tuple[object, ...],
+        async_op: bool = False,
+        owners: tuple[object, ...] = (),
     ) -> Work:
-        """Sends memory. element: the number of its elements' type. Errors: N62x."""
+        """Sends memory, which may be overwritten when the work is done. Errors: N62x."""
+        self._check_peer(dst)
         if async_op:
             ticket = self.native.send(address, size_bytes, dst, tag, self.timeout_s, element + 1)
             return self.work(ticket, True, size_bytes, dst, tag, owners)
@@ -80,13 +86,19 @@ class Messages:
         self,
         address: int,
         size_bytes: int,
-        src: int,
-        tag: int,
+        src: int | None,
+        tag: int = 0,
+        *,
         element: int,
-        async_op: bool,
-        owners: tuple[object, ...],
+        async_op: bool = False,
+        owners: tuple[object, ...] = (),
     ) -> Work:
-        """Receives into memory, from a rank or from `ANY`. element: as of `send`. Errors: N62x."""
+        """Receives into memory, from a rank or from any (None): `Work.source` names the sender.
+        Errors: N62x."""
+        if src is None:
+            src = ANY
+        else:
+            self._check_peer(src)
         if async_op:
             ticket = self.native.recv(address, size_bytes, src, tag, self.timeout_s, element + 1)
             return self.work(ticket, False, size_bytes, src, tag, owners)
@@ -102,14 +114,16 @@ class Messages:
     ) -> float:
         """The mean time of `iterations` exchanges back to back, without Python between them: a
         message to a rank and one from it. sends_first: true on one of both ranks. Errors: N62x."""
+        self._check_peer(peer)
+        number = whole(iterations, "iterations", 1)
         seconds, report, is_send = self.native.exchange(
-            *source, *target, peer, sends_first, iterations, self.timeout_s
+            *source, *target, peer, sends_first, number, self.timeout_s
         )
         if report is not None:
             describe = _send_message if is_send else _recv_message
             size_bytes = (source if is_send else target)[1]
             self._fail(report, describe(size_bytes, peer, 0))
-        return seconds / iterations * 1e6
+        return seconds / number * 1e6
 
     def work(
         self,
@@ -128,6 +142,14 @@ class Messages:
     def close(self) -> None:
         """Ends all messages in flight."""
         self.native.close()
+
+    def _check_peer(self, rank: int) -> None:
+        if not (is_integer(rank) and 0 <= rank < self._ranks):
+            raise N627.error(
+                expected=f"a rank from 0 to {self._ranks - 1}",
+                found=repr(rank),
+                remedy="Give a rank of the communicator.",
+            )
 
     def _explainer(
         self, describe: Callable[[int, int, int], Message], size_bytes: int, other: int, tag: int

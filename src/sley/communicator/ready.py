@@ -11,7 +11,7 @@ from sley.communicator.loading import AnyPlan, Loader
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import Request, size_of
 from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.user_plans import ReadyPlan
+from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.stats import logger
 from sley.engine import native
 from sley.engine.limits import check_slot

@@ -15,8 +15,8 @@ from sley.compiler.pipeline import Phase, build
 from sley.errors import SleyError
 from sley.errors.compiler import C304
 from sley.formats import FORMATS, Target, files
-from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
+from sley.ir.plan_digest import digest
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology

@@ -18,4 +18,5 @@ else:
         module = "sley.engine._native"
         if name.startswith("_"):  # `import` looks up some of those
             raise AttributeError(name, name=name, obj=module)
-        return getattr(load(module), name)
+        found = globals()[name] = getattr(load(module), name)  # the next time without this call
+        return found

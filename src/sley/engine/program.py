@@ -23,7 +23,7 @@ from sley.ir.cut import Homes, longest_chunk
 from sley.ir.faults import diagnostics, faults
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, spans
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, distinct, ordered_by, spans
 from sley.ir.words import RECEIVES, SENDS, SENDS_SOURCE, WRITES_DESTINATION, LoopOrder
 
 
@@ -313,15 +313,15 @@ def needs_all(c: Collective) -> bool:
     width = np.diff(c.values.offset)
     owner = np.searchsorted(c.input_offset, c.values.target, side="right") - 1
     value = np.repeat(np.arange(len(width), dtype=np.int64), width)
-    pairs = np.unique(value * c.ranks + owner)
+    pairs = distinct(value * c.ranks + owner)
     owners = np.bincount(pairs // c.ranks, minlength=len(width))
     for rank in range(c.ranks):
         expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
-        expected = np.unique(expected[expected != NONE])
+        expected = distinct(expected[expected != NONE])
         if (owners[expected] == c.ranks).any():
             continue
         _, position = spans(c.values.offset[expected].astype(np.int64), width[expected])
-        if len(np.unique(owner[position])) < c.ranks:
+        if len(distinct(owner[position])) < c.ranks:
             return False
     return True
 
@@ -345,9 +345,9 @@ def gains_attached(plan: Plan) -> bool:
     staged = chunks * SENDS[t.op]
     sources = SENDS_SOURCE[t.op]
     payloads = np.column_stack([rank, t.src_buffer, t.src_index, t.count])[sources]
-    _, first = np.unique(payloads, axis=0, return_index=True)
-    rows = np.flatnonzero(sources)
-    staged[np.delete(rows, first)] = 0
+    order = ordered_by(*payloads.T)
+    again = (payloads[order[1:]] == payloads[order[:-1]]).all(axis=1)
+    staged[np.flatnonzero(sources)[order[1:][again]]] = 0
 
     def busiest(work: NDArray[np.float64]) -> float:
         return float(np.bincount(rank, work, minlength=plan.collective.ranks).max(initial=0))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sley.errors.catalog import all_rules
 from sley.errors.diagnostic import Diagnostic, Place, Rule, SleyError
 
 
@@ -16,6 +15,8 @@ def diagnostic_from_json(value: Any) -> Diagnostic:
     A rule of another version of sley that this version doesn't have keeps its code and its name.
     Errors: ValueError for any other value.
     """
+    from sley.errors.catalog import all_rules  # late: the rules of all rooms
+
     try:
         code, name = str(value["code"]), str(value["name"])
         unknown = Rule(f"{code} {name}", what="", why="", example="", instead="")

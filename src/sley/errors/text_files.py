@@ -7,7 +7,6 @@ import io
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -71,6 +70,8 @@ def text_of(path: Path, rule: Rule) -> str:
 
 def toml_tables(file: str, text: str, rule: Rule) -> dict[str, Any]:
     """The tables of the TOML text in `file`. Errors: `rule`."""
+    import tomllib  # late: most processes read no TOML
+
     if _LONG_KEY.search(text):
         expected = f"keys of up to {_MOST_PARTS} parts"
         raise rule.error(at=Place(file), expected=expected, found="a longer key")

@@ -21,7 +21,6 @@ parameters of the cost model that are missing. So a minor version only adds what
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
@@ -54,6 +53,7 @@ from sley.ir.collective import Collective
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import TopologyLinks, Vertices
 from sley.ir.plan import Estimate, Instructions, Plan
+from sley.ir.plan_digest import columns_of, scalars_of
 from sley.ir.sources import Sources
 from sley.ir.tables import Edges, column_types
 from sley.ir.topology import Topology
@@ -65,12 +65,10 @@ MAJOR, MINOR = 1, 0
 _START = struct.Struct("<8sHHIQII")
 _CHECKSUM = slice(24, 28)
 _ALIGNMENT = 8
+_ENCODER = json.JSONEncoder(allow_nan=False)
 
 _MOST_HEADER = 16 << 20
 """The most bytes of a header. Its longest part is the names of files."""
-
-_ORIGINS = ("transfer", "forward", "pipeline", "source")
-"""Columns with the origin of instructions, which have no effect on what they do."""
 
 _TABLES: Mapping[str, type[Any]] = {
     "collective": Collective,
@@ -85,13 +83,13 @@ _TABLES: Mapping[str, type[Any]] = {
     "links": TopologyLinks,
 }
 _TYPES = {
-    f"{table}.{name}": (dtype, dtype.str)
+    f"{table}.{name}": (table, name, dtype, dtype.str)
     for table, cls in _TABLES.items()
     for name, dtype in column_types(cls).items()
 }
-"""The types of all columns, and their names ("<i4")."""
+"""The table, the name in it, the type and its name ("<i4") of all columns."""
 
-_SIZES = {name: dtype.itemsize for dtype, name in _TYPES.values()}
+_SIZES = {name: dtype.itemsize for _, _, dtype, name in _TYPES.values()}
 
 
 def write(plan: Plan, *, recipe: Mapping[str, str] | None = None) -> list[Any]:
@@ -151,39 +149,26 @@ def decode(data: bytes) -> Plan:
     return _content(data, "")[1]
 
 
-def digest(plan: Plan) -> bytes:
-    """16 bytes, equal for plans with the same effect, whatever the names of their sources."""
-    words = {word: value for word, value in _scalars(plan).items() if word not in ("name", "times")}
-    hashed = hashlib.blake2b(json.dumps(words).encode(), digest_size=16)
-    for name, values in _columns(plan):
-        table, _, column = name.partition(".")
-        if table in ("sources", "estimate") or column in _ORIGINS:
-            continue
-        hashed.update(f"{name} {len(values)}".encode())
-        hashed.update(np.ascontiguousarray(values).data)
-    return hashed.digest()
-
-
 def _parts(plan: Plan, recipe: Mapping[str, str]) -> list[Any]:
     """The parts of a file, of which the first one lacks the checksum."""
-    columns = [*_columns(plan), *_topology_columns(plan.topology)]
+    columns = [*columns_of(plan), *_topology_columns(plan.topology)]
     head = {
-        "plan": _scalars(plan),
+        "plan": scalars_of(plan),
         "recipe": {word: printable(text, kept="") for word, text in recipe.items()},
         "topology": _topology_scalars(plan.topology),
         "files": [portable_path(file) for file in plan.sources.files],
         "whole": on_paths(portable_path, plan.sources.whole.to_json()).to_json(),
-        "columns": [[name, _TYPES[name][1], len(values)] for name, values in columns],
+        "columns": [[name, _TYPES[name][3], len(values)] for name, values in columns],
     }
-    text = json.dumps(head, allow_nan=False).encode()
+    text = _ENCODER.encode(head).encode()
     parts: list[Any] = [b"", text, bytes(-len(text) % _ALIGNMENT)]
+    total = _START.size + len(text) + len(parts[2])
     for _, values in columns:
-        if len(values):  # memory of no bytes has no address
-            column: Any = values
-            parts.append(memoryview(column).cast("B"))
-            if rest := -values.nbytes % _ALIGNMENT:
-                parts.append(bytes(rest))
-    total = _START.size + sum(map(len, parts))
+        parts.append(values)  # its memory: columns are contiguous
+        total += values.nbytes
+        if rest := -values.nbytes % _ALIGNMENT:
+            parts.append(bytes(rest))
+            total += rest
     parts[0] = _START.pack(MAGIC, MAJOR, MINOR, len(text), total, 0, 0)
     return parts
 
@@ -194,43 +179,6 @@ def _with_checksum(start: bytes, rest: Iterable[Any]) -> bytes:
     for part in rest:
         checksum = zlib.crc32(part, checksum)
     return start[: _CHECKSUM.start] + checksum.to_bytes(4, "little") + start[_CHECKSUM.stop :]
-
-
-def _scalars(plan: Plan) -> dict[str, Any]:
-    """The fields of a plan that are not columns."""
-    c, e = plan.collective, plan.estimate
-    collective = [c.name, int(c.ranks), int(c.chunks), bool(c.in_place), int(c.root)]
-    if c.varies:  # only then, so that all other plans keep their digests
-        collective.append(int(c.max_count))
-    return {
-        "name": plan.name,
-        "protocol": plan.protocol.value,
-        "loop_order": plan.loop_order.value,
-        "slots": int(plan.slots),
-        "per_chunk": bool(plan.per_chunk),
-        "collective": collective,
-        "times": None if e is None else [float(e.time_us), float(e.unmerged_us), int(e.tiles)],
-    }
-
-
-def _columns(plan: Plan) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The names and columns of a plan, in order."""
-    for name in column_types(Collective):
-        yield f"collective.{name}", getattr(plan.collective, name)
-    for name in Instructions.column_names():
-        yield f"instructions.{name}", getattr(plan.instructions, name)
-    for name in Sources.column_names():
-        yield f"sources.{name}", getattr(plan.sources, name)
-    for name, edges in (("values", plan.collective.values), ("waits", plan.waits)):
-        yield f"{name}.offset", edges.offset
-        yield f"{name}.target", edges.target
-    for name in column_types(Plan):
-        yield f"plan.{name}", getattr(plan, name)
-    if len(plan.groups):  # only then, so that all other plans keep their digests
-        yield "groups.offset", plan.groups.offset
-        yield "groups.target", plan.groups.target
-    if plan.estimate is not None:
-        yield "estimate.busy_us", plan.estimate.busy_us
 
 
 def _topology_scalars(topology: Topology | None) -> dict[str, Any] | None:
@@ -284,28 +232,28 @@ def _damaged(file: str, expected: str, found: object) -> SleyError:
 
 def _content(data: bytes, file: str) -> tuple[Any, Plan]:
     """The header and the plan of a file, after `_check_start`. Errors: F425, T601 to T603."""
+    end = _START.size + _START.unpack_from(data)[3]
     try:
-        head = _head(data)
+        head = _head(data[_START.size : end])
         value_of(head, "recipe", is_words, "words by name")
-        return head, plan_of(head, dict(_columns_of(head, data)))
+        return head, plan_of(head, _columns_of(head, data, end + -end % _ALIGNMENT))
     except WrongError as wrong:
         raise _damaged(file, *wrong.args) from None
     except SleyError as error:  # of the topology
         raise SleyError([replace(d, places=(Place(file),)) for d in error.diagnostics]) from None
 
 
-def _head(data: bytes) -> Any:
-    end = _START.size + _START.unpack(data[: _START.size])[3]
+def _head(text: bytes) -> Any:
     try:
-        return json.loads(data[_START.size : end].decode("ascii"), parse_constant=float)
+        return json.loads(text.decode("ascii"))
     except (ValueError, RecursionError):
         raise WrongError("a header in JSON", "other text") from None
 
 
-def _columns_of(head: Any, data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The names and columns of a file; views of its bytes."""
-    length = _START.unpack(data[: _START.size])[3]
-    position = _START.size + length + -length % _ALIGNMENT
+def _columns_of(head: Any, data: bytes, position: int) -> dict[str, dict[str, NDArray[Any]]]:
+    """The columns of a file by their names, for each table; views of its bytes from `position`."""
+    found: dict[str, dict[str, NDArray[Any]]] = {table: {} for table in _TABLES}
+    end = len(data)
     for row in value_of(head, "columns", lambda v: isinstance(v, list), "a list"):
         try:
             name, kind, rows = row
@@ -313,13 +261,16 @@ def _columns_of(head: Any, data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
             known = _TYPES.get(name)
         except (TypeError, ValueError, KeyError):
             raise WrongError("name, type and length of each column", shown(row)) from None
-        if not (is_count(rows) and size <= len(data) - position):
-            raise WrongError(f"at most {len(data) - position} bytes of {name}", shown(rows))
+        if not (is_count(rows) and size <= end - position):
+            raise WrongError(f"at most {end - position} bytes of {name}", shown(rows))
         if known is not None:  # others are of a newer minor version
-            dtype, own = known
+            table, column, dtype, own = known
             if kind != own:
                 raise WrongError(f"{own} for column {name}", kind)
-            yield name, np.frombuffer(data, dtype, rows, position) if rows else np.zeros(0, dtype)
+            # NumPy takes a length of 0 for none given.
+            view = np.frombuffer(data, dtype, rows, position) if rows else np.zeros(0, dtype)
+            found[table][column] = view
         position += size + -size % _ALIGNMENT
-    if position != len(data):
-        raise WrongError("the end of the file after the last column", f"{len(data)} bytes")
+    if position != end:
+        raise WrongError("the end of the file after the last column", f"{end} bytes")
+    return found

@@ -28,6 +28,9 @@ MOST_CALLERS = 900
 """The most lines that call one another; Python's own limit is 1000."""
 
 
+_NO_GROUPS = Edges.empty(0)
+
+
 class WrongError(Exception):
     """Something in a file is wrong: what is expected, and what is found."""
 
@@ -62,14 +65,16 @@ def is_words(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_text, (*value, *value.values())))
 
 
-def plan_of(head: Any, columns: Mapping[str, NDArray[Any]]) -> Plan:
-    """The plan of a header and columns, whose tables may still contradict one another."""
+def plan_of(head: Any, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Plan:
+    """The plan of a header and columns, whose tables may still contradict one another.
 
-    def of(table: str, kind: type[Any]) -> dict[str, Any]:
-        try:
-            return {name: columns[f"{table}.{name}"] for name in column_types(kind)}
-        except KeyError as error:
-            raise WrongError(f"a column {error.args[0]}", "none") from None
+    columns: for each table those of a file by their names, none that the table hasn't."""
+
+    def of(table: str, cls: type[Any]) -> Mapping[str, Any]:
+        for name in column_types(cls):
+            if name not in columns[table]:
+                raise WrongError(f"a column {table}.{name}", "none")
+        return columns[table]
 
     words = value_of(head, "plan", dict, "a table")
     times = value_of(words, "times", _are_times, "two times and a number of tiles, or null")
@@ -100,10 +105,11 @@ def plan_of(head: Any, columns: Mapping[str, NDArray[Any]]) -> Plan:
                 files=tuple(map(local_path, value_of(head, "files", _are_files, "names"))),
                 whole=_place(head),
             ),
-            estimate=times
-            and Estimate(times[0], times[1], tiles=times[2], **of("estimate", Estimate)),
+            estimate=None
+            if times is None
+            else Estimate(times[0], times[1], of("estimate", Estimate)["busy_us"], times[2]),
             topology=_topology(head, of),
-            groups=Edges(**of("groups", Edges)) if "groups.offset" in columns else Edges.empty(0),
+            groups=Edges(**of("groups", Edges)) if columns["groups"] else _NO_GROUPS,
             **of("plan", Plan),
         )
     except ValueError as error:  # of a table
@@ -117,7 +123,7 @@ def _member(words: Any, key: str, kind: type[E]) -> E:
         raise WrongError(f"a known word for {key}", shown(words.get(key))) from None
 
 
-def _topology(head: Any, of: Callable[..., dict[str, Any]]) -> Topology | None:
+def _topology(head: Any, of: Callable[..., Mapping[str, Any]]) -> Topology | None:
     """The topology of a file. Errors: T601 to T603."""
     words = value_of(
         head, "topology", lambda v: v is None or isinstance(v, dict), "a table, or null"

@@ -257,6 +257,8 @@ def shared_ends(plan: Plan, c: Connections) -> list[Fault]:
     ):
         rows, on = ends.instruction, ends.connection
         others = np.flatnonzero(plan.block[rows] != first_block[on])
+        if not len(others):  # of most plans: `np.unique` imports more than a rank's start takes
+            continue
         _, firsts = np.unique(on[others], return_index=True)
         for at in others[firsts[:LIMIT]].tolist():
             connection, other = int(on[at]), int(rows[at])

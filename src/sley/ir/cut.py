@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
-from sley.ir.tables import IntArray, LongArray, Value, offsets_of
+from sley.ir.tables import IntArray, LongArray, Value, distinct, offsets_of
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Buffer
 
 UNIT_BYTES = 16
@@ -109,9 +109,9 @@ def _moves(plan: Plan, messages: Messages, offset: LongArray) -> tuple[LongArray
         (places(messages.send, buffer, index), places(messages.receive, buffer, index)),
     ]
     first, second = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
-    differ = first != second
-    found = np.unique(np.stack([first[differ], second[differ]]), axis=1)
-    return found[0], found[1]
+    differ, places_of_all = first != second, chunks + int(offset[-1])
+    found = distinct(first[differ] * places_of_all + second[differ])
+    return found // places_of_all, found % places_of_all
 
 
 def _joined(label: LongArray, first: LongArray, second: LongArray) -> LongArray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache, cached_property
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -37,9 +37,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def column_types(cls: type[Any]) -> Mapping[str, np.dtype[Any]]:
+def column_types(cls: Any) -> Mapping[str, np.dtype[Any]]:
     """The fields of a class that are annotated as arrays, with their types."""
-    return _column_types(cast(Any, cls))  # mypy finds classes of values not hashable
+    return _column_types(cls)  # mypy finds classes of values not hashable
 
 
 @cache  # every value asks for them
@@ -69,10 +69,11 @@ class Value:
     """
 
     def __post_init__(self) -> None:
-        if isinstance(name := getattr(self, "name", None), str):
-            object.__setattr__(self, "name", printable(name, kept=""))
+        own = self.__dict__  # what `getattr` looks up, and looks for elsewhere if it isn't there
+        if isinstance(name := own.get("name"), str):
+            own["name"] = printable(name, kept="")
         for name, dtype in column_types(type(self)).items():
-            object.__setattr__(self, name, frozen_array(getattr(self, name), dtype))
+            own[name] = frozen_array(own[name], dtype)
 
     if not TYPE_CHECKING:  # for which every value would have every attribute
 
@@ -160,10 +161,10 @@ class Table(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.column_names():
-            rows = len(getattr(self, name))
-            if rows != len(self):
-                raise ValueError(f"{type(self).__name__}.{name}: {rows} rows, not {len(self)}")
+        length = len(self)
+        for name in column_types(type(self)):
+            if (rows := len(getattr(self, name))) != length:
+                raise ValueError(f"{type(self).__name__}.{name}: {rows} rows, not {length}")
 
     @classmethod
     def column_names(cls) -> list[str]:
@@ -276,7 +277,7 @@ class Edges(Value):
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The distinct values, ascending; on large arrays several times faster than `np.unique`, which
-    hashes."""
+    hashes, and whose first call imports more than a rank's whole start takes."""
     values = np.sort(values, axis=None)
     keep = np.ones(len(values), bool)
     keep[1:] = values[1:] != values[:-1]

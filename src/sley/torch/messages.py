@@ -11,6 +11,7 @@ from torch.futures import Future
 
 from sley.communicator import Work
 from sley.communicator import messages as communicator
+from sley.communicator.endpoint import Endpoint
 from sley.engine import native
 from sley.errors import SleyError
 from sley.torch.arguments import single, unfit
@@ -97,7 +98,7 @@ class Messages:
         if element is None:
             return self._fallback.find("send", tensor).send(tensors, dst, tag)
         memory = to_read(tensors)
-        part = _start(self._runner.endpoint.send_memory, "send", memory, dst, tag, element)
+        part = _start(self._runner.endpoint, "send", memory, dst, tag, element)
         return self._runner.pending([part], tensors, owners=hold([memory]))
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
@@ -115,7 +116,7 @@ class Messages:
             peer = [] if src is None else [src]
             return getattr(self._fallback.find("recv", tensor), method)(tensors, *peer, tag)
         memory = to_write([tensor])
-        part = _start(self._runner.endpoint.recv_memory, "recv", memory, src, tag, element)
+        part = _start(self._runner.endpoint, "recv", memory, src, tag, element)
         return self._runner.pending(
             [part],
             [tensor],
@@ -126,7 +127,7 @@ class Messages:
 
 
 def _start(
-    start: Callable[..., Work],
+    endpoint: Endpoint,
     name: str,
     memory: Memory,
     peer: int | None,
@@ -136,6 +137,7 @@ def _start(
     if not 0 <= tag < 2**63:
         raise unfit(name, "a tag from 0 to 2**63 - 1", f"tag {tag}")
     try:
+        start: Callable[..., Work] = getattr(endpoint.messages, name)
         return start(*memory.place, peer, tag, element=element.number, async_op=True)
     except SleyError as error:
         raise collective_error(error) from None

@@ -22,16 +22,16 @@ from sley.communicator.jobs import Job, JobPlan
 from sley.communicator.jobs.commands import Turn
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here
+from sley.communicator.selection.ready_plans import Capacity, check_capacity
 from sley.communicator.selection.rules import default_rows, program_of
-from sley.communicator.selection.user_plans import Capacity, check_capacity
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
 from sley.engine.measure import Sweep
 from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.tuning import D921, D923, D926
-from sley.formats.plan_file import digest
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
+from sley.ir.plan_digest import digest
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray

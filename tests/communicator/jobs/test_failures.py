@@ -21,9 +21,11 @@ from sley.communicator import Settings
 from sley.communicator.jobs import Job, execute
 from sley.communicator.jobs import job as jobs
 from sley.communicator.jobs.commands import Execute
+from sley.engine import native
 from sley.engine.measure import Sweep
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
+from sley.ir.extension import load
 from sley.ir.words import LoopOrder
 from support.inputs import small_plans
 from support.processes import rank_threads
@@ -306,6 +308,10 @@ def test_a_job_closed_during_a_call_ends_it() -> None:
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sley.engine._native", None)
+    engine = load("sley.engine._native")
+    monkeypatch.setitem(sys.modules, engine.__name__, None)
+    for name in vars(native).keys() & vars(engine).keys():
+        if not name.startswith("_"):  # as if no name had been used yet
+            monkeypatch.delattr(native, name)
     error = failing(lambda: execute(small_plans.stalling(), [np.ones(4)] * 2))
     assert error.code == "R512"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sley.communicator.rendezvous import bootstrap as bootstrapping
+import sley
 from sley.communicator.rendezvous import hosts as hosts_module
 from sley.communicator.rendezvous.bootstrap import bootstrap
 from sley.communicator.rendezvous.hosts import Hosts
@@ -207,13 +207,17 @@ def test_settings_that_differ_are_an_error_on_all() -> None:
     assert "layout 8 on rank 2" in str(outcomes[0])
 
 
-def test_versions_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = iter(["1.0", "2.0"])
-    monkeypatch.setattr(bootstrapping, "version", lambda _: next(numbers))
-    outcomes = meet(LocalStore(), 2)
+def test_versions_that_differ_are_an_error() -> None:
+    store, another = LocalStore(), {"sley": "another"}
+    outcomes = on_threads(
+        [
+            lambda: meet(store, 2, who=[0])[0],
+            lambda: meet(store, 2, who=[1], agreed=another)[0],
+        ]
+    )
     assert codes(outcomes) == ["N604"] * 2
-    assert "sley 1.0" in str(outcomes[0])
-    assert "sley 2.0" in str(outcomes[0])
+    assert f"sley {sley.__version__} on all ranks" in str(outcomes[0])
+    assert "sley another on rank 1" in str(outcomes[0])
 
 
 def test_a_rank_without_an_interface_does_not_keep_the_others_waiting() -> None:

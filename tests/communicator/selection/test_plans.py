@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley.communicator.selection import plans as module
+from sley import compiler
 from sley.communicator.selection.kinds import Request
 from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.user_plans import ReadyPlan
+from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
@@ -43,13 +43,13 @@ def plans(**options: Any) -> Plans:
 
 def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
-    compile_plan = module.compile
+    compile_plan = compiler.compile
 
     def counting(program: sley.Program, options: sley.Options) -> sley.Plan:
         compiled.append(program.name)
         return compile_plan(program, options)
 
-    monkeypatch.setattr(module, "compile", counting)
+    monkeypatch.setattr(compiler, "compile", counting)
     made = plans()
     first = made.find("all_reduce", 100, in_place=True)
     for size in (0, 100, 1000):
@@ -249,12 +249,12 @@ def test_a_user_plan_may_not_write_its_input() -> None:
 def test_a_policy_may_not_choose_a_plan_that_writes_its_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compile_plan = module.compile
+    compile_plan = compiler.compile
 
     def compile_writer(program: sley.Program, options: sley.Options) -> sley.Plan:
         return compile_plan(WRITES_INPUT if program.name == "ring-allreduce" else program, options)
 
-    monkeypatch.setattr(module, "compile", compile_writer)
+    monkeypatch.setattr(compiler, "compile", compile_writer)
     made = Plans(hosts_of(2), cache=False, policy=table_of(policy_of(2)))
     assert made.find("all_reduce", 10).tuned is None
     assert [problem.found[:5] for problem in made.problems] == ["F454:"]

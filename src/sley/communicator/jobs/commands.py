@@ -1,26 +1,21 @@
-"""Commands: the launcher's messages to its workers, their answers, and the transport of both.
+"""Commands: the launcher's messages to its workers, and their answers.
 
 A command is an instance of one of these classes. The answer to a command that failed is a `Raised`,
-or a `FailedCallError` if a call did; every other answer is a plain value. Messages are pickled and
-sent over a local socket, with a file descriptor if they need one. Unpickling is safe, since the
-launcher started the other process.
+or a `FailedCallError` if a call did; every other answer is a plain value. Connections of
+`multiprocessing` pickle them, which is safe, since the launcher started the other process. The
+descriptor of a segment follows an `Execute`.
 """
 
 from __future__ import annotations
 
-import pickle
-import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sley.communicator import Settings
 from sley.engine.outcomes import Report
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-
-_HEADER = struct.Struct("<q")
 
 
 @dataclass(frozen=True)
@@ -105,38 +100,3 @@ class Raised:
     text: str
     out_of_memory: bool
     error: SleyError | None = None
-
-
-def send_message(sock: socket.socket, value: Any, fd: int | None = None) -> None:
-    """Send `value`, and a duplicate of descriptor `fd`; OSError if the other end is closed."""
-    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    header = _HEADER.pack(len(data))
-    if fd is None:
-        sock.sendall(header)
-    else:
-        socket.send_fds(sock, [header], [fd])
-    sock.sendall(data)
-
-
-def receive_message(sock: socket.socket) -> tuple[Any, int | None]:
-    """The next value and its descriptor, if it has one; EOFError if the other end is closed."""
-    try:
-        header, fds, _, _ = socket.recv_fds(sock, _HEADER.size, 1)
-        fd = fds[0] if fds else None
-        header += _receive_exactly(sock, _HEADER.size - len(header)) if header else b""
-        if not header:
-            raise EOFError
-        return pickle.loads(_receive_exactly(sock, _HEADER.unpack(header)[0])), fd
-    except ConnectionError as error:
-        raise EOFError from error
-
-
-def _receive_exactly(sock: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view, got = memoryview(data), 0
-    while got < size:
-        n = sock.recv_into(view[got:])
-        if n == 0:
-            raise EOFError
-        got += n
-    return data

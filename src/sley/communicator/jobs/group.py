@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import weakref
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection, wait
 from typing import IO, Any
 
-from sley.communicator.jobs.commands import receive_message, send_message
 from sley.errors import SleyError
 from sley.errors.runtime import R511
 
@@ -25,9 +24,6 @@ _STATUS_S = 2.0
 """How long the status of a worker that ended may take to arrive."""
 
 _STDERR_BYTES = 4000
-
-_CLOSED = -1
-"""The descriptor of a socket that is closed."""
 
 
 @dataclass(frozen=True)
@@ -53,40 +49,42 @@ class WorkerGroup:
         with contextlib.ExitStack() as local:
             try:
                 self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-                control, control_end = socket.socketpair()
-                pairs = [socket.socketpair() for _ in range(ranks)]
+                control, control_end = Pipe()
+                pairs = [Pipe() for _ in range(ranks)]
                 for end in (control_end, *(end for _, end in pairs)):
                     local.callback(end.close)
                 self._control = control
-                self._sockets = [sock for sock, _ in pairs]
+                self._pipes = [pipe for pipe, _ in pairs]
                 ends = [control_end.fileno(), *(end.fileno() for _, end in pairs)]
                 self._process = _start(ends, self._errors)
             except OSError as error:
                 raise _start_error(str(error)) from error
         self._end = weakref.finalize(
-            self, _shut, self._process, [self._control, *self._sockets], self._errors
+            self, _shut, self._process, [self._control, *self._pipes], self._errors
         )
 
     def send(self, rank: int, command: Any, fd: int | None = None) -> None:
         """Send a command. `receive` reports a worker that has ended."""
         with contextlib.suppress(OSError):
-            send_message(self._sockets[rank], command, fd)
+            self._pipes[rank].send(command)
+            if fd is not None:
+                reduction.send_handle(self._pipes[rank], fd, None)
 
     def receive(self, ranks: set[int], timeout_s: float) -> News:
         """The messages from `ranks`; waits for the first one, for at most `timeout_s`."""
-        by_socket = {self._sockets[rank]: rank for rank in ranks}
+        by_pipe = {self._pipes[rank]: rank for rank in ranks}
         answers: dict[int, Any] = {}
         try:
-            ready = wait([self._control, *by_socket], timeout_s)
+            ready = wait([self._control, *by_pipe], timeout_s)
             if self._control in ready:
                 return News(answers, self._status())
-            for sock in [sock for sock in by_socket if sock in ready]:
+            for pipe in [pipe for pipe in by_pipe if pipe in ready]:
                 try:
-                    answers[by_socket[sock]] = receive_message(sock)[0]
-                except EOFError:
-                    return News(answers, self._status(by_socket[sock]))
-        except (OSError, ValueError) as error:
-            if self._control.fileno() != _CLOSED:
+                    answers[by_pipe[pipe]] = pipe.recv()
+                except (EOFError, ConnectionError):
+                    return News(answers, self._status(by_pipe[pipe]))
+        except (OSError, ValueError, TypeError) as error:  # of a connection closed meanwhile
+            if not self._control.closed:
                 raise
             raise _start_error("the job was closed during a call") from error
         return News(answers)
@@ -106,8 +104,8 @@ class WorkerGroup:
         if not wait([self._control], _STATUS_S):
             return Death(rank, "ended")
         try:
-            dead, status = receive_message(self._control)[0]
-        except EOFError:
+            dead, status = self._control.recv()
+        except (EOFError, ConnectionError):
             return Death(None, "they ended")
         return Death(dead, _how(status))
 
@@ -144,11 +142,9 @@ def _how(status: int) -> str:
     return f"exited with status {os.waitstatus_to_exitcode(status)}"
 
 
-def _shut(
-    process: subprocess.Popen[bytes], sockets: list[socket.socket], errors: IO[bytes]
-) -> None:
-    for sock in sockets:
-        sock.close()
+def _shut(process: subprocess.Popen[bytes], pipes: list[Connection], errors: IO[bytes]) -> None:
+    for pipe in pipes:
+        pipe.close()
     try:
         process.wait(_EXIT_S)
     except subprocess.TimeoutExpired:

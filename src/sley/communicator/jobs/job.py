@@ -291,6 +291,7 @@ def _room_for(plans: Sequence[Plan], settings: Settings) -> Settings:
         slots=max(settings.slots, *(plan.slots for plan in plans)),
         channels=max(settings.channels, *(plan.channels for plan in plans)),
         plan_dir=None,
+        use_cache=False,
         tuner=None,
         explore=0.0,
     )

@@ -11,6 +11,7 @@ changes), and kills the workers; the kernel kills them when the spawner dies.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import resource
@@ -20,6 +21,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
 from typing import Any
 
 from sley.communicator import Call, Communicator, FolderStore, Parts
@@ -34,12 +37,11 @@ from sley.communicator.jobs.commands import (
     Raised,
     Setup,
     Time,
-    receive_message,
-    send_message,
 )
 from sley.engine import native
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.memory import is_out_of_memory
+from sley.engine.native import die_with_parent  # loaded before the fork, the engine is shared
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES, Array
 from sley.engine.varying import blocks_of, places_in
@@ -164,14 +166,17 @@ class Worker:
         return time_us
 
 
-def serve(sock: socket.socket) -> None:
+def serve(pipe: Connection) -> None:
     """Runs a worker: makes it from the first command, which it answers with its process id, then
-    answers commands until the launcher closes the socket."""
+    answers commands until the launcher closes the connection."""
     worker: Worker | None = None
     while True:
+        fd = None
         try:
-            command, fd = receive_message(sock)
-        except EOFError:
+            command = pipe.recv()
+            if isinstance(command, Execute):
+                fd = reduction.recv_handle(pipe)
+        except (EOFError, ConnectionError):
             return
         answer: Any = None
         try:
@@ -188,22 +193,22 @@ def serve(sock: socket.socket) -> None:
             if fd is not None:
                 os.close(fd)
         try:
-            send_message(sock, answer)
+            pipe.send(answer)
         except OSError:
             return
 
 
-def _become_worker(spawner: int, sock: socket.socket, others: list[socket.socket]) -> None:
+def _become_worker(spawner: int, pipe: Connection, others: list[Any]) -> None:
     """Runs the worker in a forked child; never returns."""
     try:
-        native.die_with_parent()
+        die_with_parent()
         if os.getppid() != spawner:
             return  # the spawner died before die_with_parent took effect
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             other.close()
-        serve(sock)
+        serve(pipe)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -213,7 +218,7 @@ def _become_worker(spawner: int, sock: socket.socket, others: list[socket.socket
 class Spawner:
     """Forks the workers, reports their ends, and kills them when it ends."""
 
-    def __init__(self, control: socket.socket, ranks: list[socket.socket]) -> None:
+    def __init__(self, control: Connection, ranks: list[Connection]) -> None:
         self._control, self._ranks = control, ranks
         self._parent = os.getppid()
         self._rank_of: dict[int, int] = {}
@@ -227,14 +232,15 @@ class Spawner:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         everything = [self._control, wake_read, wake_write, *self._ranks]
         spawner = os.getpid()
-        for rank, sock in enumerate(self._ranks):
+        gc.freeze()  # no collection then writes to the pages that the workers share
+        for rank, pipe in enumerate(self._ranks):
             pid = os.fork()
             if pid == 0:
-                others = [s for s in everything if s is not sock]
-                _become_worker(spawner, sock, others)
+                others = [one for one in everything if one is not pipe]
+                _become_worker(spawner, pipe, others)
             self._rank_of[pid] = rank
-        for sock in self._ranks:
-            sock.close()
+        for pipe in self._ranks:
+            pipe.close()
         try:
             self._watch(wake_read)
         finally:
@@ -260,7 +266,7 @@ class Spawner:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            send_message(self._control, (self._rank_of.pop(pid), status))
+            self._control.send((self._rank_of.pop(pid), status))
 
 
 def main(arguments: list[str]) -> None:
@@ -268,7 +274,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a rank has 3 descriptors of each other
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    control, *ranks = (socket.socket(fileno=int(fd)) for fd in arguments)
+    control, *ranks = (Connection(int(fd)) for fd in arguments)
     Spawner(control, ranks).run()
 
 

@@ -32,6 +32,9 @@ _JOB_DIGITS = 32
 
 _MOST_RANKS = 1 << 16
 
+_VERSION = version("sley")
+"""Looked up once: it takes as long as half a rendezvous."""
+
 
 class Rendezvous:
     """Ranks that have found one another, with their descriptions.
@@ -118,7 +121,7 @@ def bootstrap(
     # MPI allows its calls in certain threads only, and those of its store don't wait.
     timely = store if isinstance(store, MpiStore) else Timely(store, deadline)
     member = Member(timely, rank, ranks, Process.here(environ), what)
-    settings = {"sley": version("sley"), **(agreed or {})}
+    settings = {"sley": _VERSION, **(agreed or {})}
     with contextlib.ExitStack() as opened:
         start = f"{_topic(name)}/start"
         spare = opened.enter_context(spare_descriptor())

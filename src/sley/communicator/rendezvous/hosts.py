@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -191,6 +191,7 @@ def _stat(pid: int) -> list[str] | None:
     return fields if len(fields) > _STARTED else None
 
 
+@cache
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -165,7 +165,10 @@ class _Leader:
             with telling(self._give_up), _descriptor_errors():
                 while waiting := self._absent():
                     ended = self._serve(self.deadline)
-                    ended += [r for r in waiting if self.host.descriptions[r].process.is_gone()]
+                    # Each look reads files of the system; one a message would grow with the square
+                    # of the ranks.
+                    if self._absent() == waiting:
+                        ended += [r for r in waiting if self.host.descriptions[r].process.is_gone()]
                     if ended:
                         raise _ended_error(self.host, ended[0])
                     if not self.deadline.left_s:

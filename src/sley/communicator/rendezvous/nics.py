@@ -15,9 +15,9 @@ from sley.errors.communicator import N607
 NICS_VARIABLE = "SLEY_NICS"
 """The environment variable that chooses interfaces: names, or ^ and the names to leave out."""
 
-_VIRTUAL = ("docker*", "br-*", "virbr*", "veth*", "cni*", "flannel*", "cali*")
-"""Interfaces that container engines and hypervisors make for their guests. They don't reach other
-hosts."""
+_VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "cali")
+"""Beginnings of names of interfaces that container engines and hypervisors make for their guests.
+They don't reach other hosts."""
 
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40  # <linux/if.h>: IFF_UP, IFF_LOOPBACK, IFF_RUNNING
 
@@ -68,7 +68,9 @@ def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]
     if names and not wanted.strip().startswith("^"):
         nics = [i.nic for name in names for i in found if fnmatchcase(i.nic.name, name)]
     else:
-        nics = _default_nics([i for i in found if not _is_one_of(i.nic.name, names)])
+        nics = _default_nics(
+            [i for i in found if not any(fnmatchcase(i.nic.name, n) for n in names)]
+        )
     if not nics:
         there = ", ".join(i.nic.name for i in found) or "none"
         what = f"{NICS_VARIABLE}={wanted}" if wanted else "no choice"
@@ -81,12 +83,8 @@ def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]
 
 def _default_nics(found: Sequence[Interface]) -> list[Nic]:
     outward = [i for i in found if not i.is_loopback]
-    physical = [i for i in outward if not _is_one_of(i.nic.name, _VIRTUAL)]
+    physical = [i for i in outward if not i.nic.name.startswith(_VIRTUAL)]
     return [i.nic for i in physical or outward or found]
-
-
-def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class _Ifaddrs(ctypes.Structure):

@@ -9,34 +9,35 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import BARRIER, CALLS, Request, check_call
-from sley.communicator.selection.plan_cache import cached_plan, refusal
-from sley.communicator.selection.rules import default_rows, program_of
-from sley.communicator.selection.user_plans import (
+from sley.communicator.selection.ready_plans import (
     Capacity,
     PlanFolder,
     ReadyPlan,
-    Source,
     check_capacity,
     check_input,
-    prove,
-    read_folder,
-    user_plans,
 )
-from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.policy import D904
 from sley.errors.runtime import R514
+from sley.errors.selection import N651
 from sley.errors.simulation import S702
-from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
+from sley.ir.plan_digest import digest
 from sley.ir.plan_table import PlanRow, PlanTable
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange, borders, size_text
 from sley.ir.words import is_integer
+
+if TYPE_CHECKING:
+    from sley.communicator.selection.user_plans import Source
+    from sley.compiler import Options
+
+# What needs the compiler is imported in the methods that do: a job, which brings its plans, starts
+# four times as fast without it.
 
 _NO_END = float("inf")
 
@@ -124,8 +125,15 @@ class Plans:
         self.on_registration: Callable[[], None] | None = None
         self._given: dict[int, ReadyPlan] = {}
         self._registered: list[ReadyPlan] = []
-        self._folder = PlanFolder() if plan_dir is None else read_folder(plan_dir, self._capacity)
-        refused = refusal() if cache else None
+        self._folder, refused = PlanFolder(), None
+        if plan_dir is not None:
+            from sley.communicator.selection.user_plans import read_folder
+
+            self._folder = read_folder(plan_dir, self._capacity)
+        if cache:
+            from sley.communicator.selection.plan_cache import refusal
+
+            refused = refusal()
         self._use_cache = cache and refused is None
         self.problems: tuple[Diagnostic, ...] = (
             *self._folder.problems,
@@ -205,6 +213,9 @@ class Plans:
         Returns a line for each plan. Errors: F550, N651, N652, N654, S702, F454, R514, and those of
         the file, the compiler and the proof; then nothing changes.
         """
+        from sley.communicator.selection.user_plans import user_plans
+        from sley.compiler import Options
+
         if in_place not in (None, True, False):
             expected = "in_place as True, False or None"
             raise R514.error(expected=expected, found=f"in_place={in_place!r}")
@@ -230,7 +241,17 @@ class Plans:
         with self._lock:
             if id(plan) not in self._given:
                 started = time.perf_counter()
-                prove(plan, self._capacity, plan.name, is_proven=is_proven)
+                if plan.collective.ranks != self._capacity.ranks:
+                    raise N651.error(
+                        at=Place(plan.name),
+                        expected=f"a collective on {self._capacity.ranks} ranks",
+                        found=str(plan.collective),
+                    )
+                if not is_proven:
+                    from sley.verification import verify
+
+                    verify(plan)
+                check_capacity(plan, self._capacity, plan.name)
                 row = PlanRow(Recipe(plan.name), note="given with the call")
                 # It keeps the plan, so that no other gets its id.
                 self._given[id(plan)] = ReadyPlan.of(plan, row, "given", started)
@@ -275,6 +296,8 @@ class Plans:
         with self._lock:
             if (kind, in_place, root) in self._tables:  # another thread was first
                 return self._tables[kind, in_place, root]
+            from sley.communicator.selection.rules import default_rows
+
             library = default_rows(kind, self._hosts, in_place=in_place, root=root)
             fitting = [
                 user_plan
@@ -371,6 +394,10 @@ class Plans:
         return self._made[key]
 
     def _compile(self, recipe: Recipe, key: str) -> tuple[Plan, str]:
+        from sley.communicator.selection.plan_cache import cached_plan
+        from sley.communicator.selection.rules import program_of
+        from sley.compiler import Options, compile
+
         def build() -> Plan:
             options = Options.of(None, recipe.options)
             # Some programs name the cluster that they are for, which the runtime doesn't need.

@@ -11,16 +11,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
 from sley.communicator.selection.kinds import kinds_of
+from sley.communicator.selection.ready_plans import (
+    Capacity,
+    PlanFolder,
+    ReadyPlan,
+    check_capacity,
+    check_input,
+)
 from sley.communicator.selection.rules import program_of
 from sley.compiler import Options, compile
-from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
-from sley.errors.formats import F454
+from sley.errors import Diagnostic, Place, SleyError, did_you_mean, reason_of
 from sley.errors.language import L115
 from sley.errors.recognition import (
     MISSING,
@@ -34,70 +40,20 @@ from sley.errors.recognition import (
     presumed_kind,
     refuse_kind,
 )
-from sley.errors.selection import N651, N652, N653, N654
+from sley.errors.selection import N651, N653, N654
 from sley.errors.simulation import S702
 from sley.formats import read
-from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
 from sley.ir.plan_table import TABLE, PlanRow, read_table
 from sley.ir.program import Program
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
-from sley.ir.tables import NONE
 from sley.lang import rescclang, schedules
 from sley.lang.files import program_of_file
 from sley.verification import verify
 
 Source: TypeAlias = Plan | Program | str | os.PathLike[str]
 """The source of a user plan."""
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What a plan must fit: the number of ranks, and the slots and channels of connections (None:
-    any number)."""
-
-    ranks: int
-    slots: int | None = None
-    channels: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ReadyPlan:
-    """A proven plan that is ready to run, and the row of a table that it is for.
-
-    origin: "compiled", "disk" (from the cache), "registered" by the user or "given" with the call.
-    digest: 16 bytes, equal on all ranks that chose the same plan and tile.
-    ready_ms: how long compiling or loading took.
-    tuned: the row of the tuner's policy, if that chose the plan.
-    """
-
-    plan: Plan
-    row: PlanRow
-    origin: str
-    digest: bytes
-    ready_ms: float
-    tuned: PlanRow | None = None
-
-    @classmethod
-    def of(cls, plan: Plan, row: PlanRow, origin: str, started_s: float) -> ReadyPlan:
-        """started_s: when the work on it began, by `time.perf_counter`."""
-        own = digest(plan)
-        return cls(plan, row, origin, own, (time.perf_counter() - started_s) * 1e3)
-
-    def __str__(self) -> str:
-        return f"{self.row.recipe.name}, {self.plan.collective}, {self.row.sizes}"
-
-    def __repr__(self) -> str:
-        return (
-            f"ReadyPlan({self.plan.collective}, {self.row.sizes}: {self.plan.name}, "
-            f"{self.plan.protocol.value}, {self.origin}, ready after {self.ready_ms:.1f} ms)"
-        )
-
-    def is_for(self, kind: str, *, in_place: bool, root: int) -> bool:
-        """Whether it can run such calls, of some size."""
-        c = self.plan.collective
-        return kind in kinds_of(c) and c.in_place == in_place and c.root in (NONE, root)
 
 
 def user_plans(source: Source, row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
@@ -244,66 +200,17 @@ def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> Read
         )
     if isinstance(loaded, Program):
         plan = compile(loaded, Options.of(None, row.recipe.options))
-        check_capacity(plan, capacity, origin)
     else:
         plan = loaded
-        prove(plan, capacity, origin)
-    check_input(plan, origin)
-    return ReadyPlan.of(plan, row, "registered", started)
-
-
-def prove(plan: Plan, capacity: Capacity, origin: str, *, is_proven: bool = False) -> None:
-    """Proves a plan, unless the caller has, and checks that it fits. Errors: N651, N652, V2xx."""
-    if plan.collective.ranks != capacity.ranks:
-        raise N651.error(
-            at=Place(origin),
-            expected=f"a collective on {capacity.ranks} ranks",
-            found=str(plan.collective),
-        )
-    if not is_proven:
         verify(plan)
     check_capacity(plan, capacity, origin)
-
-
-def check_input(plan: Plan, origin: str) -> None:
-    """Refuses a plan out of place that writes to its input. Errors: F454."""
-    if plan.input_writes.size and not plan.collective.in_place:
-        raise F454.error(
-            at=[Place(origin), plan.place(plan.input_writes[0]).labelled("the first write")],
-            expected="a plan that leaves its input as it is",
-            found=f"{counted(len(plan.input_writes), 'write')} to it",
-            remedy="Copy the chunk to the output or to scratch first, and reduce there; or "
-            "give the collective in_place=True, for calls in place. `comm.run` accepts the "
-            "plan as it is.",
-        )
-
-
-def check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
-    """Refuses a plan that needs more slots or channels than connections have. Errors: N652."""
-    for word, needed, available in (
-        ("slots", plan.slots, capacity.slots),
-        ("channels", plan.channels, capacity.channels),
-    ):
-        if available is not None and needed > available:
-            raise N652.error(
-                at=Place(origin),
-                expected=f"at most {available} {word}, as the connections have",
-                found=f"{needed} {word}",
-            )
+    check_input(plan, origin)
+    return ReadyPlan.of(plan, row, "registered", started)
 
 
 _CORRECT = (
     "Correct plans.toml: without it the sizes of the folder's plans are unknown, and none is used."
 )
-
-
-@dataclass(frozen=True)
-class PlanFolder:
-    """The plans of a folder that fit, its problems, and its plans for other groups, in words."""
-
-    plans: tuple[ReadyPlan, ...] = ()
-    problems: tuple[Diagnostic, ...] = ()
-    others: tuple[str, ...] = ()
 
 
 def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolder:
