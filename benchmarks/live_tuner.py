@@ -225,9 +225,9 @@ def measure(options: argparse.Namespace) -> list[Row]:
         trained[collective].run(options.samples)
         live.close()
         print(f"trained {collective}: {len(live.arms)} choices", flush=True)
-    ranges = {collective: training.ranges() for collective, training in trained.items()}
+    learned = tuple(row for training in trained.values() for row in training.rows())
     first = next(iter(trained.values()))
-    policy = policies.Policy(first.backend.machine, ranges, first.name)
+    policy = policies.Policy(learned, machine=first.backend.machine, facts={"agent": first.name})
     cases = [(name, size) for name in trained for size in options.sizes]
     pairs = iter(paired(policy, options.ranks, cases, options.rounds))
     rows: list[Row] = []

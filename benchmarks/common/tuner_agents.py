@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.compiler import Options
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.tuning import Recorded, Sweep, Training
 from sley.tuning.agents import Agent
@@ -121,9 +122,9 @@ class Descent(Agent):
     def __init__(self, backend: Backend, seed: int = 0) -> None:
         super().__init__(backend, seed)
         knobs = [
-            (d.algorithm, o.protocol, o.channels, o.instances, o.fusion, d.tile)
+            (d.name, o.protocol, o.channels, o.instances, o.fusion, d.tile)
             for d in backend.decisions
-            for o in [d.options]
+            for o in [Options.of(None, d.options)]
         ]
         columns = [list(column) for column in zip(*knobs, strict=True)]
         self._knobs = np.array([[c.index(knob) for knob in c] for c in columns]).T

@@ -46,12 +46,12 @@ def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
     assert trained["agent"] == "thompson"
     assert all(row["regret"] < 0.05 for row in trained["sizes"])
     one = read(policy)
-    assert one.notes["samples"] == "30"
-    assert one.changes
+    assert one.facts["notes"]["samples"] == "30"
+    assert one.facts["changes"]
     for row in trained["sizes"]:
         chosen = one.find("alltonext", row["size_bytes"])
         assert (chosen is None) == (row["choice"] == row["default"])
-        assert chosen is None or str(chosen.decision) == row["choice"]
+        assert chosen is None or str(chosen.recipe) == row["choice"]
     picture = tmp_path / "map.svg"
     shown = call("tune", "show", policy, "-o", picture)
     assert "direct-alltonext" in shown

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from sley import Topology, topologies
-from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulator
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
-from sley.tuning.policy import Decision
+from sley.tuning.policy import Recipe
 from sley.tuning.sweeps import STEADY, Sweep, sweep, time_at
 from support.inputs.tuning import arms_among
 
@@ -40,9 +39,9 @@ def test_the_choice_of_nccl_is_an_arm_at_every_size():
         if size in SIZES:
             wanted = nccl.default(collective, SMALL, size)
             decision = arms.decisions[default]
-            assert decision.algorithm == wanted.program
-            assert decision.options.protocol is wanted.protocol
-            assert decision.options.instances == wanted.instances
+            assert decision.name == wanted.program
+            assert decision.options["protocol"] == wanted.protocol.value
+            assert decision.options["instances"] == wanted.instances
             assert decision.tile == wanted.tile
 
 
@@ -52,9 +51,9 @@ def test_without_switches_arms_keep_to_the_links():
     arms = Arms.of("allreduce", square, actions="nccl")
     along = topologies.link_rings(square).orders.tolist()
     assert sorted(along) == [[0, 1, 3, 2], [0, 2, 3, 1]]
-    assert {d.algorithm for d in arms.decisions} == {"multi-ring-allreduce"}
+    assert {d.name for d in arms.decisions} == {"multi-ring-allreduce"}
     default = arms.decisions[arms.default(1 << 20)]
-    assert [list(order) for order in default.orders] == along
+    assert [list(order) for order in default.arguments["orders"]] == along
     assert time_at(arms, arms.default(1 << 20), 1 << 20) > 0
 
 
@@ -135,7 +134,9 @@ def test_only_nccls_own_trees_share_blocks() -> None:
     size = 64 << 10
     choice = nccl.default("allreduce", topologies.ndv4(2), size)
     assert choice.algorithm is nccl.NcclAlgorithm.TREE
-    own = Decision(choice.program, Options(protocol=choice.protocol, channels=1, instances=3))
+    own = Recipe(
+        choice.program, options={"protocol": choice.protocol, "channels": 1, "instances": 3}
+    )
     arms = arms_among("allreduce", topologies.ndv4(2), [own], [size])
     theirs = arms.rows[arms.default(size)]
     assert (arms.rows[0].decision, arms.rows[0].block_shares) == (own, (1, 1))
@@ -157,7 +158,7 @@ def test_unknown_collectives_and_actions_are_refused():
             Arms.of(collective, SMALL, actions=actions)
         assert caught.value.code == "D921"
     small = topologies.cluster(1, 2)
-    names = {d.algorithm for d in Arms.of("allreduce", small, actions="nccl").decisions}
+    names = {d.name for d in Arms.of("allreduce", small, actions="nccl").decisions}
     assert "ring-allreduce" in names
     assert "all-pairs-allreduce" not in names
     assert grid_of(SMALL) == (2, 2)

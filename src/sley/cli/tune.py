@@ -132,6 +132,6 @@ def _write(
         return live.write_plans(policy)
     write(policy, output)
     folders, remarks = live.write_plans(policy)
-    if not any(policy.ranges.values()):
+    if not policy.rows:
         remarks = (f"no size is faster than the default, so {output} chooses nothing", *remarks)
     return [output, *folders], remarks

@@ -99,7 +99,7 @@ class LiveOptions:
 
         if self.plans is None:
             return [], ()
-        if not any(policy.ranges.values()):
+        if not policy.rows:
             return [], (f"no size is faster than the default, so {self.plans} is not written",)
         return [self.plans], write_plan_folder(policy, self.plans)[1]
 

@@ -97,13 +97,10 @@ class Trainings:
             "seed": str(self.seed),
             "sley": version("sley"),
         }
-        return Policy(
-            first.backend.machine,
-            {one.backend.collective: one.ranges() for one in self.trained},
-            first.name,
-            notes,
-            tuple(change for one in self.trained for change in one.changes),
-        )
+        changes = [change for one in self.trained for change in one.changes]
+        facts = {"agent": first.name, "notes": notes, **({"changes": changes} if changes else {})}
+        rows = tuple(row for one in self.trained for row in one.rows())
+        return Policy(rows, machine=first.backend.machine, facts=facts)
 
     def _print(self, lines: list[str]) -> None:
         if not self.phases.quiet:

@@ -32,8 +32,9 @@ from sley.model.simulation import Simulator
 from sley.model.simulation.inputs import Tiling
 from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
-from sley.tuning.policy import Decision
+from sley.tuning.policy import Recipe
 from sley.tuning.policy.nccl_names import NCCL_ALGORITHMS
+from sley.tuning.policy.policy import program_of
 
 CHANNELS = (1, 4, 8)
 """The numbers of channels to try (GC3, section 4, axis 5)."""
@@ -76,7 +77,7 @@ class Arm:
     some size, otherwise 1 and 1."""
 
     index: int
-    decision: Decision
+    decision: Recipe
     plan: Plan
     least: LeastTime
     block_shares: tuple[float, float] = (1.0, 1.0)
@@ -132,26 +133,26 @@ class Arms:
                 channels=one.options.channels,
                 instances=one.options.instances,
             )
-            plans[replace(bare[id(one.program)], options=options)] = one.plan
+            plans[replace(bare[id(one.program)], options=options.given())] = one.plan
         decisions = [
             replace(decision, tile=tile)
             for decision in plans
-            for tile in (TILES if decision.options.protocol is not Protocol.LL else TILES[:1])
+            for tile in (TILES if decision.options["protocol"] != Protocol.LL.value else TILES[:1])
         ]
         choices = [nccl.default(collective, topology, size) for size in SIZES]
         theirs = {decision_of(choice): choice.block_shares for choice in choices}
         nodes, gpus = grid_of(topology)
-        verified = {decision.algorithm for decision in plans}
-        least: dict[Decision, LeastTime] = {}
+        verified = {decision.name for decision in plans}
+        least: dict[Recipe, LeastTime] = {}
         rows: list[Arm] = []
         for decision in dict.fromkeys([*decisions, *theirs]):
             whole = replace(decision, tile=1.0)
             if whole not in plans:
-                program = whole.program(nodes, gpus, in_place=IN_PLACE[collective])
+                program = program_of(whole, nodes, gpus, in_place=IN_PLACE[collective])
                 # A program's first plan shows whether the program is wrong.
-                is_first = whole.algorithm not in verified
-                plans[whole] = compile(program, whole.options, topology=topology, verify=is_first)
-                verified.add(whole.algorithm)
+                is_first = whole.name not in verified
+                plans[whole] = compile(program, topology=topology, verify=is_first, **whole.options)
+                verified.add(whole.name)
             if whole not in least:
                 least[whole] = LeastTime.of(plans[whole], topology, interpreter=False)
             shares = theirs.get(decision, (1.0, 1.0))
@@ -167,7 +168,7 @@ class Arms:
         return len(self.rows)
 
     @cached_property
-    def decisions(self) -> tuple[Decision, ...]:
+    def decisions(self) -> tuple[Recipe, ...]:
         """The decisions, in order."""
         return tuple(arm.decision for arm in self.rows)
 
@@ -221,22 +222,22 @@ class Arms:
         return np.log(least)
 
 
-def features_of(decisions: Sequence[Decision], plans: Sequence[Plan]) -> FloatArray:
+def features_of(decisions: Sequence[Recipe], plans: Sequence[Plan]) -> FloatArray:
     """float64 (arms, features): what is known of plans before they run: logarithms of channels,
     parallel parts, thread blocks of a rank, steps, data moved, tile; whether instructions are
     fused; then the protocol and the algorithm, one-hot."""
-    names = list(dict.fromkeys(decision.algorithm for decision in decisions))
+    names = list(dict.fromkeys(decision.name for decision in decisions))
     known = {id(plan): (plan.blocks_per_rank, steps_of(plan), moved_by(plan)) for plan in plans}
     rows = []
     for decision, plan in zip(decisions, plans, strict=True):
         options, (blocks, steps, moved) = decision.options, known[id(plan)]
-        counts = (options.channels or 1, options.instances or 1, blocks, max(steps, 1))
+        counts = (options.get("channels", 1), options.get("instances", 1), blocks, max(steps, 1))
         rows.append(
             [
                 *np.log2([*counts, max(moved, 2**-10), decision.tile]).tolist(),
-                float(options.fusion is not False),
+                float(options.get("fusion") is not False),
                 *(float(plan.protocol is protocol) for protocol in Protocol),
-                *(float(decision.algorithm == name) for name in names),
+                *(float(decision.name == name) for name in names),
             ]
         )
     return np.array(rows)
@@ -271,10 +272,11 @@ def fingerprint(topology: Topology) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def decision_of(choice: nccl.CollectiveChoice) -> Decision:
-    """The decision that is a choice of NCCL's."""
-    options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
-    return Decision(choice.program, options, choice.tile, choice.orders)
+def decision_of(choice: nccl.CollectiveChoice) -> Recipe:
+    """The recipe that is a choice of NCCL's."""
+    options = {"protocol": choice.protocol, "channels": 1, "instances": choice.instances}
+    arguments = {"orders": choice.orders} if choice.orders else {}
+    return Recipe(choice.program, arguments, options, choice.tile)
 
 
 def _check(collective: str) -> None:
@@ -287,7 +289,7 @@ def _check(collective: str) -> None:
         )
 
 
-def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Decision, Program]]:
+def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Recipe, Program]]:
     """The algorithms of a collective that can run on a cluster, and their programs. Several rings
     go along its links where there are no switches. Errors: D921."""
     known = [a for a in CATALOG.values() if a.collective == collective]
@@ -298,11 +300,11 @@ def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[D
     (nodes, gpus), along = grid_of(topology), link_rings(topology).orders.tolist()
     found = []
     for one in known:
-        orders = tuple(map(tuple, along)) if "orders" in one.parameters else ()
-        decision = Decision(one.name, orders=orders)
+        takes_orders = along and "orders" in one.parameters
+        decision = Recipe(one.name, {"orders": along} if takes_orders else {})
         # Some algorithms need a power of two, or more than one node or GPU in a node.
         with contextlib.suppress(SleyError):
-            program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
+            program = program_of(decision, nodes, gpus, in_place=IN_PLACE[collective])
             t = program.transfers
             # Algorithms in the switch have one protocol; they are arms where NCCL chooses them.
             if (t.group != NONE).any():

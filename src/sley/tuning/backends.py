@@ -15,7 +15,7 @@ import numpy as np
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.tuning.arms import Arms, fingerprint
 from sley.tuning.noise import Noise
-from sley.tuning.policy import Decision, Machine
+from sley.tuning.policy import Machine, Recipe
 from sley.tuning.sweeps import Sweep, time_at
 
 
@@ -40,7 +40,7 @@ class Backend(Protocol):
     @property
     def sizes(self) -> LongArray: ...
     @property
-    def decisions(self) -> Sequence[Decision]: ...
+    def decisions(self) -> Sequence[Recipe]: ...
     @property
     def features(self) -> FloatArray: ...
     @property

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.ir.recipe import Recipe
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
 from sley.tuning.backends import Backend
-from sley.tuning.policy import Decision
 
 KEEP, TUNE = 0, 1
 """The actions of the first level: the call runs the default, or the next levels choose an arm."""
@@ -34,9 +34,9 @@ class DecisionLevel(IntEnum):
 
 
 @lru_cache(maxsize=4096)
-def words_of(decision: Decision) -> tuple[str, str]:
-    """A decision in two texts: plan and protocol, and all other knobs."""
-    algorithm, *options = str(decision).split()
+def words_of(recipe: Recipe) -> tuple[str, str]:
+    """A recipe in two texts: plan and protocol, and all other knobs."""
+    algorithm, *options = str(recipe).split()
     protocol = [word for word in options if word.startswith("protocol=")]
     others = [word for word in options if word not in protocol]
     return " ".join([algorithm, *protocol]), " ".join(others)
@@ -53,7 +53,7 @@ class Vocabulary:
     @classmethod
     def of(cls, backends: Iterable[Backend]) -> Vocabulary:
         """The vocabulary of all decisions of some back ends, sorted."""
-        words = [words_of(decision) for backend in backends for decision in backend.decisions]
+        words = [words_of(one) for backend in backends for one in backend.decisions]
         plans, knobs = ({word[place] for word in words} for place in (0, 1))
         return cls(tuple(sorted(plans)), tuple(sorted(knobs)))
 
@@ -86,7 +86,7 @@ class Levels:
         self.vocabulary, self.backend = vocabulary, backend
         plans = {word: place for place, word in enumerate(vocabulary.plans)}
         knobs = {word: place for place, word in enumerate(vocabulary.knobs)}
-        words = [words_of(decision) for decision in backend.decisions]
+        words = [words_of(recipe) for recipe in backend.decisions]
         known = [plan in plans and other in knobs for plan, other in words]
         self.plan = np.array(
             [plans[w[0]] if k else NONE for w, k in zip(words, known, strict=True)], np.int64

@@ -37,7 +37,8 @@ from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
 from sley.tuning.arms import IN_PLACE, LIVE, features_of, moved_by, steps_of
-from sley.tuning.policy import Decision, Machine
+from sley.tuning.policy import Machine
+from sley.tuning.policy import policy as policies
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
 INSTANCES = (1, 2, 4)
@@ -79,7 +80,7 @@ class LiveArm:
         of the library, which can only be chosen where it is the default.
     """
 
-    decision: Decision
+    decision: Recipe
     plan: Plan
     has_stages: bool
 
@@ -139,7 +140,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
         found = list(_arms(collective, hosts, settings, algorithms))
         by_digest = {digest(arm.plan): index for index, arm in enumerate(found)}
         for row, own, plan in zip(default, options, plans, strict=True):
-            decision = Decision(row.recipe.name, own)
+            decision = Recipe(row.recipe.name, options=own.given())
             index = by_digest.setdefault(digest(plan), len(found))
             if index == len(found):
                 found.append(LiveArm(decision, plan, has_stages=not _is_expressible(row.recipe)))
@@ -150,7 +151,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
         self.arms = tuple(found)
         last = [np.inf if end is None else end for end in ends]
         self.default: LongArray = np.array(rows, np.int64)[np.searchsorted(last, self.sizes)]
-        self.decisions: tuple[Decision, ...] = tuple(arm.decision for arm in found)
+        self.decisions: tuple[Recipe, ...] = tuple(arm.decision for arm in found)
         self.mask: BoolArray = np.tile([not arm.has_stages for arm in found], (len(self.sizes), 1))
         self.mask[np.arange(len(self.sizes)), self.default] = True
         every = [arm.plan for arm in found]
@@ -261,10 +262,10 @@ def _arms(
         known if algorithms is None else algorithms, INSTANCES, CHANNELS, FUSION, PROTOCOLS
     ):
         options = Options(protocol=protocol, instances=instances, channels=channels, fusion=fusion)
-        decision = Decision(name, options)
+        decision = Recipe(name, options=options.given())
         # Some algorithms need a power of two or another machine, some programs fix their channels.
         with contextlib.suppress(SleyError):
-            program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
+            program = policies.program_of(decision, nodes, gpus, in_place=IN_PLACE[collective])
             # As a communicator loads it.
             plan = replace(compile(program, options), topology=None)
             check_capacity(plan, capacity, name)

@@ -141,16 +141,16 @@ class CallWindow:
     def add(self, site: Site, cell: int, arm: int, time_us: float, speedup: float) -> None:
         """Adds a call. speedup: the logarithm."""
         backend = site.backend
-        decision = backend.decisions[arm]
-        options = decision.options
+        recipe = backend.decisions[arm]
+        options = recipe.options
         self.rows[1:] = self.rows[:-1].copy()
         self.rows[0] = (
             1.0,
             size_number(int(backend.sizes[cell])),
-            np.log2(options.channels or 1) / 3,
-            np.log2(options.instances or 1) / 5,
-            np.log2(decision.tile) / 6,
-            *(options.protocol is protocol for protocol in FIFO_PROTOCOLS),
+            np.log2(options.get("channels", 1)) / 3,
+            np.log2(options.get("instances", 1)) / 5,
+            np.log2(recipe.tile) / 6,
+            *(options.get("protocol") == protocol.value for protocol in FIFO_PROTOCOLS),
             arm == backend.default[cell],
             np.clip(speedup, -BOUND, BOUND),
         )

@@ -19,7 +19,6 @@ from sley.communicator.selection.user_plans import ReadyPlan
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
-from sley.tuning.policy import table_of
 from support.generators.examples import examples
 from support.inputs.policies import policy_of
 from support.processes import rank_threads
@@ -255,7 +254,7 @@ def test_a_policy_may_not_choose_a_plan_that_writes_its_input(
         return compile_plan(WRITES_INPUT if program.name == "ring-allreduce" else program, options)
 
     monkeypatch.setattr(module, "compile", compile_writer)
-    made = Plans(hosts_of(2), cache=False, policy=table_of(policy_of(2)))
+    made = Plans(hosts_of(2), cache=False, policy=policy_of(2))
     assert made.find("all_reduce", 10).tuned is None
     assert [problem.found[:5] for problem in made.problems] == ["F454:"]
 

@@ -2,18 +2,21 @@
 
 import numpy as np
 
-from sley.compiler import Options
 from sley.ir.words import Protocol
 from sley.tuning.noise import Noise
-from sley.tuning.policy import Decision, Machine
+from sley.tuning.policy import Machine, Recipe
 from sley.tuning.state import Cluster, Fabric, Site
 
 DECISIONS = (
-    Decision("ring-allreduce", Options(protocol=Protocol.SIMPLE, channels=1, instances=1)),
-    Decision("ring-allreduce", Options(protocol=Protocol.SIMPLE, channels=4, instances=1)),
-    Decision("ring-allreduce", Options(protocol=Protocol.LL, channels=1, instances=2), 0.25),
-    Decision("all-pairs-allreduce", Options(protocol=Protocol.LL, channels=1, instances=1)),
-    Decision("all-pairs-allreduce", Options(protocol=Protocol.LL, channels=1, instances=8)),
+    Recipe("ring-allreduce", options={"protocol": Protocol.SIMPLE, "channels": 1, "instances": 1}),
+    Recipe("ring-allreduce", options={"protocol": Protocol.SIMPLE, "channels": 4, "instances": 1}),
+    Recipe(
+        "ring-allreduce",
+        options={"protocol": Protocol.LL, "channels": 1, "instances": 2},
+        tile=0.25,
+    ),
+    Recipe("all-pairs-allreduce", options={"protocol": Protocol.LL, "channels": 1, "instances": 1}),
+    Recipe("all-pairs-allreduce", options={"protocol": Protocol.LL, "channels": 1, "instances": 8}),
 )
 
 

@@ -166,9 +166,9 @@ class Plans:
         with self._lock:
             for recipe in chosen.tuned.alternatives:
                 try:
-                    found.append(
-                        self._tuned(replace(chosen.tuned, recipe=recipe, note=""), chosen.row)
-                    )
+                    # The measured times and their note are the chosen recipe's, not this one's.
+                    row = replace(chosen.tuned, recipe=recipe, note="", measured=())
+                    found.append(self._tuned(row, chosen.row))
                 except SleyError as error:
                     self._note(error)
         return found
@@ -308,7 +308,7 @@ class Plans:
             recipe=tuned.recipe.given(
                 nodes=machine.nodes, gpus=machine.gpus, in_place=default.in_place
             ),
-            note=f"{reason}, {tuned.note}" if tuned.note else reason,
+            note=f"{reason}, {tuned.reason}" if tuned.reason else reason,
             refused=(f"{default.recipe.name}: the tuner's policy takes precedence",),
         )
 
