@@ -13,7 +13,7 @@ import numpy as np
 
 from sley.compiler import Options
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.tuning import Recorded, Sweep, Training
+from sley.tuning import ArmTimes, Simulated, Training
 from sley.tuning.agents import Agent
 from sley.tuning.backends import Backend
 
@@ -36,7 +36,7 @@ class Curve:
 
 
 def curve(
-    sweep: Sweep,
+    sweep: ArmTimes,
     make: Callable[[Backend, int], Agent],
     samples: Sequence[int],
     *,
@@ -47,7 +47,7 @@ def curve(
 
     make: as for `Training`. aside: sizes (their places) that are never measured.
     """
-    training = Training(Recorded(sweep, seed=seed), make, seed=seed, aside=aside)
+    training = Training(Simulated(sweep, seed=seed), make, seed=seed, aside=aside)
     chosen: list[list[int]] = []
     for count in samples:
         training.run(count)
@@ -55,7 +55,7 @@ def curve(
     return curve_of(sweep, chosen, training.cells)
 
 
-def curve_of(sweep: Sweep, chosen: Sequence[Sequence[int]], trained: LongArray) -> Curve:
+def curve_of(sweep: ArmTimes, chosen: Sequence[Sequence[int]], trained: LongArray) -> Curve:
     """The curve of choices on a sweep. chosen: the arms of all sizes at each point."""
     time_us = np.array([[sweep.true_us(c, arm) for c, arm in enumerate(row)] for row in chosen])
     is_trained = np.isin(np.arange(len(sweep.sizes)), trained)

@@ -8,7 +8,7 @@ from sley import compile, topologies
 from sley.algorithms import build
 from sley.compiler import Options
 from sley.model.simulation import Simulator
-from sley.tuning import Noise, Simulated, Training
+from sley.tuning import ArmTimes, Noise, Simulated, Training
 from sley.tuning.policy import Policy, Recipe
 from support.inputs.tuning import arms_among
 
@@ -27,7 +27,7 @@ def decision_map(topology, parts):
         for count in counts
     ]
     arms = arms_among("allreduce", topology, decisions, SIZES)
-    training = Training(Simulated(arms, SIZES, Noise(0.01), seed=1), seed=1)
+    training = Training(Simulated(ArmTimes.of(arms, SIZES), Noise(0.01), seed=1), seed=1)
     training.run(25)
     policy = Policy(training.rows(), machine=training.backend.machine)
     found = []

@@ -13,7 +13,7 @@ from sley.model.simulation import Simulator
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.policy import Recipe
-from sley.tuning.sweeps import STEADY, Sweep, sweep, time_at
+from sley.tuning.sweeps import STEADY, ArmTimes, sweep, time_at
 from support.inputs.tuning import arms_among
 
 SMALL = topologies.cluster(2, 2)
@@ -95,7 +95,7 @@ def test_long_calls_are_extrapolated_within_a_percent(arms):
 def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
     path = tmp_path / "sweep.npz"
     swept.save(path)
-    again = Sweep.load(path, arms)
+    again = ArmTimes.load(path, arms)
     assert (again.time_us == swept.time_us).all()
     assert (again.best == swept.best).all()
     others = (
@@ -105,14 +105,14 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
     )
     for other in others:
         with pytest.raises(SleyError) as caught:
-            Sweep.load(path, other)
+            ArmTimes.load(path, other)
         assert caught.value.code == "D922"
     facts, arrays = read_arrays(path)
     pairs = np.zeros(len(arrays["sizes"]), [("a", "i8"), ("b", "i8")])
     for wrong in (np.array(1024), arrays["sizes"][:, None], pairs):
         write_arrays(tmp_path / "bad.npz", facts, arrays | {"sizes": wrong})
         with pytest.raises(SleyError) as caught:
-            Sweep.load(tmp_path / "bad.npz", arms)
+            ArmTimes.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
     for wrong in (
         {"mask": np.zeros_like(arrays["mask"])},
@@ -121,12 +121,12 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
     ):
         write_arrays(tmp_path / "bad.npz", facts, arrays | wrong)
         with pytest.raises(SleyError) as caught:
-            Sweep.load(tmp_path / "bad.npz", arms)
+            ArmTimes.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
     for content in (b"", b"\x80\x04.", path.read_bytes()[:100]):
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(SleyError) as caught:
-            Sweep.load(tmp_path / "bad.npz", arms)
+            ArmTimes.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
 
 

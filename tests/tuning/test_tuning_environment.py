@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sley import topologies
 from sley.errors import SleyError
 from sley.tuning.arms import Arms
-from sley.tuning.backends import Recorded, Simulated
+from sley.tuning.backends import Simulated
 from sley.tuning.exploration import AGGRESSIVE, CONSERVATIVE, NORMAL, SAMPLES, exploration
 from sley.tuning.levels import KEEP, TUNE, DecisionLevel, DecisionStep, Levels, Vocabulary, words_of
 from sley.tuning.policy import Machine
@@ -25,7 +25,7 @@ from sley.tuning.state import (
     Variance,
     state_size,
 )
-from sley.tuning.sweeps import sweep
+from sley.tuning.sweeps import ArmTimes, sweep
 from support.inputs.made_backends import DECISIONS, Made
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
@@ -148,7 +148,8 @@ def test_equal_seeds_give_equal_episodes():
 
 def test_the_noise_of_back_ends_begins_anew_with_a_seed():
     arms = Arms.of("alltonext", topologies.cluster(1, 2), actions="nccl")
-    for backend in (Recorded(sweep(arms, [1 << 10])), Simulated(arms, [1 << 10])):
+    for times in (sweep(arms, [1 << 10]), ArmTimes.of(arms, [1 << 10])):
+        backend = Simulated(times)
         times = []
         for seed in (1, 1, 2):
             backend.reseed(seed)

@@ -16,7 +16,7 @@ from sley.cli.tune_tables import sweep_json, sweep_lines
 from sley.formats import make_folder
 from sley.ir.topology import Topology
 from sley.tuning.arms import ACTIONS, COLLECTIVES, Arms
-from sley.tuning.sweeps import Sweep, sweep
+from sley.tuning.sweeps import ArmTimes, sweep
 
 collectives_argument = click.argument(
     "collectives", nargs=-1, type=click.Choice(COLLECTIVES), metavar="[COLLECTIVE]..."
@@ -91,7 +91,7 @@ def arms_of(collective: str, cluster: Topology, actions: str, phases: Phases) ->
 
 def swept(
     arms: Arms, sizes: list[int], executor: Executor | None, folder: Path | None, phases: Phases
-) -> tuple[Sweep, bool]:
+) -> tuple[ArmTimes, bool]:
     """The sweep of the arms, and whether it was simulated. A file of the folder has it, or gets it:
     with the sizes that it has, and these. Errors: D922, F461."""
     path, known = None, None
@@ -99,13 +99,13 @@ def swept(
         make_folder(folder)
         words = (arms.topology.name, arms.collective, arms.actions)
         path = folder / f"{'-'.join(words).replace('/', '_')}.npz"
-        known = Sweep.load(path, arms) if path.exists() else None
+        known = ArmTimes.load(path, arms) if path.exists() else None
     missing = sizes if known is None else sorted({*sizes} - {*known.sizes.tolist()})
     if missing:
         with phases.bar() as bar, phases(f"sweeping {arms.collective}"):
             task = bar.add_task(f"sweeping {arms.collective}", total=len(missing))
             found = sweep(arms, missing, executor=executor, progress=reporter(bar, task))
-        known = found if known is None else known.join(found)
+        known = found if known is None else known.join(found.columns)
         if path is not None:
             known.save(path)
     assert known is not None  # there is at least one size

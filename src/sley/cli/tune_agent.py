@@ -15,7 +15,7 @@ from sley.cli.output import Phases, print_note
 from sley.cli.sweep import reporter
 from sley.ir.topology import Topology
 from sley.tuning.arms import Arms
-from sley.tuning.sweeps import Sweep
+from sley.tuning.sweeps import ArmTimes
 
 RECURRENT = "recurrent"
 _STEPS = 300_000
@@ -92,16 +92,16 @@ class AgentOptions:
 
         return site_name(arms.collective, machine_of(arms)) in self._trained.sites
 
-    def train_network(self, found: Iterable[Sweep], seed: int, phases: Phases) -> None:
+    def train_network(self, found: Iterable[ArmTimes], seed: int, phases: Phases) -> None:
         """Trains the network on these sweeps of a cluster, unless it is there. Until it is whole it
         is kept in another file, from which an interrupted training goes on. Errors: D92x."""
         if self.network is None or self.network.exists():
             return
-        from sley.tuning import Checkpoint, Hyperparameters, Recorded, Site, train
+        from sley.tuning import Checkpoint, Hyperparameters, Simulated, Site, train
 
         part = self.network.with_name(f"{self.network.name}.part")
         resume = Checkpoint.load(part) if part.exists() else None
-        sites = [Site.of(Recorded(one), one.arms.topology) for one in found]
+        sites = [Site.of(Simulated(one), one.arms.topology) for one in found]
         with phases.bar() as bar, phases("training the network"):
             progress = reporter(bar, bar.add_task("training the network", total=None))
             settings, steps = Hyperparameters(seed=seed), self.steps or _STEPS

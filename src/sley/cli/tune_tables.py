@@ -9,13 +9,13 @@ import numpy as np
 
 from sley.ir.sizes import size_text
 from sley.report.tables import table_lines
-from sley.tuning.sweeps import Sweep
+from sley.tuning.sweeps import ArmTimes
 
 if TYPE_CHECKING:
     from sley.tuning.training import Training
 
 
-def sweep_lines(found: Sweep) -> list[str]:
+def sweep_lines(found: ArmTimes) -> list[str]:
     """The table of a sweep."""
     rows: list[tuple[str, ...]] = [("size", "default", "us", "fastest", "us", "faster")]
     for place, size in enumerate(found.sizes.tolist()):
@@ -34,7 +34,7 @@ def sweep_lines(found: Sweep) -> list[str]:
     return [title, *table_lines(rows, (1, 3)), ""]
 
 
-def training_lines(training: Training, recorded: Sweep | None) -> list[str]:
+def training_lines(training: Training, recorded: ArmTimes | None) -> list[str]:
     """The table of what an agent has learned; times are its own measurements."""
     backend, tally = training.backend, training.agent.tally
     head = ["size", "choice", "", "us", "default us", "faster"]
@@ -56,7 +56,7 @@ def training_lines(training: Training, recorded: Sweep | None) -> list[str]:
     return [title, *table_lines(rows, (1, 2)), ""]
 
 
-def sweep_json(found: Sweep) -> dict[str, Any]:
+def sweep_json(found: ArmTimes) -> dict[str, Any]:
     """A sweep."""
     return {
         "collective": found.arms.collective,
@@ -74,7 +74,7 @@ def sweep_json(found: Sweep) -> dict[str, Any]:
     }
 
 
-def training_json(training: Training, recorded: Sweep | None) -> dict[str, Any]:
+def training_json(training: Training, recorded: ArmTimes | None) -> dict[str, Any]:
     """What an agent has learned."""
     rows, tally = [], training.agent.tally
     for cell, size in enumerate(training.backend.sizes.tolist()):

@@ -16,7 +16,7 @@ from sley.cli.tune_agent import AgentOptions
 from sley.cli.tune_live import LiveOptions
 from sley.cli.tune_tables import training_json, training_lines
 from sley.ir.topology import Topology
-from sley.tuning import Recorded, Simulated, Sweep, Training
+from sley.tuning import ArmTimes, Simulated, Training
 from sley.tuning.policy import Policy
 
 _SAVED_S = 1.0
@@ -43,14 +43,14 @@ class Trainings:
     executor: Executor | None
     phases: Phases
     trained: list[Training] = field(default_factory=list)
-    _swept: dict[str, Sweep] = field(default_factory=dict)
+    _swept: dict[str, ArmTimes] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
         """The name of the cluster or machine."""
         return self.cluster.name if self.cluster else self.trained[0].backend.machine.topology
 
-    def swept(self, collective: str) -> Sweep:
+    def swept(self, collective: str) -> ArmTimes:
         """The sweep of a collective on the cluster, made or read once."""
         assert self.cluster is not None
         if collective in self._swept:
@@ -72,10 +72,10 @@ class Trainings:
                 opened.enter_context(backend)
             elif self.sweeps is not None:
                 recorded = self.swept(collective)
-                backend = Recorded(recorded, seed=self.seed)
+                backend = Simulated(recorded, seed=self.seed)
             else:
                 arms = arms_of(collective, self.cluster, self.actions, self.phases)
-                backend = Simulated(arms, self.sizes, seed=self.seed)
+                backend = Simulated(ArmTimes.of(arms, self.sizes), seed=self.seed)
             training = Training(backend, self.agent.maker(self.cluster), seed=self.seed)
             _train(training, self.samples, self.checkpoints, self.phases)
         self.trained.append(training)
@@ -84,7 +84,7 @@ class Trainings:
             self._warn_of_network(recorded)
         return training_json(training, recorded)
 
-    def _warn_of_network(self, recorded: Sweep) -> None:
+    def _warn_of_network(self, recorded: ArmTimes) -> None:
         if self.agent.knows(recorded.arms):
             remark = "the network was trained on this sweep, so its regret elsewhere is higher"
             print_note(remark)
