@@ -155,8 +155,7 @@ def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):
 def test_a_missing_extra_is_named(monkeypatch):
     import sys
 
-    for name in ("sley.cli.tune_trainings", "sley.tuning.training"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.delattr(name, raising=False)
+    monkeypatch.delitem(sys.modules, "sley.tuning.training", raising=False)
+    monkeypatch.delattr("sley.tuning.training", raising=False)
     monkeypatch.setitem(sys.modules, "sley.tuning.agents.contextual", None)
     assert "R512" in call("tune", "train", *SMALL, code=1)
