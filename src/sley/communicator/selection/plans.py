@@ -19,7 +19,7 @@ from sley.communicator.selection.user_plans import (
     Capacity,
     PlanFolder,
     ReadyPlan,
-    Source,
+    UserSource,
     check_capacity,
     check_input,
     prove,
@@ -185,7 +185,7 @@ class Plans:
 
     def register(
         self,
-        source: Source,
+        source: UserSource,
         *,
         min_bytes: int | str | None = None,
         max_bytes: int | str | None = None,
@@ -196,14 +196,14 @@ class Plans:
         """Proves a user plan, and uses it for calls of its collective, of sizes from `min_bytes` to
         `max_bytes`, both included. Every rank must register the same.
 
-        source: a plan, a program, or a file with one: MSCCL XML, ResCCLang, Python, or a schedule
-        of a synthesiser. options: how a program is compiled (`sley.Options`, or a dict of them); by
-        default large data pass through slots (Protocol SIMPLE), while DIRECT reads them in place.
-        in_place, root: for files that don't define them; by default such a file is used in place
-        and out of place if it can be.
+        source: a plan, a program, or what `sley.load` opens: an algorithm's name, FILE.py:NAME, or
+        a file with a plan, a program or a schedule. options: how a program is compiled
+        (`sley.Options`, or a dict of them); by default large data pass through slots (Protocol
+        SIMPLE), while DIRECT reads them in place. in_place, root: for sources that don't define
+        them; by default such a source is used in place and out of place if it can be.
 
-        Returns a line for each plan. Errors: F550, N651, N652, N654, N656, F454, R514, and those of
-        the file, the compiler and the proof; then nothing changes.
+        Returns a line for each plan. Errors: F404, F550, N651, N652, N654, N656, F454, R514, and
+        those of the source, the compiler and the proof; then nothing changes.
         """
         if in_place not in (None, True, False):
             expected = "in_place as True, False or None"

@@ -15,8 +15,6 @@ from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collective_of
 from sley.compiler import Options
-from sley.errors import Place
-from sley.errors.language import L112
 from sley.ir.plan_table import PlanRow
 from sley.ir.program import Program
 from sley.ir.recipe import Recipe
@@ -402,21 +400,14 @@ _LOCAL = "local-copy"
 
 
 def program_of(recipe: Recipe) -> Program:
-    """The program of an algorithm with its arguments. Errors: L112, L120, the algorithm's own."""
-    try:
-        return _program(recipe.name, dict(recipe.arguments))
-    except (KeyError, TypeError) as error:  # a table may have any arguments
-        found = f"{dict(recipe.arguments)!r:.80}"
-        at, expected = Place(detail=recipe.name), "arguments of the algorithm"
-        raise L112.error(at=at, expected=expected, found=found) from error
-
-
-def _program(name: str, arguments: dict[str, Any]) -> Program:
+    """The program of a row of `default_rows`, or of a policy. Errors: L112, L120, the algorithm's
+    own."""
+    arguments = dict(recipe.arguments)
     if "hosts" in arguments:  # of the library's own choice; others give nodes and GPUs
-        return _TWO_LEVEL[name](TwoLevel(arguments.pop("hosts")), **arguments)
-    if name == _LOCAL:
+        return _TWO_LEVEL[recipe.name](TwoLevel(arguments.pop("hosts")), **arguments)
+    if recipe.name == _LOCAL:
         return _local_copy(**arguments)
-    return build(name, **arguments)
+    return build(recipe.name, **arguments)
 
 
 def default_rows(

@@ -10,30 +10,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sley.communicator.selection.kinds import kinds_of
-from sley.communicator.selection.rules import program_of
 from sley.compiler import Options, compile
+from sley.compiler.opening import READABLE, Maker, Source
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean, reason_of
 from sley.errors.formats import F454
-from sley.errors.language import L113, L115
-from sley.errors.recognition import (
-    MISSING,
-    MSCCL_XML,
-    PYTHON,
-    RESCCLANG,
-    SCHEDULES,
-    SLEY_PLAN,
-    Kind,
-    kind_of,
-    presumed_kind,
-    refuse_kind,
-)
+from sley.errors.recognition import MSCCLPP, PYTHON, kind_of
 from sley.errors.selection import N651, N652, N653, N654, N656
 from sley.formats import read
 from sley.formats.plan_file import digest
@@ -43,11 +31,9 @@ from sley.ir.program import Program
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.tables import NONE
-from sley.lang import rescclang, schedules
-from sley.lang.files import program_of_file
 from sley.verification import verify
 
-Source: TypeAlias = Plan | Program | str | os.PathLike[str]
+UserSource: TypeAlias = Plan | Program | str | os.PathLike[str]
 """The source of a user plan."""
 
 
@@ -99,42 +85,38 @@ class ReadyPlan:
         return kind in kinds_of(c) and c.in_place == in_place and c.root in (NONE, root)
 
 
-def user_plans(source: Source, row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
+def user_plans(source: UserSource, row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
     """Proven plans of a source: one; or, if it doesn't define whether it runs in place, one in
     place and one out of place, as far as these are possible.
 
-    source: a plan, a program or a file. row: what the user requests, and the options.
-    Errors: F550, N651, N652, N654, N656, F454, and those of the file, the compiler and the proof.
+    source: a plan, a program, or what `sley.load` opens: an algorithm gets the number of ranks.
+    row: what the user requests, and the arguments and options.
+    Errors: F404, F550, N651, N652, N654, N656, F454, and those of the source, the compiler and the
+    proof.
     """
     if isinstance(source, (Plan, Program)):
         named = replace(row, recipe=replace(row.recipe, name=source.name))
         return [_user_plan(source, named, capacity)]
-    path, load = _path_and_loader(source)
-    named = replace(row, recipe=replace(row.recipe, name=path.name))
-    is_either = load not in (_load_python, _load_own)
-    return _in_each_place(lambda one: load(path, one), named, capacity, is_either=is_either)
+    if not isinstance(source, (str, os.PathLike)):
+        expected = "a Plan, a Program, or a file with a plan, a program or a schedule"
+        raise N654.error(expected=expected, found=type(source).__name__)
+    opened = Source.of(source)
+    named = replace(row, recipe=replace(row.recipe, name=Path(opened.what).name))
+    if opened.is_plan:
+        return _in_each_place(
+            partial(_read, opened), named, capacity, is_either=opened.is_of_runtime
+        )
+    maker = opened.maker
+    load = partial(_make, maker, ranks=capacity.ranks if opened.kind is None else None)
+    return _in_each_place(load, named, capacity, is_either=maker.has_both_places)
 
 
-def file_plans(row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
-    """The plans of a row whose recipe is a file, as `user_plans`."""
-    return user_plans(row.recipe.name, row, capacity)
-
-
-def algorithm_plans(row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
-    """The plans of a row whose recipe is an algorithm, as `user_plans`. Errors: as there, and those
-    of the algorithm."""
-
-    def build(one: PlanRow) -> tuple[Program, PlanRow]:
-        grid = one.recipe.arguments.keys() & {"ranks", "nodes", "gpus"}
-        ranks = None if grid else one.ranks or capacity.ranks
-        given = one.recipe.given(ranks=ranks, root=one.root, in_place=one.in_place)
-        return program_of(given), one
-
-    return _in_each_place(build, row, capacity, is_either=True)
+_Loaded: TypeAlias = tuple[Plan | Program, PlanRow]
+"""What a source has, and the row of a request completed by what the source says."""
 
 
 def _in_each_place(
-    load: Callable[[PlanRow], Loaded], row: PlanRow, capacity: Capacity, *, is_either: bool
+    load: Callable[[PlanRow], _Loaded], row: PlanRow, capacity: Capacity, *, is_either: bool
 ) -> list[ReadyPlan]:
     """The plans for the row's place; if it names none, for both that are possible. is_either:
     whether a source without a place may run in both."""
@@ -148,6 +130,7 @@ def _in_each_place(
         except SleyError as problem:
             problems.append(problem)
         else:
+            # A collective whose input is its output has one place, whatever was asked for.
             if all(plan.plan.collective != other.plan.collective for other in found):
                 found.append(plan)
     if not found:
@@ -155,66 +138,25 @@ def _in_each_place(
     return found
 
 
-Loaded: TypeAlias = tuple[Plan | Program, PlanRow]
-"""What a file has, and the row of a request completed by what the file says."""
-
-_Loader: TypeAlias = Callable[[Path, PlanRow], Loaded]
-
-
-def _path_and_loader(source: object) -> tuple[Path, _Loader]:
-    """The path of a file with a plan, a program or a schedule, and what reads it. Errors: F550,
-    N654."""
-    expected = "a Plan, a Program, or a file with a plan, a program or a schedule"
-    if not isinstance(source, (str, os.PathLike)):
-        raise N654.error(expected=expected, found=type(source).__name__)
-    path, kind = Path(source), kind_of(source)
-    load = _LOADERS.get(presumed_kind(path, kind))
-    if load is None and kind is MISSING:
-        raise N654.error(expected=expected, found=f"{source!r}: no such file")
-    if load is None:
-        raise refuse_kind(path, kind, "a plan file, MSCCL XML, a program or a schedule")
-    return path, load
-
-
-def _load_plan(path: Path, row: PlanRow) -> Loaded:
-    imported = read(path, in_place=row.in_place, root=row.root)
+def _read(source: Source, row: PlanRow) -> _Loaded:
+    """The plan of a file; a runtime's file leaves its place and root open, and may have sizes."""
+    settings = {"in_place": row.in_place, "root": row.root} if source.is_of_runtime else {}
+    imported = read(source.file, **settings)
     own = SizeRange(imported.min_bytes or 0, imported.max_bytes or None)
     return imported.message_plan, replace(row, sizes=row.sizes.filled(own))
 
 
-def _load_own(path: Path, row: PlanRow) -> Loaded:
-    return read(path).message_plan, row
-
-
-def _load_text(path: Path, row: PlanRow) -> Loaded:
-    return rescclang.load(path, in_place=bool(row.in_place)), row
-
-
-def _load_python(path: Path, row: PlanRow) -> Loaded:
-    try:
-        return program_of_file(path), row
-    except SleyError as error:
-        if error.code not in (L113.code, L115.code):
-            raise
-        remedy = "Register the program itself instead of the file: register(function(...))."
-        raise SleyError([replace(d, remedy=remedy) for d in error.diagnostics]) from None
-
-
-def _load_schedule(path: Path, row: PlanRow) -> Loaded:
-    schedule = schedules.read(path)
-    in_place = bool(row.in_place) and schedule.collective != "alltoall"
-    return schedules.program(schedule, in_place=in_place), row
-
-
-_LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
-    {
-        SLEY_PLAN: _load_own,
-        MSCCL_XML: _load_plan,
-        RESCCLANG: _load_text,
-        PYTHON: _load_python,
-        **dict.fromkeys(SCHEDULES, _load_schedule),
-    }
-)
+def _make(maker: Maker, row: PlanRow, *, ranks: int | None) -> _Loaded:
+    """The program of a maker. ranks: for an algorithm whose row has no numbers."""
+    arguments: dict[str, Any] = {"in_place": row.in_place} if maker.takes_place else {}
+    arguments |= {"root": row.root} if maker.takes("root") else {}
+    if ranks is not None and not row.recipe.arguments.keys() & {"ranks", "nodes", "gpus"}:
+        arguments["ranks"] = row.ranks or ranks
+    recipe = row.recipe.given(**arguments)
+    program = maker.make(recipe.arguments)
+    if maker.fusion is not None:  # a script's own
+        recipe = replace(recipe, options={"fusion": maker.fusion, **recipe.options})
+    return program, replace(row, recipe=recipe)
 
 
 def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> ReadyPlan:
@@ -328,8 +270,7 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
     for row in rows:
         name = row.recipe.name
         try:
-            make = algorithm_plans if Path(name).name == name else file_plans
-            plans += make(row, capacity)
+            plans += user_plans(name, row, capacity)
         except SleyError as error:
             if error.code == N651.code:
                 others.append(f"{Path(name).name}: it is for {error.diagnostics[0].found}")
@@ -360,10 +301,9 @@ def _plan_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    """Whether a file is for a plan without being Python, which would be run: a text with examples
-    may look like Python."""
-    kind = kind_of(path)
-    return kind in _LOADERS and kind is not PYTHON
+    """Whether a file is for a plan of a communicator, without being Python, which would be run: a
+    text with examples may look like Python."""
+    return kind_of(path) in {*READABLE} - {MSCCLPP, PYTHON}
 
 
 def _rows(folder: Path, files: list[Path]) -> Iterator[PlanRow]:
