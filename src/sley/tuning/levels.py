@@ -74,6 +74,12 @@ class DecisionStep(NamedTuple):
     plan: int = NONE
     explores: bool = False
 
+    def after(self, action: int) -> DecisionStep:
+        """The next step, which knows this one's action. A kept default has no plan."""
+        if self.level is DecisionLevel.CALL:
+            return DecisionStep(DecisionLevel.PLAN, action)
+        return DecisionStep(DecisionLevel.KNOBS, self.call, action if self.call == TUNE else NONE)
+
 
 class Levels:
     """The arms of a back end as actions of a vocabulary.
@@ -88,12 +94,13 @@ class Levels:
         knobs = {word: place for place, word in enumerate(vocabulary.knobs)}
         words = [words_of(recipe) for recipe in backend.decisions]
         known = [plan in plans and other in knobs for plan, other in words]
-        self.plan = np.array(
-            [plans[w[0]] if k else NONE for w, k in zip(words, known, strict=True)], np.int64
-        )
-        self.knobs = np.array(
-            [knobs[w[1]] if k else NONE for w, k in zip(words, known, strict=True)], np.int64
-        )
+        pairs = [
+            (plans[plan], knobs[other]) if is_known else (NONE, NONE)
+            for (plan, other), is_known in zip(words, known, strict=True)
+        ]
+        self.plan: LongArray
+        self.knobs: LongArray
+        self.plan, self.knobs = np.array(pairs, np.int64).T
         self._arm = np.full((len(plans), len(knobs)), NONE, np.int64)
         rows = np.flatnonzero(self.plan != NONE)
         self._arm[self.plan[rows], self.knobs[rows]] = rows
@@ -101,9 +108,11 @@ class Levels:
         own = backend.expected[cells, backend.default][:, None]
         self._estimate = np.clip(own - backend.expected, -_MOST, _MOST)
 
-    def arm(self, plan: int, knobs: int) -> int:
-        """The arm of two actions; NONE if there is none."""
-        return int(self._arm[plan, knobs])
+    def arm(self, cell: int, step: DecisionStep, knobs: int) -> int:
+        """The arm of a decision: its last step, and that step's action. NONE if there is none."""
+        if step.call == KEEP:
+            return int(self.backend.default[cell])
+        return int(self._arm[step.plan, knobs])
 
     def actions(self, cell: int, step: DecisionStep) -> LongArray:
         """int64 (arms,): the action of this step that leads to each arm, NONE if none does."""

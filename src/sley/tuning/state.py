@@ -16,6 +16,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS
 from sley.tuning.arms import COLLECTIVES
 from sley.tuning.backends import Backend
+from sley.tuning.exploration import exploration
 from sley.tuning.levels import Levels, Vocabulary
 from sley.tuning.noise import SHARED
 from sley.tuning.tally import Tally
@@ -64,44 +65,18 @@ NUMBERS = (
 """The first numbers of a state, in order."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A cluster as a state describes it.
-
-    fabric: its class; never SHARED, which is detected. nodes, gpus: the nodes, and the GPUs of
-    each. cards_per_pair: network cards for each pair of neighbouring GPUs: 2 on NDv4, 1 on DGX-2,
-    0 on one node.
-    """
-
-    fabric: Fabric
-    nodes: int
-    gpus: int
-    cards_per_pair: float
-
-    @classmethod
-    def of(cls, topology: Topology) -> Cluster:
-        """The description of a topology."""
-        nodes, gpus = topology.nodes, int(np.bincount(topology.node).max())
-        cards = int((topology.vertices.kind == VertexKind.NIC).sum())
-        if nodes > 1:
-            return cls(Fabric.NODES, nodes, gpus, 2 * cards / topology.ranks)
-        ranks = np.arange(topology.ranks)
-        src, dst = (grid.ravel() for grid in np.meshgrid(ranks, ranks))
-        pairs = src != dst
-        hops = np.diff(topology.paths(src[pairs], dst[pairs]).offset)
-        is_flat = len(np.unique(hops)) <= 1
-        return cls(Fabric.FLAT if is_flat else Fabric.BOARDS, nodes, gpus, 0.0)
-
-
 @dataclass(frozen=True, eq=False)
 class Site:
     """A back end with what is known of its cluster and of the caller.
 
+    fabric: the cluster's class; never SHARED, which is detected. cards_per_pair: network cards for
+    each pair of neighbouring GPUs: 2 on NDv4, 1 on DGX-2, 0 on one node.
     is_overlapped: the caller computes while a call runs. is_pipeline: its GPUs form a pipeline.
     """
 
     backend: Backend
-    cluster: Cluster
+    fabric: Fabric
+    cards_per_pair: float = 0.0
     is_overlapped: bool = False
     is_pipeline: bool = False
 
@@ -109,7 +84,17 @@ class Site:
     def of(cls, backend: Backend, topology: Topology, *, is_overlapped: bool = False) -> Site:
         """The site of a back end on a topology. AllToNext is the pattern of a pipeline."""
         is_pipeline = backend.collective == "alltonext"
-        return cls(backend, Cluster.of(topology), is_overlapped, is_pipeline)
+        if topology.nodes > 1:
+            cards = int((topology.vertices.kind == VertexKind.NIC).sum())
+            per_pair = 2 * cards / topology.ranks
+            return cls(backend, Fabric.NODES, per_pair, is_overlapped, is_pipeline)
+        ranks = np.arange(topology.ranks)
+        src, dst = (grid.ravel() for grid in np.meshgrid(ranks, ranks))
+        pairs = src != dst
+        # Equal numbers of hops between all pairs: a switch; boards have GPUs that are nearer.
+        hops = np.diff(topology.paths(src[pairs], dst[pairs]).offset)
+        fabric = Fabric.FLAT if len(np.unique(hops)) <= 1 else Fabric.BOARDS
+        return cls(backend, fabric, 0.0, is_overlapped, is_pipeline)
 
     @cached_property
     def least_us(self) -> FloatArray:
@@ -222,7 +207,7 @@ class Stream:
 
     def _add(self, cell: int, arm: int, time_us: float) -> None:
         self.tally.add(cell, arm, time_us)
-        if self.site.cluster.nodes > 1:
+        if self.site.backend.machine.nodes > 1:
             size_bytes = int(self.site.backend.sizes[cell])
             self._variance.add(size_bytes, arm, float(np.log(time_us)))
 
@@ -246,6 +231,17 @@ class Stream:
         """Whether the network is shared with others, as the times show."""
         return self._variance.is_shared
 
+    def exploration(self, cell: int) -> float:
+        """The share of calls of a size that explore, 0 to 1."""
+        backend = self.site.backend
+        return exploration(
+            backend.collective,
+            backend.machine,
+            int(backend.sizes[cell]),
+            samples=int(self.tally.count[cell].sum()),
+            is_shared=self.is_shared,
+        )
+
     def state(self, cell: int) -> NDArray[np.float32]:
         """float32 (`state_size`,): NUMBERS; the class of the topology (`Fabric`), the collective
         (`COLLECTIVES`) and the plan last used at this size, one-hot."""
@@ -255,7 +251,7 @@ class Stream:
         state[NUMBERS.index("utilisation")] = self.window.utilisation
         is_shared = self.is_shared
         state[NUMBERS.index("is_shared")] = is_shared
-        fabric = Fabric.SHARED if is_shared else self.site.cluster.fabric
+        fabric = Fabric.SHARED if is_shared else self.site.fabric
         state[numbers + fabric] = 1
         arm = self._last[cell]
         if arm != NONE and self.levels.plan[arm] != NONE:
@@ -264,15 +260,15 @@ class Stream:
 
     def _constants(self) -> NDArray[np.float32]:
         """The state, with zeros for what changes."""
-        site, cluster = self.site, self.site.cluster
+        site, machine = self.site, self.site.backend.machine
         state = np.zeros(state_size(self.levels.vocabulary), np.float32)
         collective = site.backend.collective
         state[: len(NUMBERS)] = (
             0,
-            np.log2(cluster.nodes) / 10,
-            np.log2(cluster.gpus) / 4,
-            min(cluster.cards_per_pair / 2, BOUND),
-            cluster.nodes == 1,
+            np.log2(machine.nodes) / 10,
+            np.log2(machine.gpus) / 4,
+            min(site.cards_per_pair / 2, BOUND),
+            machine.nodes == 1,
             0,
             0,
             site.is_overlapped,

@@ -5,7 +5,7 @@ import numpy as np
 from sley.ir.words import Protocol
 from sley.tuning.noise import Noise
 from sley.tuning.policy import Machine, Recipe
-from sley.tuning.state import Cluster, Fabric, Site
+from sley.tuning.state import Fabric, Site
 
 DECISIONS = (
     Recipe("ring-allreduce", options={"protocol": Protocol.SIMPLE, "channels": 1, "instances": 1}),
@@ -51,4 +51,4 @@ class Made:
     def site(self, **flags):
         """Its site."""
         fabric = Fabric.FLAT if self.machine.nodes == 1 else Fabric.NODES
-        return Site(self, Cluster(fabric, self.machine.nodes, 4, 2.0), **flags)
+        return Site(self, fabric, 2.0, **flags)
