@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import click
@@ -21,8 +20,6 @@ from sley.tuning.policy.exports import Export
 
 _Written = tuple[list[Path], Sequence[str]]
 """The files that were written, and remarks."""
-
-_Writer = Callable[[Policy, Path], _Written]
 
 _TABLES: Mapping[str, Callable[[Policy], Export]] = {
     "nccl": exports.nccl_csv,
@@ -144,8 +141,7 @@ def _policy_json(policy: Policy) -> dict[str, object]:
 def export_command(file: Path, target: str | None, output: Path, as_json: bool) -> None:
     """Write the policy FILE for sley's communicators, or for another runtime."""
     _check_output(file, output)
-    write = _writer(target, output)
-    paths, remarks = write(policies.read(file), output)
+    paths, remarks = _write(policies.read(file), target, output)
     if as_json:
         print_json({"ok": True, "files": [str(path) for path in paths], "remarks": list(remarks)})
         return
@@ -155,30 +151,17 @@ def export_command(file: Path, target: str | None, output: Path, as_json: bool) 
         print_written(path)
 
 
-def _writer(target: str | None, output: Path) -> _Writer:
-    """What writes a policy for a target; the suffix of the output says what. A folder has none."""
-    if target == "nccl" and output.suffix in _PLUGINS:
-        return _write_plugin
-    if target is not None and target in _TABLES and (output.suffix or target not in TARGETS):
-        return partial(_write_text, _TABLES[target])
-    return exports.write_plan_folder if target is None else partial(_write_package, target)
-
-
-def _write_package(target: str, policy: Policy, folder: Path) -> _Written:
-    return exports.write_package(policy, folder, target)
-
-
-def _write_text(make: Callable[[Policy], Export], policy: Policy, output: Path) -> _Written:
+def _write(policy: Policy, target: str | None, output: Path) -> _Written:
+    """Writes a policy for a target; the suffix of the output says what. A folder has none."""
+    if target is None:
+        return exports.write_plan_folder(policy, output)
+    is_plugin = target == "nccl" and output.suffix in _PLUGINS
+    if not is_plugin and (target not in _TABLES or (target in TARGETS and not output.suffix)):
+        return exports.write_package(policy, output, target)
     check_folder(output)
-    export = make(policy)
-    write_file(output, export.text)
-    return [output], export.remarks
-
-
-def _write_plugin(policy: Policy, output: Path) -> _Written:
-    if output.suffix == ".c":
-        return _write_text(exports.nccl_plugin, policy, output)
-    check_folder(output)
-    export = exports.nccl_plugin(policy)
-    exports.build_plugin(export.text, output)
+    export = (exports.nccl_plugin if is_plugin else _TABLES[target])(policy)
+    if is_plugin and output.suffix == ".so":
+        exports.build_plugin(export.text, output)
+    else:
+        write_file(output, export.text)
     return [output], export.remarks

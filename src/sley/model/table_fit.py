@@ -78,7 +78,7 @@ class Changes:
         """The machine with these changes."""
         model, links = base.model, base.links
         changed: dict[str, object] = {n: getattr(model, n) * self.rates for n in BLOCK_RATES}
-        changed |= {n: _scaled(getattr(model, n), self.latencies) for n in _LATENCIES}
+        changed |= {n: getattr(model, n) * self.latencies for n in _LATENCIES}
         launch = model.launch_us
         changed["launch_us"] = ByProtocol(
             *(max(us + self.startup_us, 0.0) for us in (launch.ll, launch.ll128, launch.simple))
@@ -94,10 +94,6 @@ class Changes:
 
 
 UNCHANGED = Changes()
-
-
-def _scaled(us: ByProtocol, factor: float) -> ByProtocol:
-    return ByProtocol(us.ll * factor, us.ll128 * factor, us.simple * factor)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,12 @@ from sley.ir.plan_table import PlanRow
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.words import Protocol
-from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
+from sley.report.plots import charts
 from sley.tuning.policy import Policy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_DPI = 120
 _DEFAULT = "#e4e6ea"
 _SHADES = {"LL": 0.45, "LL128": 0.7, "Simple": 1.0, "Direct": 0.85}
 """How strong an algorithm's colour is with each protocol."""
@@ -45,12 +43,9 @@ def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
         raise D923.error(expected="policies with decisions", found="none")
     ordered = sorted(policies, key=lambda p: (p.machine.ranks, p.machine.topology))
     rows = [[p for p in ordered if collective in p.collectives] for collective in collectives]
-    heights = [1.3 + 0.42 * len(own) for own in rows]
-    figure = _figure(9.0, sum(heights))
-    axes = figure.subplots(len(collectives), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, collective, own in zip(axes, collectives, rows, strict=True):
-        _draw_collective(axis, collective, own)
-    _save(figure, path)
+    with charts(path, [1.3 + 0.42 * len(own) for own in rows], font=8.0) as axes:
+        for axis, collective, own in zip(axes, collectives, rows, strict=True):
+            _draw_collective(axis, collective, own)
 
 
 def _draw_collective(axes: Axes, collective: str, policies: Sequence[Policy]) -> None:
@@ -104,16 +99,3 @@ def _colour(recipe: Recipe, algorithms: Sequence[str]) -> tuple[str, str]:
     pure = np.array(colormaps["tab10"](algorithms.index(recipe.name) % 10)[:3])
     shade = _SHADES[protocol]
     return to_hex(tuple(1 - shade * (1 - pure))), f"{recipe.name}, {protocol}"
-
-
-def _figure(width: float, height: float) -> Figure:
-    mpl = require_matplotlib()
-    from matplotlib.figure import Figure
-
-    mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": 8.0})
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _save(figure: Figure, path: str | Path) -> None:
-    suffix = check_suffix(path)
-    figure.savefig(path, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])
