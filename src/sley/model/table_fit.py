@@ -208,32 +208,29 @@ def measured_of(
 
 def _collective_of(table: PrintedTable, base: Topology, collective: str | None, file: str) -> str:
     """The collective of a table. Errors: S713."""
-    at = Place(file, table.line)
     known = ", ".join(NcclRuns.COLLECTIVES)
     told = table.test or (None if table.rooted else _inferred(table.rows, base.ranks))
-    if told not in (None, *NcclRuns.COLLECTIVES) or (told is None and table.rooted):
-        raise S713.error(
-            at=at,
-            expected=f"a table of {known}",
-            found=f"one of {told or 'a collective with a root, such as broadcast'}",
-            remedy="A topology is fitted to the times of these collectives only: give a table of "
-            "one of them from the same machine.",
+    if told in NcclRuns.COLLECTIVES and (not collective or collective == told):
+        return told
+    if told in NcclRuns.COLLECTIVES:
+        expected, found = (
+            f"--collective {told}, which the table shows",
+            f"--collective {collective}",
         )
-    if collective and told and collective != told:
-        raise S713.error(
-            at=at,
-            expected=f"--collective {told}, which the table shows",
-            found=f"--collective {collective}",
-            remedy="Leave --collective out.",
+        remedy = "Leave --collective out."
+    elif told or table.rooted:
+        expected = f"a table of {known}"
+        found = f"one of {told or 'a collective with a root, such as broadcast'}"
+        remedy = (
+            "A topology is fitted to the times of these collectives only: give a table of one of "
+            "them from the same machine."
         )
-    if not (told or collective):
-        raise S713.error(
-            at=at,
-            expected=f"a table of {known}",
-            found="one that doesn't name its test",
-            remedy="Name its collective with --collective.",
-        )
-    return told or collective or ""
+    elif collective:
+        return collective
+    else:
+        expected, found = f"a table of {known}", "one that doesn't name its test"
+        remedy = "Name its collective with --collective."
+    raise S713.error(at=Place(file, table.line), expected=expected, found=found, remedy=remedy)
 
 
 def _check_bandwidths(table: PrintedTable, name: str, base: Topology, file: str) -> None:

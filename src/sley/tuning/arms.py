@@ -115,7 +115,8 @@ class Arms:
         "nccl". progress: called with the number of combinations that are compiled, and of all.
         Errors: D921, D931.
         """
-        _check(collective)
+        check_name("a collective", collective, COLLECTIVES)
+        check_name("actions", actions, ACTIONS)
         # One schedule and one allocation, MSCCLang's: the others would multiply the arms.
         space = Space.of(
             Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
@@ -279,13 +280,13 @@ def decision_of(choice: nccl.CollectiveChoice) -> Recipe:
     return Recipe(choice.program, arguments, options, choice.tile)
 
 
-def _check(collective: str) -> None:
-    """Refuses a collective that has no place in calls of torch.distributed. Errors: D921."""
-    if collective not in COLLECTIVES:
+def check_name(what: str, name: str, known: Sequence[str]) -> None:
+    """Refuses a name that isn't known. what: what it is of. Errors: D921."""
+    if name not in known:
         raise D921.error(
-            expected=f"a collective of {', '.join(COLLECTIVES)}",
-            found=repr(collective),
-            remedy=did_you_mean(str(collective), COLLECTIVES),
+            expected=f"{what} of {', '.join(known)}",
+            found=repr(name),
+            remedy=did_you_mean(str(name), known),
         )
 
 
@@ -293,8 +294,6 @@ def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[R
     """The algorithms of a collective that can run on a cluster, and their programs. Several rings
     go along its links where there are no switches. Errors: D921."""
     known = [a for a in CATALOG.values() if a.collective == collective]
-    if actions not in ACTIONS:
-        raise D921.error(expected=f"actions of {', '.join(ACTIONS)}", found=repr(actions))
     if actions == "nccl":
         known = [a for a in known if a.name in _OF_NCCL]
     (nodes, gpus), along = grid_of(topology), link_rings(topology).orders.tolist()

@@ -27,8 +27,8 @@ from sley.communicator.selection.user_plans import Capacity, check_capacity
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
 from sley.engine.measure import Sweep
-from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.tuning import D921, D923, D926
+from sley.errors import Place, SleyError
+from sley.errors.tuning import D923, D926
 from sley.formats.plan_file import digest
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
@@ -36,7 +36,7 @@ from sley.ir.recipe import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
-from sley.tuning.arms import IN_PLACE, LIVE, features_of, moved_by, steps_of
+from sley.tuning.arms import IN_PLACE, LIVE, check_name, features_of, moved_by, steps_of
 from sley.tuning.policy import Machine
 from sley.tuning.policy import policy as policies
 
@@ -231,12 +231,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
 
 def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
     """Errors: D921, D923."""
-    if collective not in LIVE:
-        raise D921.error(
-            expected=f"a collective of {', '.join(LIVE)}",
-            found=repr(collective),
-            remedy=did_you_mean(str(collective), LIVE),
-        )
+    check_name("a collective", collective, LIVE)
     if not is_integer(ranks) or not 2 <= ranks <= MOST_RANKS:
         raise D923.error(expected=f"2 to {MOST_RANKS} ranks", found=repr(ranks))
     least = ranks * _SUMS.kind.size_bytes
@@ -251,10 +246,7 @@ def _arms(
     """The distinct plans that fit the communicator's connections. Errors: D921."""
     known = [one.name for one in CATALOG.values() if one.collective == collective]
     for name in algorithms or ():
-        if name not in known:
-            remedy = did_you_mean(str(name), known)
-            expected = f"an algorithm of {', '.join(known)}"
-            raise D921.error(expected=expected, found=repr(name), remedy=remedy)
+        check_name("an algorithm", name, known)
     nodes, gpus = hosts.count, len(hosts.members[0])
     capacity = Capacity(len(hosts.host), settings.slots, settings.channels)
     seen: set[bytes] = set()

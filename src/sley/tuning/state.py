@@ -213,18 +213,15 @@ class Stream:
 
     def default_us(self, cell: int) -> float | None:
         """The geometric mean of the default's measured times; None without any."""
-        default = self.site.backend.default[cell]
-        count = self.tally.count[cell, default]
-        return float(np.exp(self.tally.sum[cell, default] / count)) if count else None
+        mean = self.tally.mean(cell)[self.site.backend.default[cell]]
+        return float(np.exp(mean)) if np.isfinite(mean) else None
 
     def speedups(self, cell: int) -> FloatArray:
         """float64 (arms,): the logarithm of the measured speed-up of each arm over the default; NaN
         where one of them was not measured."""
-        default_us = self.default_us(cell)
-        base = np.nan if default_us is None else np.log(default_us)
-        count = self.tally.count[cell]
-        mean = self.tally.sum[cell] / np.maximum(count, 1)
-        return np.where(count > 0, base - mean, np.nan)
+        mean = np.where(self.tally.count[cell] > 0, self.tally.mean(cell), np.nan)
+        speedups: FloatArray = mean[self.site.backend.default[cell]] - mean
+        return speedups
 
     @property
     def is_shared(self) -> bool:

@@ -120,50 +120,51 @@ class ArmTimes:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sweep as an .npz file of NumPy. Errors: F461."""
-        facts = {
-            "collective": self.arms.collective,
-            "fingerprint": fingerprint(self.arms.world),
-            "decisions": [str(decision) for decision in self.arms.decisions],
-        }
-        write_arrays(path, facts, self.columns)
+        write_arrays(path, _facts(self.arms), self.columns)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], arms: Arms) -> ArmTimes:
         """The sweep of these arms from a file. Errors: D922."""
-        place = Place(os.fspath(path))
         try:
             facts, arrays = read_arrays(path)
-            columns: dict[str, Any] = columns_of(arrays, _COLUMNS)
+            columns = columns_of(arrays, _COLUMNS)
+            for word, wanted in _facts(arms).items():
+                if facts.get(word) != wanted:
+                    raise ValueError(f"one with other {word}")
+            _check(columns, arms)
         except ValueError as error:
-            expected = "a sweep, as `sley tune sweep` writes it"
-            raise D922.error(at=place, expected=expected, found=str(error)) from error
-        for word, wanted in (
-            ("collective", arms.collective),
-            ("fingerprint", fingerprint(arms.world)),
-            ("decisions", [str(decision) for decision in arms.decisions]),
-        ):
-            if facts.get(word) != wanted:
-                raise D922.error(
-                    at=place,
-                    expected=f"a sweep of {arms.collective} on {arms.topology.name}",
-                    found=f"one with other {word}",
-                )
-        shape = columns["sizes"].size, len(arms)
-        if any(columns[name].shape != shape[:1] for name in ("sizes", "default")) or any(
-            columns[name].shape != shape for name in ("time_us", "is_exact", "mask")
-        ):
-            raise D922.error(at=place, expected=f"columns of shape {shape}", found="others")
-        default, times, ascending = columns["default"], columns["time_us"], columns["sizes"]
-        is_arm = ((default >= 0) & (default < len(arms))).all()
-        is_time = ((times > 0) & (times < _MOST_US)).all()
-        if not (is_arm and is_time and (np.diff(ascending, prepend=0) > 0).all()):
-            expected = "arms, positive times and ascending sizes"
-            raise D922.error(at=place, expected=expected, found="others")
-        feasible = [arms.feasible(size) for size in ascending.tolist()]
-        if not np.array_equal(columns["mask"], np.reshape(feasible, shape)):
-            expected = "the arms that differ at each size"
-            raise D922.error(at=place, expected=expected, found="other arms")
+            raise D922.error(
+                at=Place(os.fspath(path)),
+                expected=f"a sweep of {arms.collective} on {arms.topology.name}, as `sley tune "
+                "sweep` writes it",
+                found=str(error),
+            ) from error
         return cls(arms, **columns)
+
+
+def _facts(arms: Arms) -> dict[str, Any]:
+    """What must be equal for a file to fit."""
+    return {
+        "collective": arms.collective,
+        "fingerprint": fingerprint(arms.world),
+        "decisions": [str(decision) for decision in arms.decisions],
+    }
+
+
+def _check(columns: Mapping[str, Any], arms: Arms) -> None:
+    """Raises ValueError for columns that no sweep has."""
+    shape = columns["sizes"].size, len(arms)
+    for name, column in columns.items():
+        if column.shape != (shape[:1] if name in ("sizes", "default") else shape):
+            raise ValueError(f"{name} of shape {column.shape} instead of {shape}")
+    default, times, ascending = columns["default"], columns["time_us"], columns["sizes"]
+    is_arm = ((default >= 0) & (default < len(arms))).all()
+    is_time = ((times > 0) & (times < _MOST_US)).all()
+    if not (is_arm and is_time and (np.diff(ascending, prepend=0) > 0).all()):
+        raise ValueError("other arms, times that are none, or sizes that don't ascend")
+    feasible = [arms.feasible(size) for size in ascending.tolist()]
+    if not np.array_equal(columns["mask"], np.reshape(feasible, shape)):
+        raise ValueError("other arms that differ at a size")
 
 
 _COLUMNS: Mapping[str, type] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from sley.algorithms import CATALOG
 from sley.compiler import Options
 from sley.errors.policy import D905
 from sley.ir.plan_table import PlanRow
@@ -31,28 +32,30 @@ PROTOCOLS: Mapping[Protocol, str] = MappingProxyType(
 )
 """NCCL's protocols, in the order of their numbers."""
 
-RINGS = tuple(f"ring-{collective}" for collective in COLLECTIVES)
-MULTI_RINGS = tuple(f"multi-ring-{collective}" for collective in COLLECTIVES)
-TREES = ("double-binary-tree-allreduce",)
-MULTI_TREES = ("multi-tree-allreduce",)
-NVLS = ("nvls-allreduce", "nvls-allgather", "nvls-reducescatter")
-NVLS_TREES = ("nvls-tree-allreduce",)
-
-NCCL_ALGORITHMS: Mapping[str, str] = MappingProxyType(
+_FAMILIES: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys((*RINGS, *MULTI_RINGS), "ring"),
-        **dict.fromkeys((*TREES, *MULTI_TREES), "tree"),
-        **dict.fromkeys(NVLS, "nvls"),
-        **dict.fromkeys(NVLS_TREES, "nvls_tree"),
+        "ring": "ring",
+        "multi-ring": "ring",
+        "double-binary-tree": "tree",
+        "multi-tree": "tree",
+        "nvls": "nvls",
+        "nvls-tree": "nvls_tree",
     }
 )
-"""NCCL's algorithm for each of sley's that NCCL also has.
+"""NCCL's algorithm for each family of sley's that NCCL also has.
 
 Not in it: recursive doubling, which has as many steps as PAT but other partners.
 """
 
-_TREES_OF_A_PAIR = 2
-"""A double tree is two trees, each with its own channel."""
+NCCL_ALGORITHMS: Mapping[str, str] = MappingProxyType(
+    {
+        name: family
+        for family in _FAMILIES
+        for name in (f"{family}-{collective}" for collective in COLLECTIVES)
+        if name in CATALOG
+    }
+)
+"""The family of each of sley's algorithms that NCCL also has."""
 
 _KNOWN_OPTIONS = ("protocol", "channels", "instances")
 """The options that NCCL has, too."""
@@ -72,16 +75,6 @@ class NcclChoice:
     channels: int
     tile: float = 1.0
 
-    @property
-    def algorithm_number(self) -> int:
-        """NCCL's number of the algorithm."""
-        return ALGORITHMS.index(self.algorithm)
-
-    @property
-    def protocol_number(self) -> int:
-        """NCCL's number of the protocol."""
-        return tuple(PROTOCOLS.values()).index(self.protocol)
-
 
 def nccl_choice(recipe: Recipe, gpus: int) -> NcclChoice | None:
     """A recipe in NCCL's words; None if NCCL doesn't have its algorithm or protocol.
@@ -91,26 +84,23 @@ def nccl_choice(recipe: Recipe, gpus: int) -> NcclChoice | None:
     and for several rings or double trees as many for each GPU of a node, or for each given order
     of a ring; NCCL's channels of NVLS have all heads.
     """
-    name, options = recipe.name, Options.of(None, recipe.options)
-    algorithm = NCCL_ALGORITHMS.get(name)
+    options = Options.of(None, recipe.options)
+    family = NCCL_ALGORITHMS.get(recipe.name)
     protocol = PROTOCOLS.get(options.protocol or Protocol.SIMPLE)
-    if algorithm is None or protocol is None:
+    if family is None or protocol is None or (family.startswith("nvls") and protocol != "simple"):
         return None
-    if name in (*NVLS, *NVLS_TREES) and protocol != "simple":
-        return None
-    instances = options.instances or 1
-    if name in MULTI_RINGS:
-        channels = (len(recipe.arguments.get("orders", ())) or gpus) * instances
-    elif name in MULTI_TREES:
-        channels = _TREES_OF_A_PAIR * gpus * instances
-    elif name in (*TREES, *NVLS_TREES):
-        channels = _TREES_OF_A_PAIR * instances
-    elif name in NVLS:
-        channels = instances
-    else:
-        channels = (options.channels or 1) * instances
+    # A double tree is two trees, each with its own channel.
+    channels = {
+        "ring": options.channels or 1,
+        "multi-ring": len(recipe.arguments.get("orders", ())) or gpus,
+        "double-binary-tree": 2,
+        "multi-tree": 2 * gpus,
+        "nvls": 1,
+        "nvls-tree": 2,
+    }[family]
+    algorithm = _FAMILIES[family]
     tile = recipe.tile if algorithm == "ring" else 1.0
-    return NcclChoice(algorithm, protocol, channels, tile)
+    return NcclChoice(algorithm, protocol, channels * (options.instances or 1), tile)
 
 
 def nccl_rows(

@@ -19,7 +19,7 @@ from sley.errors.policy import D906
 from sley.formats import check_folder, write_file
 from sley.ir.plan_table import PlanRow
 from sley.tuning.policy.exports.tables import NO_END, Export, title
-from sley.tuning.policy.nccl_names import COLLECTIVES, NcclChoice, nccl_rows
+from sley.tuning.policy.nccl_names import ALGORITHMS, COLLECTIVES, PROTOCOLS, NcclChoice, nccl_rows
 from sley.tuning.policy.policy import Policy
 
 FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wpedantic")
@@ -87,7 +87,8 @@ def _row(row: PlanRow, choice: NcclChoice) -> str:
     """The row as an element of the table."""
     begin, end = row.sizes.begin_bytes, row.sizes.end_bytes
     sizes = f"UINT64_C({begin}), UINT64_C({NO_END if end is None else end})"
-    tile = round(1 / choice.tile)
-    numbers = f"{choice.algorithm_number}, {choice.protocol_number}, {choice.channels}, {tile}"
+    algorithm = ALGORITHMS.index(choice.algorithm)
+    protocol = [*PROTOCOLS.values()].index(choice.protocol)
+    numbers = f"{algorithm}, {protocol}, {choice.channels}, {round(1 / choice.tile)}"
     comment = f"/* {row.collective}: {choice.algorithm}, {choice.protocol} */"
     return f"    {{{COLLECTIVES[row.collective]}, {sizes}, {numbers}}}, {comment}"
