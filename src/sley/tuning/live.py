@@ -134,30 +134,31 @@ class Live(contextlib.AbstractContextManager["Live"]):
         self.sizes: LongArray = np.array(sorted(set(sizes)), np.int64)
         in_place = IN_PLACE[collective]
         default = default_rows(STANDARD[collective].call, hosts, in_place=in_place)
-        options = [Options.of(None, one.recipe.options) for one in default]
-        programs = [program_of(one.recipe) for one in default]
-        plans = list(map(compile, programs, options))
-        found = list(_arms(collective, hosts, settings, algorithms))
-        by_digest = {digest(arm.plan): index for index, arm in enumerate(found)}
-        for row, own, plan in zip(default, options, plans, strict=True):
-            decision = Recipe(row.recipe.name, options=own.given())
-            index = by_digest.setdefault(digest(plan), len(found))
-            if index == len(found):
-                found.append(LiveArm(decision, plan, has_stages=not _is_expressible(row.recipe)))
-            elif _is_expressible(row.recipe):  # named as the communicator names it
-                found[index] = replace(found[index], decision=decision)
-        rows = [by_digest[digest(plan)] for plan in plans]
-        ends = [one.sizes.end_bytes for one in default]
-        self.arms = tuple(found)
-        last = [np.inf if end is None else end for end in ends]
-        self.default: LongArray = np.array(rows, np.int64)[np.searchsorted(last, self.sizes)]
-        self.decisions: tuple[Recipe, ...] = tuple(arm.decision for arm in found)
-        self.mask: BoolArray = np.tile([not arm.has_stages for arm in found], (len(self.sizes), 1))
+        # Different options often give the same plan: one arm for each, under its first name.
+        arms: dict[bytes, LiveArm] = {}
+        for arm in _arms(collective, hosts, settings, algorithms):
+            arms.setdefault(digest(arm.plan), arm)
+        rows = []
+        for recipe in (one.recipe for one in default):
+            plan = compile(program_of(recipe), Options.of(None, recipe.options))
+            rows.append(digest(plan))
+            decision = Recipe(recipe.name, options=recipe.options)
+            if rows[-1] not in arms:
+                arms[rows[-1]] = LiveArm(decision, plan, has_stages=not _is_expressible(recipe))
+            elif _is_expressible(recipe):  # named as the communicator names it
+                arms[rows[-1]] = replace(arms[rows[-1]], decision=decision)
+        self.arms = tuple(arms.values())
+        last = [np.inf if one.sizes.end_bytes is None else one.sizes.end_bytes for one in default]
+        found = np.array([list(arms).index(row) for row in rows], np.int64)
+        self.default: LongArray = found[np.searchsorted(last, self.sizes)]
+        self.decisions: tuple[Recipe, ...] = tuple(arm.decision for arm in self.arms)
+        is_free = [not arm.has_stages for arm in self.arms]
+        self.mask: BoolArray = np.tile(is_free, (len(self.sizes), 1))
         self.mask[np.arange(len(self.sizes)), self.default] = True
-        every = [arm.plan for arm in found]
+        every = [arm.plan for arm in self.arms]
         self.features: FloatArray = features_of(self.decisions, every)
         self.expected: FloatArray = _estimates(every, self.sizes)
-        self.blocks: LongArray = np.array([arm.plan.blocks_per_rank for arm in found], np.int64)
+        self.blocks: LongArray = np.array([plan.blocks_per_rank for plan in every], np.int64)
         self._settings = settings
         self._loaded: dict[int, JobPlan] = {}
         self._ready: set[tuple[int, int]] = set()
@@ -243,13 +244,12 @@ def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
 def _arms(
     collective: str, hosts: Hosts, settings: Settings, algorithms: Sequence[str] | None
 ) -> Iterator[LiveArm]:
-    """The distinct plans that fit the communicator's connections. Errors: D921."""
+    """The plans that fit the communicator's connections. Errors: D921."""
     known = [one.name for one in CATALOG.values() if one.collective == collective]
     for name in algorithms or ():
         check_name("an algorithm", name, known)
     nodes, gpus = hosts.count, len(hosts.members[0])
     capacity = Capacity(len(hosts.host), settings.slots, settings.channels)
-    seen: set[bytes] = set()
     for name, instances, channels, fusion, protocol in product(
         known if algorithms is None else algorithms, INSTANCES, CHANNELS, FUSION, PROTOCOLS
     ):
@@ -261,9 +261,7 @@ def _arms(
             # As a communicator loads it.
             plan = replace(compile(program, options), topology=None)
             check_capacity(plan, capacity, name)
-            if digest(plan) not in seen:
-                seen.add(digest(plan))
-                yield LiveArm(decision, plan, has_stages=False)
+            yield LiveArm(decision, plan, has_stages=False)
 
 
 def _is_expressible(recipe: Recipe) -> bool:

@@ -191,7 +191,6 @@ class Stream:
         self.tally = Tally.of(len(backend.sizes), len(backend.decisions))
         self._variance = Variance()
         self._last = np.full(len(backend.sizes), NONE, np.int64)
-        self._fixed = self._constants()
 
     def measure_default(self, cell: int, time_us: float) -> None:
         """Adds a time of the default that was measured beside the calls."""
@@ -241,40 +240,31 @@ class Stream:
 
     def state(self, cell: int) -> NDArray[np.float32]:
         """float32 (`state_size`,): NUMBERS; the class of the topology (`Fabric`), the collective
-        (`COLLECTIVES`) and the plan last used at this size, one-hot."""
-        state = self._fixed.copy()
-        numbers = len(NUMBERS)
-        state[NUMBERS.index("size")] = size_number(int(self.site.backend.sizes[cell]))
-        state[NUMBERS.index("utilisation")] = self.window.utilisation
+        (`COLLECTIVES`) and the plan last used at this size, one-hot (GC3, section 12.3)."""
+        site, backend = self.site, self.site.backend
+        nodes, gpus, collective = backend.machine.nodes, backend.machine.gpus, backend.collective
         is_shared = self.is_shared
-        state[NUMBERS.index("is_shared")] = is_shared
-        fabric = Fabric.SHARED if is_shared else self.site.fabric
-        state[numbers + fabric] = 1
-        arm = self._last[cell]
-        if arm != NONE and self.levels.plan[arm] != NONE:
-            state[numbers + len(Fabric) + len(COLLECTIVES) + self.levels.plan[arm]] = 1
-        return state
-
-    def _constants(self) -> NDArray[np.float32]:
-        """The state, with zeros for what changes."""
-        site, machine = self.site, self.site.backend.machine
-        state = np.zeros(state_size(self.levels.vocabulary), np.float32)
-        collective = site.backend.collective
-        state[: len(NUMBERS)] = (
-            0,
-            np.log2(machine.nodes) / 10,
-            np.log2(machine.gpus) / 4,
+        fabric = Fabric.SHARED if is_shared else site.fabric
+        last = self._last[cell]
+        plan = NONE if last == NONE else self.levels.plan[last]
+        numbers = (
+            size_number(int(backend.sizes[cell])),
+            np.log2(nodes) / 10,
+            np.log2(gpus) / 4,
             min(site.cards_per_pair / 2, BOUND),
-            machine.nodes == 1,
-            0,
-            0,
+            nodes == 1,
+            is_shared,
+            self.window.utilisation,
             site.is_overlapped,
             site.is_pipeline,
             collective in ("allreduce", "reducescatter"),
         )
-        if collective in COLLECTIVES:
-            state[len(NUMBERS) + len(Fabric) + COLLECTIVES.index(collective)] = 1
-        return state
+        hot = (
+            *(one is fabric for one in Fabric),
+            *(one == collective for one in COLLECTIVES),
+            *(number == plan for number in range(len(self.levels.vocabulary.plans))),
+        )
+        return np.array([*numbers, *hot], np.float32)
 
 
 def size_number(size_bytes: int) -> float:

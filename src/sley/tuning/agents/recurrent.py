@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -187,15 +188,14 @@ def network_of(trained: Checkpoint) -> MaskedPolicy:
 def _model(
     sites: Sequence[Site], vocabulary: Vocabulary, settings: Hyperparameters
 ) -> RecurrentPPO:
-    def make() -> Tuning:
-        return Tuning(
-            sites,
-            vocabulary=vocabulary,
-            calls=settings.calls,
-            cells=settings.cells,
-            explores=True,
-        )
-
+    make = partial(
+        Tuning,
+        sites,
+        vocabulary=vocabulary,
+        calls=settings.calls,
+        cells=settings.cells,
+        explores=True,
+    )
     length = settings.calls * STEPS
     model = RecurrentPPO(
         MaskedPolicy,
