@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,8 +250,8 @@ class Stream:
         plan = NONE if last == NONE else self.levels.plan[last]
         numbers = (
             size_number(int(backend.sizes[cell])),
-            np.log2(nodes) / 10,
-            np.log2(gpus) / 4,
+            log2(nodes) / 10,
+            log2(gpus) / 4,
             min(site.cards_per_pair / 2, BOUND),
             nodes == 1,
             is_shared,
@@ -259,12 +260,14 @@ class Stream:
             site.is_pipeline,
             collective in ("allreduce", "reducescatter"),
         )
-        hot = (
-            *(one is fabric for one in Fabric),
-            *(one == collective for one in COLLECTIVES),
-            *(number == plan for number in range(len(self.levels.vocabulary.plans))),
-        )
-        return np.array([*numbers, *hot], np.float32)
+        state = np.zeros(state_size(self.levels.vocabulary), np.float32)
+        state[: len(numbers)] = numbers
+        state[len(numbers) + fabric] = 1
+        if collective in COLLECTIVES:
+            state[len(numbers) + len(Fabric) + COLLECTIVES.index(collective)] = 1
+        if plan != NONE:
+            state[len(numbers) + len(Fabric) + len(COLLECTIVES) + plan] = 1
+        return state
 
 
 def size_number(size_bytes: int) -> float:
