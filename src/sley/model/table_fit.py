@@ -25,11 +25,9 @@ from sley.ir.cost_model import ByProtocol
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
-from sley.model.nccl import choice as nccl
 from sley.model.nccl.choice import BLOCK_RATES
 from sley.model.nccl.runs import NcclRuns, PlanOf
 from sley.model.nccl.tables import PrintedRow, PrintedTable
-from sley.model.simulation import Simulation
 
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
@@ -91,9 +89,6 @@ class Changes:
         )
         name = f"{base.name}, fitted"
         return replace(base, name=name, links=fitted, model=replace(model, **changed))  # type: ignore[arg-type]
-
-
-UNCHANGED = Changes()
 
 
 @dataclass(frozen=True)
@@ -268,25 +263,6 @@ def _inferred(rows: Sequence[PrintedRow], ranks: int) -> str | None:
     return "allreduce" if ranks > 2 and abs(ratio - 2 * (ranks - 1) / ranks) < 0.05 else None
 
 
-class Predictor:
-    """Simulates points on topologies that differ from `base` only in numbers. plan_of, searched: as
-    in `fit`."""
-
-    def __init__(self, base: Topology, plan_of: PlanOf, searched: Topology | None = None) -> None:
-        self.base = base
-        self._runs = {
-            name: NcclRuns(name, base, plan_of, searched) for name in NcclRuns.COLLECTIVES
-        }
-
-    def choice(self, point: MeasuredTime) -> nccl.CollectiveChoice:
-        """What NCCL runs by its tuner's rows."""
-        return self._runs[point.collective].choice(point.size_bytes)
-
-    def __call__(self, point: MeasuredTime, changes: Changes = UNCHANGED) -> Simulation:
-        """A simulation of NCCL's choice. Errors: D932 for machines that its plan can't run on."""
-        return self._runs[point.collective](point.size_bytes, changes.topology(self.base))
-
-
 def chosen_sizes(points: Sequence[MeasuredTime]) -> list[MeasuredTime]:
     """Three points of each collective: the smallest, the largest, and the nearest to their
     geometric mean."""
@@ -297,16 +273,6 @@ def chosen_sizes(points: Sequence[MeasuredTime]) -> list[MeasuredTime]:
         middle = min(own, key=lambda p: abs(math.log(p.size_bytes / mean)))
         chosen += dict.fromkeys((own[0], middle, own[-1]))
     return chosen
-
-
-def _require_scipy() -> None:
-    """Raises R512 without SciPy."""
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError as error:
-        raise R512.error(
-            expected="SciPy", found=str(error), remedy='Install the extra: pip install "sley[fit]".'
-        ) from error
 
 
 def fit(
@@ -325,27 +291,31 @@ def fit(
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, R512, D932.
     """
-    _require_scipy()
-    from scipy.optimize import least_squares
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise R512.error(
+            expected="SciPy", found=str(error), remedy='Install the extra: pip install "sley[fit]".'
+        ) from error
 
     sizes = sorted(point.size_bytes for point in used)
-    told = [
-        name
-        for name, can in (
-            ("startup_us", bool(sizes) and sizes[0] <= SMALL_BYTES),
-            ("rates", bool(sizes) and sizes[-1] >= LARGE_BYTES),
-            ("latencies", len(set(sizes)) > 2),
-        )
-        if can
-    ]
+    can_tell = {
+        "startup_us": bool(sizes) and sizes[0] <= SMALL_BYTES,
+        "rates": bool(sizes) and sizes[-1] >= LARGE_BYTES,
+        "latencies": len(set(sizes)) > 2,
+    }
+    told = [name for name, can in can_tell.items() if can]
     if not told:
         expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
-    predictor = Predictor(base, plan_of, searched)
-    first = [predictor(point).time_us for point in used]  # compiles the plans, too
+    runs = NcclRuns(base, plan_of, searched)
+
+    def times_us(points: Sequence[MeasuredTime], topology: Topology | None = None) -> list[float]:
+        return [runs(p.collective, p.size_bytes, topology).time_us for p in points]
+
+    first = times_us(used)  # compiles the plans, too
     start = monotonic()
-    for point in used:
-        predictor(point)
+    times_us(used)
     report_round(monotonic() - start)
     measured = np.log([point.time_us for point in used])
     launch = base.model.launch_us
@@ -359,8 +329,7 @@ def fit(
 
     # Times span orders of magnitude; their logarithms weigh relative errors alike at all sizes.
     def residuals(x: FloatArray) -> FloatArray:
-        changes = changes_of(x)
-        return np.log([predictor(point, changes).time_us for point in used]) - measured
+        return np.log(times_us(used, changes_of(x).topology(base))) - measured
 
     limits = {name: (-math.log(most), math.log(most)) for name, most in _MOST.items()}
     limits["startup_us"] = (least_us / _UNIT_US - 1e-9, 1e6)
@@ -374,8 +343,8 @@ def fit(
     )
     changes = changes_of(found.x)
     held = tuple(point for point in points if point not in used)
-    before = np.array([*first, *(predictor(p).time_us for p in held)])
-    after = np.array([predictor(p, changes).time_us for p in (*used, *held)])
+    before = np.array([*first, *times_us(held)])
+    after = np.array(times_us((*used, *held), changes.topology(base)))
     return Fit(base, changes, tuple(told), tuple(used), held, before, after)
 
 

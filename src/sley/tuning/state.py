@@ -162,7 +162,7 @@ class Variance:
 
     def add(self, size_bytes: int, arm: int, log_time: float) -> None:
         """Adds the logarithm of a call's time."""
-        if not SHARED[0] <= size_bytes <= SHARED[1]:
+        if not SHARED.covers(size_bytes):
             return
         before = self._last.get((size_bytes, arm))
         self._last[size_bytes, arm] = log_time

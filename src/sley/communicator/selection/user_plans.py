@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -247,21 +247,19 @@ class PlanFolder:
     others: tuple[str, ...] = ()
 
 
+_SUFFIXES = (".plan", ".xml", ".resccl", ".py")
+"""What ends the names of files that shall have a plan or a program, whatever their content is."""
+
+_DATA = {*READABLE} - {MSCCLPP, PYTHON}
+"""What other files may have: not Python, which would be run, as a text with examples may look like
+it; nor plans that communicators can't run."""
+
+
 def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolder:
     """The user plans of a folder, by the names of their files. Files whose names begin with "_" or
     "." are skipped: they are modules that programs import."""
     try:
-        files = _plan_files(folder)
-    except (OSError, TypeError, ValueError) as problem:
-        wrong = N653.diagnostic(
-            at=Place(str(folder)),
-            expected="a readable folder",
-            found=reason_of(problem),
-            remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
-        )
-        return PlanFolder(problems=(wrong,))
-    try:
-        rows = list(_rows(Path(folder), files))
+        rows = _rows(folder)
     except SleyError as error:
         return PlanFolder(problems=error.diagnostics)
     plans: list[ReadyPlan] = []
@@ -274,42 +272,34 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
         except SleyError as error:
             if error.code == N651.code:
                 others.append(f"{Path(name).name}: it is for {error.diagnostics[0].found}")
-            else:
-                problems += _with_entry(error, row.entry).diagnostics
+                continue
+            # What has no place of its own is at the row.
+            problems += [
+                d if d.places else replace(d, places=(row.entry,)) for d in error.diagnostics
+            ]
     return PlanFolder(tuple(plans), tuple(problems), tuple(others))
 
 
-def _with_entry(error: SleyError, entry: Place) -> SleyError:
-    """The error, with the place of a row if it has none of its own."""
-    return SleyError([d if d.places else replace(d, places=(entry,)) for d in error.diagnostics])
-
-
-_SUFFIXES = (".plan", ".xml", ".resccl", ".py")
-"""What ends the names of files that shall have a plan or a program, whatever their content is."""
-
-
-def _plan_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The files with plans in a folder, by name. OSError, TypeError or ValueError for other
-    things than the path of a readable folder."""
-    if not os.fspath(folder):
-        raise ValueError("an empty path")  # Path would take it for the current folder
-    return sorted(
-        path
-        for path in Path(folder).iterdir()
-        if path.name[0] not in "._" and (path.suffix.lower() in _SUFFIXES or _is_data(path))
-    )
-
-
-def _is_data(path: Path) -> bool:
-    """Whether a file is for a plan of a communicator, without being Python, which would be run: a
-    text with examples may look like Python."""
-    return kind_of(path) in {*READABLE} - {MSCCLPP, PYTHON}
-
-
-def _rows(folder: Path, files: list[Path]) -> Iterator[PlanRow]:
+def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
     """The rows of plans.toml, and one for each file that it doesn't name, by the files' names.
     Errors: N653 if plans.toml is invalid: without it the plans' sizes are unknown."""
-    path = folder / TABLE
+    try:
+        if not os.fspath(folder):
+            raise ValueError("an empty path")  # Path would take it for the current folder
+        files = sorted(
+            path
+            for path in Path(folder).iterdir()
+            if path.name[0] not in "._"
+            and (path.suffix.lower() in _SUFFIXES or kind_of(path) in _DATA)
+        )
+    except (OSError, TypeError, ValueError) as problem:
+        raise N653.error(
+            at=Place(str(folder)),
+            expected="a readable folder",
+            found=reason_of(problem),
+            remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
+        ) from problem
+    path = Path(folder, TABLE)
     rows: tuple[PlanRow, ...] = ()
     try:
         if os.path.lexists(path):  # a link that leads nowhere is a mistake
@@ -321,13 +311,12 @@ def _rows(folder: Path, files: list[Path]) -> Iterator[PlanRow]:
     for row in rows:
         source = Path(row.recipe.name)
         if source.name != row.recipe.name and not source.is_file():
-            names = [file.name for file in files]
+            near = did_you_mean(source.name, [file.name for file in files])
             raise N653.error(
                 at=row.entry,
                 expected="algorithms of the library, and files in this folder",
                 found=source.name,
-                remedy=f"{did_you_mean(source.name, names)} {_CORRECT}".lstrip(),
+                remedy=f"{near} {_CORRECT}".lstrip(),
             )
     named = {Path(row.recipe.name) for row in rows}
-    further = [PlanRow(Recipe(str(file))) for file in files if file not in named]
-    return iter([*rows, *further])
+    return [*rows, *(PlanRow(Recipe(str(file))) for file in files if file not in named)]
