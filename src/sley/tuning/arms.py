@@ -146,6 +146,8 @@ class Arms:
         verified = {decision.name for decision in plans}
         least: dict[Recipe, LeastTime] = {}
         rows: list[Arm] = []
+        # NCCL's choices are arms too, even if no combination above gives them: a tuner is compared
+        # with them, and may keep them.
         for decision in dict.fromkeys([*decisions, *theirs]):
             whole = replace(decision, tile=1.0)
             if whole not in plans:
@@ -178,6 +180,7 @@ class Arms:
         larger ones, and are masked."""
         seen: set[tuple[object, ...]] = set()
         mask = np.zeros(len(self), np.bool_)
+        # In their order: whole tiles come before smaller ones, which differ only if they cut more.
         for arm in self.rows:
             model = tiled(self.topology, arm.decision.tile).model
             tiles = Tiling.of(arm.plan, model, size_bytes).tiles

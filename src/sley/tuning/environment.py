@@ -129,6 +129,8 @@ class Tuning(gymnasium.Env[Observation, int]):
 
     def _draw(self) -> list[tuple[int, int]]:
         """The pairs of site and cell of an episode."""
+        # One machine an episode, as a caller has one; few sizes, so that each comes again and what
+        # was measured of it helps.
         places = self._machines[self.np_random.integers(len(self._machines))]
         pairs = [
             (place, cell)
@@ -145,6 +147,8 @@ class Tuning(gymnasium.Env[Observation, int]):
             site, levels = self.sites[self._place], self._levels[self._place]
             self._streams[self._place] = Stream(site, levels, self._window)
         stream, backend = self._stream, self._stream.site.backend
+        # Rewards are relative to the default's time, so it is measured before the first of a size;
+        # several times, or its noise would be in all of them.
         if stream.default_us(self._cell) is None:
             for _ in range(BASELINE):
                 time_us = backend.measure(self._cell, self._default)

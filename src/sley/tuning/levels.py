@@ -158,7 +158,8 @@ class Levels:
         if not len(rows):
             return hints
         actions = action[rows]
-        # Several arms lead to one action, so maxima are taken by action.
+        # Several arms lead to one action, so maxima are taken by action: the later levels can still
+        # choose the best of them.
         best = np.full((len(hints), 2), -np.inf)
         np.maximum.at(best[:, 0], actions, self._estimate[cell, rows])
         is_measured = np.isfinite(speedup[rows])

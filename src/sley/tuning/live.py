@@ -185,6 +185,8 @@ class Live(contextlib.AbstractContextManager["Live"]):
         is_long = of_cell.reference_us >= _LONG_US
         warm = 0 if is_long else 1
         rival, own = (Turn(self._loaded[one].number, warm, of_cell.calls) for one in (default, arm))
+        # Default and arm in turn: what changes the machine for longer than a turn hits both, and
+        # the median of their ratios drops a turn that another program disturbed.
         pairs = 1 if is_long else _PAIRS
         times_us = self._times_us([rival, own] * pairs, of_cell.count)
         ratios: list[float] = (times_us[1::2] / times_us[::2]).tolist()
@@ -196,6 +198,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
         self._prepare(cell, default)
         number, count = self._loaded[default].number, self._count(cell, default)
         once_us = self._times_us([Turn(number, 1, 3)], count)[0]
+        # So many calls that a turn is long against the clock and the ranks' start, and no longer.
         calls = int(np.clip(_TIMED_US / once_us, 1, _MOST_CALLS))
         turns = [Turn(number, 1, calls)] * _REFERENCE_TURNS
         reference_us = float(np.median(self._times_us(turns, count)))

@@ -44,6 +44,8 @@ class Reward:
         the call's. fans_out: the arm is another than the default and uses the links better.
         of_default: the default's utilisation, lower bound over time. is_shared: the network is.
         """
+        # Logarithms: twice as fast and half as fast cancel out, and noise counts alike at all sizes
+        # (GC3, section 12.6).
         reward = log(speedup)
         if fans_out and of_default < UNDER_USED:
             reward *= AMPLIFIED

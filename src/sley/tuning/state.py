@@ -172,6 +172,7 @@ class Variance:
     @property
     def is_shared(self) -> bool:
         """Whether the network is shared."""
+        # Half the squared difference of two equal draws has their variance as its mean.
         squares = sorted(self._squares)
         if len(squares) < _FEWEST:
             return False

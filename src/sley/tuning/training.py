@@ -83,6 +83,8 @@ class Training:
         if not is_integer(samples) or not 1 <= samples <= MOST_SAMPLES:
             expected = f"1 to {MOST_SAMPLES} samples of each size"
             raise D923.error(expected=expected, found=repr(samples))
+        # Each round ends with a measurement of every cell, so the loop ends. In random order, a
+        # drift of the machine doesn't hit the same sizes each time.
         while self.rounds < samples:
             for cell in self._rng.permutation(self.cells).tolist():
                 arm = self.agent.choose(cell)
@@ -163,6 +165,7 @@ class Training:
         size with the default, a range ends where the times of its arm and of the default cross, by
         their logarithms, and at the geometric mean at most.
         """
+        # By ascending sizes; a neighbour with the same recipe makes the last row longer.
         chosen = [self.agent.best(cell) for cell in range(len(self.backend.sizes))]
         ranges: list[PlanRow] = []
         for cell, arm in enumerate(chosen):
@@ -192,6 +195,7 @@ class Training:
         if np.isfinite(mean[[arm, default]]).all():
             times = np.exp(mean[[arm, default]]).tolist()
             measured = (Measured(int(backend.sizes[cell]), *times),)
+            # Two more than are kept: the arm itself and the default are among the fastest.
             close = np.argsort(mean, kind="stable")[: _MOST_ALTERNATIVES + 2].tolist()
             near = [a for a in close if mean[a] < mean[arm] + np.log(NEAR)]
         others = [backend.decisions[a] for a in near if a not in (arm, default)]

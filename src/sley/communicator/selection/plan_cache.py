@@ -40,6 +40,7 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
     data = cached_bytes(key, ".plan", content, section=_SECTION)
     if built:
         return built[0], False
+    # The bytes have their digest; what is refused all the same is made again, without the cache.
     try:
         return decode(data), True
     except SleyError:
@@ -51,6 +52,7 @@ def refusal() -> Diagnostic | None:
     exist, must belong to the user, and other users must not be able to write to them."""
     place = folder(_SECTION)
     problem: str | None
+    # The parent folder too: who can write there can put another folder in this one's place.
     for path in (place.parent, place):
         try:
             found = within(PATIENCE_S, path.stat)

@@ -161,6 +161,7 @@ class Plans:
             return []
         found: list[ReadyPlan] = []
         with self._lock:
+            # All ranks skip the same ones, since they have the same policy and connections.
             for recipe in chosen.tuned.alternatives:
                 try:
                     # The measured times and their note are the chosen recipe's, not this one's.
@@ -214,6 +215,8 @@ class Plans:
             root=None if root is None else int(root),
         )
         found = user_plans(source, row, self._capacity)
+        # Proven before the lock: a proof takes long, and calls go on meanwhile. The tables are made
+        # again at the next calls; what was compiled stays in `_plans`.
         with self._lock:
             self._registered = [*found, *self._registered]
             self._tables = {}

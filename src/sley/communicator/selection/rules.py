@@ -201,6 +201,7 @@ def _all_gather(group: RankGroup) -> list[PlanRow]:
         refused = "all-pairs-allgather: each part would cross the network once for each rank"
         return group.two_ways("two-level-allgather", reason, refused)
     rows = []
+    # Recursive doubling pairs ranks at distances 1, 2, 4 and so on: it needs a power of two.
     if group.ranks & (group.ranks - 1) == 0:
         reason = "many ranks, small: few steps and few connections"
         rows = [group.row("recursive-doubling-allgather", reason, end=group.limits.tree_bytes)]
@@ -361,6 +362,7 @@ def default_rows(
     else:
         found = RULES[kind](group)
     rows, begin = [], 0
+    # Each row begins where the one before has ended, so the ranges have no gaps and no overlaps.
     for row in found:
         end = row.sizes.end_bytes
         # A limit that ends before the range begins leaves the row no size.

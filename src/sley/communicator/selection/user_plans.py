@@ -123,6 +123,8 @@ def _in_each_place(
     places = [True, False] if row.in_place is None and is_either else [row.in_place]
     found: list[ReadyPlan] = []
     problems: list[SleyError] = []
+    # One place suffices: many programs are right in one only. In place comes first, as calls of
+    # torch.distributed are, so its problem is the one that is told if neither is possible.
     for in_place in places:
         try:
             loaded, full_row = load(replace(row, in_place=in_place))
@@ -265,6 +267,8 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
     plans: list[ReadyPlan] = []
     problems: list[Diagnostic] = []
     others: list[str] = []
+    # Every row is tried: one wrong file must not take the others away. One for other ranks is no
+    # mistake, since a folder may serve groups of several sizes.
     for row in rows:
         name = row.recipe.name
         try:

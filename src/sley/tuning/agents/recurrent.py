@@ -77,6 +77,7 @@ class Recurrent(Agent):
             return default
         if self.rng.random() >= self._stream.exploration(cell):
             return self.best(cell)
+        # The LSTM has seen no longer episodes in training, so its state begins anew.
         if self._done % self._calls == 0:
             self._lstm = None
         self._done += 1
@@ -117,6 +118,7 @@ class Recurrent(Agent):
                 lstm = torch.zeros(shape), torch.zeros(shape)
             masked, lstm = self._policy.get_distribution(tensors, lstm, start)
             probability = cast(Any, masked.distribution).probs[0].double().numpy()
+        # Torch's sums are of single precision; NumPy draws only from what sums to 1 more exactly.
         probability = np.where(observation["mask"] > 0, probability, 0.0)
         return probability / probability.sum(), lstm
 
@@ -241,6 +243,7 @@ def _restore(model: RecurrentPPO, resume: Checkpoint) -> None:
     """Gives a model the weights and moments of a checkpoint."""
     policy = model.policy
     policy.load_state_dict({name: torch.from_numpy(a) for name, a in resume.weights.items()})
+    # Without moments, of a checkpoint before the first round, Adam begins with its own zeros.
     for name, parameter in policy.named_parameters():
         if resume.moments:
             policy.optimizer.state[parameter] = {
