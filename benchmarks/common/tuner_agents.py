@@ -123,7 +123,7 @@ class Descent(Agent):
         super().__init__(backend, seed)
         knobs = [
             (d.name, o.protocol, o.channels, o.instances, o.fusion, d.tile)
-            for d in backend.decisions
+            for d in backend.recipes
             for o in [Options.of(None, d.options)]
         ]
         columns = [list(column) for column in zip(*knobs, strict=True)]

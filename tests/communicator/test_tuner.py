@@ -243,7 +243,7 @@ def test_exploration_takes_a_faster_alternative(
 
 
 def test_an_all_to_all_whose_counts_vary_is_not_counted(tmp_path: Path, slow_policy: None) -> None:
-    policy = policy_of(RANKS, collective="alltoall", decision=ALL_PAIRS, measured=PROMISED)
+    policy = policy_of(RANKS, collective="alltoall", recipe=ALL_PAIRS, measured=PROMISED)
     path = policy_file(tmp_path, policy)
 
     def calls(comm: Communicator) -> int:
@@ -340,7 +340,7 @@ def test_a_plan_that_does_not_fit_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     wide = Recipe("ring-allreduce", options={"instances": 16})
-    path = policy_file(tmp_path, policy_of(RANKS, decision=wide))
+    path = policy_file(tmp_path, policy_of(RANKS, recipe=wide))
     assert refused(caplog, settings_of(path, channels=8)) == ["D904"] * RANKS
 
 
@@ -380,7 +380,7 @@ def test_ranks_agree_what_is_watched_though_one_made_a_call_with_its_own_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "_MOST_WATCHED", 4)
-    policy = policy_of(2, collective="alltoall", decision=ALL_PAIRS, measured=())
+    policy = policy_of(2, collective="alltoall", recipe=ALL_PAIRS, measured=())
 
     def calls(comm: Communicator) -> None:
         for count in range(1, 12):
@@ -477,7 +477,7 @@ def test_hosts_agree_over_the_network(tmp_path: Path, slow_policy: None) -> None
 
 
 def test_a_policy_cuts_data_into_smaller_tiles(tmp_path: Path) -> None:
-    path = policy_file(tmp_path, policy_of(2, decision=Recipe("ring-allreduce", tile=0.25)))
+    path = policy_file(tmp_path, policy_of(2, recipe=Recipe("ring-allreduce", tile=0.25)))
 
     def slots(comm: Communicator) -> dict[str, int]:
         data = np.arange(300_000, dtype=np.float64)

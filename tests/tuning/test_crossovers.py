@@ -18,7 +18,7 @@ SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))
 def decision_map(topology, parts):
     """What a policy decides at each size: a policy trained on the paper's algorithms, parallel
     parts by algorithm."""
-    decisions = [
+    recipes = [
         Recipe(
             f"{name}-allreduce", options={"protocol": protocol, "channels": 1, "instances": count}
         )
@@ -26,14 +26,14 @@ def decision_map(topology, parts):
         for protocol in ("LL", "LL128", "Simple")
         for count in counts
     ]
-    arms = arms_among("allreduce", topology, decisions, SIZES)
+    arms = arms_among("allreduce", topology, recipes, SIZES)
     training = Training(Simulated(ArmTimes.of(arms, SIZES), Noise(0.01), seed=1), seed=1)
     training.run(25)
     policy = Policy(training.rows(), machine=training.backend.machine)
     found = []
     for cell, size in enumerate(SIZES):
         chosen = policy.find("allreduce", size)
-        found.append(chosen.recipe if chosen else arms.decisions[arms.default(SIZES[cell])])
+        found.append(chosen.recipe if chosen else arms.recipes[arms.default(SIZES[cell])])
     return found
 
 
@@ -49,18 +49,18 @@ def one_node():
 
 
 def test_all_pairs_give_way_to_rings_on_one_node(one_node):
-    assert runs([decision.name for decision in one_node]) == [
+    assert runs([recipe.name for recipe in one_node]) == [
         "all-pairs-allreduce",
         "ring-allreduce",
     ]
 
 
 def test_parallel_parts_and_protocols_grow_with_the_size(one_node):
-    parts = [decision.options["instances"] for decision in one_node]
+    parts = [recipe.options["instances"] for recipe in one_node]
     assert parts[0] <= 4
     assert parts[-1] == 24
     assert parts == sorted(parts)
-    protocols = runs([decision.options["protocol"] for decision in one_node])
+    protocols = runs([recipe.options["protocol"] for recipe in one_node])
     assert protocols[0] == "LL"
     assert protocols[1] == "LL128"
 

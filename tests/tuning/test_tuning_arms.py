@@ -38,11 +38,11 @@ def test_the_choice_of_nccl_is_an_arm_at_every_size():
         assert arms.feasible(size)[default], "the default can't be chosen"
         if size in SIZES:
             wanted = nccl.default(collective, SMALL, size)
-            decision = arms.decisions[default]
-            assert decision.name == wanted.program
-            assert decision.options["protocol"] == wanted.protocol.value
-            assert decision.options["instances"] == wanted.instances
-            assert decision.tile == wanted.tile
+            recipe = arms.recipes[default]
+            assert recipe.name == wanted.program
+            assert recipe.options["protocol"] == wanted.protocol.value
+            assert recipe.options["instances"] == wanted.instances
+            assert recipe.tile == wanted.tile
 
 
 def test_without_switches_arms_keep_to_the_links():
@@ -51,14 +51,14 @@ def test_without_switches_arms_keep_to_the_links():
     arms = Arms.of("allreduce", square, actions="nccl")
     along = topologies.link_rings(square).orders.tolist()
     assert sorted(along) == [[0, 1, 3, 2], [0, 2, 3, 1]]
-    assert {d.name for d in arms.decisions} == {"multi-ring-allreduce"}
-    default = arms.decisions[arms.default(1 << 20)]
+    assert {d.name for d in arms.recipes} == {"multi-ring-allreduce"}
+    default = arms.recipes[arms.default(1 << 20)]
     assert [list(order) for order in default.arguments["orders"]] == along
     assert time_at(arms, arms.default(1 << 20), 1 << 20) > 0
 
 
 def test_arms_are_distinct_and_fit_on_the_gpus(arms):
-    assert len(set(arms.decisions)) == len(arms)
+    assert len(set(arms.recipes)) == len(arms)
     assert all(arm.plan.blocks_per_rank <= 108 for arm in arms.rows)
     assert arms.features.shape[0] == len(arms)
 
@@ -139,7 +139,7 @@ def test_only_nccls_own_trees_share_blocks() -> None:
     )
     arms = arms_among("allreduce", topologies.ndv4(2), [own], [size])
     theirs = arms.rows[arms.default(size)]
-    assert (arms.rows[0].decision, arms.rows[0].block_shares) == (own, (1, 1))
+    assert (arms.rows[0].recipe, arms.rows[0].block_shares) == (own, (1, 1))
     assert theirs.block_shares == choice.block_shares != (1, 1)
     whole = Simulator(theirs.plan, arms.topology)(size).time_us
     assert arms.simulator(theirs.index)(size).time_us > whole
@@ -147,7 +147,7 @@ def test_only_nccls_own_trees_share_blocks() -> None:
 
 def test_arms_on_slower_links_keep_their_plans_and_take_longer(arms, swept):
     changed = arms.in_world(SLOW)
-    assert changed.decisions == arms.decisions
+    assert changed.recipes == arms.recipes
     default = int(swept.default[1])
     assert time_at(changed, default, 1 << 20) > 1.5 * swept.default_us[1]
 
@@ -158,7 +158,7 @@ def test_unknown_collectives_and_actions_are_refused():
             Arms.of(collective, SMALL, actions=actions)
         assert caught.value.code == "D921"
     small = topologies.cluster(1, 2)
-    names = {d.name for d in Arms.of("allreduce", small, actions="nccl").decisions}
+    names = {d.name for d in Arms.of("allreduce", small, actions="nccl").recipes}
     assert "ring-allreduce" in names
     assert "all-pairs-allreduce" not in names
     assert grid_of(SMALL) == (2, 2)

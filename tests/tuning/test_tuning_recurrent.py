@@ -136,7 +136,7 @@ def test_a_checkpoint_of_another_training_is_not_resumed(started):
 
 def test_a_policy_that_knows_no_arm_of_the_back_end_is_refused(started):
     backend = made()
-    backend.decisions = [replace(d, name="ring-allgather") for d in backend.decisions]
+    backend.recipes = [replace(d, name="ring-allgather") for d in backend.recipes]
     with pytest.raises(SleyError) as caught:
         Recurrent(backend.site(), started)
     assert caught.value.code == "D922"

@@ -472,7 +472,7 @@ def _swept(
 
 def _sweep_json(found: ArmTimes) -> dict[str, Any]:
     """A sweep."""
-    words = [str(decision) for decision in found.arms.decisions]
+    words = [str(recipe) for recipe in found.arms.recipes]
     return {
         "collective": found.arms.collective,
         "choices": len(found.arms),
@@ -509,8 +509,8 @@ def _learned(training: Training, recorded: ArmTimes | None) -> dict[str, Any]:
         time_us, default_us = np.exp(mean[[arm, default]]).tolist()
         row: dict[str, Any] = {
             "size_bytes": size,
-            "choice": str(backend.decisions[arm]),
-            "default": str(backend.decisions[default]),
+            "choice": str(backend.recipes[arm]),
+            "default": str(backend.recipes[default]),
             "is_default": arm == default,
             "time_us": time_us,
             "default_us": default_us,
@@ -539,7 +539,7 @@ def _training_lines(training: Training, learned: dict[str, Any]) -> list[str]:
         rows.append((size_text(one["size_bytes"]), one["choice"], mark, *times, *regret))
     backend = training.backend
     title = (
-        f"# {backend.collective} on {backend.machine}, {len(backend.decisions)} choices, "
+        f"# {backend.collective} on {backend.machine}, {len(backend.recipes)} choices, "
         f"{training.name}, {training.rounds} samples of each size"
     )
     return [title, *table_lines(rows, (1, 2)), ""]

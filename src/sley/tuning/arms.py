@@ -72,12 +72,12 @@ LIVE = tuple(collective for collective in COLLECTIVES if collective != "alltonex
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """A choice: a decision, its plan, and a lower bound of its times on `Arms.topology`.
+    """A choice: a recipe, its plan, and a lower bound of its times on `Arms.topology`.
     index: its place among the arms. block_shares: `Choice.block_shares` if it is NCCL's choice for
     some size, otherwise 1 and 1."""
 
     index: int
-    decision: Recipe
+    recipe: Recipe
     plan: Plan
     least: LeastTime
     block_shares: tuple[float, float] = (1.0, 1.0)
@@ -118,38 +118,32 @@ class Arms:
         check_name("a collective", collective, COLLECTIVES)
         check_name("actions", actions, ACTIONS)
         # One schedule and one allocation, MSCCLang's: the others would multiply the arms.
-        space = Space.of(
-            Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
-            {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES},
-            None,
-        )
+        fixed = Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION)
+        tried = {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES}
+        space = Space.of(fixed, tried, None)
         known = _programs(collective, topology, actions)
         contenders = [Contender(program) for _, program in known]
         found = candidates(contenders, topology, space, interpreter=False, progress=progress)
-        bare = {id(program): decision for decision, program in known}
+        bare = {id(program): recipe for recipe, program in known}
         plans = {}
         for one in found:
-            options = Options(
-                protocol=one.options.protocol,
-                channels=one.options.channels,
-                instances=one.options.instances,
-            )
-            plans[replace(bare[id(one.program)], options=options.given())] = one.plan
-        decisions = [
-            replace(decision, tile=tile)
-            for decision in plans
-            for tile in (TILES if decision.options["protocol"] != Protocol.LL.value else TILES[:1])
+            options = {word: getattr(one.options, word) for word in tried}
+            plans[replace(bare[id(one.program)], options=options)] = one.plan
+        recipes = [
+            replace(recipe, tile=tile)
+            for recipe in plans
+            for tile in (TILES if recipe.options["protocol"] != Protocol.LL.value else TILES[:1])
         ]
         choices = [nccl.default(collective, topology, size) for size in SIZES]
-        theirs = {decision_of(choice): choice.block_shares for choice in choices}
+        theirs = {recipe_of(choice): choice.block_shares for choice in choices}
         nodes, gpus = grid_of(topology)
-        verified = {decision.name for decision in plans}
+        verified = {recipe.name for recipe in plans}
         least: dict[Recipe, LeastTime] = {}
         rows: list[Arm] = []
         # NCCL's choices are arms too, even if no combination above gives them: a tuner is compared
         # with them, and may keep them.
-        for decision in dict.fromkeys([*decisions, *theirs]):
-            whole = replace(decision, tile=1.0)
+        for recipe in dict.fromkeys([*recipes, *theirs]):
+            whole = replace(recipe, tile=1.0)
             if whole not in plans:
                 program = program_of(whole, nodes, gpus, in_place=IN_PLACE[collective])
                 # A program's first plan shows whether the program is wrong.
@@ -158,8 +152,8 @@ class Arms:
                 verified.add(whole.name)
             if whole not in least:
                 least[whole] = LeastTime.of(plans[whole], topology, interpreter=False)
-            shares = theirs.get(decision, (1.0, 1.0))
-            rows.append(Arm(len(rows), decision, plans[whole], least[whole], shares))
+            shares = theirs.get(recipe, (1.0, 1.0))
+            rows.append(Arm(len(rows), recipe, plans[whole], least[whole], shares))
         return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)
 
     def in_world(self, world: Topology) -> Arms:
@@ -171,9 +165,9 @@ class Arms:
         return len(self.rows)
 
     @cached_property
-    def decisions(self) -> tuple[Recipe, ...]:
-        """The decisions, in order."""
-        return tuple(arm.decision for arm in self.rows)
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipes, in order."""
+        return tuple(arm.recipe for arm in self.rows)
 
     def feasible(self, size_bytes: int) -> BoolArray:
         """bool (arms,): the arms that differ at a size. Smaller tiles that cut nothing are equal to
@@ -182,7 +176,7 @@ class Arms:
         mask = np.zeros(len(self), np.bool_)
         # In their order: whole tiles come before smaller ones, which differ only if they cut more.
         for arm in self.rows:
-            model = tiled(self.topology, arm.decision.tile).model
+            model = tiled(self.topology, arm.recipe.tile).model
             tiles = Tiling.of(arm.plan, model, size_bytes).tiles
             key = (id(arm.plan), arm.block_shares, tiles)
             mask[arm.index] = key not in seen
@@ -198,15 +192,15 @@ class Arms:
         # NCCL's choice is an arm for SIZES alone: at a size between them it may be a plan that is
         # none.
         for size in (size_bytes, near):
-            decision = decision_of(nccl.default(self.collective, self.topology, size))
-            if decision in self.decisions:
-                return self.decisions.index(decision)
-        raise D921.error(expected=f"an arm for NCCL's choice, {decision}", found="none")
+            recipe = recipe_of(nccl.default(self.collective, self.topology, size))
+            if recipe in self.recipes:
+                return self.recipes.index(recipe)
+        raise D921.error(expected=f"an arm for NCCL's choice, {recipe}", found="none")
 
     def simulator(self, index: int) -> Simulator:
         """The simulator of an arm."""
         arm = self.rows[index]
-        return Simulator(arm.plan, as_run(self.world, arm.decision.tile, arm.block_shares))
+        return Simulator(arm.plan, as_run(self.world, arm.recipe.tile, arm.block_shares))
 
     @cached_property
     def blocks(self) -> LongArray:
@@ -216,7 +210,7 @@ class Arms:
     @cached_property
     def features(self) -> FloatArray:
         """float64 (arms, features): what an agent knows of the arms, see `features_of`."""
-        return features_of(self.decisions, [arm.plan for arm in self.rows])
+        return features_of(self.recipes, [arm.plan for arm in self.rows])
 
     def expected(self, sizes: LongArray) -> FloatArray:
         """float64 (sizes, arms): logarithms of rough estimates of the times in microseconds: a call
@@ -226,22 +220,22 @@ class Arms:
         return np.log(least)
 
 
-def features_of(decisions: Sequence[Recipe], plans: Sequence[Plan]) -> FloatArray:
+def features_of(recipes: Sequence[Recipe], plans: Sequence[Plan]) -> FloatArray:
     """float64 (arms, features): what is known of plans before they run: logarithms of channels,
     parallel parts, thread blocks of a rank, steps, data moved, tile; whether instructions are
     fused; then the protocol and the algorithm, one-hot."""
-    names = list(dict.fromkeys(decision.name for decision in decisions))
+    names = list(dict.fromkeys(recipe.name for recipe in recipes))
     known = {id(plan): (plan.blocks_per_rank, steps_of(plan), moved_by(plan)) for plan in plans}
     rows = []
-    for decision, plan in zip(decisions, plans, strict=True):
-        options, (blocks, steps, moved) = decision.options, known[id(plan)]
+    for recipe, plan in zip(recipes, plans, strict=True):
+        options, (blocks, steps, moved) = recipe.options, known[id(plan)]
         counts = (options.get("channels", 1), options.get("instances", 1), blocks, max(steps, 1))
         rows.append(
             [
-                *np.log2([*counts, max(moved, 2**-10), decision.tile]).tolist(),
+                *np.log2([*counts, max(moved, 2**-10), recipe.tile]).tolist(),
                 float(options.get("fusion") is not False),
                 *(float(plan.protocol is protocol) for protocol in Protocol),
-                *(float(decision.name == name) for name in names),
+                *(float(recipe.name == name) for name in names),
             ]
         )
     return np.array(rows)
@@ -276,7 +270,7 @@ def fingerprint(topology: Topology) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def decision_of(choice: nccl.CollectiveChoice) -> Recipe:
+def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
     """The recipe that is a choice of NCCL's."""
     options = {"protocol": choice.protocol, "channels": 1, "instances": choice.instances}
     arguments = {"orders": choice.orders} if choice.orders else {}
@@ -303,16 +297,16 @@ def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[R
     found = []
     for one in known:
         takes_orders = along and "orders" in one.parameters
-        decision = Recipe(one.name, {"orders": along} if takes_orders else {})
+        recipe = Recipe(one.name, {"orders": along} if takes_orders else {})
         # Some algorithms need a power of two, or more than one node or GPU in a node.
         with contextlib.suppress(SleyError):
-            program = program_of(decision, nodes, gpus, in_place=IN_PLACE[collective])
+            program = program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])
             t = program.transfers
             # Algorithms in the switch have one protocol; they are arms where NCCL chooses them.
             if (t.group != NONE).any():
                 continue
             if (topology.are_linked(t.src, t.dst) | ~t.remote).all():
-                found.append((decision, program))
+                found.append((recipe, program))
     if not found:
         raise D921.error(
             expected=f"algorithms for {nodes} x {gpus} ranks and their links", found="none"

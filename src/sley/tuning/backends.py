@@ -20,7 +20,7 @@ class Backend(Protocol):
     """A collective on a cluster whose calls can be measured. A cell is one of its sizes.
 
     collective: its name. machine: where it runs. sizes: int64 (cells,), ascending.
-    decisions: the arms. features: float64 (arms, features), what is known of each
+    recipes: the arms. features: float64 (arms, features), what is known of each
         (`Arms.features`). expected: float64 (cells, arms), the logarithm of a rough estimate of the
         times, up to a constant for each cell.
     blocks: int64 (arms,), the thread blocks of a rank; of equally fast arms the one with the fewest
@@ -33,7 +33,7 @@ class Backend(Protocol):
     collective: str
     machine: Machine
     sizes: LongArray
-    decisions: tuple[Recipe, ...]
+    recipes: tuple[Recipe, ...]
     features: FloatArray
     expected: FloatArray
     blocks: LongArray
@@ -69,7 +69,7 @@ class Simulated:
         arms = times.arms
         self.collective, self.machine = arms.collective, machine_of(arms)
         self.sizes, self.mask, self.default = times.sizes, times.mask, times.default
-        self.decisions, self.features, self.blocks = arms.decisions, arms.features, arms.blocks
+        self.recipes, self.features, self.blocks = arms.recipes, arms.features, arms.blocks
         self.expected = arms.expected(times.sizes)
         self.noise, self._times = noise or Noise(), times
         self.reseed(seed)

@@ -52,8 +52,8 @@ class Vocabulary:
 
     @classmethod
     def of(cls, backends: Iterable[Backend]) -> Vocabulary:
-        """The vocabulary of all decisions of some back ends, sorted."""
-        words = [words_of(one) for backend in backends for one in backend.decisions]
+        """The vocabulary of all recipes of some back ends, sorted."""
+        words = [words_of(one) for backend in backends for one in backend.recipes]
         plans, knobs = ({word[place] for word in words} for place in (0, 1))
         return cls(tuple(sorted(plans)), tuple(sorted(knobs)))
 
@@ -84,7 +84,7 @@ class DecisionStep(NamedTuple):
 class Levels:
     """The arms of a back end as actions of a vocabulary.
 
-    plan, knobs: int64 (arms,), the actions that lead to each arm; NONE for arms whose decision is
+    plan, knobs: int64 (arms,), the actions that lead to each arm; NONE for arms whose recipe is
     not in the vocabulary: they can't be chosen.
     """
 
@@ -92,7 +92,7 @@ class Levels:
         self.vocabulary, self.backend = vocabulary, backend
         plans = {word: place for place, word in enumerate(vocabulary.plans)}
         knobs = {word: place for place, word in enumerate(vocabulary.knobs)}
-        words = [words_of(recipe) for recipe in backend.decisions]
+        words = [words_of(recipe) for recipe in backend.recipes]
         known = [plan in plans and other in knobs for plan, other in words]
         pairs = [
             (plans[plan], knobs[other]) if is_known else (NONE, NONE)

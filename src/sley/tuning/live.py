@@ -74,13 +74,13 @@ _REFERENCE_TURNS = 5
 
 @dataclass(frozen=True, eq=False)
 class LiveArm:
-    """A choice: its decision and its plan.
+    """A choice: its recipe and its plan.
 
-    has_stages: whether its program has arguments that a decision doesn't express. It is a default
+    has_stages: whether its program has arguments that a policy doesn't express. It is a default
         of the library, which can only be chosen where it is the default.
     """
 
-    decision: Recipe
+    recipe: Recipe
     plan: Plan
     has_stages: bool
 
@@ -142,21 +142,21 @@ class Live(contextlib.AbstractContextManager["Live"]):
         for recipe in (one.recipe for one in default):
             plan = compile(program_of(recipe), Options.of(None, recipe.options))
             rows.append(digest(plan))
-            decision = Recipe(recipe.name, options=recipe.options)
+            bare = Recipe(recipe.name, options=recipe.options)
             if rows[-1] not in arms:
-                arms[rows[-1]] = LiveArm(decision, plan, has_stages=not _is_expressible(recipe))
+                arms[rows[-1]] = LiveArm(bare, plan, has_stages=not _is_expressible(recipe))
             elif _is_expressible(recipe):  # named as the communicator names it
-                arms[rows[-1]] = replace(arms[rows[-1]], decision=decision)
+                arms[rows[-1]] = replace(arms[rows[-1]], recipe=bare)
         self.arms = tuple(arms.values())
         last = [np.inf if one.sizes.end_bytes is None else one.sizes.end_bytes for one in default]
         found = np.array([list(arms).index(row) for row in rows], np.int64)
         self.default: LongArray = found[np.searchsorted(last, self.sizes)]
-        self.decisions: tuple[Recipe, ...] = tuple(arm.decision for arm in self.arms)
+        self.recipes: tuple[Recipe, ...] = tuple(arm.recipe for arm in self.arms)
         is_free = [not arm.has_stages for arm in self.arms]
         self.mask: BoolArray = np.tile(is_free, (len(self.sizes), 1))
         self.mask[np.arange(len(self.sizes)), self.default] = True
         every = [arm.plan for arm in self.arms]
-        self.features: FloatArray = features_of(self.decisions, every)
+        self.features: FloatArray = features_of(self.recipes, every)
         self.expected: FloatArray = _estimates(every, self.sizes)
         self.blocks: LongArray = np.array([plan.blocks_per_rank for plan in every], np.int64)
         self._settings = settings
@@ -216,7 +216,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
         if wrong:
             size = size_text(int(self.sizes[cell]))
             raise D926.error(
-                at=Place(detail=f"{self.decisions[arm]}, {size}, {self.machine.ranks} ranks"),
+                at=Place(detail=f"{self.recipes[arm]}, {size}, {self.machine.ranks} ranks"),
                 expected=f"the result of {self.collective}",
                 found=f"{wrong} wrong elements",
             )
@@ -257,18 +257,18 @@ def _arms(
         known if algorithms is None else algorithms, INSTANCES, CHANNELS, FUSION, PROTOCOLS
     ):
         options = Options(protocol=protocol, instances=instances, channels=channels, fusion=fusion)
-        decision = Recipe(name, options=options.given())
+        recipe = Recipe(name, options=options.given())
         # Some algorithms need a power of two or another machine, some programs fix their channels.
         with contextlib.suppress(SleyError):
-            program = policies.program_of(decision, nodes, gpus, in_place=IN_PLACE[collective])
+            program = policies.program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])
             # As a communicator loads it.
             plan = replace(compile(program, options), topology=None)
             check_capacity(plan, capacity, name)
-            yield LiveArm(decision, plan, has_stages=False)
+            yield LiveArm(recipe, plan, has_stages=False)
 
 
 def _is_expressible(recipe: Recipe) -> bool:
-    """Whether a decision can express a recipe: its program has no arguments but its size."""
+    """Whether a policy can express a recipe: its program has no arguments but its size."""
     return set(recipe.arguments) <= {"ranks", "nodes", "gpus", "in_place"}
 
 

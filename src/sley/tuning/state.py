@@ -127,7 +127,7 @@ class CallWindow:
     def add(self, site: Site, cell: int, arm: int, time_us: float, speedup: float) -> None:
         """Adds a call. speedup: the logarithm."""
         backend = site.backend
-        recipe = backend.decisions[arm]
+        recipe = backend.recipes[arm]
         options = recipe.options
         self.rows[1:] = self.rows[:-1].copy()
         self.rows[0] = (
@@ -190,7 +190,7 @@ class Stream:
     def __init__(self, site: Site, levels: Levels, window: CallWindow) -> None:
         backend = site.backend
         self.site, self.window, self.levels = site, window, levels
-        self.tally = Tally.of(len(backend.sizes), len(backend.decisions))
+        self.tally = Tally.of(len(backend.sizes), len(backend.recipes))
         self._variance = Variance()
         self._last = np.full(len(backend.sizes), NONE, np.int64)
 

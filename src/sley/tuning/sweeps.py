@@ -147,7 +147,7 @@ def _facts(arms: Arms) -> dict[str, Any]:
     return {
         "collective": arms.collective,
         "fingerprint": fingerprint(arms.world),
-        "decisions": [str(decision) for decision in arms.decisions],
+        "decisions": [str(recipe) for recipe in arms.recipes],
     }
 
 
@@ -191,11 +191,11 @@ def sweep(
     tasks = sorted(set(sizes), reverse=True)
     rows: list[dict[str, Any]] = []
     # What a task needs to make the arms again, which takes less than to send their plans.
-    recipe = pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions))
+    needed = pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions))
     if executor is None:
         found = (_row(arms, size) for size in tasks)
     else:
-        futures = [executor.submit(_row_elsewhere, recipe, size) for size in tasks]
+        futures = [executor.submit(_row_elsewhere, needed, size) for size in tasks]
         found = (future.result() for future in as_completed(futures))
     for row in found:
         rows.append(row)
@@ -246,7 +246,7 @@ def _is_long(arms: Arms, index: int, size_bytes: int) -> bool:
 
 
 def _tiling(arms: Arms, index: int, size_bytes: int) -> Tiling:
-    model = tiled(arms.topology, arms.decisions[index].tile).model
+    model = tiled(arms.topology, arms.recipes[index].tile).model
     return Tiling.of(arms.rows[index].plan, model, size_bytes)
 
 
@@ -258,12 +258,12 @@ def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
     return few, many
 
 
-def _row_elsewhere(recipe: bytes, size_bytes: int) -> dict[str, Any]:
-    return _row(_arms(recipe), size_bytes)
+def _row_elsewhere(needed: bytes, size_bytes: int) -> dict[str, Any]:
+    return _row(_arms(needed), size_bytes)
 
 
 @lru_cache(maxsize=2)
-def _arms(recipe: bytes) -> Arms:
+def _arms(needed: bytes) -> Arms:
     """The arms of a task, compiled once in each process."""
-    collective, topology, world, actions = pickle.loads(recipe)  # of this program's own
+    collective, topology, world, actions = pickle.loads(needed)  # of this program's own
     return Arms.of(collective, topology, actions=actions).in_world(world)

@@ -97,8 +97,8 @@ class Training:
         best, deployed = self.agent.best(cell), self._deployed[cell]
         if best != deployed:
             self._deployed[cell] = best
-            decisions, size = self.backend.decisions, int(self.backend.sizes[cell])
-            words = str(decisions[deployed]), str(decisions[best])
+            recipes, size = self.backend.recipes, int(self.backend.sizes[cell])
+            words = str(recipes[deployed]), str(recipes[best])
             change = (len(self.history), self.backend.collective, size, *words)
             self.changes.append(dict(zip(CHANGE, change, strict=True)))
 
@@ -153,7 +153,7 @@ class Training:
             "machine": dict(vars(self.backend.machine)),
             "sizes": self.backend.sizes.tolist(),
             "cells": self.cells.tolist(),
-            "choices": [str(decision) for decision in self.backend.decisions],
+            "choices": [str(recipe) for recipe in self.backend.recipes],
             "noise": str(self.backend.noise) if isinstance(self.backend, Repeatable) else "",
         }
 
@@ -198,9 +198,9 @@ class Training:
             # Two more than are kept: the arm itself and the default are among the fastest.
             close = np.argsort(mean, kind="stable")[: _MOST_ALTERNATIVES + 2].tolist()
             near = [a for a in close if mean[a] < mean[arm] + np.log(NEAR)]
-        others = [backend.decisions[a] for a in near if a not in (arm, default)]
+        others = [backend.recipes[a] for a in near if a not in (arm, default)]
         kept = tuple(others[:_MOST_ALTERNATIVES])
-        sizes, recipe = SizeRange(begin, end), backend.decisions[arm]
+        sizes, recipe = SizeRange(begin, end), backend.recipes[arm]
         return PlanRow(recipe, sizes, backend.collective, measured=measured, alternatives=kept)
 
     def _reach(self, cell: int, to: int, chosen: Sequence[int]) -> int:

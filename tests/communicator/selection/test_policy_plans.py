@@ -57,7 +57,7 @@ TUNED = [
 
 @pytest.mark.parametrize(("kind", "name"), TUNED, ids=[name for _, name in TUNED])
 def test_every_algorithm_of_the_library_can_be_chosen(kind: str, name: str) -> None:
-    made = plans(policy_of(4, collective=CALLS[kind].name, decision=Recipe(name)))
+    made = plans(policy_of(4, collective=CALLS[kind].name, recipe=Recipe(name)))
     found = made.find(kind, 4096, in_place=True)
     if not made.problems:  # some need another number of ranks or nodes
         assert found.plan.name == name
@@ -71,7 +71,7 @@ def test_other_calls_keep_the_default() -> None:
     assert made.find("all_gather", 1 << 20).tuned is None
     rooted = Recipe("flat-broadcast")
     assert (
-        plans(policy_of(4, collective="broadcast", decision=rooted))
+        plans(policy_of(4, collective="broadcast", recipe=rooted))
         .find("broadcast", 4096, in_place=True)
         .tuned
         is None
@@ -104,16 +104,16 @@ def test_the_choice_and_its_reason_are_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "collective", "decision", "found"),
+    ("ranks", "collective", "recipe", "found"),
     [
         (4, "allreduce", Recipe("ring-allreduce", options={"instances": 24}), "N652: "),
         (3, "allgather", Recipe("recursive-doubling-allgather"), "L"),
     ],
 )
 def test_a_plan_that_cannot_run_is_a_problem_and_the_default_runs(
-    ranks: int, collective: str, decision: Recipe, found: str
+    ranks: int, collective: str, recipe: Recipe, found: str
 ) -> None:
-    policy, hosts = policy_of(ranks, collective=collective, decision=decision), hosts_of(ranks)
+    policy, hosts = policy_of(ranks, collective=collective, recipe=recipe), hosts_of(ranks)
     made = Plans(hosts, cache=False, policy=policy, channels=2)
     kind = {"allreduce": "all_reduce", "allgather": "all_gather"}[collective]
     for size_bytes in (4096, 4096, 1 << 20):
@@ -124,7 +124,7 @@ def test_a_plan_that_cannot_run_is_a_problem_and_the_default_runs(
     assert problem.code == "D904"
     assert problem.found.startswith(found)
     lines = made.considered(Request(kind, hosts, 4096, in_place=True))
-    assert any(line.startswith(f"not {decision.name}, the tuner's policy: ") for line in lines)
+    assert any(line.startswith(f"not {recipe.name}, the tuner's policy: ") for line in lines)
 
 
 def test_alternatives_that_cannot_run_are_left_out() -> None:
@@ -139,7 +139,7 @@ def test_alternatives_that_cannot_run_are_left_out() -> None:
 
 def test_another_tile_is_another_plan_to_the_ranks() -> None:
     whole = plans(policy_of(4)).find("all_reduce", 4096)
-    half = plans(policy_of(4, decision=replace(RING, tile=0.5)))
+    half = plans(policy_of(4, recipe=replace(RING, tile=0.5)))
     ready = half.find("all_reduce", 4096)
     assert ready.row.recipe.tile == 0.5
     assert len(ready.digest) == len(whole.digest)
@@ -179,7 +179,7 @@ def test_programs_that_name_their_cluster_are_cached(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path))
-    policy = policy_of(4, decision=Recipe("hm-allreduce"))
+    policy = policy_of(4, recipe=Recipe("hm-allreduce"))
     origins = [
         Plans(HOSTS, policy=policy).find("all_reduce", 4096, in_place=True).origin for _ in range(2)
     ]

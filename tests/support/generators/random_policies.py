@@ -17,9 +17,9 @@ PROTOCOLS = (None, "LL", "LL128", "Simple", "Direct")
 LARGEST = 1 << 40
 
 
-def expected_choice(decision: Recipe, gpus: int) -> tuple[str, str, int] | None:
+def expected_choice(recipe: Recipe, gpus: int) -> tuple[str, str, int] | None:
     """Algorithm, protocol and channels in NCCL's words; None for what NCCL doesn't have."""
-    name, o = decision.name, Options.of(None, decision.options)
+    name, o = recipe.name, Options.of(None, recipe.options)
     protocol = (o.protocol.value if o.protocol else "Simple").lower()
     instances = o.instances or 1
     if protocol == "direct":
@@ -27,7 +27,7 @@ def expected_choice(decision: Recipe, gpus: int) -> tuple[str, str, int] | None:
     if name.startswith("ring-"):
         return "ring", protocol, (o.channels or 1) * instances
     if name.startswith("multi-ring-"):
-        return "ring", protocol, (len(decision.arguments.get("orders", ())) or gpus) * instances
+        return "ring", protocol, (len(recipe.arguments.get("orders", ())) or gpus) * instances
     if name == "double-binary-tree-allreduce":
         return "tree", protocol, 2 * instances
     if name == "multi-tree-allreduce":

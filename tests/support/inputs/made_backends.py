@@ -31,8 +31,8 @@ class Made:
         self.collective = "allreduce"
         self.machine = Machine("simulator", "made", f"{nodes:016x}", nodes, 4)
         self.sizes = np.array(sizes, np.int64)
-        self.decisions = DECISIONS[: self.time_us.shape[1]]
-        self.features = np.eye(len(self.decisions))
+        self.recipes = DECISIONS[: self.time_us.shape[1]]
+        self.features = np.eye(len(self.recipes))
         self.expected = np.log(self.time_us / 2)
         self.mask = np.ones(self.time_us.shape, bool) if mask is None else np.array(mask, bool)
         self.default = np.zeros(len(sizes), np.int64)

@@ -21,7 +21,7 @@ GOOD = (Measured(1024, 1.0, 1e9),)
 
 def policy_of(
     *hosts: int,
-    decision: Recipe = RING,
+    recipe: Recipe = RING,
     collective: str = "allreduce",
     sizes: tuple[int, int | None] = (0, None),
     measured: Sequence[Measured] = GOOD,
@@ -31,7 +31,7 @@ def policy_of(
     """A policy of one range, for hosts with these numbers of ranks. machine: what differs from this
     machine."""
     row = PlanRow(
-        decision,
+        recipe,
         SizeRange(*sizes),
         collective,
         measured=tuple(measured),

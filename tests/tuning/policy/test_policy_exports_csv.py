@@ -284,13 +284,13 @@ def test_the_channels_of_a_choice_are_those_of_the_plan():
 
     for name in NCCL_ALGORITHMS:
         for given_options in ({}, {"instances": 3}):
-            decision = Recipe(name, options=given_options)
-            plan = compile(program_of(decision, 2, 4, in_place=True), **decision.options)
-            choice = nccl_choice(decision, 4)
+            recipe = Recipe(name, options=given_options)
+            plan = compile(program_of(recipe, 2, 4, in_place=True), **recipe.options)
+            choice = nccl_choice(recipe, 4)
             assert choice is not None
             if choice.algorithm.startswith("nvls"):  # a channel of NCCL's has all heads
                 trees = 2 if choice.algorithm == "nvls_tree" else 1
-                assert choice.channels == trees * decision.options.get("instances", 1)
+                assert choice.channels == trees * recipe.options.get("instances", 1)
             else:
                 assert choice.channels == plan.channels, (name, given_options)
     low = Recipe("nvls-allreduce", options={"protocol": "LL"})

@@ -73,8 +73,8 @@ def test_a_package_for_mscclpp_has_plans_in_place_and_their_registration(tmp_pat
 
 
 def test_a_package_has_loop_orders_that_its_runtimes_know(tmp_path):
-    decision = Recipe("ring-allreduce", options={"schedule": "hpds"})
-    policy = Policy((PlanRow(decision, SizeRange(0, None), "allreduce"),), machine=MACHINE)
+    recipe = Recipe("ring-allreduce", options={"schedule": "hpds"})
+    policy = Policy((PlanRow(recipe, SizeRange(0, None), "allreduce"),), machine=MACHINE)
     paths, remarks = write_package(policy, tmp_path)
     assert len(paths) == 2
     assert remarks == ()

@@ -21,7 +21,7 @@ TEXTS = st.text("abc é→ .=-", max_size=6)
 COLLECTIVES = ("allreduce", "allgather", "alltonext")
 
 
-def decisions(collective):
+def recipes(collective):
     names = [a.name for a in CATALOG.values() if a.collective == collective]
     options = st.builds(
         Options,
@@ -45,11 +45,11 @@ def rows(draw, collective):
         sizes = sorted(draw(st.sets(st.integers(max(begin, 1), end), max_size=3)))
         made.append(
             PlanRow(
-                draw(decisions(collective)),
+                draw(recipes(collective)),
                 SizeRange(begin, end),
                 collective,
                 measured=tuple(Measured(size, draw(times), draw(times)) for size in sizes),
-                alternatives=tuple(draw(st.lists(decisions(collective), max_size=2))),
+                alternatives=tuple(draw(st.lists(recipes(collective), max_size=2))),
             )
         )
     return tuple(made)
