@@ -43,10 +43,9 @@ if __name__ == "__main__":
         PlanRow(Recipe(one.algorithm, options=one.options.given()), one.sizes, "allreduce")
         for one in choices.ranges
     )
-    machine = Machine("simulator", TOPOLOGY, fingerprint="", nodes=2, gpus=4)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "policy.toml")
-        policy.write(Policy(rows, machine=machine), path)
+        policy.write(Policy(rows, machine=Machine("simulator", TOPOLOGY, "", 2, 4)), path)
         learned = policy.read(path)
     for size in (64 << 10, 32 << 20):
         recipe = learned.find("allreduce", size).recipe

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.compiler import Options
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.tuning import ArmTimes, Simulated, Training
 from sley.tuning.agents import Agent
@@ -122,9 +121,8 @@ class Descent(Agent):
     def __init__(self, backend: Backend, seed: int = 0) -> None:
         super().__init__(backend, seed)
         knobs = [
-            (d.name, o.protocol, o.channels, o.instances, o.fusion, d.tile)
-            for d in backend.recipes
-            for o in [Options.of(None, d.options)]
+            (r.name, *map(r.options.get, ("protocol", "channels", "instances", "fusion")), r.tile)
+            for r in backend.recipes
         ]
         columns = [list(column) for column in zip(*knobs, strict=True)]
         self._knobs = np.array([[c.index(knob) for knob in c] for c in columns]).T

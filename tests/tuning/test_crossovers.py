@@ -19,9 +19,7 @@ def decision_map(topology, parts):
     """What a policy decides at each size: a policy trained on the paper's algorithms, parallel
     parts by algorithm."""
     recipes = [
-        Recipe(
-            f"{name}-allreduce", options={"protocol": protocol, "channels": 1, "instances": count}
-        )
+        Recipe(f"{name}-allreduce", {}, {"protocol": protocol, "channels": 1, "instances": count})
         for name, counts in parts.items()
         for protocol in ("LL", "LL128", "Simple")
         for count in counts

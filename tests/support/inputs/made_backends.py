@@ -2,21 +2,16 @@
 
 import numpy as np
 
-from sley.ir.words import Protocol
 from sley.tuning.noise import Noise
 from sley.tuning.policy import Machine, Recipe
 from sley.tuning.state import Fabric, Site
 
 DECISIONS = (
-    Recipe("ring-allreduce", options={"protocol": Protocol.SIMPLE, "channels": 1, "instances": 1}),
-    Recipe("ring-allreduce", options={"protocol": Protocol.SIMPLE, "channels": 4, "instances": 1}),
-    Recipe(
-        "ring-allreduce",
-        options={"protocol": Protocol.LL, "channels": 1, "instances": 2},
-        tile=0.25,
-    ),
-    Recipe("all-pairs-allreduce", options={"protocol": Protocol.LL, "channels": 1, "instances": 1}),
-    Recipe("all-pairs-allreduce", options={"protocol": Protocol.LL, "channels": 1, "instances": 8}),
+    Recipe("ring-allreduce", {}, {"protocol": "Simple", "channels": 1, "instances": 1}),
+    Recipe("ring-allreduce", {}, {"protocol": "Simple", "channels": 4, "instances": 1}),
+    Recipe("ring-allreduce", {}, {"protocol": "LL", "channels": 1, "instances": 2}, 0.25),
+    Recipe("all-pairs-allreduce", {}, {"protocol": "LL", "channels": 1, "instances": 1}),
+    Recipe("all-pairs-allreduce", {}, {"protocol": "LL", "channels": 1, "instances": 8}),
 )
 
 

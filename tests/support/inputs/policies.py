@@ -30,13 +30,8 @@ def policy_of(
 ) -> Policy:
     """A policy of one range, for hosts with these numbers of ranks. machine: what differs from this
     machine."""
-    row = PlanRow(
-        recipe,
-        SizeRange(*sizes),
-        collective,
-        measured=tuple(measured),
-        alternatives=tuple(alternatives),
-    )
+    more: Any = {"measured": tuple(measured), "alternatives": tuple(alternatives)}
+    row = PlanRow(recipe, SizeRange(*sizes), collective, **more)
     here = replace(machine_here(hosts_of(*hosts)), **machine)
     return Policy((row,), machine=here, facts={"agent": "ucb"})
 

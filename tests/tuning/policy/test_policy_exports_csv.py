@@ -26,6 +26,7 @@ from support.generators.random_policies import (
 
 ALGORITHMS = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
 PROTOCOLS = ["ll", "ll128", "simple"]
+MACHINE = Machine("simulator", "ndv4", "f00d", 1, 8)
 NAMES = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"]
 
 
@@ -204,7 +205,6 @@ def test_the_csv_of_ncclx_decides_as_the_policy_for_multiples_of_the_ranks(polic
 
 
 def test_ncclx_names_the_ranges_whose_ends_it_rounds():
-    machine = Machine("simulator", "ndv4", "f00d", 1, 8)
     ring = Recipe("ring-allreduce")
     policy = Policy(
         (
@@ -212,7 +212,7 @@ def test_ncclx_names_the_ranges_whose_ends_it_rounds():
             PlanRow(ring, SizeRange(1025, 1027), "allreduce"),
             PlanRow(ring, SizeRange(1032, 2000), "allreduce"),
         ),
-        machine=machine,
+        machine=MACHINE,
     )
     export = ncclx_csv(policy)
     assert re.findall(r"allreduce,(\S+?\]),", export.text) == ["[0,127]", "[129,250]"]
@@ -223,16 +223,15 @@ def test_ncclx_names_the_ranges_whose_ends_it_rounds():
     assert "left out" in export.remarks[0]
     assert "rounds" in export.remarks[1]
     gather = Policy(
-        (PlanRow(Recipe("ring-allgather"), SizeRange(1, 9999), "allgather"),), machine=machine
+        (PlanRow(Recipe("ring-allgather"), SizeRange(1, 9999), "allgather"),), machine=MACHINE
     )
     assert ncclx_csv(gather).remarks == [], "its sizes are multiples of the ranks"
-    nothing = Policy((PlanRow(ring, SizeRange(1025, 1027), "allreduce"),), machine=machine)
+    nothing = Policy((PlanRow(ring, SizeRange(1025, 1027), "allreduce"),), machine=MACHINE)
     with pytest.raises(SleyError, match="multiple of 8 bytes"):
         ncclx_csv(nothing)
 
 
 def test_what_nccl_does_not_have_is_left_out_and_named():
-    machine = Machine("simulator", "ndv4", "f00d", 1, 8)
     policy = Policy(
         (
             PlanRow(Recipe("all-pairs-allreduce"), SizeRange(0, 10), "allreduce"),
@@ -249,7 +248,7 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
             PlanRow(Recipe("multi-tree-allreduce", tile=0.25), SizeRange(31, 40), "allreduce"),
             PlanRow(Recipe("direct-alltonext"), SizeRange(0, None), "alltonext"),
         ),
-        machine=machine,
+        machine=MACHINE,
     )
     for export in (nccl_csv(policy), rccl_csv(policy), ncclx_csv(policy)):
         notes = " / ".join(export.remarks)
@@ -257,7 +256,7 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
             assert word in notes
         assert "31 to 40: NCCL has no tile of trees" in notes
         assert "all-pairs" not in export.text
-    nothing = Policy(policy.rows[:2], machine=machine)
+    nothing = Policy(policy.rows[:2], machine=MACHINE)
     for write in (nccl_csv, rccl_csv, ncclx_csv):
         with pytest.raises(SleyError) as caught:
             write(nothing)

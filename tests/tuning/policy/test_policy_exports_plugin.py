@@ -286,7 +286,6 @@ def test_a_missing_or_failing_compiler_is_refused(tmp_path: Path, monkeypatch) -
 
 
 def test_a_policy_without_an_algorithm_of_nccl_has_no_plug_in() -> None:
-    machine = Machine("simulator", "ndv4", "f00d", 1, 8)
     with pytest.raises(SleyError) as caught:
-        nccl_plugin(Policy((), machine=machine))
+        nccl_plugin(Policy((), machine=DRIVEN.machine))
     assert caught.value.code == "D905"
