@@ -141,8 +141,8 @@ def _row(live: Live, training: Training, cell: int, pairs: Sequence[Pair]) -> Ro
     return Row(
         live.collective,
         int(live.sizes[cell]),
-        str(live.decisions[int(live.default[cell])]),
-        str(live.decisions[training.agent.best(cell)]),
+        str(live.recipes[int(live.default[cell])]),
+        str(live.recipes[training.agent.best(cell)]),
         float(np.median(default)),
         float(np.median(tuned)),
         median(ratios),
@@ -166,7 +166,7 @@ def oracles(live: Live, sweeps: int) -> list[tuple[str, float]]:
         best = min(arms, key=lambda arm: median(times_us[cell, arm]))
         default = int(live.default[cell])
         again = [(live.measure(cell, default), live.measure(cell, best)) for _ in range(CONFIRMING)]
-        found.append((str(live.decisions[best]), median(d / b for d, b in again)))
+        found.append((str(live.recipes[best]), median(d / b for d, b in again)))
     return found
 
 
@@ -225,9 +225,9 @@ def measure(options: argparse.Namespace) -> list[Row]:
         trained[collective].run(options.samples)
         live.close()
         print(f"trained {collective}: {len(live.arms)} choices", flush=True)
-    ranges = {collective: training.ranges() for collective, training in trained.items()}
+    learned = tuple(row for training in trained.values() for row in training.rows())
     first = next(iter(trained.values()))
-    policy = policies.Policy(first.backend.machine, ranges, first.name)
+    policy = policies.Policy(learned, machine=first.backend.machine, facts={"agent": first.name})
     cases = [(name, size) for name in trained for size in options.sizes]
     pairs = iter(paired(policy, options.ranks, cases, options.rounds))
     rows: list[Row] = []

@@ -21,6 +21,7 @@ from sley.compiler import nccl_plan
 from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import choice as nccl
+from sley.model.nccl.runs import NcclRuns
 from sley.topologies.machine import machine_from
 
 TABLES = "measured/nccl-tests.jsonl"
@@ -169,19 +170,19 @@ class Prediction:
 
 
 @cache
-def _predictor(table: str) -> table_fit.Predictor:
+def _runs(table: str) -> NcclRuns:
     known = KNOWN[table]
-    return table_fit.Predictor(known.topology(), nccl_plan, known.searched and known.searched())
+    return NcclRuns(known.topology(), nccl_plan, known.searched and known.searched())
 
 
 def predict(point: Point) -> Prediction:
     """The prediction of a point."""
-    predictor = _predictor(point.table)
+    runs, call = _runs(point.table), (point.collective, point.size_bytes)
     try:
-        simulation = predictor(point)
+        simulation = runs(*call)
     except SleyError:
         simulation = None
-    return Prediction(point, predictor.choice(point), simulation)
+    return Prediction(point, runs.choice(*call), simulation)
 
 
 def fitted(points: Sequence[Point]) -> table_fit.Fit | None:

@@ -31,7 +31,7 @@ from common.tuner_agents import WORSE, Curve, Default, Descent, Table, Ucb, curv
 from sley import Topology, topologies
 from sley.errors import SleyError
 from sley.ir.cost_model import ByProtocol
-from sley.tuning import Arms, Checkpoint, Recurrent, Site, Sweep, Thompson, sweep
+from sley.tuning import Arms, ArmTimes, Checkpoint, Recurrent, Site, Thompson, sweep
 from sley.tuning.agents import Agent
 from sley.tuning.arms import COLLECTIVES
 from sley.tuning.backends import Backend
@@ -95,10 +95,10 @@ class Case:
         return Arms.of(self.collective, topologies.machine(name, nodes))
 
 
-def swept(arms: Arms, path: Path, executor: Executor | None) -> Sweep:
+def swept(arms: Arms, path: Path, executor: Executor | None) -> ArmTimes:
     """The sweep of a file, or a new one, which is written there."""
     try:
-        return Sweep.load(path, arms)
+        return ArmTimes.load(path, arms)
     except SleyError:
         found = sweep(arms, SIZES, executor=executor)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def swept(arms: Arms, path: Path, executor: Executor | None) -> Sweep:
         return found
 
 
-def curves(found: Sweep, agent: str, network: Path | None = None) -> list[Curve]:
+def curves(found: ArmTimes, agent: str, network: Path | None = None) -> list[Curve]:
     """The curves of an agent with all seeds. network: of the agent "recurrent"."""
 
     def recurrent(backend: Backend, seed: int) -> Agent:
@@ -122,7 +122,7 @@ def curves(found: Sweep, agent: str, network: Path | None = None) -> list[Curve]
     return [curve(found, make, LOOKS, aside=ASIDE, seed=seed) for seed in SEEDS]
 
 
-def static(found: Sweep, table: Sequence[int]) -> Curve:
+def static(found: ArmTimes, table: Sequence[int]) -> Curve:
     """The curve of an arm for each size, fixed before any measurement."""
     trained = np.setdiff1d(np.arange(len(SIZES)), ASIDE)
     return curve_of(found, [table] * len(LOOKS), trained)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import sley
 from sley.tuning import policy
-from sley.tuning.policy import Decision, Machine, Policy, Range, exports
+from sley.tuning.policy import Machine, PlanRow, Policy, Recipe, exports
 
 TOPOLOGY = "2x4"
 
@@ -39,17 +39,17 @@ if __name__ == "__main__":
         channels=1,
         instances=4,
     )
-    ranges = tuple(
-        Range(choice.sizes, Decision(choice.algorithm, choice.options)) for choice in choices.ranges
+    rows = tuple(
+        PlanRow(Recipe(one.algorithm, options=one.options.given()), one.sizes, "allreduce")
+        for one in choices.ranges
     )
-    machine = Machine("simulator", TOPOLOGY, fingerprint="", nodes=2, gpus=4)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "policy.toml")
-        policy.write(Policy(machine, {"allreduce": ranges}), path)
+        policy.write(Policy(rows, machine=Machine("simulator", TOPOLOGY, "", 2, 4)), path)
         learned = policy.read(path)
     for size in (64 << 10, 32 << 20):
-        decision = learned.find("allreduce", size).decision
-        print(f"{size} bytes: {decision.algorithm}, {decision.options.protocol.value}")
+        recipe = learned.find("allreduce", size).recipe
+        print(f"{size} bytes: {recipe.name}, {recipe.options['protocol']}")
     nccl = exports.nccl_csv(learned)
     print(*[line for line in nccl.text.splitlines() if line.endswith(",2,8")], sep="\n")
     print(f"{len(nccl.remarks)} remarks on what NCCL can't do")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.tuning import Recorded, Sweep, Training
+from sley.tuning import ArmTimes, Simulated, Training
 from sley.tuning.agents import Agent
 from sley.tuning.backends import Backend
 
@@ -35,7 +35,7 @@ class Curve:
 
 
 def curve(
-    sweep: Sweep,
+    sweep: ArmTimes,
     make: Callable[[Backend, int], Agent],
     samples: Sequence[int],
     *,
@@ -46,7 +46,7 @@ def curve(
 
     make: as for `Training`. aside: sizes (their places) that are never measured.
     """
-    training = Training(Recorded(sweep, seed=seed), make, seed=seed, aside=aside)
+    training = Training(Simulated(sweep, seed=seed), make, seed=seed, aside=aside)
     chosen: list[list[int]] = []
     for count in samples:
         training.run(count)
@@ -54,7 +54,7 @@ def curve(
     return curve_of(sweep, chosen, training.cells)
 
 
-def curve_of(sweep: Sweep, chosen: Sequence[Sequence[int]], trained: LongArray) -> Curve:
+def curve_of(sweep: ArmTimes, chosen: Sequence[Sequence[int]], trained: LongArray) -> Curve:
     """The curve of choices on a sweep. chosen: the arms of all sizes at each point."""
     time_us = np.array([[sweep.true_us(c, arm) for c, arm in enumerate(row)] for row in chosen])
     is_trained = np.isin(np.arange(len(sweep.sizes)), trained)
@@ -121,9 +121,8 @@ class Descent(Agent):
     def __init__(self, backend: Backend, seed: int = 0) -> None:
         super().__init__(backend, seed)
         knobs = [
-            (d.algorithm, o.protocol, o.channels, o.instances, o.fusion, d.tile)
-            for d in backend.decisions
-            for o in [d.options]
+            (r.name, *map(r.options.get, ("protocol", "channels", "instances", "fusion")), r.tile)
+            for r in backend.recipes
         ]
         columns = [list(column) for column in zip(*knobs, strict=True)]
         self._knobs = np.array([[c.index(knob) for knob in c] for c in columns]).T

@@ -28,12 +28,12 @@ def test_each_size_is_simulated_with_nccls_choice() -> None:
     topology = sley.topologies.find(CLUSTER)
     theirs = {row["size_bytes"]: row for row in rows if row["what"] != "ring-allreduce"}
     assert list(theirs) == [4096, 131072, 4194304]
-    runs = NcclRuns("allreduce", topology, nccl_plan)
+    runs = NcclRuns(topology, nccl_plan)
     for size, row in theirs.items():
         choice = nccl.default("allreduce", topology, size)
         words = f"{choice.algorithm.value}, {choice.protocol.value}, {choice.channels}"
         assert row["what"] == f"nccl-allreduce ({words})"
-        assert row["time_us"] == runs(size).time_us
+        assert row["time_us"] == runs("allreduce", size).time_us
     assert len({row["what"] for row in theirs.values()}) > 1
 
 
@@ -54,9 +54,9 @@ def test_choose_adds_nccls_times_where_ranges_begin_and_end() -> None:
     found = json.loads(run(f"{line} --nccl").stdout)
     begins = [one["begin"]["size_bytes"] for one in found["ranges"]]
     assert [one["size_bytes"] for one in found["nccl"]] == [*begins, 4 << 20]
-    runs = NcclRuns("allreduce", sley.topologies.find(CLUSTER), nccl_plan)
+    runs = NcclRuns(sley.topologies.find(CLUSTER), nccl_plan)
     for one in found["nccl"]:
-        assert one["nccl_us"] == runs(one["size_bytes"]).time_us
+        assert one["nccl_us"] == runs("allreduce", one["size_bytes"]).time_us
     assert "nccl" not in json.loads(run(line).stdout)
 
 
@@ -99,7 +99,7 @@ def test_what_nccl_chooses_itself_is_refused(
 
 
 def test_the_search_is_printed_if_nccls_choice_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_runs: NcclRuns, _size: int) -> None:
+    def refuse(_runs: NcclRuns, *_call: object) -> None:
         raise D931.error(expected="links", found="none")
 
     monkeypatch.setattr(NcclRuns, "__call__", refuse)

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from sley.cli import main
 from sley.communicator.selection.plans import Plans
-from sley.compiler import Options
 from sley.compiler.deployment import examine, runtime_named
 from sley.ir.plan_table import TABLE, Machine, Measured, PlanRow, PlanTable, read_table
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange
 from sley.tuning import policy as policies
-from sley.tuning.policy import Decision, Policy, Range
+from sley.tuning.policy import Policy
 from support.generators.examples import examples
 from support.processes.call_cases import hosts_of
 
@@ -41,9 +40,10 @@ def chosen(folder: Path) -> None:
 
 def exported(folder: Path, *target: str) -> None:
     machine = Machine("simulator", "1x2", "f00d", 1, 2)
-    one = Range(SizeRange(BEGIN, END), Decision("ring-allreduce", Options(protocol="Simple")))
+    recipe = Recipe("ring-allreduce", options={"protocol": "Simple"})
+    one = PlanRow(recipe, SizeRange(BEGIN, END), "allreduce")
     path = folder.parent / "policy.toml"
-    policies.write(Policy(machine, {"allreduce": (one,)}), path)
+    policies.write(Policy((one,), machine=machine), path)
     sley("tune", "export", path, *target, "-o", folder)
 
 

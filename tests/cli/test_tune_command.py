@@ -46,12 +46,12 @@ def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
     assert trained["agent"] == "thompson"
     assert all(row["regret"] < 0.05 for row in trained["sizes"])
     one = read(policy)
-    assert one.notes["samples"] == "30"
-    assert one.changes
+    assert one.facts["notes"]["samples"] == "30"
+    assert one.facts["changes"]
     for row in trained["sizes"]:
         chosen = one.find("alltonext", row["size_bytes"])
         assert (chosen is None) == (row["choice"] == row["default"])
-        assert chosen is None or str(chosen.decision) == row["choice"]
+        assert chosen is None or str(chosen.recipe) == row["choice"]
     picture = tmp_path / "map.svg"
     shown = call("tune", "show", policy, "-o", picture)
     assert "direct-alltonext" in shown
@@ -155,8 +155,7 @@ def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):
 def test_a_missing_extra_is_named(monkeypatch):
     import sys
 
-    for name in ("sley.cli.tune_trainings", "sley.tuning.training"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.delattr(name, raising=False)
+    monkeypatch.delitem(sys.modules, "sley.tuning.training", raising=False)
+    monkeypatch.delattr("sley.tuning.training", raising=False)
     monkeypatch.setitem(sys.modules, "sley.tuning.agents.contextual", None)
     assert "R512" in call("tune", "train", *SMALL, code=1)

@@ -11,22 +11,21 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
-from sley.compiler import Options
 from sley.ir.sizes import SizeRange
 from sley.tuning import policy as policies
-from sley.tuning.policy import Decision, Machine, Policy, Range, exports
+from sley.tuning.policy import Machine, PlanRow, Policy, Recipe, exports
 
 MACHINE = Machine("simulator", "2x2", "f00d", 2, 2)
 POLICY = Policy(
-    MACHINE,
-    {
-        "allreduce": (
-            Range(
-                SizeRange(0, 4096), Decision("double-binary-tree-allreduce", Options(protocol="LL"))
-            ),
-            Range(SizeRange(4097, None), Decision("all-pairs-allreduce")),
-        )
-    },
+    (
+        PlanRow(
+            Recipe("double-binary-tree-allreduce", options={"protocol": "LL"}),
+            SizeRange(0, 4096),
+            "allreduce",
+        ),
+        PlanRow(Recipe("all-pairs-allreduce"), SizeRange(4097, None), "allreduce"),
+    ),
+    machine=MACHINE,
 )
 
 
@@ -89,8 +88,8 @@ def test_plans_are_written_to_a_folder(file: Path, target: str | None) -> None:
 def test_a_policy_without_an_algorithm_of_nccl_writes_nothing(
     tmp_path: Path, target: str, name: str
 ) -> None:
-    ranges = (Range(SizeRange(0, None), Decision("all-pairs-allreduce")),)
-    policies.write(Policy(MACHINE, {"allreduce": ranges}), tmp_path / "policy.toml")
+    rows = (PlanRow(Recipe("all-pairs-allreduce"), SizeRange(0, None), "allreduce"),)
+    policies.write(Policy(rows, machine=MACHINE), tmp_path / "policy.toml")
     output = tmp_path / name
     result = sley("tune", "export", tmp_path / "policy.toml", "--target", target, "-o", output)
     assert result.exit_code == 1

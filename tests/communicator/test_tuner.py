@@ -17,11 +17,10 @@ from sley.communicator import Call, Communicator, Network, Settings, loading
 from sley.communicator.arrays import span
 from sley.communicator.selection.plans import PlanChange
 from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Turns, Watch
-from sley.compiler import Options
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.tuning.policy import Decision, Measured
+from sley.tuning.policy import Measured, Recipe
 from support.inputs.policies import PAIRS as ALL_PAIRS
 from support.inputs.policies import clock, policy_file, policy_of
 from support.processes.rank_processes import start
@@ -225,26 +224,26 @@ def test_exploration_takes_a_faster_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Watch, "decide", clock({0: 20.0, 1: 25.0, 2: 30.0, 3: 4.0}))
-    slow = Decision("recursive-halving-doubling-allreduce")
-    fast = Decision("all-pairs-allreduce", Options(protocol="Simple"))  # type: ignore[arg-type]
+    slow = Recipe("recursive-halving-doubling-allreduce")
+    fast = Recipe("all-pairs-allreduce", options={"protocol": "Simple"})
     path = policy_file(tmp_path, policy_of(RANKS, alternatives=[slow, fast]))
 
     def calls(comm: Communicator) -> list[tuple[str, str, int]]:
         reduce(comm, 2500)
-        assert [change.after.split()[0] for change in comm.plans.changes] == [fast.algorithm]
+        assert [change.after.split()[0] for change in comm.plans.changes] == [fast.name]
         return sorted((row.plan, row.origin, row.calls) for row in comm.stats())
 
     with Ranks(RANKS, settings_of(path, explore=0.1)) as ranks:
         found = ranks.each(calls)
     assert found == [found[0]] * RANKS
     rows = {plan: (origin, calls) for plan, origin, calls in found[0]}
-    assert rows[fast.algorithm][0] == "policy"
-    assert rows[fast.algorithm][1] > 100
-    assert rows[slow.algorithm] == ("trial", WARM_CALLS + PAIRS)
+    assert rows[fast.name][0] == "policy"
+    assert rows[fast.name][1] > 100
+    assert rows[slow.name] == ("trial", WARM_CALLS + PAIRS)
 
 
 def test_an_all_to_all_whose_counts_vary_is_not_counted(tmp_path: Path, slow_policy: None) -> None:
-    policy = policy_of(RANKS, collective="alltoall", decision=ALL_PAIRS, measured=PROMISED)
+    policy = policy_of(RANKS, collective="alltoall", recipe=ALL_PAIRS, measured=PROMISED)
     path = policy_file(tmp_path, policy)
 
     def calls(comm: Communicator) -> int:
@@ -340,8 +339,8 @@ def test_an_algorithm_that_does_not_exist_is_refused(
 def test_a_plan_that_does_not_fit_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wide = Decision("ring-allreduce", Options(instances=16))
-    path = policy_file(tmp_path, policy_of(RANKS, decision=wide))
+    wide = Recipe("ring-allreduce", options={"instances": 16})
+    path = policy_file(tmp_path, policy_of(RANKS, recipe=wide))
     assert refused(caplog, settings_of(path, channels=8)) == ["D904"] * RANKS
 
 
@@ -381,7 +380,7 @@ def test_ranks_agree_what_is_watched_though_one_made_a_call_with_its_own_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "_MOST_WATCHED", 4)
-    policy = policy_of(2, collective="alltoall", decision=ALL_PAIRS, measured=())
+    policy = policy_of(2, collective="alltoall", recipe=ALL_PAIRS, measured=())
 
     def calls(comm: Communicator) -> None:
         for count in range(1, 12):
@@ -478,7 +477,7 @@ def test_hosts_agree_over_the_network(tmp_path: Path, slow_policy: None) -> None
 
 
 def test_a_policy_cuts_data_into_smaller_tiles(tmp_path: Path) -> None:
-    path = policy_file(tmp_path, policy_of(2, decision=Decision("ring-allreduce", tile=0.25)))
+    path = policy_file(tmp_path, policy_of(2, recipe=Recipe("ring-allreduce", tile=0.25)))
 
     def slots(comm: Communicator) -> dict[str, int]:
         data = np.arange(300_000, dtype=np.float64)

@@ -8,8 +8,8 @@ from sley import compile, topologies
 from sley.algorithms import build
 from sley.compiler import Options
 from sley.model.simulation import Simulator
-from sley.tuning import Noise, Simulated, Training
-from sley.tuning.policy import Decision, Policy
+from sley.tuning import ArmTimes, Noise, Simulated, Training
+from sley.tuning.policy import Policy, Recipe
 from support.inputs.tuning import arms_among
 
 SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))
@@ -18,20 +18,20 @@ SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))
 def decision_map(topology, parts):
     """What a policy decides at each size: a policy trained on the paper's algorithms, parallel
     parts by algorithm."""
-    decisions = [
-        Decision(f"{name}-allreduce", Options(protocol=protocol, channels=1, instances=count))
+    recipes = [
+        Recipe(f"{name}-allreduce", {}, {"protocol": protocol, "channels": 1, "instances": count})
         for name, counts in parts.items()
         for protocol in ("LL", "LL128", "Simple")
         for count in counts
     ]
-    arms = arms_among("allreduce", topology, decisions, SIZES)
-    training = Training(Simulated(arms, SIZES, Noise(0.01), seed=1), seed=1)
+    arms = arms_among("allreduce", topology, recipes, SIZES)
+    training = Training(Simulated(ArmTimes.of(arms, SIZES), Noise(0.01), seed=1), seed=1)
     training.run(25)
-    policy = Policy(training.backend.machine, {"allreduce": training.ranges()})
+    policy = Policy(training.rows(), machine=training.backend.machine)
     found = []
     for cell, size in enumerate(SIZES):
         chosen = policy.find("allreduce", size)
-        found.append(chosen.decision if chosen else arms.decisions[arms.default(SIZES[cell])])
+        found.append(chosen.recipe if chosen else arms.recipes[arms.default(SIZES[cell])])
     return found
 
 
@@ -47,18 +47,18 @@ def one_node():
 
 
 def test_all_pairs_give_way_to_rings_on_one_node(one_node):
-    assert runs([decision.algorithm for decision in one_node]) == [
+    assert runs([recipe.name for recipe in one_node]) == [
         "all-pairs-allreduce",
         "ring-allreduce",
     ]
 
 
 def test_parallel_parts_and_protocols_grow_with_the_size(one_node):
-    parts = [decision.options.instances for decision in one_node]
+    parts = [recipe.options["instances"] for recipe in one_node]
     assert parts[0] <= 4
     assert parts[-1] == 24
     assert parts == sorted(parts)
-    protocols = runs([decision.options.protocol.value for decision in one_node])
+    protocols = runs([recipe.options["protocol"] for recipe in one_node])
     assert protocols[0] == "LL"
     assert protocols[1] == "LL128"
 

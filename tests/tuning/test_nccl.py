@@ -16,7 +16,8 @@ from sley.algorithms import CATALOG, build
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.choice import NcclAlgorithm, as_run, tiled
 from sley.model.nccl.graphs import Graph, MachineView
-from sley.tuning.arms import decision_of
+from sley.tuning.arms import recipe_of
+from sley.tuning.policy.policy import program_of
 
 PROTOCOLS = nccl.PROTOCOLS
 LL, LL128, SIMPLE = PROTOCOLS
@@ -317,7 +318,8 @@ def test_without_switches_the_rings_of_a_choice_go_along_the_links(
         along = topologies.link_rings(topology).orders[: choice.channels].tolist()
         assert [list(order) for order in choice.orders] == along
         assert choice.instances == max(choice.channels // len(along), 1)
-        plan = sley.compile(decision_of(choice).program(1, 8, in_place=False), topology=topology)
+        program = program_of(recipe_of(choice), 1, 8, in_place=False)
+        plan = sley.compile(program, topology=topology)
         assert plan.channels == len(along)
 
 

@@ -20,7 +20,8 @@ from sley.compiler import nccl_plan
 from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import tables as nccl_tests
-from sley.model.table_fit import Changes, MeasuredTime, Predictor, measured_of
+from sley.model.nccl.runs import NcclRuns
+from sley.model.table_fit import Changes, MeasuredTime, measured_of
 from support.generators.examples import examples
 from support.mutants.nccl_tests_mutants import mutated, output
 
@@ -185,9 +186,8 @@ BASE = sley.Topology.cluster(1, 3, nvlink_GBps=(75.0, 60.0), name="three")
 
 
 def measured(changes: Changes, base: sley.Topology = BASE) -> list[MeasuredTime]:
-    predictor = Predictor(base, nccl_plan)
-    points = [MeasuredTime("allreduce", size, 1.0) for size in SIZES]
-    return [MeasuredTime(p.collective, p.size_bytes, predictor(p, changes).time_us) for p in points]
+    runs, world = NcclRuns(base, nccl_plan), changes.topology(base)
+    return [MeasuredTime("allreduce", n, runs("allreduce", n, world).time_us) for n in SIZES]
 
 
 def test_a_fit_finds_the_changes_that_made_the_times() -> None:

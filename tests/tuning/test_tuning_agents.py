@@ -68,7 +68,7 @@ def test_context_predicts_sizes_that_were_never_measured():
 @examples(14)
 @given(st.sampled_from([Thompson, Random]), st.integers(0, 10**6), st.floats(0.0, 0.3), st.data())
 def test_no_choice_behind_the_gate_is_slower_than_the_default(make, seed, sigma, data):
-    count = len(Known().decisions)
+    count = len(Known().recipes)
     scale = np.array(data.draw(st.lists(st.floats(0.8, 3.0), min_size=count, max_size=count)))
     scale[7] = 1.0
     training = Training(Known(sigma, seed, scale), make, seed=seed)
@@ -84,7 +84,7 @@ def test_the_gate_lets_hardly_any_slightly_slower_arm_through():
     for seed in range(20):
         backend = Known(sigma=0.03, seed=seed)
         # All arms but the default are 1.1 to 4 % slower, so that noise often favours one of them.
-        slower = np.linspace(1.011, 1.04, len(backend.decisions))
+        slower = np.linspace(1.011, 1.04, len(backend.recipes))
         backend.true_us[:] = backend.true_us[:, [7]] * slower
         backend.true_us[:, 7] /= slower[7]
         training = Training(backend, Random, seed=seed)
@@ -187,20 +187,20 @@ def test_checkpoints_with_other_rows_than_whole_rounds_of_times_are_refused(tmp_
 def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
     training = Training(Known(sigma=0.01))
     training.run(40)
-    ranges = training.ranges()
+    ranges = training.rows()
     backend = training.backend
     for cell, size in enumerate(backend.sizes.tolist()):
         found = [r for r in ranges if r.sizes.covers(size)]
         arm = training.agent.best(cell)
         assert len(found) == (arm != 7)
         if found:
-            assert found[0].decision == backend.decisions[arm]
+            assert found[0].recipe == backend.recipes[arm]
             assert size in [one.size_bytes for one in found[0].measured]
-            assert found[0].speedup() > 1
+            assert found[0].speedup > 1
     for before, after in pairwise(ranges):
         end, begin = before.sizes.end_bytes, after.sizes.begin_bytes
         assert end < begin
-        assert end + 1 == begin or before.decision != after.decision
+        assert end + 1 == begin or before.recipe != after.recipe
 
 
 @pytest.mark.parametrize("last_us", [160.0, 99.9])
@@ -212,7 +212,7 @@ def test_a_range_ends_where_its_arm_is_as_slow_as_the_default(last_us):
         for _ in range(5):
             training.agent.observe(cell, 0, time_us)
             training.agent.observe(cell, 7, 100.0)  # the default
-    (found,) = training.ranges()
+    (found,) = training.rows()
     own, before = np.log(0.8), np.log(5)
     assert found.sizes.begin_bytes == pytest.approx(2 ** (14 - 4 * own / (own - before)), abs=1)
     share = 0.5 if last_us < 100 else own / (own - np.log(1.6))

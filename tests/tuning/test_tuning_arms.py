@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from sley import Topology, topologies
-from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulator
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
-from sley.tuning.policy import Decision
-from sley.tuning.sweeps import STEADY, Sweep, sweep, time_at
+from sley.tuning.policy import Recipe
+from sley.tuning.sweeps import STEADY, ArmTimes, sweep, time_at
 from support.inputs.tuning import arms_among
 
 SMALL = topologies.cluster(2, 2)
@@ -39,11 +38,11 @@ def test_the_choice_of_nccl_is_an_arm_at_every_size():
         assert arms.feasible(size)[default], "the default can't be chosen"
         if size in SIZES:
             wanted = nccl.default(collective, SMALL, size)
-            decision = arms.decisions[default]
-            assert decision.algorithm == wanted.program
-            assert decision.options.protocol is wanted.protocol
-            assert decision.options.instances == wanted.instances
-            assert decision.tile == wanted.tile
+            recipe = arms.recipes[default]
+            assert recipe.name == wanted.program
+            assert recipe.options["protocol"] == wanted.protocol.value
+            assert recipe.options["instances"] == wanted.instances
+            assert recipe.tile == wanted.tile
 
 
 def test_without_switches_arms_keep_to_the_links():
@@ -52,14 +51,14 @@ def test_without_switches_arms_keep_to_the_links():
     arms = Arms.of("allreduce", square, actions="nccl")
     along = topologies.link_rings(square).orders.tolist()
     assert sorted(along) == [[0, 1, 3, 2], [0, 2, 3, 1]]
-    assert {d.algorithm for d in arms.decisions} == {"multi-ring-allreduce"}
-    default = arms.decisions[arms.default(1 << 20)]
-    assert [list(order) for order in default.orders] == along
+    assert {d.name for d in arms.recipes} == {"multi-ring-allreduce"}
+    default = arms.recipes[arms.default(1 << 20)]
+    assert [list(order) for order in default.arguments["orders"]] == along
     assert time_at(arms, arms.default(1 << 20), 1 << 20) > 0
 
 
 def test_arms_are_distinct_and_fit_on_the_gpus(arms):
-    assert len(set(arms.decisions)) == len(arms)
+    assert len(set(arms.recipes)) == len(arms)
     assert all(arm.plan.blocks_per_rank <= 108 for arm in arms.rows)
     assert arms.features.shape[0] == len(arms)
 
@@ -96,7 +95,7 @@ def test_long_calls_are_extrapolated_within_a_percent(arms):
 def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
     path = tmp_path / "sweep.npz"
     swept.save(path)
-    again = Sweep.load(path, arms)
+    again = ArmTimes.load(path, arms)
     assert (again.time_us == swept.time_us).all()
     assert (again.best == swept.best).all()
     others = (
@@ -106,14 +105,14 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
     )
     for other in others:
         with pytest.raises(SleyError) as caught:
-            Sweep.load(path, other)
+            ArmTimes.load(path, other)
         assert caught.value.code == "D922"
     facts, arrays = read_arrays(path)
     pairs = np.zeros(len(arrays["sizes"]), [("a", "i8"), ("b", "i8")])
     for wrong in (np.array(1024), arrays["sizes"][:, None], pairs):
         write_arrays(tmp_path / "bad.npz", facts, arrays | {"sizes": wrong})
         with pytest.raises(SleyError) as caught:
-            Sweep.load(tmp_path / "bad.npz", arms)
+            ArmTimes.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
     for wrong in (
         {"mask": np.zeros_like(arrays["mask"])},
@@ -122,12 +121,12 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
     ):
         write_arrays(tmp_path / "bad.npz", facts, arrays | wrong)
         with pytest.raises(SleyError) as caught:
-            Sweep.load(tmp_path / "bad.npz", arms)
+            ArmTimes.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
     for content in (b"", b"\x80\x04.", path.read_bytes()[:100]):
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(SleyError) as caught:
-            Sweep.load(tmp_path / "bad.npz", arms)
+            ArmTimes.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
 
 
@@ -135,10 +134,12 @@ def test_only_nccls_own_trees_share_blocks() -> None:
     size = 64 << 10
     choice = nccl.default("allreduce", topologies.ndv4(2), size)
     assert choice.algorithm is nccl.NcclAlgorithm.TREE
-    own = Decision(choice.program, Options(protocol=choice.protocol, channels=1, instances=3))
+    own = Recipe(
+        choice.program, options={"protocol": choice.protocol, "channels": 1, "instances": 3}
+    )
     arms = arms_among("allreduce", topologies.ndv4(2), [own], [size])
     theirs = arms.rows[arms.default(size)]
-    assert (arms.rows[0].decision, arms.rows[0].block_shares) == (own, (1, 1))
+    assert (arms.rows[0].recipe, arms.rows[0].block_shares) == (own, (1, 1))
     assert theirs.block_shares == choice.block_shares != (1, 1)
     whole = Simulator(theirs.plan, arms.topology)(size).time_us
     assert arms.simulator(theirs.index)(size).time_us > whole
@@ -146,7 +147,7 @@ def test_only_nccls_own_trees_share_blocks() -> None:
 
 def test_arms_on_slower_links_keep_their_plans_and_take_longer(arms, swept):
     changed = arms.in_world(SLOW)
-    assert changed.decisions == arms.decisions
+    assert changed.recipes == arms.recipes
     default = int(swept.default[1])
     assert time_at(changed, default, 1 << 20) > 1.5 * swept.default_us[1]
 
@@ -157,7 +158,7 @@ def test_unknown_collectives_and_actions_are_refused():
             Arms.of(collective, SMALL, actions=actions)
         assert caught.value.code == "D921"
     small = topologies.cluster(1, 2)
-    names = {d.algorithm for d in Arms.of("allreduce", small, actions="nccl").decisions}
+    names = {d.name for d in Arms.of("allreduce", small, actions="nccl").recipes}
     assert "ring-allreduce" in names
     assert "all-pairs-allreduce" not in names
     assert grid_of(SMALL) == (2, 2)

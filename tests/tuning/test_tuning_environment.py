@@ -10,22 +10,21 @@ from hypothesis import strategies as st
 from sley import topologies
 from sley.errors import SleyError
 from sley.tuning.arms import Arms
-from sley.tuning.backends import Recorded, Simulated
+from sley.tuning.backends import Simulated
 from sley.tuning.exploration import AGGRESSIVE, CONSERVATIVE, NORMAL, SAMPLES, exploration
 from sley.tuning.levels import KEEP, TUNE, DecisionLevel, DecisionStep, Levels, Vocabulary, words_of
 from sley.tuning.policy import Machine
-from sley.tuning.reward import AMPLIFIED, SMOOTHED, Reward, TunedCall
+from sley.tuning.reward import AMPLIFIED, SMOOTHED, Reward
 from sley.tuning.state import (
     NUMBERS,
     CallWindow,
-    Cluster,
     Fabric,
     Site,
     Stream,
     Variance,
     state_size,
 )
-from sley.tuning.sweeps import sweep
+from sley.tuning.sweeps import ArmTimes, sweep
 from support.inputs.made_backends import DECISIONS, Made
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
@@ -117,7 +116,7 @@ def test_allowed_actions_lead_to_every_feasible_arm_and_to_no_other(data):
     assert seen <= set(np.flatnonzero(mask).tolist())
     levels = Levels(environment.vocabulary, backend)
     reached = {
-        levels.arm(plan, knobs)
+        levels.arm(0, DecisionStep(DecisionLevel.KNOBS, TUNE, plan), knobs)
         for plan in np.flatnonzero(
             levels.mask(0, DecisionStep(DecisionLevel.PLAN, TUNE), backend.mask[0])
         )
@@ -148,7 +147,8 @@ def test_equal_seeds_give_equal_episodes():
 
 def test_the_noise_of_back_ends_begins_anew_with_a_seed():
     arms = Arms.of("alltonext", topologies.cluster(1, 2), actions="nccl")
-    for backend in (Recorded(sweep(arms, [1 << 10])), Simulated(arms, [1 << 10])):
+    for times in (sweep(arms, [1 << 10]), ArmTimes.of(arms, [1 << 10])):
+        backend = Simulated(times)
         times = []
         for seed in (1, 1, 2):
             backend.reseed(seed)
@@ -240,13 +240,14 @@ def test_arms_outside_the_vocabulary_are_never_chosen():
 
 def test_topologies_are_classed_by_their_links():
     wanted = {
-        ("ndv4", 1): Cluster(Fabric.FLAT, 1, 8, 0.0),
-        ("dgx2", 1): Cluster(Fabric.BOARDS, 1, 16, 0.0),
-        ("ndv4", 2): Cluster(Fabric.NODES, 2, 8, 2.0),
-        ("resccl", 4): Cluster(Fabric.NODES, 4, 8, 1.0),
+        ("ndv4", 1): (Fabric.FLAT, 0.0),
+        ("dgx2", 1): (Fabric.BOARDS, 0.0),
+        ("ndv4", 2): (Fabric.NODES, 2.0),
+        ("resccl", 4): (Fabric.NODES, 1.0),
     }
-    for (name, nodes), cluster in wanted.items():
-        assert Cluster.of(topologies.machine(name, nodes)) == cluster
+    for (name, nodes), fabric in wanted.items():
+        site = Site.of(Made(TIMES), topologies.machine(name, nodes))
+        assert (site.fabric, site.cards_per_pair) == fabric
 
 
 @pytest.mark.parametrize(("congestion", "is_shared"), [(0.0, False), (0.5, True)])
@@ -278,35 +279,24 @@ def test_a_sudden_change_of_the_cluster_is_no_shared_network():
     assert not variance.is_shared
 
 
-def made_call(**changes):
-    fields = {
-        "key": (0,),
-        "time_us": 50.0,
-        "default_us": 100.0,
-        "utilisation": 0.9,
-        "default_utilisation": 0.6,
-        "is_default": False,
-        "is_shared": False,
-    }
-    return TunedCall(**(fields | changes))
+def rewarded(reward, speedup, *, key=(0,), fans_out=True, of_default=0.6, is_shared=False):
+    return reward(key, speedup, fans_out=fans_out, of_default=of_default, is_shared=is_shared)
 
 
 def test_rewards_follow_the_rules_of_the_paper():
     reward = Reward()
-    assert reward(made_call()) == pytest.approx(log(2))
-    low = {"utilisation": 0.4, "default_utilisation": 0.2}
-    assert reward(made_call(**low)) == pytest.approx(AMPLIFIED * log(2))
-    assert reward(made_call(**low, is_default=True)) == pytest.approx(log(2))
-    slower = {"time_us": 200.0, "utilisation": 0.1, "default_utilisation": 0.2}
-    assert reward(made_call(**slower)) == pytest.approx(-log(2))
+    assert rewarded(reward, 2) == pytest.approx(log(2))
+    assert rewarded(reward, 2, of_default=0.2) == pytest.approx(AMPLIFIED * log(2))
+    assert rewarded(reward, 2, of_default=0.2, fans_out=False) == pytest.approx(log(2))
+    assert rewarded(reward, 0.5, of_default=0.2, fans_out=False) == pytest.approx(-log(2))
 
 
 def test_rewards_on_a_shared_network_are_means_of_equal_calls():
     reward = Reward()
     values = [log(100 / time) for time in range(50, 50 + SMOOTHED + 2)]
     for index, value in enumerate(values):
-        reward(made_call(key=(1,), time_us=1.0, is_shared=True))  # another arm
-        got = reward(made_call(time_us=100 / np.exp(value), is_shared=True))
+        rewarded(reward, 100.0, key=(1,), is_shared=True)  # another arm
+        got = rewarded(reward, np.exp(value), is_shared=True)
         recent = values[max(0, index + 1 - SMOOTHED) : index + 1]
         assert got == pytest.approx(np.mean(recent))
 

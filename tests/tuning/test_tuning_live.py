@@ -77,7 +77,7 @@ def test_every_arm_gives_the_right_result(backend: Live) -> None:
 def test_the_shape_of_the_back_end(backend: Live) -> None:
     arms = len(backend.arms)
     assert backend.mask.shape == backend.expected.shape == (2, arms)
-    assert backend.features.shape[0] == len(backend.decisions) == arms
+    assert backend.features.shape[0] == len(backend.recipes) == arms
     assert np.isfinite(backend.features).all()
     assert len({digest(arm.plan) for arm in backend.arms}) == arms
     assert backend.mask[np.arange(2), backend.default].all()
@@ -116,9 +116,9 @@ def test_decisions_compile_to_the_measured_plans(collective: str) -> None:
     for arm in made.arms[::2]:
         if arm.has_stages:
             continue
-        one = policies.Range(SizeRange(), arm.decision)
-        policy = policies.Policy(made.machine, {collective: (one,)})
-        tuned = Plans(HOSTS, cache=False, policy=policies.table_of(policy))
+        one = policies.PlanRow(arm.recipe, SizeRange(), collective)
+        policy = policies.Policy((one,), machine=made.machine)
+        tuned = Plans(HOSTS, cache=False, policy=policy)
         kind = "all_reduce" if collective == "allreduce" else "all_to_all"
         found = tuned.find(kind, 1 << 20, in_place=IN_PLACE[collective])
         assert found.tuned is not None, tuned.problems
@@ -231,8 +231,8 @@ def test_training_chooses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(Live, "measure", measure)
         training = Training(made, seed=1)
         training.run(60)
-        (one,) = training.ranges()
-        assert one.decision == made.decisions[3]
+        (one,) = training.rows()
+        assert one.recipe == made.recipes[3]
         assert one.sizes.begin_bytes > SIZES[0]
         assert one.sizes.end_bytes == SIZES[1]
 

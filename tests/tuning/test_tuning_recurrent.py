@@ -1,6 +1,7 @@
 """The recurrent agent: training, checkpoints, and its choices behind the gate."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_a_checkpoint_of_another_training_is_not_resumed(started):
 
 def test_a_policy_that_knows_no_arm_of_the_back_end_is_refused(started):
     backend = made()
-    backend.decisions = [type(d)("ring-allgather", d.options, d.tile) for d in backend.decisions]
+    backend.recipes = [replace(d, name="ring-allgather") for d in backend.recipes]
     with pytest.raises(SleyError) as caught:
         Recurrent(backend.site(), started)
     assert caught.value.code == "D922"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -52,21 +52,15 @@ CATALOG: Mapping[str, Algorithm] = MappingProxyType(
 """Every algorithm, by name."""
 
 
-# More than eight parameters: those of all algorithms, each given by its name.
 def build(
     name: str,
+    /,
     ranks: int | None = None,
     nodes: int | None = None,
     gpus: int | None = None,
     *,
     in_place: bool = False,
-    channels: int | None = None,
-    root: int | None = None,
-    node_instances: int | None = None,
-    nics: int | None = None,
-    rings: int | None = None,
-    orders: Sequence[Sequence[int]] | None = None,
-    stage_channels: Sequence[int] | None = None,
+    **parameters: Any,
 ) -> Program:
     """The program of the algorithm `name`. A parameter that is None gets the algorithm's default.
 
@@ -75,22 +69,8 @@ def build(
     or a missing one, and the algorithm's own.
     """
     algorithm = find(name)
-    given: dict[str, Any] = {
-        word: value
-        for word, value in (
-            ("ranks", ranks),
-            ("nodes", nodes),
-            ("gpus", gpus),
-            ("channels", channels),
-            ("root", root),
-            ("node_instances", node_instances),
-            ("nics", nics),
-            ("rings", rings),
-            ("orders", orders),
-            ("stage_channels", stage_channels),
-        )
-        if value is not None
-    }
+    sizes = {"ranks": ranks, "nodes": nodes, "gpus": gpus}
+    given: dict[str, Any] = {k: v for k, v in (sizes | parameters).items() if v is not None}
     if "ranks" in algorithm.parameters and given.keys() & set(_SIZES) == {"nodes", "gpus"}:
         grid = {word: given.pop(word) for word in ("nodes", "gpus")}
         check_sizes(algorithm.name, **grid)

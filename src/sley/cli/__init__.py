@@ -4,7 +4,7 @@ compile, verify, lift, draw, import_schedule   programs and plans (catalogs: alg
 run                                            plans on this machine
 package, doctor                                directories of plans for runtimes
 simulate, compare, choose, calibrate, topology times
-tune_group (tune, with tune_agent, tune_live, tune_tables, tune_trainings; sweep; policy)   tuners
+tune (with policy)                             tuners
 main                                           the group of commands
 
 sources: the programs and plans that WHAT stands for; nccl: NCCL's choices. options, simulating:

@@ -121,12 +121,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     if nccl:
         check_nccl(programs[0].collective, cluster)
         note_better_switches(topology)
-    with (
-        executor_of(jobs) as executor,
-        phases.bar() as bar,
-        phases("choosing"),
-    ):
-        task = bar.add_task("choosing", total=None)
+    with executor_of(jobs) as executor, phases.progress("choosing") as report:
         work = sum(map(_messages, programs))
 
         def show(done: int, total: int) -> None:
@@ -136,7 +131,7 @@ def choose_command(  # as many parameters as options; click passes each by name
                     "each size simulated; fewer values (--protocol, --schedule, --channels, "
                     "--instances) take less time"
                 )
-            bar.update(task, completed=done, total=total)
+            report(done, total)
 
         choices = choose(
             programs,

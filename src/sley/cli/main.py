@@ -24,7 +24,7 @@ from sley.cli.package import package_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
 from sley.cli.topology import topology_command
-from sley.cli.tune_group import tune_command
+from sley.cli.tune import tune_command
 from sley.cli.verify import verify_command
 
 SECTIONS = (

@@ -50,8 +50,11 @@ def simulate_nccl(
         raise click.UsageError(f"{what} needs --topology, such as --topology ndv4:2")
     note_better_switches(selection.topology or "")
     cluster = replace(topology, model=simulating.model(topology) or topology.model)
-    runs = NcclRuns(collective, cluster, nccl_plan, executions=executions)
-    return [(f"{what} ({choice_words(runs, size)})", runs(size)) for size in sizes]
+    runs = NcclRuns(cluster, nccl_plan, executions=executions)
+    return [
+        (f"{what} ({choice_words(runs, collective, size)})", runs(collective, size))
+        for size in sizes
+    ]
 
 
 def note_better_switches(topology: str) -> None:
@@ -61,9 +64,9 @@ def note_better_switches(topology: str) -> None:
         print_note(f"{stem} is without NVLS, which NCCL uses where it can: {stem}-nvls has it")
 
 
-def choice_words(runs: NcclRuns, size_bytes: int) -> str:
+def choice_words(runs: NcclRuns, collective: str, size_bytes: int) -> str:
     """NCCL's choice for a size: algorithm, protocol and channels."""
-    choice = runs.choice(size_bytes)
+    choice = runs.choice(collective, size_bytes)
     return f"{choice.algorithm.value}, {choice.protocol.value}, {choice.channels}"
 
 
@@ -95,11 +98,11 @@ def check_nccl(collective: Collective, cluster: Topology) -> None:
 
 
 def nccl_beside(choices: Choices) -> list[Beside]:
-    """NCCL's times where the ranges begin, and at the last size. Errors: D931."""
-    runs = NcclRuns(choices.ranges[0].plan.collective.name, choices.topology, nccl_plan)
+    """NCCL's times where the ranges begin, and at the last size. Errors: D931, D931."""
+    name, runs = choices.ranges[0].plan.collective.name, NcclRuns(choices.topology, nccl_plan)
     ours = {p.size_bytes: p for p in (*(c.begin for c in choices.ranges), choices.ranges[-1].end)}
     return [
-        Beside(size, own.time_us, runs(size).time_us, choice_words(runs, size))
+        Beside(size, own.time_us, runs(name, size).time_us, choice_words(runs, name, size))
         for size, own in ours.items()
     ]
 

@@ -204,6 +204,13 @@ class Phases:
             echo("\n".join([f"after {name}:", *stage_table(value), ""]))
         return value
 
+    @contextmanager
+    def progress(self, name: str) -> Iterator[Callable[[int, int], None]]:
+        """Measures a phase that tells what is done, and all, to the function that it gets."""
+        with self.bar() as bar, self(name):
+            task = bar.add_task(name, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
     def bar(self) -> Progress:
         """A progress bar for a phase of known length."""
         return progress_bar(quiet=self.quiet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -17,6 +17,9 @@ from sley.tuning import policy as policies
 from sley.tuning.pictures import draw_map
 from sley.tuning.policy import Policy, exports
 from sley.tuning.policy.exports import Export
+
+_Written = tuple[list[Path], Sequence[str]]
+"""The files that were written, and remarks."""
 
 _TABLES: Mapping[str, Callable[[Policy], Export]] = {
     "nccl": exports.nccl_csv,
@@ -57,40 +60,38 @@ def _check_output(file: Path, output: Path | None) -> None:
 
 def _policy_lines(file: Path, policy: Policy) -> list[str]:
     """The table of a policy."""
-    notes = ", ".join(f"{name} {text}" for name, text in policy.notes.items())
+    notes = ", ".join(f"{name} {text}" for name, text in policy.facts.get("notes", {}).items())
     rows: list[tuple[str, ...]] = [
         ("collective", "sizes", "choice", "us at", "default us", "faster", "mean")
     ]
-    for collective, ranges in policy.ranges.items():
-        for one in ranges:
-            last = one.measured[-1] if one.measured else None
-            average, count = one.speedup(), len(one.measured)
-            rows.append(
-                (
-                    collective,
-                    str(one.sizes),
-                    str(one.decision),
-                    f"{last.time_us:.1f} at {size_text(last.size_bytes)}" if last else "-",
-                    f"{last.default_us:.1f}" if last else "-",
-                    f"{last.default_us / last.time_us:.2f}x" if last else "-",
-                    f"{average:.2f}x of {counted(count, 'size')}" if average else "-",
-                )
+    for one in policy.rows:
+        last = one.measured[-1] if one.measured else None
+        average, count = one.speedup, len(one.measured)
+        rows.append(
+            (
+                one.collective,
+                str(one.sizes),
+                str(one.recipe),
+                f"{last.time_us:.1f} at {size_text(last.size_bytes)}" if last else "-",
+                f"{last.default_us:.1f}" if last else "-",
+                f"{last.default_us / last.time_us:.2f}x" if last else "-",
+                f"{average:.2f}x of {counted(count, 'size')}" if average else "-",
             )
+        )
     head = f"# {file}: {policy.machine}, agent {policy.agent}, {notes}"
     lines = [head, *table_lines(rows, range(3))]
-    if not any(policy.ranges.values()):
+    if not policy.rows:
         lines = [head, "# the default everywhere"]
     return [*lines, *_change_lines(policy), ""]
 
 
 def _change_lines(policy: Policy) -> list[str]:
     """What the agent changed its mind about in training, and when."""
-    if not policy.changes:
-        return []
-    lines = [f"# {counted(len(policy.changes), 'change')} in training"]
-    for one in policy.changes:
-        place = f"{one.collective} {size_text(one.size_bytes)}"
-        lines.append(f"call {one.call:>6}  {place:<22} {one.before} -> {one.after}")
+    changes = policy.facts.get("changes", [])
+    lines = [f"# {counted(len(changes), 'change')} in training"] if changes else []
+    for one in changes:
+        place = f"{one['collective']} {size_text(one['size_bytes'])}"
+        lines.append(f"call {one['call']:>6}  {place:<22} {one['before']} -> {one['after']}")
     return lines
 
 
@@ -98,20 +99,20 @@ def _policy_json(policy: Policy) -> dict[str, object]:
     return {
         "machine": dict(vars(policy.machine)),
         "agent": policy.agent,
-        "notes": dict(policy.notes),
+        "notes": policy.facts.get("notes", {}),
         "ranges": {
             collective: [
                 {
                     "begin_bytes": one.sizes.begin_bytes,
                     "end_bytes": one.sizes.end_bytes,
-                    "decision": str(one.decision),
-                    "faster": one.speedup(),
+                    "decision": str(one.recipe),
+                    "faster": one.speedup,
                 }
-                for one in ranges
+                for one in policy.of(collective)
             ]
-            for collective, ranges in policy.ranges.items()
+            for collective in policy.collectives
         },
-        "changes": [dict(vars(one)) for one in policy.changes],
+        "changes": policy.facts.get("changes", []),
     }
 
 
@@ -143,18 +144,16 @@ def export_command(file: Path, target: str | None, output: Path, as_json: bool) 
     print_written(*paths)
 
 
-def _write(policy: Policy, target: str | None, output: Path) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes a policy for a target, and returns the files and remarks. The suffix of the output
-    says what is written: a table of a tuner, or a plug-in. A folder has none, and gets plans."""
+def _write(policy: Policy, target: str | None, output: Path) -> _Written:
+    """Writes a policy for a target; the suffix of the output says what. A folder has none."""
     if target is None:
         return exports.write_plan_folder(policy, output)
     is_plugin = target == "nccl" and output.suffix in _PLUGINS
-    is_folder = target in TARGETS and not output.suffix
-    if is_folder or target not in _TABLES:
+    if not is_plugin and (target not in _TABLES or (target in TARGETS and not output.suffix)):
         return exports.write_package(policy, output, target)
     check_folder(output)
-    export = exports.nccl_plugin(policy) if is_plugin else _TABLES[target](policy)
-    if is_plugin and output.suffix != ".c":
+    export = (exports.nccl_plugin if is_plugin else _TABLES[target])(policy)
+    if is_plugin and output.suffix == ".so":
         exports.build_plugin(export.text, output)
     else:
         write_file(output, export.text)

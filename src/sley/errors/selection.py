@@ -39,11 +39,11 @@ N653 = Rule(
 )
 N654 = Rule(
     "N654 unknown-plan-source",
-    what="The registered object is not a plan, a program, or a file with one.",
-    why="Plans come from MSCCL XML, programs from ResCCLang, from Python files with one function "
-    "decorated with @sley.program, and from schedules of TE-CCL, TACCL and ForestColl.",
-    example='plans.register("ring.json")',
-    instead="Give a sley.Plan, a sley.Program, or the path of such a file.",
+    what="The registered object is not a plan, a program, or a text that names one.",
+    why="A user plan is made of a plan, of a program, or of what sley.load opens: an algorithm of "
+    "the library by its name, or a file by its path.",
+    example="plans.register(17)",
+    instead="Give a sley.Plan, a sley.Program, the name of an algorithm or the path of a file.",
 )
 N655 = Rule(
     "N655 cache-not-own",

@@ -33,6 +33,9 @@ class ByProtocol:
         carried = Protocol.SIMPLE if protocol is Protocol.DIRECT else protocol
         return float(getattr(self, carried.name.lower()))
 
+    def __mul__(self, factor: float) -> ByProtocol:
+        return ByProtocol(self.ll * factor, self.ll128 * factor, self.simple * factor)
+
     def __str__(self) -> str:
         return f"LL {self.ll:.9g}, LL128 {self.ll128:.9g}, Simple {self.simple:.9g}"
 

@@ -25,11 +25,9 @@ from sley.ir.cost_model import ByProtocol
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
 from sley.ir.topology import Topology
-from sley.model.nccl import choice as nccl
 from sley.model.nccl.choice import BLOCK_RATES
 from sley.model.nccl.runs import NcclRuns, PlanOf
 from sley.model.nccl.tables import PrintedRow, PrintedTable
-from sley.model.simulation import Simulation
 
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
@@ -78,7 +76,7 @@ class Changes:
         """The machine with these changes."""
         model, links = base.model, base.links
         changed: dict[str, object] = {n: getattr(model, n) * self.rates for n in BLOCK_RATES}
-        changed |= {n: _scaled(getattr(model, n), self.latencies) for n in _LATENCIES}
+        changed |= {n: getattr(model, n) * self.latencies for n in _LATENCIES}
         launch = model.launch_us
         changed["launch_us"] = ByProtocol(
             *(max(us + self.startup_us, 0.0) for us in (launch.ll, launch.ll128, launch.simple))
@@ -91,13 +89,6 @@ class Changes:
         )
         name = f"{base.name}, fitted"
         return replace(base, name=name, links=fitted, model=replace(model, **changed))  # type: ignore[arg-type]
-
-
-UNCHANGED = Changes()
-
-
-def _scaled(us: ByProtocol, factor: float) -> ByProtocol:
-    return ByProtocol(us.ll * factor, us.ll128 * factor, us.simple * factor)
 
 
 @dataclass(frozen=True)
@@ -212,32 +203,29 @@ def measured_of(
 
 def _collective_of(table: PrintedTable, base: Topology, collective: str | None, file: str) -> str:
     """The collective of a table. Errors: S713."""
-    at = Place(file, table.line)
     known = ", ".join(NcclRuns.COLLECTIVES)
     told = table.test or (None if table.rooted else _inferred(table.rows, base.ranks))
-    if told not in (None, *NcclRuns.COLLECTIVES) or (told is None and table.rooted):
-        raise S713.error(
-            at=at,
-            expected=f"a table of {known}",
-            found=f"one of {told or 'a collective with a root, such as broadcast'}",
-            remedy="A topology is fitted to the times of these collectives only: give a table of "
-            "one of them from the same machine.",
+    if told in NcclRuns.COLLECTIVES and (not collective or collective == told):
+        return told
+    if told in NcclRuns.COLLECTIVES:
+        expected, found = (
+            f"--collective {told}, which the table shows",
+            f"--collective {collective}",
         )
-    if collective and told and collective != told:
-        raise S713.error(
-            at=at,
-            expected=f"--collective {told}, which the table shows",
-            found=f"--collective {collective}",
-            remedy="Leave --collective out.",
+        remedy = "Leave --collective out."
+    elif told or table.rooted:
+        expected = f"a table of {known}"
+        found = f"one of {told or 'a collective with a root, such as broadcast'}"
+        remedy = (
+            "A topology is fitted to the times of these collectives only: give a table of one of "
+            "them from the same machine."
         )
-    if not (told or collective):
-        raise S713.error(
-            at=at,
-            expected=f"a table of {known}",
-            found="one that doesn't name its test",
-            remedy="Name its collective with --collective.",
-        )
-    return told or collective or ""
+    elif collective:
+        return collective
+    else:
+        expected, found = f"a table of {known}", "one that doesn't name its test"
+        remedy = "Name its collective with --collective."
+    raise S713.error(at=Place(file, table.line), expected=expected, found=found, remedy=remedy)
 
 
 def _check_bandwidths(table: PrintedTable, name: str, base: Topology, file: str) -> None:
@@ -275,25 +263,6 @@ def _inferred(rows: Sequence[PrintedRow], ranks: int) -> str | None:
     return "allreduce" if ranks > 2 and abs(ratio - 2 * (ranks - 1) / ranks) < 0.05 else None
 
 
-class Predictor:
-    """Simulates points on topologies that differ from `base` only in numbers. plan_of, searched: as
-    in `fit`."""
-
-    def __init__(self, base: Topology, plan_of: PlanOf, searched: Topology | None = None) -> None:
-        self.base = base
-        self._runs = {
-            name: NcclRuns(name, base, plan_of, searched) for name in NcclRuns.COLLECTIVES
-        }
-
-    def choice(self, point: MeasuredTime) -> nccl.CollectiveChoice:
-        """What NCCL runs by its tuner's rows."""
-        return self._runs[point.collective].choice(point.size_bytes)
-
-    def __call__(self, point: MeasuredTime, changes: Changes = UNCHANGED) -> Simulation:
-        """A simulation of NCCL's choice. Errors: D931 for machines that its plan can't run on."""
-        return self._runs[point.collective](point.size_bytes, changes.topology(self.base))
-
-
 def chosen_sizes(points: Sequence[MeasuredTime]) -> list[MeasuredTime]:
     """Three points of each collective: the smallest, the largest, and the nearest to their
     geometric mean."""
@@ -304,16 +273,6 @@ def chosen_sizes(points: Sequence[MeasuredTime]) -> list[MeasuredTime]:
         middle = min(own, key=lambda p: abs(math.log(p.size_bytes / mean)))
         chosen += dict.fromkeys((own[0], middle, own[-1]))
     return chosen
-
-
-def _require_scipy() -> None:
-    """Raises R512 without SciPy."""
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError as error:
-        raise R512.error(
-            expected="SciPy", found=str(error), remedy='Install the extra: pip install "sley[fit]".'
-        ) from error
 
 
 def fit(
@@ -332,27 +291,31 @@ def fit(
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, R512, D931.
     """
-    _require_scipy()
-    from scipy.optimize import least_squares
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise R512.error(
+            expected="SciPy", found=str(error), remedy='Install the extra: pip install "sley[fit]".'
+        ) from error
 
     sizes = sorted(point.size_bytes for point in used)
-    told = [
-        name
-        for name, can in (
-            ("startup_us", bool(sizes) and sizes[0] <= SMALL_BYTES),
-            ("rates", bool(sizes) and sizes[-1] >= LARGE_BYTES),
-            ("latencies", len(set(sizes)) > 2),
-        )
-        if can
-    ]
+    can_tell = {
+        "startup_us": bool(sizes) and sizes[0] <= SMALL_BYTES,
+        "rates": bool(sizes) and sizes[-1] >= LARGE_BYTES,
+        "latencies": len(set(sizes)) > 2,
+    }
+    told = [name for name, can in can_tell.items() if can]
     if not told:
         expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
-    predictor = Predictor(base, plan_of, searched)
-    first = [predictor(point).time_us for point in used]  # compiles the plans, too
+    runs = NcclRuns(base, plan_of, searched)
+
+    def times_us(points: Sequence[MeasuredTime], topology: Topology | None = None) -> list[float]:
+        return [runs(p.collective, p.size_bytes, topology).time_us for p in points]
+
+    first = times_us(used)  # compiles the plans, too
     start = monotonic()
-    for point in used:
-        predictor(point)
+    times_us(used)
     report_round(monotonic() - start)
     measured = np.log([point.time_us for point in used])
     launch = base.model.launch_us
@@ -366,8 +329,7 @@ def fit(
 
     # Times span orders of magnitude; their logarithms weigh relative errors alike at all sizes.
     def residuals(x: FloatArray) -> FloatArray:
-        changes = changes_of(x)
-        return np.log([predictor(point, changes).time_us for point in used]) - measured
+        return np.log(times_us(used, changes_of(x).topology(base))) - measured
 
     limits = {name: (-math.log(most), math.log(most)) for name, most in _MOST.items()}
     limits["startup_us"] = (least_us / _UNIT_US - 1e-9, 1e6)
@@ -375,14 +337,17 @@ def fit(
         residuals,
         np.zeros(len(told)),
         bounds=tuple(np.transpose([limits[name] for name in told])),
+        # Steps of 1 %: simulated times have jumps, where NCCL changes its tiles, that smaller steps
+        # would take for slopes. Twelve evaluations, each with a gradient, bound the time, and a
+        # table's digits don't show changes below 1e-4.
         diff_step=0.01,
         max_nfev=12,
         xtol=1e-4,
     )
     changes = changes_of(found.x)
     held = tuple(point for point in points if point not in used)
-    before = np.array([*first, *(predictor(p).time_us for p in held)])
-    after = np.array([predictor(p, changes).time_us for p in (*used, *held)])
+    before = np.array([*first, *times_us(held)])
+    after = np.array(times_us((*used, *held), changes.topology(base)))
     return Fit(base, changes, tuple(told), tuple(used), held, before, after)
 
 

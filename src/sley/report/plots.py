@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,24 +68,36 @@ def plot(
     Errors: R512, P810, F460 for another suffix.
     """
     require_simulations(simulations)
-    suffix = check_suffix(path)
-    mpl = require_matplotlib()
-    from matplotlib.figure import Figure
-
     labels = simulation_names(simulations, names)
     has_curve, has_blocks = len(simulations) > 1, len(set(labels)) == 1
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": 9.0, "text.parse_math": False})
-        mpl.rcParams["pdf.fonttype"] = 42  # TrueType: publishers refuse Type 3
-        largest = max(range(len(simulations)), key=lambda n: simulations[n].size_bytes)
-        heights = [4.2] * has_curve + [_height(simulations[largest])] * has_blocks
-        figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
-        axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    largest = max(range(len(simulations)), key=lambda n: simulations[n].size_bytes)
+    heights = [4.2] * has_curve + [_height(simulations[largest])] * has_blocks
+    with charts(path, heights) as axes:
         if has_curve:
             _draw_curve(axes[0], simulations, labels)
         if has_blocks:
             _draw_blocks(axes[-1], simulations[largest], labels[largest])
+
+
+@contextmanager
+def charts(
+    path: str | Path, heights: Sequence[float], *, font: float = 9.0
+) -> Iterator[Sequence[Axes]]:
+    """Axes below one another, which are written to a file at the end. The caller's settings of
+    matplotlib are neither used nor changed, so that the same input gives the same bytes.
+
+    heights: of each, in inches. font: the size in points. Errors: R512, F460.
+    """
+    suffix = check_suffix(path)
+    mpl = require_matplotlib()
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": font, "text.parse_math": False})
+        mpl.rcParams["pdf.fonttype"] = 42  # TrueType: publishers refuse Type 3
+        figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
+        yield list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
         figure.savefig(path, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])
 
 

@@ -136,7 +136,7 @@ def _scaled(model: CostModel, factors: dict[str, float]) -> CostModel:
 
 def _times(value: float | ByProtocol, by: float) -> Any:
     if isinstance(value, ByProtocol):
-        return ByProtocol(value.ll * by, value.ll128 * by, value.simple * by)
+        return value * by
     return min(value * by, MOST_GBPS) if by > 1 else value * by
 
 

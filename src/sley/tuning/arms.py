@@ -32,8 +32,9 @@ from sley.model.simulation import Simulator
 from sley.model.simulation.inputs import Tiling
 from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
-from sley.tuning.policy import Decision
+from sley.tuning.policy import Recipe
 from sley.tuning.policy.nccl_names import NCCL_ALGORITHMS
+from sley.tuning.policy.policy import program_of
 
 CHANNELS = (1, 4, 8)
 """The numbers of channels to try (GC3, section 4, axis 5)."""
@@ -71,12 +72,12 @@ LIVE = tuple(collective for collective in COLLECTIVES if collective != "alltonex
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """A choice: a decision, its plan, and a lower bound of its times on `Arms.topology`.
+    """A choice: a recipe, its plan, and a lower bound of its times on `Arms.topology`.
     index: its place among the arms. block_shares: `Choice.block_shares` if it is NCCL's choice for
     some size, otherwise 1 and 1."""
 
     index: int
-    decision: Decision
+    recipe: Recipe
     plan: Plan
     least: LeastTime
     block_shares: tuple[float, float] = (1.0, 1.0)
@@ -114,48 +115,45 @@ class Arms:
         "nccl". progress: called with the number of combinations that are compiled, and of all.
         Errors: D921, D931.
         """
-        _check(collective)
+        check_name("a collective", collective, COLLECTIVES)
+        check_name("actions", actions, ACTIONS)
         # One schedule and one allocation, MSCCLang's: the others would multiply the arms.
-        space = Space.of(
-            Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
-            {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES},
-            None,
-        )
+        fixed = Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION)
+        tried = {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES}
+        space = Space.of(fixed, tried, None)
         known = _programs(collective, topology, actions)
         contenders = [Contender(program) for _, program in known]
         found = candidates(contenders, topology, space, interpreter=False, progress=progress)
-        bare = {id(program): decision for decision, program in known}
+        bare = {id(program): recipe for recipe, program in known}
         plans = {}
         for one in found:
-            options = Options(
-                protocol=one.options.protocol,
-                channels=one.options.channels,
-                instances=one.options.instances,
-            )
+            options = {word: getattr(one.options, word) for word in tried}
             plans[replace(bare[id(one.program)], options=options)] = one.plan
-        decisions = [
-            replace(decision, tile=tile)
-            for decision in plans
-            for tile in (TILES if decision.options.protocol is not Protocol.LL else TILES[:1])
+        recipes = [
+            replace(recipe, tile=tile)
+            for recipe in plans
+            for tile in (TILES if recipe.options["protocol"] != Protocol.LL.value else TILES[:1])
         ]
         choices = [nccl.default(collective, topology, size) for size in SIZES]
-        theirs = {decision_of(choice): choice.block_shares for choice in choices}
+        theirs = {recipe_of(choice): choice.block_shares for choice in choices}
         nodes, gpus = grid_of(topology)
-        verified = {decision.algorithm for decision in plans}
-        least: dict[Decision, LeastTime] = {}
+        verified = {recipe.name for recipe in plans}
+        least: dict[Recipe, LeastTime] = {}
         rows: list[Arm] = []
-        for decision in dict.fromkeys([*decisions, *theirs]):
-            whole = replace(decision, tile=1.0)
+        # NCCL's choices are arms too, even if no combination above gives them: a tuner is compared
+        # with them, and may keep them.
+        for recipe in dict.fromkeys([*recipes, *theirs]):
+            whole = replace(recipe, tile=1.0)
             if whole not in plans:
-                program = whole.program(nodes, gpus, in_place=IN_PLACE[collective])
+                program = program_of(whole, nodes, gpus, in_place=IN_PLACE[collective])
                 # A program's first plan shows whether the program is wrong.
-                is_first = whole.algorithm not in verified
-                plans[whole] = compile(program, whole.options, topology=topology, verify=is_first)
-                verified.add(whole.algorithm)
+                is_first = whole.name not in verified
+                plans[whole] = compile(program, topology=topology, verify=is_first, **whole.options)
+                verified.add(whole.name)
             if whole not in least:
                 least[whole] = LeastTime.of(plans[whole], topology, interpreter=False)
-            shares = theirs.get(decision, (1.0, 1.0))
-            rows.append(Arm(len(rows), decision, plans[whole], least[whole], shares))
+            shares = theirs.get(recipe, (1.0, 1.0))
+            rows.append(Arm(len(rows), recipe, plans[whole], least[whole], shares))
         return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)
 
     def in_world(self, world: Topology) -> Arms:
@@ -167,17 +165,18 @@ class Arms:
         return len(self.rows)
 
     @cached_property
-    def decisions(self) -> tuple[Decision, ...]:
-        """The decisions, in order."""
-        return tuple(arm.decision for arm in self.rows)
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipes, in order."""
+        return tuple(arm.recipe for arm in self.rows)
 
     def feasible(self, size_bytes: int) -> BoolArray:
         """bool (arms,): the arms that differ at a size. Smaller tiles that cut nothing are equal to
         larger ones, and are masked."""
         seen: set[tuple[object, ...]] = set()
         mask = np.zeros(len(self), np.bool_)
+        # In their order: whole tiles come before smaller ones, which differ only if they cut more.
         for arm in self.rows:
-            model = tiled(self.topology, arm.decision.tile).model
+            model = tiled(self.topology, arm.recipe.tile).model
             tiles = Tiling.of(arm.plan, model, size_bytes).tiles
             key = (id(arm.plan), arm.block_shares, tiles)
             mask[arm.index] = key not in seen
@@ -193,15 +192,15 @@ class Arms:
         # NCCL's choice is an arm for SIZES alone: at a size between them it may be a plan that is
         # none.
         for size in (size_bytes, near):
-            decision = decision_of(nccl.default(self.collective, self.topology, size))
-            if decision in self.decisions:
-                return self.decisions.index(decision)
-        raise D921.error(expected=f"an arm for NCCL's choice, {decision}", found="none")
+            recipe = recipe_of(nccl.default(self.collective, self.topology, size))
+            if recipe in self.recipes:
+                return self.recipes.index(recipe)
+        raise D921.error(expected=f"an arm for NCCL's choice, {recipe}", found="none")
 
     def simulator(self, index: int) -> Simulator:
         """The simulator of an arm."""
         arm = self.rows[index]
-        return Simulator(arm.plan, as_run(self.world, arm.decision.tile, arm.block_shares))
+        return Simulator(arm.plan, as_run(self.world, arm.recipe.tile, arm.block_shares))
 
     @cached_property
     def blocks(self) -> LongArray:
@@ -211,7 +210,7 @@ class Arms:
     @cached_property
     def features(self) -> FloatArray:
         """float64 (arms, features): what an agent knows of the arms, see `features_of`."""
-        return features_of(self.decisions, [arm.plan for arm in self.rows])
+        return features_of(self.recipes, [arm.plan for arm in self.rows])
 
     def expected(self, sizes: LongArray) -> FloatArray:
         """float64 (sizes, arms): logarithms of rough estimates of the times in microseconds: a call
@@ -221,22 +220,22 @@ class Arms:
         return np.log(least)
 
 
-def features_of(decisions: Sequence[Decision], plans: Sequence[Plan]) -> FloatArray:
+def features_of(recipes: Sequence[Recipe], plans: Sequence[Plan]) -> FloatArray:
     """float64 (arms, features): what is known of plans before they run: logarithms of channels,
     parallel parts, thread blocks of a rank, steps, data moved, tile; whether instructions are
     fused; then the protocol and the algorithm, one-hot."""
-    names = list(dict.fromkeys(decision.algorithm for decision in decisions))
+    names = list(dict.fromkeys(recipe.name for recipe in recipes))
     known = {id(plan): (plan.blocks_per_rank, steps_of(plan), moved_by(plan)) for plan in plans}
     rows = []
-    for decision, plan in zip(decisions, plans, strict=True):
-        options, (blocks, steps, moved) = decision.options, known[id(plan)]
-        counts = (options.channels or 1, options.instances or 1, blocks, max(steps, 1))
+    for recipe, plan in zip(recipes, plans, strict=True):
+        options, (blocks, steps, moved) = recipe.options, known[id(plan)]
+        counts = (options.get("channels", 1), options.get("instances", 1), blocks, max(steps, 1))
         rows.append(
             [
-                *np.log2([*counts, max(moved, 2**-10), decision.tile]).tolist(),
-                float(options.fusion is not False),
+                *np.log2([*counts, max(moved, 2**-10), recipe.tile]).tolist(),
+                float(options.get("fusion") is not False),
                 *(float(plan.protocol is protocol) for protocol in Protocol),
-                *(float(decision.algorithm == name) for name in names),
+                *(float(recipe.name == name) for name in names),
             ]
         )
     return np.array(rows)
@@ -271,44 +270,43 @@ def fingerprint(topology: Topology) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def decision_of(choice: nccl.CollectiveChoice) -> Decision:
-    """The decision that is a choice of NCCL's."""
-    options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
-    return Decision(choice.program, options, choice.tile, choice.orders)
+def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
+    """The recipe that is a choice of NCCL's."""
+    options = {"protocol": choice.protocol, "channels": 1, "instances": choice.instances}
+    arguments = {"orders": choice.orders} if choice.orders else {}
+    return Recipe(choice.program, arguments, options, choice.tile)
 
 
-def _check(collective: str) -> None:
-    """Refuses a collective that has no place in calls of torch.distributed. Errors: D921."""
-    if collective not in COLLECTIVES:
+def check_name(what: str, name: str, known: Sequence[str]) -> None:
+    """Refuses a name that isn't known. what: what it is of. Errors: D921."""
+    if name not in known:
         raise D921.error(
-            expected=f"a collective of {', '.join(COLLECTIVES)}",
-            found=repr(collective),
-            remedy=did_you_mean(str(collective), COLLECTIVES),
+            expected=f"{what} of {', '.join(known)}",
+            found=repr(name),
+            remedy=did_you_mean(str(name), known),
         )
 
 
-def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Decision, Program]]:
+def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Recipe, Program]]:
     """The algorithms of a collective that can run on a cluster, and their programs. Several rings
     go along its links where there are no switches. Errors: D921."""
     known = [a for a in CATALOG.values() if a.collective == collective]
-    if actions not in ACTIONS:
-        raise D921.error(expected=f"actions of {', '.join(ACTIONS)}", found=repr(actions))
     if actions == "nccl":
         known = [a for a in known if a.name in _OF_NCCL]
     (nodes, gpus), along = grid_of(topology), link_rings(topology).orders.tolist()
     found = []
     for one in known:
-        orders = tuple(map(tuple, along)) if "orders" in one.parameters else ()
-        decision = Decision(one.name, orders=orders)
+        takes_orders = along and "orders" in one.parameters
+        recipe = Recipe(one.name, {"orders": along} if takes_orders else {})
         # Some algorithms need a power of two, or more than one node or GPU in a node.
         with contextlib.suppress(SleyError):
-            program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
+            program = program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])
             t = program.transfers
             # Algorithms in the switch have one protocol; they are arms where NCCL chooses them.
             if (t.group != NONE).any():
                 continue
             if (topology.are_linked(t.src, t.dst) | ~t.remote).all():
-                found.append((decision, program))
+                found.append((recipe, program))
     if not found:
         raise D921.error(
             expected=f"algorithms for {nodes} x {gpus} ranks and their links", found="none"

@@ -1,13 +1,10 @@
 """Back ends: what runs a call with an arm, and measures its time.
 
-All have the interface `Backend`: the simulator (`Simulated`), a recorded sweep (`Recorded`) and the
-CPU runtime (`live.Live`).
+All have the interface `Backend`: the simulator (`Simulated`) and the CPU runtime (`live.Live`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -15,15 +12,15 @@ import numpy as np
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.tuning.arms import Arms, fingerprint
 from sley.tuning.noise import Noise
-from sley.tuning.policy import Decision, Machine
-from sley.tuning.sweeps import Sweep, time_at
+from sley.tuning.policy import Machine, Recipe
+from sley.tuning.sweeps import ArmTimes
 
 
 class Backend(Protocol):
     """A collective on a cluster whose calls can be measured. A cell is one of its sizes.
 
     collective: its name. machine: where it runs. sizes: int64 (cells,), ascending.
-    decisions: the arms. features: float64 (arms, features), what is known of each
+    recipes: the arms. features: float64 (arms, features), what is known of each
         (`Arms.features`). expected: float64 (cells, arms), the logarithm of a rough estimate of the
         times, up to a constant for each cell.
     blocks: int64 (arms,), the thread blocks of a rank; of equally fast arms the one with the fewest
@@ -33,26 +30,16 @@ class Backend(Protocol):
     margin: the share by which an arm must be faster than the default to be deployed.
     """
 
-    @property
-    def collective(self) -> str: ...
-    @property
-    def machine(self) -> Machine: ...
-    @property
-    def sizes(self) -> LongArray: ...
-    @property
-    def decisions(self) -> Sequence[Decision]: ...
-    @property
-    def features(self) -> FloatArray: ...
-    @property
-    def expected(self) -> FloatArray: ...
-    @property
-    def blocks(self) -> LongArray: ...
-    @property
-    def mask(self) -> BoolArray: ...
-    @property
-    def default(self) -> LongArray: ...
-    @property
-    def margin(self) -> float: ...
+    collective: str
+    machine: Machine
+    sizes: LongArray
+    recipes: tuple[Recipe, ...]
+    features: FloatArray
+    expected: FloatArray
+    blocks: LongArray
+    mask: BoolArray
+    default: LongArray
+    margin: float
 
     def measure(self, cell: int, arm: int) -> float:
         """The time of one call of a size with an arm, in microseconds."""
@@ -72,26 +59,19 @@ class Repeatable(Protocol):
         ...
 
 
-class _Simulation(ABC):
-    """The parts of a back end that the arms of a cluster give, and noise. mask, default: as of a
-    `Backend`."""
+class Simulated:
+    """The simulator, with noise; an arm that `times` doesn't know is simulated when it is first
+    called at a size."""
 
     margin = 0.01  # nothing but noise makes measurements differ
 
-    def __init__(
-        self,
-        arms: Arms,
-        sizes: LongArray,
-        mask: BoolArray,
-        default: LongArray,
-        noise: Noise | None,
-        seed: int,
-    ) -> None:
+    def __init__(self, times: ArmTimes, noise: Noise | None = None, *, seed: int = 0) -> None:
+        arms = times.arms
         self.collective, self.machine = arms.collective, machine_of(arms)
-        self.sizes, self.mask, self.default = sizes, mask, default
-        self.decisions, self.features = arms.decisions, arms.features
-        self.expected, self.blocks = arms.expected(sizes), arms.blocks
-        self.noise = noise or Noise()
+        self.sizes, self.mask, self.default = times.sizes, times.mask, times.default
+        self.recipes, self.features, self.blocks = arms.recipes, arms.features, arms.blocks
+        self.expected = arms.expected(times.sizes)
+        self.noise, self._times = noise or Noise(), times
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -100,45 +80,11 @@ class _Simulation(ABC):
 
     def measure(self, cell: int, arm: int) -> float:
         """See `Backend`."""
-        true_us = self._true_us(cell, arm)
         # A generator for each call: a training that resumes gets the noise of the next calls.
         self.calls += 1
         crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
-        return true_us * self.noise.factor(int(self.sizes[cell]), crosses, rng)
-
-    @abstractmethod
-    def _true_us(self, cell: int, arm: int) -> float:
-        """The time without noise."""
-
-
-class Recorded(_Simulation):
-    """A recorded sweep, with noise."""
-
-    def __init__(self, sweep: Sweep, noise: Noise | None = None, *, seed: int = 0) -> None:
-        super().__init__(sweep.arms, sweep.sizes, sweep.mask, sweep.default, noise, seed)
-        self._sweep = sweep
-
-    def _true_us(self, cell: int, arm: int) -> float:
-        return self._sweep.true_us(cell, arm)
-
-
-class Simulated(_Simulation):
-    """The simulator, with noise; an arm is simulated when it is first called at a size."""
-
-    def __init__(
-        self, arms: Arms, sizes: Sequence[int], noise: Noise | None = None, *, seed: int = 0
-    ) -> None:
-        ascending = sorted(sizes)
-        mask = np.stack([arms.feasible(size) for size in ascending])
-        default = np.array([arms.default(size) for size in ascending], np.int64)
-        super().__init__(arms, np.array(ascending, np.int64), mask, default, noise, seed)
-        self._arms = arms
-        self._known: dict[tuple[int, int], float] = {}
-
-    def _true_us(self, cell: int, arm: int) -> float:
-        if (cell, arm) not in self._known:
-            self._known[cell, arm] = time_at(self._arms, arm, int(self.sizes[cell]))
-        return self._known[cell, arm]
+        factor = self.noise.factor(int(self.sizes[cell]), crosses, rng)
+        return self._times.true_us(cell, arm) * factor
 
 
 def machine_of(arms: Arms) -> Machine:

@@ -14,9 +14,8 @@ from sley.errors.tuning import D923
 from sley.ir.tables import NONE, BoolArray
 from sley.ir.words import is_integer
 from sley.tuning.backends import Repeatable
-from sley.tuning.exploration import exploration
-from sley.tuning.levels import HINTS, KEEP, TUNE, DecisionLevel, DecisionStep, Levels, Vocabulary
-from sley.tuning.reward import Reward, TunedCall
+from sley.tuning.levels import HINTS, DecisionLevel, DecisionStep, Levels, Vocabulary
+from sley.tuning.reward import Reward
 from sley.tuning.state import BOUND, CALL, WINDOW, CallWindow, Site, Stream, state_size
 
 ID = "sley/Tuning-v0"
@@ -110,17 +109,10 @@ class Tuning(gymnasium.Env[Observation, int]):
         """Takes the action of a level."""
         chosen, step = int(action), self._step
         if not self.action_masks()[chosen]:
-            return self._end(int(self._default), is_masked=True)
-        if step.level is DecisionLevel.CALL:
-            self._step = DecisionStep(DecisionLevel.PLAN, chosen)
-        elif step.level is DecisionLevel.PLAN:
-            self._step = DecisionStep(
-                DecisionLevel.KNOBS, step.call, chosen if step.call == TUNE else NONE
-            )
-        else:
-            keeps = step.call == KEEP
-            levels = self._stream.levels
-            return self._end(self._default if keeps else levels.arm(step.plan, chosen))
+            return self._end(self._default, is_masked=True)
+        if step.level is DecisionLevel.KNOBS:
+            return self._end(self._stream.levels.arm(self._cell, step, chosen))
+        self._step = step.after(chosen)
         return self._observe(), 0.0, False, False, {}
 
     def action_masks(self) -> BoolArray:
@@ -137,6 +129,8 @@ class Tuning(gymnasium.Env[Observation, int]):
 
     def _draw(self) -> list[tuple[int, int]]:
         """The pairs of site and cell of an episode."""
+        # One machine an episode, as a caller has one; few sizes, so that each comes again and what
+        # was measured of it helps.
         places = self._machines[self.np_random.integers(len(self._machines))]
         pairs = [
             (place, cell)
@@ -153,23 +147,14 @@ class Tuning(gymnasium.Env[Observation, int]):
             site, levels = self.sites[self._place], self._levels[self._place]
             self._streams[self._place] = Stream(site, levels, self._window)
         stream, backend = self._stream, self._stream.site.backend
+        # Rewards are relative to the default's time, so it is measured before the first of a size;
+        # several times, or its noise would be in all of them.
         if stream.default_us(self._cell) is None:
             for _ in range(BASELINE):
                 time_us = backend.measure(self._cell, self._default)
                 stream.measure_default(self._cell, time_us)
-        self._step = DecisionStep(explores=self._explores and self._is_exploring())
-
-    def _is_exploring(self) -> bool:
-        """Draws whether the next call explores."""
-        stream, backend = self._stream, self._stream.site.backend
-        share = exploration(
-            backend.collective,
-            backend.machine,
-            int(backend.sizes[self._cell]),
-            samples=int(stream.tally.count[self._cell].sum()),
-            is_shared=stream.is_shared,
-        )
-        return bool(self.np_random.random() < share)
+        explores = self._explores and self.np_random.random() < stream.exploration(self._cell)
+        self._step = DecisionStep(explores=bool(explores))
 
     def _end(
         self, arm: int, *, is_masked: bool = False
@@ -181,16 +166,16 @@ class Tuning(gymnasium.Env[Observation, int]):
         assert default_us is not None  # `_next_call` has measured it
         time_us = site.backend.measure(cell, arm)
         stream.record(cell, arm, time_us)
-        call = TunedCall(
-            (self._place, cell, arm),
-            time_us,
-            default_us,
-            site.utilisation(cell, time_us),
-            site.utilisation(cell, default_us),
-            is_default=arm == self._default,
-            is_shared=stream.is_shared,
-        )
-        reward = MASKED if is_masked else self._rewards(call)
+        reward = MASKED
+        if not is_masked:
+            own, of_default = (site.utilisation(cell, us) for us in (time_us, default_us))
+            reward = self._rewards(
+                (self._place, cell, arm),
+                default_us / time_us,
+                fans_out=arm != self._default and own > of_default,
+                of_default=of_default,
+                is_shared=stream.is_shared,
+            )
         info = {
             "site": self._place,
             "size_bytes": int(site.backend.sizes[cell]),
@@ -205,7 +190,7 @@ class Tuning(gymnasium.Env[Observation, int]):
             self._step = DecisionStep()
         else:
             self._next_call()
-        return self._observe(), float(reward), False, is_last, info
+        return self._observe(), reward, False, is_last, info
 
     def _mask(self) -> NDArray[np.int8]:
         stream, cell = self._stream, self._cell

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
+from sley.ir.sizes import SizeRange
 from sley.tuning.noise import SHARED
 from sley.tuning.policy import Machine
 
@@ -23,23 +25,23 @@ class _Regime:
 
     collective: str
     nodes: tuple[int, float]
-    sizes: tuple[int, float]
+    sizes: SizeRange
     share: float
     least_ranks: int = 1
 
 
-_ONE, _SEVERAL, _ANY = (1, 1.0), (2, float("inf")), (1, float("inf"))
-_MOST = float("inf")
+_ONE, _SEVERAL, _ANY = (1, 1.0), (2, inf), (1, inf)
 
+# The regimes of Fig 14 (GC3, section 12.4), without its clusters: those of one node and of several.
 _REGIMES = (
-    _Regime("allreduce", _ONE, (32 * _MB + 1, _MOST), CONSERVATIVE),
-    _Regime("allreduce", _SEVERAL, (1024 * _MB + 1, _MOST), CONSERVATIVE),
-    _Regime("alltonext", _ANY, (0, 256 * _KB - 1), CONSERVATIVE),
-    _Regime("alltoall", (16, _MOST), (0, 256 * _KB - 1), CONSERVATIVE),
-    _Regime("allreduce", _ONE, (1 * _KB, 1 * _MB), AGGRESSIVE),
-    _Regime("allreduce", _SEVERAL, (0, 1 * _MB - 1), AGGRESSIVE),
-    _Regime("alltoall", _ANY, (256 * _MB, _MOST), AGGRESSIVE, least_ranks=256),
-    _Regime("alltonext", _SEVERAL, (16 * _MB + 1, _MOST), AGGRESSIVE),
+    _Regime("allreduce", _ONE, SizeRange(32 * _MB + 1), CONSERVATIVE),
+    _Regime("allreduce", _SEVERAL, SizeRange(1024 * _MB + 1), CONSERVATIVE),
+    _Regime("alltonext", _ANY, SizeRange(0, 256 * _KB - 1), CONSERVATIVE),
+    _Regime("alltoall", (16, inf), SizeRange(0, 256 * _KB - 1), CONSERVATIVE),
+    _Regime("allreduce", _ONE, SizeRange(1 * _KB, 1 * _MB), AGGRESSIVE),
+    _Regime("allreduce", _SEVERAL, SizeRange(0, 1 * _MB - 1), AGGRESSIVE),
+    _Regime("alltoall", _ANY, SizeRange(256 * _MB), AGGRESSIVE, least_ranks=256),
+    _Regime("alltonext", _SEVERAL, SizeRange(16 * _MB + 1), AGGRESSIVE),
 )
 
 
@@ -57,17 +59,16 @@ def exploration(
     their inverse. is_shared: the network is shared with others; then sizes of `noise.SHARED` are
     explored most, since their times vary most.
     """
-    share = NORMAL
-    if is_shared and machine.nodes > 1 and SHARED[0] <= size_bytes <= SHARED[1]:
-        share = AGGRESSIVE
-    else:
-        for regime in _REGIMES:
-            if (
-                collective == regime.collective
-                and regime.nodes[0] <= machine.nodes <= regime.nodes[1]
-                and regime.sizes[0] <= size_bytes <= regime.sizes[1]
-                and machine.ranks >= regime.least_ranks
-            ):
-                share = regime.share
-                break
-    return share * min(1.0, SAMPLES / max(samples, 1))
+    shares = [
+        regime.share
+        for regime in _REGIMES
+        if collective == regime.collective
+        and regime.nodes[0] <= machine.nodes <= regime.nodes[1]
+        and regime.sizes.covers(size_bytes)
+        and machine.ranks >= regime.least_ranks
+    ]
+    if is_shared and machine.nodes > 1 and SHARED.covers(size_bytes):
+        shares = [AGGRESSIVE]
+    # No two regimes overlap. Each further measurement tells less, so their number per call of a
+    # size falls like its inverse: the total grows with the logarithm of the calls.
+    return (shares or [NORMAL])[0] * min(1.0, SAMPLES / max(samples, 1))

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.ir.recipe import Recipe
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
 from sley.tuning.backends import Backend
-from sley.tuning.policy import Decision
 
 KEEP, TUNE = 0, 1
 """The actions of the first level: the call runs the default, or the next levels choose an arm."""
@@ -34,9 +34,9 @@ class DecisionLevel(IntEnum):
 
 
 @lru_cache(maxsize=4096)
-def words_of(decision: Decision) -> tuple[str, str]:
-    """A decision in two texts: plan and protocol, and all other knobs."""
-    algorithm, *options = str(decision).split()
+def words_of(recipe: Recipe) -> tuple[str, str]:
+    """A recipe in two texts: plan and protocol, and all other knobs."""
+    algorithm, *options = str(recipe).split()
     protocol = [word for word in options if word.startswith("protocol=")]
     others = [word for word in options if word not in protocol]
     return " ".join([algorithm, *protocol]), " ".join(others)
@@ -52,8 +52,8 @@ class Vocabulary:
 
     @classmethod
     def of(cls, backends: Iterable[Backend]) -> Vocabulary:
-        """The vocabulary of all decisions of some back ends, sorted."""
-        words = [words_of(decision) for backend in backends for decision in backend.decisions]
+        """The vocabulary of all recipes of some back ends, sorted."""
+        words = [words_of(one) for backend in backends for one in backend.recipes]
         plans, knobs = ({word[place] for word in words} for place in (0, 1))
         return cls(tuple(sorted(plans)), tuple(sorted(knobs)))
 
@@ -74,11 +74,17 @@ class DecisionStep(NamedTuple):
     plan: int = NONE
     explores: bool = False
 
+    def after(self, action: int) -> DecisionStep:
+        """The next step, which knows this one's action. A kept default has no plan."""
+        if self.level is DecisionLevel.CALL:
+            return DecisionStep(DecisionLevel.PLAN, action)
+        return DecisionStep(DecisionLevel.KNOBS, self.call, action if self.call == TUNE else NONE)
+
 
 class Levels:
     """The arms of a back end as actions of a vocabulary.
 
-    plan, knobs: int64 (arms,), the actions that lead to each arm; NONE for arms whose decision is
+    plan, knobs: int64 (arms,), the actions that lead to each arm; NONE for arms whose recipe is
     not in the vocabulary: they can't be chosen.
     """
 
@@ -86,14 +92,15 @@ class Levels:
         self.vocabulary, self.backend = vocabulary, backend
         plans = {word: place for place, word in enumerate(vocabulary.plans)}
         knobs = {word: place for place, word in enumerate(vocabulary.knobs)}
-        words = [words_of(decision) for decision in backend.decisions]
+        words = [words_of(recipe) for recipe in backend.recipes]
         known = [plan in plans and other in knobs for plan, other in words]
-        self.plan = np.array(
-            [plans[w[0]] if k else NONE for w, k in zip(words, known, strict=True)], np.int64
-        )
-        self.knobs = np.array(
-            [knobs[w[1]] if k else NONE for w, k in zip(words, known, strict=True)], np.int64
-        )
+        pairs = [
+            (plans[plan], knobs[other]) if is_known else (NONE, NONE)
+            for (plan, other), is_known in zip(words, known, strict=True)
+        ]
+        self.plan: LongArray
+        self.knobs: LongArray
+        self.plan, self.knobs = np.array(pairs, np.int64).T
         self._arm = np.full((len(plans), len(knobs)), NONE, np.int64)
         rows = np.flatnonzero(self.plan != NONE)
         self._arm[self.plan[rows], self.knobs[rows]] = rows
@@ -101,9 +108,11 @@ class Levels:
         own = backend.expected[cells, backend.default][:, None]
         self._estimate = np.clip(own - backend.expected, -_MOST, _MOST)
 
-    def arm(self, plan: int, knobs: int) -> int:
-        """The arm of two actions; NONE if there is none."""
-        return int(self._arm[plan, knobs])
+    def arm(self, cell: int, step: DecisionStep, knobs: int) -> int:
+        """The arm of a decision: its last step, and that step's action. NONE if there is none."""
+        if step.call == KEEP:
+            return int(self.backend.default[cell])
+        return int(self._arm[step.plan, knobs])
 
     def actions(self, cell: int, step: DecisionStep) -> LongArray:
         """int64 (arms,): the action of this step that leads to each arm, NONE if none does."""
@@ -149,7 +158,8 @@ class Levels:
         if not len(rows):
             return hints
         actions = action[rows]
-        # Several arms lead to one action, so maxima are taken by action.
+        # Several arms lead to one action, so maxima are taken by action: the later levels can still
+        # choose the best of them.
         best = np.full((len(hints), 2), -np.inf)
         np.maximum.at(best[:, 0], actions, self._estimate[cell, rows])
         is_measured = np.isfinite(speedup[rows])

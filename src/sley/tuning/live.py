@@ -27,8 +27,8 @@ from sley.communicator.selection.rules import default_rows, program_of
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
 from sley.engine.measure import Sweep
-from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.tuning import D921, D923, D926
+from sley.errors import Place, SleyError
+from sley.errors.tuning import D923, D926
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
@@ -36,8 +36,9 @@ from sley.ir.recipe import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
-from sley.tuning.arms import IN_PLACE, LIVE, features_of, moved_by, steps_of
-from sley.tuning.policy import Decision, Machine
+from sley.tuning.arms import IN_PLACE, LIVE, check_name, features_of, moved_by, steps_of
+from sley.tuning.policy import Machine
+from sley.tuning.policy import policy as policies
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
 INSTANCES = (1, 2, 4)
@@ -73,13 +74,13 @@ _REFERENCE_TURNS = 5
 
 @dataclass(frozen=True, eq=False)
 class LiveArm:
-    """A choice: its decision and its plan.
+    """A choice: its recipe and its plan.
 
-    has_stages: whether its program has arguments that a decision doesn't express. It is a default
+    has_stages: whether its program has arguments that a policy doesn't express. It is a default
         of the library, which can only be chosen where it is the default.
     """
 
-    decision: Decision
+    recipe: Recipe
     plan: Plan
     has_stages: bool
 
@@ -133,30 +134,31 @@ class Live(contextlib.AbstractContextManager["Live"]):
         self.sizes: LongArray = np.array(sorted(set(sizes)), np.int64)
         in_place = IN_PLACE[collective]
         default = default_rows(STANDARD[collective].call, hosts, in_place=in_place)
-        options = [Options.of(None, one.recipe.options) for one in default]
-        programs = [program_of(one.recipe) for one in default]
-        plans = list(map(compile, programs, options))
-        found = list(_arms(collective, hosts, settings, algorithms))
-        by_digest = {digest(arm.plan): index for index, arm in enumerate(found)}
-        for row, own, plan in zip(default, options, plans, strict=True):
-            decision = Decision(row.recipe.name, own)
-            index = by_digest.setdefault(digest(plan), len(found))
-            if index == len(found):
-                found.append(LiveArm(decision, plan, has_stages=not _is_expressible(row.recipe)))
-            elif _is_expressible(row.recipe):  # named as the communicator names it
-                found[index] = replace(found[index], decision=decision)
-        rows = [by_digest[digest(plan)] for plan in plans]
-        ends = [one.sizes.end_bytes for one in default]
-        self.arms = tuple(found)
-        last = [np.inf if end is None else end for end in ends]
-        self.default: LongArray = np.array(rows, np.int64)[np.searchsorted(last, self.sizes)]
-        self.decisions: tuple[Decision, ...] = tuple(arm.decision for arm in found)
-        self.mask: BoolArray = np.tile([not arm.has_stages for arm in found], (len(self.sizes), 1))
+        # Different options often give the same plan: one arm for each, under its first name.
+        arms: dict[bytes, LiveArm] = {}
+        for arm in _arms(collective, hosts, settings, algorithms):
+            arms.setdefault(digest(arm.plan), arm)
+        rows = []
+        for recipe in (one.recipe for one in default):
+            plan = compile(program_of(recipe), Options.of(None, recipe.options))
+            rows.append(digest(plan))
+            bare = Recipe(recipe.name, options=recipe.options)
+            if rows[-1] not in arms:
+                arms[rows[-1]] = LiveArm(bare, plan, has_stages=not _is_expressible(recipe))
+            elif _is_expressible(recipe):  # named as the communicator names it
+                arms[rows[-1]] = replace(arms[rows[-1]], recipe=bare)
+        self.arms = tuple(arms.values())
+        last = [np.inf if one.sizes.end_bytes is None else one.sizes.end_bytes for one in default]
+        found = np.array([list(arms).index(row) for row in rows], np.int64)
+        self.default: LongArray = found[np.searchsorted(last, self.sizes)]
+        self.recipes: tuple[Recipe, ...] = tuple(arm.recipe for arm in self.arms)
+        is_free = [not arm.has_stages for arm in self.arms]
+        self.mask: BoolArray = np.tile(is_free, (len(self.sizes), 1))
         self.mask[np.arange(len(self.sizes)), self.default] = True
-        every = [arm.plan for arm in found]
-        self.features: FloatArray = features_of(self.decisions, every)
+        every = [arm.plan for arm in self.arms]
+        self.features: FloatArray = features_of(self.recipes, every)
         self.expected: FloatArray = _estimates(every, self.sizes)
-        self.blocks: LongArray = np.array([arm.plan.blocks_per_rank for arm in found], np.int64)
+        self.blocks: LongArray = np.array([plan.blocks_per_rank for plan in every], np.int64)
         self._settings = settings
         self._loaded: dict[int, JobPlan] = {}
         self._ready: set[tuple[int, int]] = set()
@@ -183,6 +185,8 @@ class Live(contextlib.AbstractContextManager["Live"]):
         is_long = of_cell.reference_us >= _LONG_US
         warm = 0 if is_long else 1
         rival, own = (Turn(self._loaded[one].number, warm, of_cell.calls) for one in (default, arm))
+        # Default and arm in turn: what changes the machine for longer than a turn hits both, and
+        # the median of their ratios drops a turn that another program disturbed.
         pairs = 1 if is_long else _PAIRS
         times_us = self._times_us([rival, own] * pairs, of_cell.count)
         ratios: list[float] = (times_us[1::2] / times_us[::2]).tolist()
@@ -194,6 +198,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
         self._prepare(cell, default)
         number, count = self._loaded[default].number, self._count(cell, default)
         once_us = self._times_us([Turn(number, 1, 3)], count)[0]
+        # So many calls that a turn is long against the clock and the ranks' start, and no longer.
         calls = int(np.clip(_TIMED_US / once_us, 1, _MOST_CALLS))
         turns = [Turn(number, 1, calls)] * _REFERENCE_TURNS
         reference_us = float(np.median(self._times_us(turns, count)))
@@ -211,7 +216,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
         if wrong:
             size = size_text(int(self.sizes[cell]))
             raise D926.error(
-                at=Place(detail=f"{self.decisions[arm]}, {size}, {self.machine.ranks} ranks"),
+                at=Place(detail=f"{self.recipes[arm]}, {size}, {self.machine.ranks} ranks"),
                 expected=f"the result of {self.collective}",
                 found=f"{wrong} wrong elements",
             )
@@ -230,12 +235,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
 
 def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
     """Errors: D921, D923."""
-    if collective not in LIVE:
-        raise D921.error(
-            expected=f"a collective of {', '.join(LIVE)}",
-            found=repr(collective),
-            remedy=did_you_mean(str(collective), LIVE),
-        )
+    check_name("a collective", collective, LIVE)
     if not is_integer(ranks) or not 2 <= ranks <= MOST_RANKS:
         raise D923.error(expected=f"2 to {MOST_RANKS} ranks", found=repr(ranks))
     least = ranks * _SUMS.kind.size_bytes
@@ -247,34 +247,28 @@ def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
 def _arms(
     collective: str, hosts: Hosts, settings: Settings, algorithms: Sequence[str] | None
 ) -> Iterator[LiveArm]:
-    """The distinct plans that fit the communicator's connections. Errors: D921."""
+    """The plans that fit the communicator's connections. Errors: D921."""
     known = [one.name for one in CATALOG.values() if one.collective == collective]
     for name in algorithms or ():
-        if name not in known:
-            remedy = did_you_mean(str(name), known)
-            expected = f"an algorithm of {', '.join(known)}"
-            raise D921.error(expected=expected, found=repr(name), remedy=remedy)
+        check_name("an algorithm", name, known)
     nodes, gpus = hosts.count, len(hosts.members[0])
     capacity = Capacity(len(hosts.host), settings.slots, settings.channels)
-    seen: set[bytes] = set()
     for name, instances, channels, fusion, protocol in product(
         known if algorithms is None else algorithms, INSTANCES, CHANNELS, FUSION, PROTOCOLS
     ):
         options = Options(protocol=protocol, instances=instances, channels=channels, fusion=fusion)
-        decision = Decision(name, options)
+        recipe = Recipe(name, options=options.given())
         # Some algorithms need a power of two or another machine, some programs fix their channels.
         with contextlib.suppress(SleyError):
-            program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
+            program = policies.program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])
             # As a communicator loads it.
             plan = replace(compile(program, options), topology=None)
             check_capacity(plan, capacity, name)
-            if digest(plan) not in seen:
-                seen.add(digest(plan))
-                yield LiveArm(decision, plan, has_stages=False)
+            yield LiveArm(recipe, plan, has_stages=False)
 
 
 def _is_expressible(recipe: Recipe) -> bool:
-    """Whether a decision can express a recipe: its program has no arguments but its size."""
+    """Whether a policy can express a recipe: its program has no arguments but its size."""
     return set(recipe.arguments) <= {"ranks", "nodes", "gpus", "in_place"}
 
 

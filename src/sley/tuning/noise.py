@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.errors.tuning import D923
+from sley.ir.sizes import SizeRange
 from sley.ir.words import is_real
 
-SHARED = (2 << 20, 64 << 20)
+SHARED = SizeRange(2 << 20, 64 << 20)
 """The sizes at which other tenants of a network disturb most (MSCCLang 7.3; GC3, section 10.3):
 such calls meet congestion, but are too short to average it."""
 
@@ -40,7 +41,7 @@ class Noise:
     def factor(self, size_bytes: int, crosses_network: bool, rng: np.random.Generator) -> float:
         """Measured over true time of one call."""
         factor = float(np.exp(rng.normal(0, self.sigma)))
-        shared = self.congestion and crosses_network and SHARED[0] <= size_bytes <= SHARED[1]
+        shared = self.congestion and crosses_network and SHARED.covers(size_bytes)
         if shared and rng.random() < self.met:
             factor *= 1 + rng.exponential(self.congestion)
         return factor

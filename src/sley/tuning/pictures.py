@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sley.compiler import Options
 from sley.errors.tuning import D923
+from sley.ir.plan_table import PlanRow
+from sley.ir.recipe import Recipe
 from sley.ir.sizes import size_text
-from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
-from sley.tuning.policy import Decision, Policy, Range
+from sley.ir.words import Protocol
+from sley.report.plots import charts
+from sley.tuning.policy import Policy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_DPI = 120
 _DEFAULT = "#e4e6ea"
 _SHADES = {"LL": 0.45, "LL128": 0.7, "Simple": 1.0, "Direct": 0.85}
 """How strong an algorithm's colour is with each protocol."""
@@ -36,42 +38,36 @@ def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
     policies: a row for each that has the collective. Errors: D923 without any, F460 for another
     suffix than .svg, .png and .pdf.
     """
-    collectives = list(dict.fromkeys(name for policy in policies for name in policy.ranges))
+    collectives = list(dict.fromkeys(name for policy in policies for name in policy.collectives))
     if not collectives:
         raise D923.error(expected="policies with decisions", found="none")
     ordered = sorted(policies, key=lambda p: (p.machine.ranks, p.machine.topology))
-    rows = [[p for p in ordered if collective in p.ranges] for collective in collectives]
-    heights = [1.3 + 0.42 * len(own) for own in rows]
-    figure = _figure(9.0, sum(heights))
-    axes = figure.subplots(len(collectives), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, collective, own in zip(axes, collectives, rows, strict=True):
-        _draw_collective(axis, collective, own)
-    _save(figure, path)
+    rows = [[p for p in ordered if collective in p.collectives] for collective in collectives]
+    with charts(path, [1.3 + 0.42 * len(own) for own in rows], font=8.0) as axes:
+        for axis, collective, own in zip(axes, collectives, rows, strict=True):
+            _draw_collective(axis, collective, own)
 
 
 def _draw_collective(axes: Axes, collective: str, policies: Sequence[Policy]) -> None:
     from matplotlib.patches import Patch, Rectangle
 
-    algorithms = list(
-        dict.fromkeys(
-            one.decision.algorithm for p in policies for one in p.ranges.get(collective, ())
-        )
-    )
+    rows = [row for policy in policies for row in policy.of(collective)]
+    algorithms = list(dict.fromkeys(row.recipe.name for row in rows))
     legend: dict[str, str] = {}
-    for row, policy in enumerate(policies):
-        axes.add_patch(Rectangle((_FIRST, row - 0.4), _LAST - _FIRST, 0.8, color=_DEFAULT, lw=0))
-        for one in policy.ranges.get(collective, ()):
+    for place, policy in enumerate(policies):
+        axes.add_patch(Rectangle((_FIRST, place - 0.4), _LAST - _FIRST, 0.8, color=_DEFAULT, lw=0))
+        for one in policy.of(collective):
             left, right = _ends(one)
             if right <= left:
                 continue
             right = max(right, left + _LEAST_WIDTH)
-            colour, word = _colour(one.decision, algorithms)
+            colour, word = _colour(one.recipe, algorithms)
             legend[word] = colour
             axes.add_patch(
-                Rectangle((left, row - 0.4), right - left, 0.8, fc=colour, ec="white", lw=0.8)
+                Rectangle((left, place - 0.4), right - left, 0.8, fc=colour, ec="white", lw=0.8)
             )
-            parts = f"{one.decision.options.instances or 1}"
-            axes.text((left + right) / 2, row, parts, ha="center", va="center", fontsize=7)
+            parts = str(one.recipe.options.get("instances", 1))
+            axes.text((left + right) / 2, place, parts, ha="center", va="center", fontsize=7)
     patches = [Patch(color=colour, label=word) for word, colour in legend.items()]
     patches.append(Patch(color=_DEFAULT, label="default"))
     axes.legend(
@@ -87,32 +83,19 @@ def _draw_collective(axes: Axes, collective: str, policies: Sequence[Policy]) ->
     axes.set_title(title, fontsize=9, loc="left")
 
 
-def _ends(one: Range) -> tuple[float, float]:
+def _ends(one: PlanRow) -> tuple[float, float]:
     """The first and the last size of a range as powers of two, within the map."""
     left = np.log2(max(one.sizes.begin_bytes, 1))
     right = _LAST if one.sizes.end_bytes is None else np.log2(one.sizes.end_bytes + 1)
     return max(float(left), _FIRST), min(float(right), _LAST)
 
 
-def _colour(decision: Decision, algorithms: Sequence[str]) -> tuple[str, str]:
-    """The colour of a decision, and its line in the legend."""
+def _colour(recipe: Recipe, algorithms: Sequence[str]) -> tuple[str, str]:
+    """The colour of a recipe, and its line in the legend."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    protocol = decision.options.protocol.value if decision.options.protocol else "Simple"
-    pure = np.array(colormaps["tab10"](algorithms.index(decision.algorithm) % 10)[:3])
+    protocol = (Options.of(None, recipe.options).protocol or Protocol.SIMPLE).value
+    pure = np.array(colormaps["tab10"](algorithms.index(recipe.name) % 10)[:3])
     shade = _SHADES[protocol]
-    return to_hex(tuple(1 - shade * (1 - pure))), f"{decision.algorithm}, {protocol}"
-
-
-def _figure(width: float, height: float) -> Figure:
-    mpl = require_matplotlib()
-    from matplotlib.figure import Figure
-
-    mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": 8.0})
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _save(figure: Figure, path: str | Path) -> None:
-    suffix = check_suffix(path)
-    figure.savefig(path, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])
+    return to_hex(tuple(1 - shade * (1 - pure))), f"{recipe.name}, {protocol}"

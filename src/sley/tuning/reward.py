@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from math import log
 
 SMOOTHED = 10
@@ -14,24 +13,6 @@ UNDER_USED = 0.5
 
 AMPLIFIED = 1.5
 """The factor of rewards for arms that use such links better."""
-
-
-@dataclass(frozen=True)
-class TunedCall:
-    """A call with its time.
-
-    key: equal for calls of the same collective, size and arm. time_us, default_us: its time and the
-    default's. utilisation, default_utilisation: lower bound over time for both, 0 to 1. is_default:
-    the default ran. is_shared: the network is shared.
-    """
-
-    key: tuple[int, ...]
-    time_us: float
-    default_us: float
-    utilisation: float
-    default_utilisation: float
-    is_default: bool
-    is_shared: bool
 
 
 class Reward:
@@ -48,12 +29,26 @@ class Reward:
             lambda: deque(maxlen=SMOOTHED)
         )
 
-    def __call__(self, call: TunedCall) -> float:
-        """The reward of the next call."""
-        reward = log(call.default_us / call.time_us)
-        fans_out = not call.is_default and call.utilisation > call.default_utilisation
-        if fans_out and call.default_utilisation < UNDER_USED:
+    def __call__(
+        self,
+        key: tuple[int, ...],
+        speedup: float,
+        *,
+        fans_out: bool,
+        of_default: float,
+        is_shared: bool,
+    ) -> float:
+        """The reward of the next call.
+
+        key: equal for calls of the same collective, size and arm. speedup: the default's time over
+        the call's. fans_out: the arm is another than the default and uses the links better.
+        of_default: the default's utilisation, lower bound over time. is_shared: the network is.
+        """
+        # Logarithms: twice as fast and half as fast cancel out, and noise counts alike at all sizes
+        # (GC3, section 12.6).
+        reward = log(speedup)
+        if fans_out and of_default < UNDER_USED:
             reward *= AMPLIFIED
-        recent = self._recent[call.key]
+        recent = self._recent[key]
         recent.append(reward)
-        return sum(recent) / len(recent) if call.is_shared else reward
+        return sum(recent) / len(recent) if is_shared else reward

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS
 from sley.tuning.arms import COLLECTIVES
 from sley.tuning.backends import Backend
+from sley.tuning.exploration import exploration
 from sley.tuning.levels import Levels, Vocabulary
 from sley.tuning.noise import SHARED
 from sley.tuning.tally import Tally
@@ -64,44 +66,18 @@ NUMBERS = (
 """The first numbers of a state, in order."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A cluster as a state describes it.
-
-    fabric: its class; never SHARED, which is detected. nodes, gpus: the nodes, and the GPUs of
-    each. cards_per_pair: network cards for each pair of neighbouring GPUs: 2 on NDv4, 1 on DGX-2,
-    0 on one node.
-    """
-
-    fabric: Fabric
-    nodes: int
-    gpus: int
-    cards_per_pair: float
-
-    @classmethod
-    def of(cls, topology: Topology) -> Cluster:
-        """The description of a topology."""
-        nodes, gpus = topology.nodes, int(np.bincount(topology.node).max())
-        cards = int((topology.vertices.kind == VertexKind.NIC).sum())
-        if nodes > 1:
-            return cls(Fabric.NODES, nodes, gpus, 2 * cards / topology.ranks)
-        ranks = np.arange(topology.ranks)
-        src, dst = (grid.ravel() for grid in np.meshgrid(ranks, ranks))
-        pairs = src != dst
-        hops = np.diff(topology.paths(src[pairs], dst[pairs]).offset)
-        is_flat = len(np.unique(hops)) <= 1
-        return cls(Fabric.FLAT if is_flat else Fabric.BOARDS, nodes, gpus, 0.0)
-
-
 @dataclass(frozen=True, eq=False)
 class Site:
     """A back end with what is known of its cluster and of the caller.
 
+    fabric: the cluster's class; never SHARED, which is detected. cards_per_pair: network cards for
+    each pair of neighbouring GPUs: 2 on NDv4, 1 on DGX-2, 0 on one node.
     is_overlapped: the caller computes while a call runs. is_pipeline: its GPUs form a pipeline.
     """
 
     backend: Backend
-    cluster: Cluster
+    fabric: Fabric
+    cards_per_pair: float = 0.0
     is_overlapped: bool = False
     is_pipeline: bool = False
 
@@ -109,7 +85,17 @@ class Site:
     def of(cls, backend: Backend, topology: Topology, *, is_overlapped: bool = False) -> Site:
         """The site of a back end on a topology. AllToNext is the pattern of a pipeline."""
         is_pipeline = backend.collective == "alltonext"
-        return cls(backend, Cluster.of(topology), is_overlapped, is_pipeline)
+        if topology.nodes > 1:
+            cards = int((topology.vertices.kind == VertexKind.NIC).sum())
+            per_pair = 2 * cards / topology.ranks
+            return cls(backend, Fabric.NODES, per_pair, is_overlapped, is_pipeline)
+        ranks = np.arange(topology.ranks)
+        src, dst = (grid.ravel() for grid in np.meshgrid(ranks, ranks))
+        pairs = src != dst
+        # Equal numbers of hops between all pairs: a switch; boards have GPUs that are nearer.
+        hops = np.diff(topology.paths(src[pairs], dst[pairs]).offset)
+        fabric = Fabric.FLAT if len(np.unique(hops)) <= 1 else Fabric.BOARDS
+        return cls(backend, fabric, 0.0, is_overlapped, is_pipeline)
 
     @cached_property
     def least_us(self) -> FloatArray:
@@ -141,16 +127,16 @@ class CallWindow:
     def add(self, site: Site, cell: int, arm: int, time_us: float, speedup: float) -> None:
         """Adds a call. speedup: the logarithm."""
         backend = site.backend
-        decision = backend.decisions[arm]
-        options = decision.options
+        recipe = backend.recipes[arm]
+        options = recipe.options
         self.rows[1:] = self.rows[:-1].copy()
         self.rows[0] = (
             1.0,
             size_number(int(backend.sizes[cell])),
-            np.log2(options.channels or 1) / 3,
-            np.log2(options.instances or 1) / 5,
-            np.log2(decision.tile) / 6,
-            *(options.protocol is protocol for protocol in FIFO_PROTOCOLS),
+            np.log2(options.get("channels", 1)) / 3,
+            np.log2(options.get("instances", 1)) / 5,
+            np.log2(recipe.tile) / 6,
+            *(options.get("protocol") == protocol.value for protocol in FIFO_PROTOCOLS),
             arm == backend.default[cell],
             np.clip(speedup, -BOUND, BOUND),
         )
@@ -176,7 +162,7 @@ class Variance:
 
     def add(self, size_bytes: int, arm: int, log_time: float) -> None:
         """Adds the logarithm of a call's time."""
-        if not SHARED[0] <= size_bytes <= SHARED[1]:
+        if not SHARED.covers(size_bytes):
             return
         before = self._last.get((size_bytes, arm))
         self._last[size_bytes, arm] = log_time
@@ -186,6 +172,7 @@ class Variance:
     @property
     def is_shared(self) -> bool:
         """Whether the network is shared."""
+        # Half the squared difference of two equal draws has their variance as its mean.
         squares = sorted(self._squares)
         if len(squares) < _FEWEST:
             return False
@@ -203,10 +190,9 @@ class Stream:
     def __init__(self, site: Site, levels: Levels, window: CallWindow) -> None:
         backend = site.backend
         self.site, self.window, self.levels = site, window, levels
-        self.tally = Tally.of(len(backend.sizes), len(backend.decisions))
+        self.tally = Tally.of(len(backend.sizes), len(backend.recipes))
         self._variance = Variance()
         self._last = np.full(len(backend.sizes), NONE, np.int64)
-        self._fixed = self._constants()
 
     def measure_default(self, cell: int, time_us: float) -> None:
         """Adds a time of the default that was measured beside the calls."""
@@ -222,65 +208,66 @@ class Stream:
 
     def _add(self, cell: int, arm: int, time_us: float) -> None:
         self.tally.add(cell, arm, time_us)
-        if self.site.cluster.nodes > 1:
+        if self.site.backend.machine.nodes > 1:
             size_bytes = int(self.site.backend.sizes[cell])
             self._variance.add(size_bytes, arm, float(np.log(time_us)))
 
     def default_us(self, cell: int) -> float | None:
         """The geometric mean of the default's measured times; None without any."""
-        default = self.site.backend.default[cell]
-        count = self.tally.count[cell, default]
-        return float(np.exp(self.tally.sum[cell, default] / count)) if count else None
+        mean = self.tally.mean(cell)[self.site.backend.default[cell]]
+        return float(np.exp(mean)) if np.isfinite(mean) else None
 
     def speedups(self, cell: int) -> FloatArray:
         """float64 (arms,): the logarithm of the measured speed-up of each arm over the default; NaN
         where one of them was not measured."""
-        default_us = self.default_us(cell)
-        base = np.nan if default_us is None else np.log(default_us)
-        count = self.tally.count[cell]
-        mean = self.tally.sum[cell] / np.maximum(count, 1)
-        return np.where(count > 0, base - mean, np.nan)
+        mean = np.where(self.tally.count[cell] > 0, self.tally.mean(cell), np.nan)
+        speedups: FloatArray = mean[self.site.backend.default[cell]] - mean
+        return speedups
 
     @property
     def is_shared(self) -> bool:
         """Whether the network is shared with others, as the times show."""
         return self._variance.is_shared
 
+    def exploration(self, cell: int) -> float:
+        """The share of calls of a size that explore, 0 to 1."""
+        backend = self.site.backend
+        return exploration(
+            backend.collective,
+            backend.machine,
+            int(backend.sizes[cell]),
+            samples=int(self.tally.count[cell].sum()),
+            is_shared=self.is_shared,
+        )
+
     def state(self, cell: int) -> NDArray[np.float32]:
         """float32 (`state_size`,): NUMBERS; the class of the topology (`Fabric`), the collective
-        (`COLLECTIVES`) and the plan last used at this size, one-hot."""
-        state = self._fixed.copy()
-        numbers = len(NUMBERS)
-        state[NUMBERS.index("size")] = size_number(int(self.site.backend.sizes[cell]))
-        state[NUMBERS.index("utilisation")] = self.window.utilisation
+        (`COLLECTIVES`) and the plan last used at this size, one-hot (GC3, section 12.3)."""
+        site, backend = self.site, self.site.backend
+        nodes, gpus, collective = backend.machine.nodes, backend.machine.gpus, backend.collective
         is_shared = self.is_shared
-        state[NUMBERS.index("is_shared")] = is_shared
-        fabric = Fabric.SHARED if is_shared else self.site.cluster.fabric
-        state[numbers + fabric] = 1
-        arm = self._last[cell]
-        if arm != NONE and self.levels.plan[arm] != NONE:
-            state[numbers + len(Fabric) + len(COLLECTIVES) + self.levels.plan[arm]] = 1
-        return state
-
-    def _constants(self) -> NDArray[np.float32]:
-        """The state, with zeros for what changes."""
-        site, cluster = self.site, self.site.cluster
-        state = np.zeros(state_size(self.levels.vocabulary), np.float32)
-        collective = site.backend.collective
-        state[: len(NUMBERS)] = (
-            0,
-            np.log2(cluster.nodes) / 10,
-            np.log2(cluster.gpus) / 4,
-            min(cluster.cards_per_pair / 2, BOUND),
-            cluster.nodes == 1,
-            0,
-            0,
+        fabric = Fabric.SHARED if is_shared else site.fabric
+        last = self._last[cell]
+        plan = NONE if last == NONE else self.levels.plan[last]
+        numbers = (
+            size_number(int(backend.sizes[cell])),
+            log2(nodes) / 10,
+            log2(gpus) / 4,
+            min(site.cards_per_pair / 2, BOUND),
+            nodes == 1,
+            is_shared,
+            self.window.utilisation,
             site.is_overlapped,
             site.is_pipeline,
             collective in ("allreduce", "reducescatter"),
         )
+        state = np.zeros(state_size(self.levels.vocabulary), np.float32)
+        state[: len(numbers)] = numbers
+        state[len(numbers) + fabric] = 1
         if collective in COLLECTIVES:
-            state[len(NUMBERS) + len(Fabric) + COLLECTIVES.index(collective)] = 1
+            state[len(numbers) + len(Fabric) + COLLECTIVES.index(collective)] = 1
+        if plan != NONE:
+            state[len(numbers) + len(Fabric) + len(COLLECTIVES) + plan] = 1
         return state
 
 

@@ -1,4 +1,4 @@
-"""Sweep: the times of all arms at all sizes by simulation, and with them the oracle's choice.
+"""Sweeps: the times of all arms at all sizes by simulation, and with them the oracle's choice.
 
 Each size is a task for an executor of `concurrent.futures`, so a sweep uses whatever machines that
 executor has.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -36,8 +36,8 @@ _MOST_US = 1e12
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
-    """The times of all arms for a collective on a cluster.
+class ArmTimes:
+    """The times of all arms for a collective on a cluster, as far as they are known.
 
     sizes: int64 (sizes,), ascending. time_us: float64 (sizes, arms). is_exact: bool (sizes, arms):
     simulated in full; other times are extrapolated from fewer tiles, or lower bounds of arms that
@@ -52,6 +52,19 @@ class Sweep:
     is_exact: BoolArray
     mask: BoolArray
     default: LongArray
+
+    @classmethod
+    def of(cls, arms: Arms, sizes: Iterable[int]) -> ArmTimes:
+        """Nothing but lower bounds, without a simulation."""
+        ascending = sorted({*sizes})
+        return cls(
+            arms,
+            np.array(ascending, np.int64),
+            np.array([[arm.least(size) for arm in arms.rows] for size in ascending]),
+            np.zeros((len(ascending), len(arms)), np.bool_),
+            np.stack([arms.feasible(size) for size in ascending]),
+            np.array([arms.default(size) for size in ascending], np.int64),
+        )
 
     @cached_property
     def best(self) -> LongArray:
@@ -73,80 +86,85 @@ class Sweep:
         """The time of an arm at a size; an arm of which only a lower bound is known is simulated
         now."""
         key = cell, arm
-        if self.is_exact[key] or self.time_us[key] > self._bound_us(cell, arm) * (1 + 1e-9):
+        # What is above the bound was simulated, or extrapolated from simulations.
+        least_us = self.arms.rows[arm].least(int(self.sizes[cell]))
+        if self.is_exact[key] or self.time_us[key] > least_us * (1 + 1e-9):
             return float(self.time_us[key])
         if key not in self._simulated:
             self._simulated[key] = time_at(self.arms, arm, int(self.sizes[cell]))
         return self._simulated[key]
-
-    def _bound_us(self, cell: int, arm: int) -> float:
-        return self.arms.rows[arm].least(int(self.sizes[cell]))
 
     @cached_property
     def _simulated(self) -> dict[tuple[int, int], float]:
         """The arms that were simulated after the sweep."""
         return {}
 
-    def at(self, sizes: Sequence[int]) -> Sweep:
-        """The rows of these sizes, ascending; all of them are in the sweep."""
-        rows = np.searchsorted(self.sizes, sorted(sizes))
-        return Sweep(self.arms, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+    @property
+    def columns(self) -> dict[str, Any]:
+        """All arrays, by name."""
+        return {name: getattr(self, name) for name in _COLUMNS}
 
-    def join(self, other: Sweep) -> Sweep:
-        """The rows of both, which have the same arms and no size in common."""
-        order = np.argsort(np.concatenate((self.sizes, other.sizes)))
-        columns = {
-            name: np.concatenate((getattr(self, name), getattr(other, name)))[order]
-            for name in _COLUMNS
-        }
-        return Sweep(self.arms, **columns)
+    def at(self, sizes: Sequence[int]) -> ArmTimes:
+        """The rows of these sizes, ascending; all of them are known."""
+        rows = np.searchsorted(self.sizes, sorted(sizes))
+        return ArmTimes(self.arms, **{name: one[rows] for name, one in self.columns.items()})
+
+    def join(self, *others: Mapping[str, Any]) -> ArmTimes:
+        """These rows and those of other columns, of the same arms and no size in common."""
+        parts = (self.columns, *others)
+        order = np.argsort(np.concatenate([part["sizes"] for part in parts]))
+        return ArmTimes(
+            self.arms,
+            **{name: np.concatenate([part[name] for part in parts])[order] for name in _COLUMNS},
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sweep as an .npz file of NumPy. Errors: F461."""
-        facts = {
-            "collective": self.arms.collective,
-            "fingerprint": fingerprint(self.arms.world),
-            "decisions": [str(decision) for decision in self.arms.decisions],
-        }
-        write_arrays(path, facts, {name: getattr(self, name) for name in _COLUMNS})
+        write_arrays(path, _facts(self.arms), self.columns)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], arms: Arms) -> Sweep:
+    def load(cls, path: str | os.PathLike[str], arms: Arms) -> ArmTimes:
         """The sweep of these arms from a file. Errors: D922."""
-        place = Place(os.fspath(path))
         try:
             facts, arrays = read_arrays(path)
-            columns: dict[str, Any] = columns_of(arrays, _COLUMNS)
+            columns = columns_of(arrays, _COLUMNS)
+            for word, wanted in _facts(arms).items():
+                if facts.get(word) != wanted:
+                    raise ValueError(f"one with other {word}")
+            _check(columns, arms)
         except ValueError as error:
-            expected = "a sweep, as `sley tune sweep` writes it"
-            raise D922.error(at=place, expected=expected, found=str(error)) from error
-        for word, wanted in (
-            ("collective", arms.collective),
-            ("fingerprint", fingerprint(arms.world)),
-            ("decisions", [str(decision) for decision in arms.decisions]),
-        ):
-            if facts.get(word) != wanted:
-                raise D922.error(
-                    at=place,
-                    expected=f"a sweep of {arms.collective} on {arms.topology.name}",
-                    found=f"one with other {word}",
-                )
-        shape = columns["sizes"].size, len(arms)
-        if any(columns[name].shape != shape[:1] for name in ("sizes", "default")) or any(
-            columns[name].shape != shape for name in ("time_us", "is_exact", "mask")
-        ):
-            raise D922.error(at=place, expected=f"columns of shape {shape}", found="others")
-        default, times, ascending = columns["default"], columns["time_us"], columns["sizes"]
-        is_arm = ((default >= 0) & (default < len(arms))).all()
-        is_time = ((times > 0) & (times < _MOST_US)).all()
-        if not (is_arm and is_time and (np.diff(ascending, prepend=0) > 0).all()):
-            expected = "arms, positive times and ascending sizes"
-            raise D922.error(at=place, expected=expected, found="others")
-        feasible = [arms.feasible(size) for size in ascending.tolist()]
-        if not np.array_equal(columns["mask"], np.reshape(feasible, shape)):
-            expected = "the arms that differ at each size"
-            raise D922.error(at=place, expected=expected, found="other arms")
+            raise D922.error(
+                at=Place(os.fspath(path)),
+                expected=f"a sweep of {arms.collective} on {arms.topology.name}, as `sley tune "
+                "sweep` writes it",
+                found=str(error),
+            ) from error
         return cls(arms, **columns)
+
+
+def _facts(arms: Arms) -> dict[str, Any]:
+    """What must be equal for a file to fit."""
+    return {
+        "collective": arms.collective,
+        "fingerprint": fingerprint(arms.world),
+        "decisions": [str(recipe) for recipe in arms.recipes],
+    }
+
+
+def _check(columns: Mapping[str, Any], arms: Arms) -> None:
+    """Raises ValueError for columns that no sweep has."""
+    shape = columns["sizes"].size, len(arms)
+    for name, column in columns.items():
+        if column.shape != (shape[:1] if name in ("sizes", "default") else shape):
+            raise ValueError(f"{name} of shape {column.shape} instead of {shape}")
+    default, times, ascending = columns["default"], columns["time_us"], columns["sizes"]
+    is_arm = ((default >= 0) & (default < len(arms))).all()
+    is_time = ((times > 0) & (times < _MOST_US)).all()
+    if not (is_arm and is_time and (np.diff(ascending, prepend=0) > 0).all()):
+        raise ValueError("other arms, times that are none, or sizes that don't ascend")
+    feasible = [arms.feasible(size) for size in ascending.tolist()]
+    if not np.array_equal(columns["mask"], np.reshape(feasible, shape)):
+        raise ValueError("other arms that differ at a size")
 
 
 _COLUMNS: Mapping[str, type] = {
@@ -158,62 +176,37 @@ _COLUMNS: Mapping[str, type] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class SizeTimes:
-    """The times of all arms at one size: a row of a `Sweep`."""
-
-    time_us: FloatArray
-    is_exact: BoolArray
-    mask: BoolArray
-    default: int
-
-
 def sweep(
     arms: Arms,
     sizes: Sequence[int] = SIZES,
     *,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Sweep:
-    """The sweep of these arms. executor: runs the sizes; by default this thread does.
+) -> ArmTimes:
+    """The times of these arms. executor: runs the sizes; by default this thread does.
 
     The best arm and the default of each size are simulated in full. Each size is a task.
     """
     # The largest sizes take longest, so they start first.
     tasks = sorted(set(sizes), reverse=True)
-    rows: dict[int, SizeTimes] = {}
+    rows: list[dict[str, Any]] = []
+    # What a task needs to make the arms again, which takes less than to send their plans.
+    needed = pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions))
     if executor is None:
-        for size_bytes in tasks:
-            rows[size_bytes] = row_at(arms, size_bytes)
-            progress(len(rows), len(tasks))
+        found = (_row(arms, size) for size in tasks)
     else:
-        # What a task needs to make the arms again, which takes less than to send their plans.
-        recipe = pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions))
-        futures = {executor.submit(_row, recipe, size): size for size in tasks}
-        for future in as_completed(futures):
-            rows[futures[future]] = future.result()
-            progress(len(rows), len(tasks))
-    return _sweep_of(arms, {size: rows[size] for size in sorted(rows)})
+        futures = [executor.submit(_row_elsewhere, needed, size) for size in tasks]
+        found = (future.result() for future in as_completed(futures))
+    for row in found:
+        rows.append(row)
+        progress(len(rows), len(tasks))
+    return ArmTimes(arms, **rows[0]).join(*rows[1:])
 
 
-def _sweep_of(arms: Arms, rows: Mapping[int, SizeTimes]) -> Sweep:
-    """The sweep of rows by size, ascending."""
-    each = rows.values()
-    return Sweep(
-        arms,
-        np.array(list(rows), np.int64),
-        np.stack([row.time_us for row in each]),
-        np.stack([row.is_exact for row in each]),
-        np.stack([row.mask for row in each]),
-        np.array([row.default for row in each], np.int64),
-    )
-
-
-def row_at(arms: Arms, size_bytes: int) -> SizeTimes:
-    """The times of all arms at one size."""
-    mask = arms.feasible(size_bytes)
-    time_us = np.array([arm.least(size_bytes) for arm in arms.rows])
-    is_exact = np.zeros(len(arms), np.bool_)
+def _row(arms: Arms, size_bytes: int) -> dict[str, Any]:
+    """The columns of one size, in which the oracle and the default are exact."""
+    row = ArmTimes.of(arms, [size_bytes])
+    (time_us,), (is_exact,), (mask,) = row.time_us, row.is_exact, row.mask
     best = np.inf
 
     def run(index: int) -> None:
@@ -228,21 +221,21 @@ def row_at(arms: Arms, size_bytes: int) -> SizeTimes:
         time_us[index] = time_at(arms, index, size_bytes)
         is_exact[index] = not _is_long(arms, index, size_bytes)
         best = min(best, time_us[index])
-    chosen = arms.default(size_bytes)
-    if not is_exact[chosen]:
+    if not is_exact[chosen := int(row.default[0])]:
         run(chosen)
     # An extrapolated time may be a little too short. Simulating the fastest arm until it is exact
     # ends, because each turn makes one more arm exact.
     while not is_exact[index := int(np.where(mask, time_us, np.inf).argmin())]:
         run(index)
-    return SizeTimes(time_us, is_exact, mask, chosen)
+    return row.columns
 
 
 def time_at(arms: Arms, index: int, size_bytes: int) -> float:
     """The time of an arm in microseconds; long calls are extrapolated from two with fewer tiles."""
     if not _is_long(arms, index, size_bytes):
         return arms.simulator(index)(size_bytes).time_us
-    each = _tiling(arms, index, size_bytes).tile_bytes * _pieces(arms, index)
+    collective = arms.rows[index].plan.collective
+    each = _tiling(arms, index, size_bytes).tile_bytes * collective.blocks * collective.chunks
     # The second STEADY tiles took many - few, and so does each further STEADY of them.
     few, many = _steady(arms, index, each)
     return many + (many - few) * (size_bytes / each / STEADY - 2)
@@ -253,14 +246,8 @@ def _is_long(arms: Arms, index: int, size_bytes: int) -> bool:
 
 
 def _tiling(arms: Arms, index: int, size_bytes: int) -> Tiling:
-    model = tiled(arms.topology, arms.decisions[index].tile).model
+    model = tiled(arms.topology, arms.recipes[index].tile).model
     return Tiling.of(arms.rows[index].plan, model, size_bytes)
-
-
-def _pieces(arms: Arms, index: int) -> int:
-    """Into how many chunks a call's size is cut."""
-    collective = arms.rows[index].plan.collective
-    return collective.blocks * collective.chunks
 
 
 @lru_cache(maxsize=4096)
@@ -271,12 +258,12 @@ def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
     return few, many
 
 
-def _row(recipe: bytes, size_bytes: int) -> SizeTimes:
-    return row_at(_arms(recipe), size_bytes)
+def _row_elsewhere(needed: bytes, size_bytes: int) -> dict[str, Any]:
+    return _row(_arms(needed), size_bytes)
 
 
 @lru_cache(maxsize=2)
-def _arms(recipe: bytes) -> Arms:
+def _arms(needed: bytes) -> Arms:
     """The arms of a task, compiled once in each process."""
-    collective, topology, world, actions = pickle.loads(recipe)  # of this program's own
+    collective, topology, world, actions = pickle.loads(needed)  # of this program's own
     return Arms.of(collective, topology, actions=actions).in_world(world)

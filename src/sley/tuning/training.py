@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isqrt
 from typing import Any
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.tuning import D922, D923
+from sley.ir.plan_table import Measured, PlanRow
+from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
@@ -20,7 +23,7 @@ from sley.tuning.agents.contextual import Thompson
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
 from sley.tuning.gate import Gate
-from sley.tuning.policy import Change, Decision, Measured, Range
+from sley.tuning.policy.policy import CHANGE
 
 MOST_SAMPLES = 100_000
 
@@ -63,7 +66,7 @@ class Training:
         if not len(self.cells):
             raise D923.error(expected="at least one size to measure", found="all of them aside")
         self.history: list[tuple[int, int, float]] = []
-        self.changes: list[Change] = []
+        self.changes: list[dict[str, Any]] = []
         self._deployed = [int(arm) for arm in backend.default]
         self._rng = np.random.default_rng(self.seed)
 
@@ -80,6 +83,8 @@ class Training:
         if not is_integer(samples) or not 1 <= samples <= MOST_SAMPLES:
             expected = f"1 to {MOST_SAMPLES} samples of each size"
             raise D923.error(expected=expected, found=repr(samples))
+        # Each round ends with a measurement of every cell, so the loop ends. In random order, a
+        # drift of the machine doesn't hit the same sizes each time.
         while self.rounds < samples:
             for cell in self._rng.permutation(self.cells).tolist():
                 arm = self.agent.choose(cell)
@@ -92,9 +97,10 @@ class Training:
         best, deployed = self.agent.best(cell), self._deployed[cell]
         if best != deployed:
             self._deployed[cell] = best
-            decisions, size = self.backend.decisions, int(self.backend.sizes[cell])
-            words = str(decisions[deployed]), str(decisions[best])
-            self.changes.append(Change(len(self.history), self.backend.collective, size, *words))
+            recipes, size = self.backend.recipes, int(self.backend.sizes[cell])
+            words = str(recipes[deployed]), str(recipes[best])
+            change = (len(self.history), self.backend.collective, size, *words)
+            self.changes.append(dict(zip(CHANGE, change, strict=True)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a checkpoint of all whole rounds (.npz of NumPy). Errors: F461."""
@@ -147,20 +153,21 @@ class Training:
             "machine": dict(vars(self.backend.machine)),
             "sizes": self.backend.sizes.tolist(),
             "cells": self.cells.tolist(),
-            "choices": [str(decision) for decision in self.backend.decisions],
+            "choices": [str(recipe) for recipe in self.backend.recipes],
             "noise": str(self.backend.noise) if isinstance(self.backend, Repeatable) else "",
         }
 
-    def ranges(self) -> tuple[Range, ...]:
-        """What the agent would deploy, as ranges of a policy. Sizes that keep the default have no
-        range, nor have sizes below the first and above the last one, of which nothing is known.
+    def rows(self) -> tuple[PlanRow, ...]:
+        """What the agent would deploy, as rows of a policy. Sizes that keep the default have no
+        row, nor have sizes below the first and above the last one, of which nothing is known.
 
-        Two sizes with ranges share the sizes between them, up to their geometric mean. Towards a
+        Two sizes with rows share the sizes between them, up to their geometric mean. Towards a
         size with the default, a range ends where the times of its arm and of the default cross, by
         their logarithms, and at the geometric mean at most.
         """
+        # By ascending sizes; a neighbour with the same recipe makes the last row longer.
         chosen = [self.agent.best(cell) for cell in range(len(self.backend.sizes))]
-        ranges: list[Range] = []
+        ranges: list[PlanRow] = []
         for cell, arm in enumerate(chosen):
             if arm == int(self.backend.default[cell]):
                 continue
@@ -169,15 +176,15 @@ class Training:
             if (
                 last
                 and last.sizes.end_bytes == found.sizes.begin_bytes - 1
-                and (last.decision == found.decision)
+                and (last.recipe == found.recipe)
             ):
                 ranges[-1] = _join(last, found)
             else:
                 ranges.append(found)
         return tuple(ranges)
 
-    def _range(self, cell: int, chosen: Sequence[int]) -> Range:
-        """The range of one size. chosen: the arms of all sizes."""
+    def _range(self, cell: int, chosen: Sequence[int]) -> PlanRow:
+        """The row of one size. chosen: the arms of all sizes."""
         backend, arm = self.backend, chosen[cell]
         begin, end = (self._reach(cell, to, chosen) for to in (cell - 1, cell + 1))
         if cell > 0 and chosen[cell - 1] != int(backend.default[cell - 1]):
@@ -188,11 +195,13 @@ class Training:
         if np.isfinite(mean[[arm, default]]).all():
             times = np.exp(mean[[arm, default]]).tolist()
             measured = (Measured(int(backend.sizes[cell]), *times),)
+            # Two more than are kept: the arm itself and the default are among the fastest.
             close = np.argsort(mean, kind="stable")[: _MOST_ALTERNATIVES + 2].tolist()
             near = [a for a in close if mean[a] < mean[arm] + np.log(NEAR)]
-        others = [backend.decisions[a] for a in near if a not in (arm, default)]
+        others = [backend.recipes[a] for a in near if a not in (arm, default)]
         kept = tuple(others[:_MOST_ALTERNATIVES])
-        return Range(SizeRange(begin, end), backend.decisions[arm], measured, kept)
+        sizes, recipe = SizeRange(begin, end), backend.recipes[arm]
+        return PlanRow(recipe, sizes, backend.collective, measured=measured, alternatives=kept)
 
     def _reach(self, cell: int, to: int, chosen: Sequence[int]) -> int:
         """The last size of a cell's range towards another cell."""
@@ -220,11 +229,12 @@ class Training:
         return float(expected.log_time[arm] + expected.deviation[arm])
 
 
-def _join(first: Range, second: Range) -> Range:
-    """Two neighbours with one decision as one range."""
-    others: list[Decision] = [*first.alternatives]
+def _join(first: PlanRow, second: PlanRow) -> PlanRow:
+    """Two neighbours with one recipe as one row."""
+    others: list[Recipe] = [*first.alternatives]
     others += [other for other in second.alternatives if other not in others]
-    measured = (*first.measured, *second.measured)
-    kept = tuple(others[:_MOST_ALTERNATIVES])
     sizes = SizeRange(first.sizes.begin_bytes, second.sizes.end_bytes)
-    return Range(sizes, first.decision, measured, kept)
+    measured = (*first.measured, *second.measured)
+    return replace(
+        first, sizes=sizes, measured=measured, alternatives=tuple(others[:_MOST_ALTERNATIVES])
+    )

@@ -19,7 +19,6 @@ from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
-from sley.tuning.policy import table_of
 from support.generators.examples import examples
 from support.inputs.policies import policy_of
 from support.processes import rank_threads
@@ -218,7 +217,7 @@ WRITES_INPUT = trace(sley.AllReduce(2, 1), _reduces_in_input, name="reduces-in-i
         (ring(), {"max_bytes": -1}, "S702"),
         (ring(), {"max_bytes": True}, "S702"),
         (sley.algorithms.all_pairs_alltoallv(4), {"min_bytes": 10}, "S702"),
-        ("ring.json", {}, "N654"),
+        ("ring.json", {}, "F404"),
         (17, {}, "N654"),
         ("not-there.xml", {}, "F404"),
         ("not-there.py", {}, "F404"),
@@ -255,7 +254,7 @@ def test_a_policy_may_not_choose_a_plan_that_writes_its_input(
         return compile_plan(WRITES_INPUT if program.name == "ring-allreduce" else program, options)
 
     monkeypatch.setattr(compiler, "compile", compile_writer)
-    made = Plans(hosts_of(2), cache=False, policy=table_of(policy_of(2)))
+    made = Plans(hosts_of(2), cache=False, policy=policy_of(2))
     assert made.find("all_reduce", 10).tuned is None
     assert [problem.found[:5] for problem in made.problems] == ["F454:"]
 

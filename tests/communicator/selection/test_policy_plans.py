@@ -16,11 +16,10 @@ from sley.communicator.selection.kinds import BARRIER, CALLS, Request
 from sley.communicator.selection.machine import machine_here
 from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.rules import default_rows
-from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
-from sley.tuning.policy import Decision, Measured, Policy, Range, table_of
+from sley.tuning.policy import Measured, PlanRow, Policy, Recipe
 from support.inputs.policies import RING, policy_of
 from support.processes.call_cases import hosts_of
 
@@ -28,7 +27,7 @@ HOSTS = hosts_of(4)
 
 
 def plans(policy: Policy, **options: object) -> Plans:
-    return Plans(HOSTS, cache=False, policy=table_of(policy), **options)  # type: ignore[arg-type]
+    return Plans(HOSTS, cache=False, policy=policy, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -58,7 +57,7 @@ TUNED = [
 
 @pytest.mark.parametrize(("kind", "name"), TUNED, ids=[name for _, name in TUNED])
 def test_every_algorithm_of_the_library_can_be_chosen(kind: str, name: str) -> None:
-    made = plans(policy_of(4, collective=CALLS[kind].name, decision=Decision(name)))
+    made = plans(policy_of(4, collective=CALLS[kind].name, recipe=Recipe(name)))
     found = made.find(kind, 4096, in_place=True)
     if not made.problems:  # some need another number of ranks or nodes
         assert found.plan.name == name
@@ -70,14 +69,14 @@ def test_other_calls_keep_the_default() -> None:
     assert made.find("all_reduce", 0, in_place=True).tuned is None, "nothing to tune"
     assert made.find("barrier", 1, in_place=True).tuned is None
     assert made.find("all_gather", 1 << 20).tuned is None
-    rooted = Decision("flat-broadcast")
+    rooted = Recipe("flat-broadcast")
     assert (
-        plans(policy_of(4, collective="broadcast", decision=rooted))
+        plans(policy_of(4, collective="broadcast", recipe=rooted))
         .find("broadcast", 4096, in_place=True)
         .tuned
         is None
     )
-    one = Plans(hosts_of(1), cache=False, policy=table_of(policy_of(1)))
+    one = Plans(hosts_of(1), cache=False, policy=policy_of(1))
     assert one.find("all_reduce", 4096).plan.name == "local-copy"
     assert not one.problems
 
@@ -105,17 +104,17 @@ def test_the_choice_and_its_reason_are_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "collective", "decision", "found"),
+    ("ranks", "collective", "recipe", "found"),
     [
-        (4, "allreduce", Decision("ring-allreduce", Options(instances=24)), "N652: "),
-        (3, "allgather", Decision("recursive-doubling-allgather"), "L"),
+        (4, "allreduce", Recipe("ring-allreduce", options={"instances": 24}), "N652: "),
+        (3, "allgather", Recipe("recursive-doubling-allgather"), "L"),
     ],
 )
 def test_a_plan_that_cannot_run_is_a_problem_and_the_default_runs(
-    ranks: int, collective: str, decision: Decision, found: str
+    ranks: int, collective: str, recipe: Recipe, found: str
 ) -> None:
-    policy, hosts = policy_of(ranks, collective=collective, decision=decision), hosts_of(ranks)
-    made = Plans(hosts, cache=False, policy=table_of(policy), channels=2)
+    policy, hosts = policy_of(ranks, collective=collective, recipe=recipe), hosts_of(ranks)
+    made = Plans(hosts, cache=False, policy=policy, channels=2)
     kind = {"allreduce": "all_reduce", "allgather": "all_gather"}[collective]
     for size_bytes in (4096, 4096, 1 << 20):
         default = made.library(kind, size_bytes, in_place=True)
@@ -125,12 +124,12 @@ def test_a_plan_that_cannot_run_is_a_problem_and_the_default_runs(
     assert problem.code == "D904"
     assert problem.found.startswith(found)
     lines = made.considered(Request(kind, hosts, 4096, in_place=True))
-    assert any(line.startswith(f"not {decision.algorithm}, the tuner's policy: ") for line in lines)
+    assert any(line.startswith(f"not {recipe.name}, the tuner's policy: ") for line in lines)
 
 
 def test_alternatives_that_cannot_run_are_left_out() -> None:
-    wide = Decision("ring-allreduce", Options(instances=24))
-    direct = Decision("all-pairs-allreduce", Options(protocol=Protocol.DIRECT))
+    wide = Recipe("ring-allreduce", options={"instances": 24})
+    direct = Recipe("all-pairs-allreduce", options={"protocol": Protocol.DIRECT})
     made = plans(policy_of(4, alternatives=[wide, direct]), channels=4)
     chosen = made.find("all_reduce", 4096, in_place=True)
     (ready,) = made.alternatives(chosen)
@@ -140,7 +139,7 @@ def test_alternatives_that_cannot_run_are_left_out() -> None:
 
 def test_another_tile_is_another_plan_to_the_ranks() -> None:
     whole = plans(policy_of(4)).find("all_reduce", 4096)
-    half = plans(policy_of(4, decision=Decision(RING.algorithm, RING.options, 0.5)))
+    half = plans(policy_of(4, recipe=replace(RING, tile=0.5)))
     ready = half.find("all_reduce", 4096)
     assert ready.row.recipe.tile == 0.5
     assert len(ready.digest) == len(whole.digest)
@@ -151,11 +150,11 @@ def test_another_tile_is_another_plan_to_the_ranks() -> None:
 def test_every_size_has_one_range_without_gaps(cuts: set[int], size_bytes: int) -> None:
     ends = sorted(cuts)
     ranges = tuple(
-        Range(SizeRange(begin, end), RING)
+        PlanRow(RING, SizeRange(begin, end), "allreduce")
         for begin, end in zip(ends[::2], ends[1::2], strict=False)
     )
-    made = plans(Policy(machine_here(HOSTS), {"allreduce": ranges}))
-    found = made._table("all_reduce", True, 0).ranges
+    made = plans(Policy(ranges, machine=machine_here(HOSTS)))
+    found = made._table("all_reduce", True, 0)[1]
     assert found[0].row.sizes.begin_bytes == 0
     assert found[-1].row.sizes.end_bytes is None
     for before, after in pairwise(found):
@@ -180,9 +179,8 @@ def test_programs_that_name_their_cluster_are_cached(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path))
-    policy = policy_of(4, decision=Decision("hm-allreduce"))
+    policy = policy_of(4, recipe=Recipe("hm-allreduce"))
     origins = [
-        Plans(HOSTS, policy=table_of(policy)).find("all_reduce", 4096, in_place=True).origin
-        for _ in range(2)
+        Plans(HOSTS, policy=policy).find("all_reduce", 4096, in_place=True).origin for _ in range(2)
     ]
     assert origins == ["compiled", "disk"]

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options
 from sley.ir.sizes import SizeRange
-from sley.tuning.policy import Decision, Machine, Policy, Range
+from sley.tuning.policy import Machine, PlanRow, Policy, Recipe
 
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall")
 PROTOCOLS = (None, "LL", "LL128", "Simple", "Direct")
 LARGEST = 1 << 40
 
 
-def expected_choice(decision: Decision, gpus: int) -> tuple[str, str, int] | None:
+def expected_choice(recipe: Recipe, gpus: int) -> tuple[str, str, int] | None:
     """Algorithm, protocol and channels in NCCL's words; None for what NCCL doesn't have."""
-    name, o = decision.algorithm, decision.options
+    name, o = recipe.name, Options.of(None, recipe.options)
     protocol = (o.protocol.value if o.protocol else "Simple").lower()
     instances = o.instances or 1
     if protocol == "direct":
@@ -26,7 +27,7 @@ def expected_choice(decision: Decision, gpus: int) -> tuple[str, str, int] | Non
     if name.startswith("ring-"):
         return "ring", protocol, (o.channels or 1) * instances
     if name.startswith("multi-ring-"):
-        return "ring", protocol, (len(decision.orders) or gpus) * instances
+        return "ring", protocol, (len(recipe.arguments.get("orders", ())) or gpus) * instances
     if name == "double-binary-tree-allreduce":
         return "tree", protocol, 2 * instances
     if name == "multi-tree-allreduce":
@@ -41,12 +42,12 @@ def random_policy(seed: int, collectives: tuple[str, ...] = COLLECTIVES) -> Poli
     """A policy with several ranges for each collective, at least one of which NCCL has."""
     r = random.Random(seed)
     machine = Machine("simulator", "ndv4", "f00d", r.choice((1, 2, 3)), r.choice((2, 4, 8)))
-    ranges: dict[str, tuple[Range, ...]] = {}
+    rows: list[PlanRow] = []
     for collective in collectives:
         cuts = sorted({int(2 ** r.uniform(0, 40)) for _ in range(r.randrange(2, 14))})
         names = [a.name for a in CATALOG.values() if a.collective == collective]
         likely = [name for name in names if "ring-" in name or "-tree-" in name] or names
-        made = []
+        made: list[PlanRow] = []
         for begin, end in zip(cuts[::2], cuts[1::2], strict=False):
             options = Options(
                 protocol=r.choice(PROTOCOLS),
@@ -58,19 +59,17 @@ def random_policy(seed: int, collectives: tuple[str, ...] = COLLECTIVES) -> Poli
             rank = range(machine.ranks)
             rings = r.choice((0, 0, 1, 3)) if name.startswith("multi-ring-") else 0
             orders = tuple(tuple(r.sample(rank, len(rank))) for _ in range(rings))
-            made.append(Range(SizeRange(begin, end), Decision(name, options, tile, orders)))
+            recipe = Recipe(name, {"orders": orders} if orders else {}, options.given(), tile)
+            made.append(PlanRow(recipe, SizeRange(begin, end), collective))
         if made and r.random() < 0.5:
             last = made.pop()
-            made.append(Range(SizeRange(last.sizes.begin_bytes), last.decision))
-        ranges[collective] = tuple(made)
-    sure = Range(SizeRange(), Decision("ring-allreduce", Options(protocol="LL", instances=3)))
-    if not any(
-        expected_choice(one.decision, machine.gpus)
-        for name, found in ranges.items()
-        for one in found
-    ):
-        ranges["allreduce"] = (sure,)
-    return Policy(machine, ranges, "random")
+            made.append(replace(last, sizes=SizeRange(last.sizes.begin_bytes)))
+        rows += made
+    ring = Recipe("ring-allreduce", options={"protocol": "LL", "instances": 3})
+    if not any(expected_choice(row.recipe, machine.gpus) for row in rows):
+        others = [row for row in rows if row.collective != "allreduce"]
+        rows = [*others, PlanRow(ring, SizeRange(), "allreduce")]
+    return Policy(tuple(rows), machine=machine, facts={"agent": "random"})
 
 
 policies = st.integers(0, 1 << 20).map(random_policy)
@@ -81,8 +80,7 @@ def interesting_sizes(policy: Policy, seed: int = 0) -> list[int]:
     r = random.Random(seed)
     ends = {
         end
-        for ranges in policy.ranges.values()
-        for one in ranges
+        for one in policy.rows
         for end in (one.sizes.begin_bytes, one.sizes.end_bytes)
         if end is not None
     }

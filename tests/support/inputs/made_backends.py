@@ -2,18 +2,16 @@
 
 import numpy as np
 
-from sley.compiler import Options
-from sley.ir.words import Protocol
 from sley.tuning.noise import Noise
-from sley.tuning.policy import Decision, Machine
-from sley.tuning.state import Cluster, Fabric, Site
+from sley.tuning.policy import Machine, Recipe
+from sley.tuning.state import Fabric, Site
 
 DECISIONS = (
-    Decision("ring-allreduce", Options(protocol=Protocol.SIMPLE, channels=1, instances=1)),
-    Decision("ring-allreduce", Options(protocol=Protocol.SIMPLE, channels=4, instances=1)),
-    Decision("ring-allreduce", Options(protocol=Protocol.LL, channels=1, instances=2), 0.25),
-    Decision("all-pairs-allreduce", Options(protocol=Protocol.LL, channels=1, instances=1)),
-    Decision("all-pairs-allreduce", Options(protocol=Protocol.LL, channels=1, instances=8)),
+    Recipe("ring-allreduce", {}, {"protocol": "Simple", "channels": 1, "instances": 1}),
+    Recipe("ring-allreduce", {}, {"protocol": "Simple", "channels": 4, "instances": 1}),
+    Recipe("ring-allreduce", {}, {"protocol": "LL", "channels": 1, "instances": 2}, 0.25),
+    Recipe("all-pairs-allreduce", {}, {"protocol": "LL", "channels": 1, "instances": 1}),
+    Recipe("all-pairs-allreduce", {}, {"protocol": "LL", "channels": 1, "instances": 8}),
 )
 
 
@@ -28,8 +26,8 @@ class Made:
         self.collective = "allreduce"
         self.machine = Machine("simulator", "made", f"{nodes:016x}", nodes, 4)
         self.sizes = np.array(sizes, np.int64)
-        self.decisions = DECISIONS[: self.time_us.shape[1]]
-        self.features = np.eye(len(self.decisions))
+        self.recipes = DECISIONS[: self.time_us.shape[1]]
+        self.features = np.eye(len(self.recipes))
         self.expected = np.log(self.time_us / 2)
         self.mask = np.ones(self.time_us.shape, bool) if mask is None else np.array(mask, bool)
         self.default = np.zeros(len(sizes), np.int64)
@@ -48,4 +46,4 @@ class Made:
     def site(self, **flags):
         """Its site."""
         fabric = Fabric.FLAT if self.machine.nodes == 1 else Fabric.NODES
-        return Site(self, Cluster(fabric, self.machine.nodes, 4, 2.0), **flags)
+        return Site(self, fabric, 2.0, **flags)

@@ -9,30 +9,31 @@ from typing import Any
 
 from sley.communicator.selection.machine import machine_here
 from sley.communicator.watch import Turns, Watch
-from sley.compiler import Options
 from sley.ir.sizes import SizeRange
-from sley.tuning.policy import Decision, Measured, Policy, Range, write
+from sley.tuning.policy import Measured, PlanRow, Policy, Recipe, write
 from support.processes.call_cases import hosts_of
 
-RING = Decision("ring-allreduce", Options(instances=2))
-PAIRS = Decision("all-pairs-alltoall", Options(instances=2))
+RING = Recipe("ring-allreduce", options={"instances": 2})
+PAIRS = Recipe("all-pairs-alltoall", options={"instances": 2})
 GOOD = (Measured(1024, 1.0, 1e9),)
 """Times by which any plan is faster than the default."""
 
 
 def policy_of(
     *hosts: int,
-    decision: Decision = RING,
+    recipe: Recipe = RING,
     collective: str = "allreduce",
     sizes: tuple[int, int | None] = (0, None),
     measured: Sequence[Measured] = GOOD,
-    alternatives: Sequence[Decision] = (),
+    alternatives: Sequence[Recipe] = (),
     **machine: Any,
 ) -> Policy:
     """A policy of one range, for hosts with these numbers of ranks. machine: what differs from this
     machine."""
-    one = Range(SizeRange(*sizes), decision, tuple(measured), tuple(alternatives))
-    return Policy(replace(machine_here(hosts_of(*hosts)), **machine), {collective: (one,)}, "ucb")
+    more: Any = {"measured": tuple(measured), "alternatives": tuple(alternatives)}
+    row = PlanRow(recipe, SizeRange(*sizes), collective, **more)
+    here = replace(machine_here(hosts_of(*hosts)), **machine)
+    return Policy((row,), machine=here, facts={"agent": "ucb"})
 
 
 def policy_file(folder: Path, policy: Policy) -> str:

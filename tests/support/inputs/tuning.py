@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from sley.compiler import Options, compile
+from sley.compiler import compile
 from sley.compiler.space import LeastTime
 from sley.model.nccl import choice as nccl
 from sley.tuning import Arms, Noise
-from sley.tuning.arms import IN_PLACE, Arm, decision_of, grid_of
-from sley.tuning.policy import Decision, Machine
+from sley.tuning.arms import IN_PLACE, Arm, grid_of, recipe_of
+from sley.tuning.policy import Machine, Recipe
+from sley.tuning.policy.policy import program_of
 
 ALGORITHMS = ("ring-allreduce", "all-pairs-allreduce")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -27,38 +28,38 @@ class Known:
     machine = Machine("simulator", "known", "0" * 16, 1, 8)
 
     def __init__(self, sigma=0.03, seed=0, scale=None, sizes=SIZES):
-        self.decisions = tuple(
-            Decision(algorithm, Options(protocol=protocol, instances=instances))
+        self.recipes = tuple(
+            Recipe(algorithm, options={"protocol": protocol, "instances": instances})
             for algorithm in ALGORITHMS
             for protocol in PROTOCOLS
             for instances in INSTANCES
         )
         self.sizes = np.array(sizes, np.int64)
-        self.mask = np.ones((len(sizes), len(self.decisions)), np.bool_)
+        self.mask = np.ones((len(sizes), len(self.recipes)), np.bool_)
         self.default = np.full(len(sizes), 7, np.int64)
         self.noise = Noise(sigma)
         self.sigma, self._seed, self.calls = sigma, seed, 0
         rows = []
-        for d in self.decisions:
-            protocol = PROTOCOLS.index(d.options.protocol.value)
-            pairs = d.algorithm == "all-pairs-allreduce"
-            latency = (5.0, 9.0, 14.0)[protocol] * (1 if pairs else 4) + d.options.instances / 4
+        for d in self.recipes:
+            protocol = PROTOCOLS.index(d.options["protocol"])
+            pairs = d.name == "all-pairs-allreduce"
+            latency = (5.0, 9.0, 14.0)[protocol] * (1 if pairs else 4) + d.options["instances"] / 4
             rate = (50e3, 90e3, 100e3)[protocol] * (0.7 if pairs else 1.0)
-            rate *= 1 - 0.5 / d.options.instances
+            rate *= 1 - 0.5 / d.options["instances"]
             rows.append(latency + self.sizes / rate)
         self.true_us = np.array(rows).T * (1 if scale is None else scale)
         self.features = np.array(
             [
                 [
-                    np.log2(d.options.instances),
-                    float(d.algorithm == ALGORITHMS[0]),
-                    *(float(d.options.protocol.value == p) for p in PROTOCOLS),
+                    np.log2(d.options["instances"]),
+                    float(d.name == ALGORITHMS[0]),
+                    *(float(d.options["protocol"] == p) for p in PROTOCOLS),
                 ]
-                for d in self.decisions
+                for d in self.recipes
             ]
         )
         self.expected = np.zeros_like(self.true_us)
-        self.blocks = np.array([d.options.instances for d in self.decisions], np.int64)
+        self.blocks = np.array([d.options["instances"] for d in self.recipes], np.int64)
 
     def reseed(self, seed):
         self.calls, self._seed = 0, seed
@@ -73,15 +74,15 @@ class Known:
         return self.true_us.min(axis=1)
 
 
-def arms_among(collective, topology, decisions, sizes):
+def arms_among(collective, topology, recipes, sizes):
     """These decisions alone as arms, and NCCL's own choices for sizes: few to compile."""
     choices = [nccl.default(collective, topology, size) for size in sizes]
-    shares = dict.fromkeys(decisions, (1.0, 1.0))
-    shares |= {decision_of(choice): choice.block_shares for choice in choices}
+    shares = dict.fromkeys(recipes, (1.0, 1.0))
+    shares |= {recipe_of(choice): choice.block_shares for choice in choices}
     grid, rows = grid_of(topology), []
-    for decision, share in shares.items():
-        program = decision.program(*grid, in_place=IN_PLACE[collective])
-        plan = compile(program, decision.options, topology=topology)
+    for recipe, share in shares.items():
+        program = program_of(recipe, *grid, in_place=IN_PLACE[collective])
+        plan = compile(program, topology=topology, **recipe.options)
         least = LeastTime.of(plan, topology, interpreter=False)
-        rows.append(Arm(len(rows), decision, plan, least, share))
+        rows.append(Arm(len(rows), recipe, plan, least, share))
     return Arms(collective, topology, topology, *grid, tuple(rows), "all")

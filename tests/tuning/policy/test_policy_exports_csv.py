@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 
-from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
-from sley.tuning.policy import Decision, Machine, Policy, Range
+from sley.tuning.policy import Machine, PlanRow, Policy, Recipe
 from sley.tuning.policy.exports import nccl_csv, ncclx_csv, rccl_csv
-from sley.tuning.policy.exports.nccl_csv import ONE_CHANNEL_BYTES
+from sley.tuning.policy.exports.tables import ONE_CHANNEL_BYTES
 from sley.tuning.policy.nccl_names import COLLECTIVES, NCCL_ALGORITHMS, nccl_choice
+from sley.tuning.policy.policy import program_of
 from support.generators.examples import examples
 from support.generators.random_policies import (
     expected_choice,
@@ -26,6 +26,7 @@ from support.generators.random_policies import (
 
 ALGORITHMS = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
 PROTOCOLS = ["ll", "ll128", "simple"]
+MACHINE = Machine("simulator", "ndv4", "f00d", 1, 8)
 NAMES = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"]
 
 
@@ -116,7 +117,7 @@ def calls(policy):
 
 def wanted(policy, collective, size_bytes):
     one = policy.find(collective, size_bytes)
-    return one and expected_choice(one.decision, policy.machine.gpus)
+    return one and expected_choice(one.recipe, policy.machine.gpus)
 
 
 @examples(12)
@@ -204,17 +205,14 @@ def test_the_csv_of_ncclx_decides_as_the_policy_for_multiples_of_the_ranks(polic
 
 
 def test_ncclx_names_the_ranges_whose_ends_it_rounds():
-    machine = Machine("simulator", "ndv4", "f00d", 1, 8)
-    ring = Decision("ring-allreduce")
+    ring = Recipe("ring-allreduce")
     policy = Policy(
-        machine,
-        {
-            "allreduce": (
-                Range(SizeRange(0, 1023), ring),
-                Range(SizeRange(1025, 1027), ring),
-                Range(SizeRange(1032, 2000), ring),
-            )
-        },
+        (
+            PlanRow(ring, SizeRange(0, 1023), "allreduce"),
+            PlanRow(ring, SizeRange(1025, 1027), "allreduce"),
+            PlanRow(ring, SizeRange(1032, 2000), "allreduce"),
+        ),
+        machine=MACHINE,
     )
     export = ncclx_csv(policy)
     assert re.findall(r"allreduce,(\S+?\]),", export.text) == ["[0,127]", "[129,250]"]
@@ -225,29 +223,32 @@ def test_ncclx_names_the_ranges_whose_ends_it_rounds():
     assert "left out" in export.remarks[0]
     assert "rounds" in export.remarks[1]
     gather = Policy(
-        machine, {"allgather": (Range(SizeRange(1, 9999), Decision("ring-allgather")),)}
+        (PlanRow(Recipe("ring-allgather"), SizeRange(1, 9999), "allgather"),), machine=MACHINE
     )
-    assert ncclx_csv(gather).remarks == (), "its sizes are multiples of the ranks"
-    nothing = Policy(machine, {"allreduce": (Range(SizeRange(1025, 1027), ring),)})
+    assert ncclx_csv(gather).remarks == [], "its sizes are multiples of the ranks"
+    nothing = Policy((PlanRow(ring, SizeRange(1025, 1027), "allreduce"),), machine=MACHINE)
     with pytest.raises(SleyError, match="multiple of 8 bytes"):
         ncclx_csv(nothing)
 
 
 def test_what_nccl_does_not_have_is_left_out_and_named():
-    machine = Machine("simulator", "ndv4", "f00d", 1, 8)
     policy = Policy(
-        machine,
-        {
-            "allreduce": (
-                Range(SizeRange(0, 10), Decision("all-pairs-allreduce")),
-                Range(
-                    SizeRange(11, 20), Decision("ring-allreduce", Options(protocol=Protocol.DIRECT))
-                ),
-                Range(SizeRange(21, 30), Decision("ring-allreduce", Options(schedule="hpds"), 0.5)),
-                Range(SizeRange(31, 40), Decision("multi-tree-allreduce", tile=0.25)),
+        (
+            PlanRow(Recipe("all-pairs-allreduce"), SizeRange(0, 10), "allreduce"),
+            PlanRow(
+                Recipe("ring-allreduce", options={"protocol": Protocol.DIRECT}),
+                SizeRange(11, 20),
+                "allreduce",
             ),
-            "alltonext": (Range(SizeRange(0, None), Decision("direct-alltonext")),),
-        },
+            PlanRow(
+                Recipe("ring-allreduce", options={"schedule": "hpds"}, tile=0.5),
+                SizeRange(21, 30),
+                "allreduce",
+            ),
+            PlanRow(Recipe("multi-tree-allreduce", tile=0.25), SizeRange(31, 40), "allreduce"),
+            PlanRow(Recipe("direct-alltonext"), SizeRange(0, None), "alltonext"),
+        ),
+        machine=MACHINE,
     )
     for export in (nccl_csv(policy), rccl_csv(policy), ncclx_csv(policy)):
         notes = " / ".join(export.remarks)
@@ -255,7 +256,7 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
             assert word in notes
         assert "31 to 40: NCCL has no tile of trees" in notes
         assert "all-pairs" not in export.text
-    nothing = Policy(machine, {"allreduce": policy.ranges["allreduce"][:2]})
+    nothing = Policy(policy.rows[:2], machine=MACHINE)
     for write in (nccl_csv, rccl_csv, ncclx_csv):
         with pytest.raises(SleyError) as caught:
             write(nothing)
@@ -265,7 +266,9 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
 def test_a_title_with_line_ends_stays_a_comment():
     machine = Machine("simulator", "x\nallreduce,0,1,ring,ll,9,-1,-1\r*/\\\u2028ü" * 9, "f", 1, 4)
     policy = Policy(
-        machine, {"allreduce": (Range(SizeRange(0, 9), Decision("ring-allreduce")),)}, "a\nb"
+        (PlanRow(Recipe("ring-allreduce"), SizeRange(0, 9), "allreduce"),),
+        machine=machine,
+        facts={"agent": "a\nb"},
     )
     text = rccl_csv(policy).text
     assert [line for line in text.splitlines() if line[0] != "#"] == [
@@ -280,16 +283,15 @@ def test_the_channels_of_a_choice_are_those_of_the_plan():
 
     for name in NCCL_ALGORITHMS:
         for given_options in ({}, {"instances": 3}):
-            decision = Decision(name, Options(**given_options))
-            plan = compile(decision.program(2, 4, in_place=True), decision.options)
-            choice = nccl_choice(decision, 4)
+            recipe = Recipe(name, options=given_options)
+            plan = compile(program_of(recipe, 2, 4, in_place=True), **recipe.options)
+            choice = nccl_choice(recipe, 4)
             assert choice is not None
             if choice.algorithm.startswith("nvls"):  # a channel of NCCL's has all heads
                 trees = 2 if choice.algorithm == "nvls_tree" else 1
-                assert choice.channels == trees * (decision.options.instances or 1)
+                assert choice.channels == trees * recipe.options.get("instances", 1)
             else:
                 assert choice.channels == plan.channels, (name, given_options)
-    assert set(NCCL_ALGORITHMS.values()) == {"ring", "tree", "nvls", "nvls_tree"}
-    low = Decision("nvls-allreduce", Options(protocol="LL"))
+    low = Recipe("nvls-allreduce", options={"protocol": "LL"})
     assert nccl_choice(low, 4) is None, "NVLS has only Simple"
     assert list(COLLECTIVES) == NAMES

@@ -9,26 +9,27 @@ import pytest
 import sley
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.plans import Plans
-from sley.compiler import Options
 from sley.errors import SleyError
 from sley.errors.formats import F461
 from sley.formats import files, read
 from sley.ir.sizes import SizeRange
-from sley.tuning.policy import Decision, Machine, Policy, Range
+from sley.tuning.policy import Machine, PlanRow, Policy, Recipe
 from sley.tuning.policy.exports import write_package, write_plan_folder
+from sley.tuning.policy.policy import program_of
 
 MACHINE = Machine("simulator", "2x2", "f00d", 2, 2)
-TREE = Decision("double-binary-tree-allreduce", Options(protocol="LL", instances=2))
-MERGED = Decision("hierarchical-allreduce", Options(schedule="hpds", allocate="state"))
-DIRECT = Decision("ring-allgather", Options(protocol="Direct"), 0.25)
+TREE = Recipe("double-binary-tree-allreduce", options={"protocol": "LL", "instances": 2})
+MERGED = Recipe("hierarchical-allreduce", options={"schedule": "hpds", "allocate": "state"})
+DIRECT = Recipe("ring-allgather", options={"protocol": "Direct"}, tile=0.25)
 POLICY = Policy(
-    MACHINE,
-    {
-        "allreduce": (Range(SizeRange(0, 4096), TREE), Range(SizeRange(4097, None), MERGED)),
-        "allgather": (Range(SizeRange(1024, 65536), DIRECT),),
-        "alltonext": (Range(SizeRange(0, None), Decision("alltonext", Options(protocol="LL"))),),
-        "broadcast": (Range(SizeRange(1, 100), Decision("flat-broadcast")),),
-    },
+    (
+        PlanRow(TREE, SizeRange(0, 4096), "allreduce"),
+        PlanRow(MERGED, SizeRange(4097, None), "allreduce"),
+        PlanRow(DIRECT, SizeRange(1024, 65536), "allgather"),
+        PlanRow(Recipe("alltonext", options={"protocol": "LL"}), SizeRange(0, None), "alltonext"),
+        PlanRow(Recipe("flat-broadcast"), SizeRange(1, 100), "broadcast"),
+    ),
+    machine=MACHINE,
 )
 
 
@@ -39,7 +40,7 @@ def test_a_package_has_the_plans_of_the_ranges_with_their_sizes(tmp_path, target
     found = {}
     for path in paths:
         in_place = "in-place" in path.name
-        custom = POLICY.ranges["alltonext"][0].decision.program(2, 2, in_place=in_place)
+        custom = program_of(POLICY.of("alltonext")[0].recipe, 2, 2, in_place=in_place)
         imported = read(path, collective=custom.collective if "alltonext" in path.name else None)
         sley.verify(imported.plan, per_chunk=True)
         assert imported.plan.collective.in_place == in_place
@@ -59,8 +60,9 @@ def test_a_package_has_the_plans_of_the_ranges_with_their_sizes(tmp_path, target
 
 
 def test_a_package_for_mscclpp_has_plans_in_place_and_their_registration(tmp_path):
-    ranges = (Range(SizeRange(0, 4096), Decision("all-pairs-allreduce", Options(protocol="LL"))),)
-    policy = Policy(Machine("simulator", "1x4", "f00d", 1, 4), {"allreduce": ranges})
+    recipe = Recipe("all-pairs-allreduce", options={"protocol": "LL"})
+    rows = (PlanRow(recipe, SizeRange(0, 4096), "allreduce"),)
+    policy = Policy(rows, machine=Machine("simulator", "1x4", "f00d", 1, 4))
     paths, remarks = write_package(policy, tmp_path / "plans", "mscclpp")
     assert [path.name for path in paths] == [
         "01-all-pairs-allreduce-in-place.json",
@@ -71,8 +73,8 @@ def test_a_package_for_mscclpp_has_plans_in_place_and_their_registration(tmp_pat
 
 
 def test_a_package_has_loop_orders_that_its_runtimes_know(tmp_path):
-    decision = Decision("ring-allreduce", Options(schedule="hpds"))
-    policy = Policy(MACHINE, {"allreduce": (Range(SizeRange(0, None), decision),)})
+    recipe = Recipe("ring-allreduce", options={"schedule": "hpds"})
+    policy = Policy((PlanRow(recipe, SizeRange(0, None), "allreduce"),), machine=MACHINE)
     paths, remarks = write_package(policy, tmp_path)
     assert len(paths) == 2
     assert remarks == ()
@@ -89,7 +91,7 @@ def test_a_full_disk_ends_the_export(tmp_path, monkeypatch):
 
 
 def test_a_policy_that_a_target_can_not_run_makes_no_package(tmp_path):
-    policy = Policy(MACHINE, {"allgather": POLICY.ranges["allgather"]})
+    policy = Policy(POLICY.of("allgather"), machine=MACHINE)
     with pytest.raises(SleyError) as caught:
         write_package(policy, tmp_path, "executor")
     assert caught.value.code == "D905"
@@ -118,9 +120,9 @@ def test_a_communicator_chooses_from_the_folder_as_the_policy(tmp_path):
             is_from_folder = ready.origin == "registered"
             assert is_from_folder == (one is not None), (collective, size)
             if one:
-                assert ready.plan.name == one.decision.algorithm
+                assert ready.plan.name == one.recipe.name
                 wanted = sley.compile(
-                    one.decision.program(2, 2, in_place=bool(in_place)), one.decision.options
+                    program_of(one.recipe, 2, 2, in_place=bool(in_place)), **one.recipe.options
                 )
                 assert ready.plan.protocol == wanted.protocol
                 assert ready.plan.blocks_per_rank == wanted.blocks_per_rank
@@ -131,15 +133,14 @@ def test_a_communicator_chooses_from_the_folder_as_the_policy(tmp_path):
 
 def test_an_algorithm_that_does_not_fit_the_ranks_is_left_out(tmp_path):
     machine = Machine("simulator", "1x3", "f00d", 1, 3)
-    doubling = Range(SizeRange(0, 9), Decision("recursive-doubling-allgather"))
-    policy = Policy(
-        machine, {"allgather": (doubling, Range(SizeRange(10, 99), Decision("ring-allgather")))}
-    )
+    doubling = PlanRow(Recipe("recursive-doubling-allgather"), SizeRange(0, 9), "allgather")
+    ring = PlanRow(Recipe("ring-allgather"), SizeRange(10, 99), "allgather")
+    policy = Policy((doubling, ring), machine=machine)
     for number, write in enumerate((write_package, write_plan_folder)):
         paths, remarks = write(policy, tmp_path / str(number))
         assert not any("doubling" in path.name for path in paths)
         assert any("L121" in note for note in remarks)
-        alone = Policy(machine, {"allgather": (doubling,)})
+        alone = Policy((doubling,), machine=machine)
         with pytest.raises(SleyError) as caught:
             write(alone, tmp_path / f"alone{number}")
         assert caught.value.code == "D905"

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sley.compiler import Options
 from sley.errors import SleyError
 from sley.errors.disk_cache import cached
 from sley.ir.sizes import SizeRange
-from sley.tuning.policy import Decision, Machine, Policy, Range
+from sley.tuning.policy import Machine, PlanRow, Policy, Recipe
 from sley.tuning.policy.exports import build_plugin, nccl_plugin
 from sley.tuning.policy.exports.nccl_plugin import FLAGS
 from support.devices.native_programs import SANITIZERS, run, sanitized
@@ -23,15 +22,15 @@ from support.generators.random_policies import expected_choice, random_policy
 
 POLICIES = [random_policy(seed) for seed in (3, 8)]
 DRIVEN = Policy(
-    Machine("simulator", "ndv4", "f00d", 2, 4),
-    {
-        "allreduce": (
-            Range(SizeRange(0, None), Decision("ring-allreduce", Options(instances=2), 0.5)),
+    (
+        PlanRow(
+            Recipe("ring-allreduce", options={"instances": 2}, tile=0.5),
+            SizeRange(0, None),
+            "allreduce",
         ),
-        "allgather": (
-            Range(SizeRange(4096, 1 << 20), Decision("multi-ring-allgather", tile=0.25)),
-        ),
-    },
+        PlanRow(Recipe("multi-ring-allgather", tile=0.25), SizeRange(4096, 1 << 20), "allgather"),
+    ),
+    machine=Machine("simulator", "ndv4", "f00d", 2, 4),
 )
 CALLS = 1000
 COLLECTIVES = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"]
@@ -129,8 +128,7 @@ def ask(tuner, context, collective, size_bytes, excluded=(), algorithms=7, proto
 def sizes_of(policy, r):
     ends = [
         end
-        for ranges in policy.ranges.values()
-        for one in ranges
+        for one in policy.rows
         for end in (one.sizes.begin_bytes, one.sizes.end_bytes)
         if end is not None
     ]
@@ -152,7 +150,7 @@ def test_the_plug_in_answers_as_the_policy(built, version: int) -> None:
         excluded = {cell for cell in range(algorithms * 3) if r.random() < 0.2}
         answer = ask(tuner, context, number, size_bytes, excluded, algorithms)
         one = policy.find(COLLECTIVES[number], size_bytes)
-        choice = one and expected_choice(one.decision, m.gpus)
+        choice = one and expected_choice(one.recipe, m.gpus)
         wanted = (None, UNTOUCHED)
         if choice:
             cell = ALGORITHMS.index(choice[0]), PROTOCOLS.index(choice[1])
@@ -194,23 +192,23 @@ def test_init_logs_one_line(built) -> None:
 @pytest.mark.parametrize("version", [6, 7])
 def test_a_tile_divides_the_chunks_of_each_channels_part(compiler: str, version: int) -> None:
     machine = Machine("simulator", "ndv4", "f00d", 1, 4)
-    half = Decision("ring-allreduce", Options(protocol="Simple", instances=4), 0.5)
-    eighth = Decision("ring-allreduce", Options(protocol="LL128", instances=2), 0.125)
-    whole = Decision("ring-allreduce", Options(protocol="Simple", instances=8))
-    tree = Decision("multi-tree-allreduce", Options(protocol="Simple"), 0.5)
+    half = Recipe("ring-allreduce", options={"protocol": "Simple", "instances": 4}, tile=0.5)
+    eighth = Recipe("ring-allreduce", options={"protocol": "LL128", "instances": 2}, tile=0.125)
+    whole = Recipe("ring-allreduce", options={"protocol": "Simple", "instances": 8})
+    tree = Recipe("multi-tree-allreduce", options={"protocol": "Simple"}, tile=0.5)
     policy = Policy(
-        machine,
-        {
-            "allreduce": (
-                Range(SizeRange(1000, 9999), half),
-                Range(SizeRange(10000, 99999), eighth),
-                Range(SizeRange(100000, (1 << 20) - 1), tree),
-                Range(SizeRange(1 << 20, None), whole),
+        (
+            PlanRow(half, SizeRange(1000, 9999), "allreduce"),
+            PlanRow(eighth, SizeRange(10000, 99999), "allreduce"),
+            PlanRow(tree, SizeRange(100000, (1 << 20) - 1), "allreduce"),
+            PlanRow(whole, SizeRange(1 << 20, None), "allreduce"),
+            PlanRow(
+                Recipe("ring-allgather", options=half.options, tile=0.5),
+                SizeRange(1000, None),
+                "allgather",
             ),
-            "allgather": (
-                Range(SizeRange(1000, None), Decision("ring-allgather", half.options, 0.5)),
-            ),
-        },
+        ),
+        machine=machine,
     )
     text = nccl_plugin(policy).text
 
@@ -288,7 +286,6 @@ def test_a_missing_or_failing_compiler_is_refused(tmp_path: Path, monkeypatch) -
 
 
 def test_a_policy_without_an_algorithm_of_nccl_has_no_plug_in() -> None:
-    machine = Machine("simulator", "ndv4", "f00d", 1, 8)
     with pytest.raises(SleyError) as caught:
-        nccl_plugin(Policy(machine, {}))
+        nccl_plugin(Policy((), machine=DRIVEN.machine))
     assert caught.value.code == "D905"

@@ -1,5 +1,6 @@
 """Policies as values and files: what is written is read back, and everything else is refused."""
 
+import itertools
 import os
 from dataclasses import replace
 
@@ -11,8 +12,8 @@ from sley.algorithms import CATALOG
 from sley.compiler import Options
 from sley.errors import Place, SleyError
 from sley.ir.sizes import SizeRange
-from sley.tuning.policy import Change, Decision, Machine, Measured, Policy, Range, read, write
-from sley.tuning.policy.policy import TILES
+from sley.tuning.policy import Machine, Measured, PlanRow, Policy, Recipe, read, write
+from sley.tuning.policy.policy import CHANGE, TILES
 from support.generators.examples import examples
 
 MACHINE = Machine("simulator", "ndv4:2", "f00d", 2, 8)
@@ -20,7 +21,7 @@ TEXTS = st.text("abc é→ .=-", max_size=6)
 COLLECTIVES = ("allreduce", "allgather", "alltonext")
 
 
-def decisions(collective):
+def recipes(collective):
     names = [a.name for a in CATALOG.values() if a.collective == collective]
     options = st.builds(
         Options,
@@ -30,22 +31,25 @@ def decisions(collective):
         slots=st.sampled_from([None, 2]),
         per_chunk=st.sampled_from([None, False, True]),
     )
-    return st.builds(Decision, st.sampled_from(names), options, st.sampled_from(TILES))
+    given_options = options.map(Options.given)
+    tiles = st.sampled_from(TILES)
+    return st.builds(Recipe, st.sampled_from(names), st.just({}), given_options, tiles)
 
 
 @st.composite
-def ranges(draw, collective):
+def rows(draw, collective):
     cuts = sorted(draw(st.sets(st.integers(0, 1 << 40), min_size=2, max_size=8)))
     made = []
     for begin, end in zip(cuts[::2], cuts[1::2], strict=False):
         times = st.floats(1e-3, 1e9)
         sizes = sorted(draw(st.sets(st.integers(max(begin, 1), end), max_size=3)))
         made.append(
-            Range(
+            PlanRow(
+                draw(recipes(collective)),
                 SizeRange(begin, end),
-                draw(decisions(collective)),
-                tuple(Measured(size, draw(times), draw(times)) for size in sizes),
-                tuple(draw(st.lists(decisions(collective), max_size=2))),
+                collective,
+                measured=tuple(Measured(size, draw(times), draw(times)) for size in sizes),
+                alternatives=tuple(draw(st.lists(recipes(collective), max_size=2))),
             )
         )
     return tuple(made)
@@ -53,21 +57,21 @@ def ranges(draw, collective):
 
 policies = st.builds(
     Policy,
-    st.just(MACHINE),
-    st.fixed_dictionaries({}, optional={name: ranges(name) for name in COLLECTIVES}),
-    TEXTS,
-    st.dictionaries(TEXTS, TEXTS, max_size=2),
-    st.lists(
-        st.builds(
-            Change,
-            st.integers(1, 1000),
-            st.sampled_from(COLLECTIVES),
-            st.integers(1, 1 << 40),
-            TEXTS,
-            TEXTS,
-        ),
-        max_size=2,
-    ).map(tuple),
+    st.tuples(*map(rows, COLLECTIVES)).map(lambda each: tuple(itertools.chain(*each))),
+    machine=st.just(MACHINE),
+    facts=st.fixed_dictionaries(
+        {},
+        optional={
+            "agent": TEXTS,
+            "notes": st.dictionaries(TEXTS, TEXTS, max_size=2),
+            "changes": st.lists(
+                st.fixed_dictionaries(
+                    {w: st.integers(1, 1 << 40) if of is int else TEXTS for w, of in CHANGE.items()}
+                ),
+                max_size=2,
+            ),
+        },
+    ),
 )
 
 
@@ -85,12 +89,16 @@ def test_a_policy_is_read_back_as_it_was_written(tmp_path_factory, policy):
 @examples(9)
 @given(policies, st.sampled_from(COLLECTIVES), st.integers(0, 1 << 41))
 def test_find_gives_the_rule_whose_range_has_the_size(policy, collective, size_bytes):
-    covering = [one for one in policy.ranges.get(collective, ()) if one.sizes.covers(size_bytes)]
+    covering = [one for one in policy.of(collective) if one.sizes.covers(size_bytes)]
     assert policy.find(collective, size_bytes) == (covering[0] if covering else None)
 
 
-RULE = Range(SizeRange(0, 1023), Decision("ring-allreduce", Options(protocol="LL", instances=4)))
-POLICY = Policy(MACHINE, {"allreduce": (RULE,)}, "bandit", {"seed": "0"})
+RING = Recipe("ring-allreduce", options={"protocol": "LL", "instances": 4})
+POLICY = Policy(
+    (PlanRow(RING, SizeRange(0, 1023), "allreduce"),),
+    machine=MACHINE,
+    facts={"agent": "bandit", "notes": {"seed": "0"}},
+)
 
 
 def rejected(path, code):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -34,13 +36,9 @@ def machine_here(hosts: Hosts, at: Place = Place()) -> Machine:
 @cache
 def processor() -> str:
     """The model of this host's processors and their number."""
-    model = platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                model = value.strip()
-                break
-    except OSError:
-        pass  # another system than Linux
+    found = None
+    with suppress(OSError):  # another system than Linux
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+        found = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)
+    model = found[1].strip() if found else platform.machine()
     return f"{model}, {os.cpu_count()} cores"

@@ -23,7 +23,7 @@ from sley.formats.plan_file import MAJOR, MINOR, decode, encode
 from sley.ir.plan import Plan
 
 _SECTION = "plans"
-_MAKERS = ("algorithms", "compiler", "ir", "lang", "passes", "verification")
+_MAKERS = ("algorithms", "compiler", "ir", "lang", "verification")
 """The packages that make a plan."""
 
 
@@ -36,9 +36,11 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
         built.append(build())
         return encode(built[0])
 
-    data = cached_bytes(_key(recipe, ranks), ".plan", content, section=_SECTION)
+    key = [f"plan {MAJOR}.{MINOR}", _makers(), str(ranks), recipe]  # all that the plan depends on
+    data = cached_bytes(key, ".plan", content, section=_SECTION)
     if built:
         return built[0], False
+    # The bytes have their digest; what is refused all the same is made again, without the cache.
     try:
         return decode(data), True
     except SleyError:
@@ -50,6 +52,7 @@ def refusal() -> Diagnostic | None:
     exist, must belong to the user, and other users must not be able to write to them."""
     place = folder(_SECTION)
     problem: str | None
+    # The parent folder too: who can write there can put another folder in this one's place.
     for path in (place.parent, place):
         try:
             found = within(PATIENCE_S, path.stat)
@@ -79,21 +82,11 @@ def _other_writers(found: os.stat_result) -> str | None:
     return None
 
 
-def _key(recipe: str, ranks: int) -> list[str]:
-    """Everything that the plan depends on."""
-    return [
-        f"plan {MAJOR}.{MINOR}",
-        _makers(),
-        str(ranks),
-        recipe,
-    ]
-
-
 @cache
 def _makers() -> str:
     """The version of sley, and the state of the packages that make plans, so that a change of a
     compiler pass replaces old plans."""
-    package = Path(__file__).parent.parent
+    package = Path(__file__).parents[2]
     files = sorted(path for name in _MAKERS for path in (package / name).rglob("*.py"))
     state = [(str(p.relative_to(package)), (s := p.stat()).st_size, s.st_mtime_ns) for p in files]
     return f"{version('sley')} {state}"

@@ -7,9 +7,10 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import BARRIER, CALLS, Request, check_call
@@ -19,11 +20,11 @@ from sley.communicator.selection.ready_plans import (
     ReadyPlan,
     check_capacity,
     check_input,
+    prove,
 )
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.policy import D904
 from sley.errors.runtime import R514
-from sley.errors.selection import N651
 from sley.errors.simulation import S702
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
@@ -33,7 +34,7 @@ from sley.ir.sizes import SizeRange, borders, size_text
 from sley.ir.words import is_integer
 
 if TYPE_CHECKING:
-    from sley.communicator.selection.user_plans import Source
+    from sley.communicator.selection.user_plans import UserSource
     from sley.compiler import Options
 
 # What needs the compiler is imported in the methods that do: a job, which brings its plans, starts
@@ -77,12 +78,8 @@ class _RangePlan:
     ready: ReadyPlan | None = None
 
 
-@dataclass(eq=False)
-class _KindTable:
-    """The ranges of one kind of call. ends: the last size of each; infinity for the last range."""
-
-    ends: list[float]
-    ranges: list[_RangePlan]
+_KindTable: TypeAlias = tuple[list[float], list[_RangePlan]]
+"""The ranges of one kind of call, after the last size of each; infinity for the last range."""
 
 
 class Plans:
@@ -121,7 +118,7 @@ class Plans:
         self._capacity = Capacity(len(hosts.host), slots, channels)
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool, int], _KindTable] = {}
-        self._made: dict[str, tuple[Plan, str, bytes]] = {}
+        self._plans: dict[str, tuple[Plan, str, bytes]] = {}
         self.on_registration: Callable[[], None] | None = None
         self._given: dict[int, ReadyPlan] = {}
         self._registered: list[ReadyPlan] = []
@@ -163,7 +160,7 @@ class Plans:
         errors as of `find`."""
         check_call(kind, self._capacity.ranks, size_bytes, root)
         with self._lock:
-            return self._default(self._range(kind, size_bytes, in_place, int(root)).default)
+            return self._made(self._range(kind, size_bytes, in_place, root).default)
 
     def alternatives(self, chosen: ReadyPlan) -> list[ReadyPlan]:
         """The plans of a policy's alternatives to a plan that it chose. `problems` tells why others
@@ -172,11 +169,12 @@ class Plans:
             return []
         found: list[ReadyPlan] = []
         with self._lock:
+            # All ranks skip the same ones, since they have the same policy and connections.
             for recipe in chosen.tuned.alternatives:
                 try:
-                    found.append(
-                        self._tuned(replace(chosen.tuned, recipe=recipe, note=""), chosen.row)
-                    )
+                    # The measured times and their note are the chosen recipe's, not this one's.
+                    row = replace(chosen.tuned, recipe=recipe, note="", measured=())
+                    found.append(self._tuned(row, chosen.row))
                 except SleyError as error:
                     self._note(error)
         return found
@@ -186,14 +184,13 @@ class Plans:
         tells why."""
         with self._lock:
             self._note(error)
-            for table in self._tables.values():
-                for one in table.ranges:
-                    if one.ready is ready:
-                        self._drop(one, error)
+            for one in self._ranges():
+                if one.ready is ready:
+                    self._drop(one, error)
 
     def register(
         self,
-        source: Source,
+        source: UserSource,
         *,
         min_bytes: int | str | None = None,
         max_bytes: int | str | None = None,
@@ -204,14 +201,14 @@ class Plans:
         """Proves a user plan, and uses it for calls of its collective, of sizes from `min_bytes` to
         `max_bytes`, both included. Every rank must register the same.
 
-        source: a plan, a program, or a file with one: MSCCL XML, ResCCLang, Python, or a schedule
-        of a synthesiser. options: how a program is compiled (`sley.Options`, or a dict of them); by
-        default large data pass through slots (Protocol SIMPLE), while DIRECT reads them in place.
-        in_place, root: for files that don't define them; by default such a file is used in place
-        and out of place if it can be.
+        source: a plan, a program, or what `sley.load` opens: an algorithm's name, FILE.py:NAME, or
+        a file with a plan, a program or a schedule. options: how a program is compiled
+        (`sley.Options`, or a dict of them); by default large data pass through slots (Protocol
+        SIMPLE), while DIRECT reads them in place. in_place, root: for sources that don't define
+        them; by default such a source is used in place and out of place if it can be.
 
-        Returns a line for each plan. Errors: F550, N651, N652, N654, S702, F454, R514, and those of
-        the file, the compiler and the proof; then nothing changes.
+        Returns a line for each plan. Errors: F404, F550, N651, N652, N654, S702, F454, R514, and
+        those of the source, the compiler and the proof; then nothing changes.
         """
         from sley.communicator.selection.user_plans import user_plans
         from sley.compiler import Options
@@ -229,6 +226,8 @@ class Plans:
             root=None if root is None else int(root),
         )
         found = user_plans(source, row, self._capacity)
+        # Proven before the lock: a proof takes long, and calls go on meanwhile. The tables are made
+        # again at the next calls; what was compiled stays in `_plans`.
         with self._lock:
             self._registered = [*found, *self._registered]
             self._tables = {}
@@ -241,17 +240,7 @@ class Plans:
         with self._lock:
             if id(plan) not in self._given:
                 started = time.perf_counter()
-                if plan.collective.ranks != self._capacity.ranks:
-                    raise N651.error(
-                        at=Place(plan.name),
-                        expected=f"a collective on {self._capacity.ranks} ranks",
-                        found=str(plan.collective),
-                    )
-                if not is_proven:
-                    from sley.verification import verify
-
-                    verify(plan)
-                check_capacity(plan, self._capacity, plan.name)
+                prove(plan, self._capacity, plan.name, is_proven=is_proven)
                 row = PlanRow(Recipe(plan.name), note="given with the call")
                 # It keeps the plan, so that no other gets its id.
                 self._given[id(plan)] = ReadyPlan.of(plan, row, "given", started)
@@ -283,35 +272,67 @@ class Plans:
     def stats(self) -> list[ReadyPlan]:
         """The plans that calls have used, a plan for each range of sizes."""
         with self._lock:
-            ranges = [one for table in self._tables.values() for one in table.ranges]
-        return [one.ready for one in ranges if one.ready is not None]
+            return [one.ready for one in self._ranges() if one.ready is not None]
+
+    def _ranges(self) -> Iterator[_RangePlan]:
+        return chain.from_iterable(ranges for _, ranges in self._tables.values())
 
     def _range(self, kind: str, size_bytes: int, in_place: bool, root: int) -> _RangePlan:
         root = int(root)  # a small integer of NumPy would overflow in what is computed from it
-        table = self._tables.get((kind, in_place, root)) or self._table(kind, in_place, root)
-        return table.ranges[bisect_left(table.ends, size_bytes)]
+        key = kind, in_place, root
+        # The lock is taken only if the table isn't there: calls of all threads come by here.
+        ends, ranges = self._tables.get(key) or self._table(*key)
+        return ranges[bisect_left(ends, size_bytes)]
 
     def _table(self, kind: str, in_place: bool, root: int) -> _KindTable:
-        """The ranges of a kind of call, user plans before the library's. Errors: N650."""
+        """The ranges of a kind of call: of the first user plan that is for a size, else of the
+        policy's row, else of the library's. Errors: N650."""
         with self._lock:
             if (kind, in_place, root) in self._tables:  # another thread was first
                 return self._tables[kind, in_place, root]
+            user = [
+                one
+                for one in (*self._registered, *self._folder.plans)
+                if one.is_for(kind, in_place=in_place, root=root)
+            ]
+            tuned = self._tuned_rows(kind, in_place)
             from sley.communicator.selection.rules import default_rows
 
             library = default_rows(kind, self._hosts, in_place=in_place, root=root)
-            fitting = [
-                user_plan
-                for user_plan in (*self._registered, *self._folder.plans)
-                if user_plan.is_for(kind, in_place=in_place, root=root)
+            rows = (*(one.row for one in user), *tuned, *library)
+            # Between two borders of any of them the same one comes first, so it tells for all.
+            # At 1 data begin: without data there is nothing to tune.
+            pieces: list[tuple[int, PlanRow, ReadyPlan | None, PlanRow | None]] = []
+            for begin in sorted({1, *borders(row.sizes for row in rows)}):
+                own = next(row for row in library if row.sizes.covers(begin))
+                by_user = next((one for one in user if one.row.sizes.covers(begin)), None)
+                rest = tuned if begin and by_user is None else ()
+                by_tuner = next((row for row in rest if row.sizes.covers(begin)), None)
+                same = pieces and pieces[-1][2] is by_user and pieces[-1][3] is by_tuner
+                if not (same and (by_user or pieces[-1][1] is own)):
+                    pieces.append((begin, own, by_user, by_tuner))
+            ends = [begin - 1 for begin, *_ in pieces[1:]]
+            ranges = [
+                self._range_of(SizeRange(begin, end), own, by_user, by_tuner)
+                for (begin, own, by_user, by_tuner), end in zip(pieces, [*ends, None], strict=True)
             ]
-            ranges = _overlay(fitting, self._tuned_rows(kind, in_place), library)
-            for one in ranges:
-                if one.tuned is not None:
-                    one.row = self._row_of(one.tuned, one.default)
-            ends = [r.row.sizes.end_bytes for r in ranges]
-            table = _KindTable([_NO_END if end is None else end for end in ends], ranges)
-            self._tables[kind, in_place, root] = table
+            self._tables[kind, in_place, root] = table = [*ends, _NO_END], ranges
         return table
+
+    def _range_of(
+        self, sizes: SizeRange, own: PlanRow, by_user: ReadyPlan | None, by_tuner: PlanRow | None
+    ) -> _RangePlan:
+        default = replace(own, sizes=sizes)
+        if by_user is None:
+            row = self._row_of(by_tuner, default) if by_tuner else default
+            return _RangePlan(row, default, by_tuner)
+        row = replace(
+            default,
+            recipe=by_user.row.recipe,
+            note=f"a user plan, {by_user.row.recipe.name}, for {by_user.row.sizes}",
+            refused=(f"{default.recipe.name}: a user plan takes precedence",),
+        )
+        return _RangePlan(row, default, None, replace(by_user, row=row))
 
     def _tuned_rows(self, kind: str, in_place: bool) -> Sequence[PlanRow]:
         """The policy's rows for a kind of call."""
@@ -331,7 +352,7 @@ class Plans:
             recipe=tuned.recipe.given(
                 nodes=machine.nodes, gpus=machine.gpus, in_place=default.in_place
             ),
-            note=f"{reason}, {tuned.note}" if tuned.note else reason,
+            note=f"{reason}, {tuned.reason}" if tuned.reason else reason,
             refused=(f"{default.recipe.name}: the tuner's policy takes precedence",),
         )
 
@@ -344,35 +365,23 @@ class Plans:
                 except SleyError as error:
                     self._drop(of, error)
             if of.ready is None:
-                of.ready = self._default(of.row)
+                of.ready = self._made(of.row)
         return of.ready
-
-    def _default(self, row: PlanRow) -> ReadyPlan:
-        started = time.perf_counter()
-        plan, origin, plan_digest = self._library_plan(row.recipe)
-        took = (time.perf_counter() - started) * 1e3
-        return ReadyPlan(plan, row, origin, plan_digest, took)
 
     def _tuned(self, tuned: PlanRow, default: PlanRow) -> ReadyPlan:
         """The plan of a policy's row. Errors: D904 if it can't run: on all ranks, which have the
         same policy and connections."""
-        row, tile = self._row_of(tuned, default), tuned.recipe.tile
-        started = time.perf_counter()
         try:
-            plan, origin, plan_digest = self._library_plan(row.recipe)
-            check_capacity(plan, self._capacity, tuned.recipe.name)
-            check_input(plan, tuned.recipe.name)
+            ready = self._made(self._row_of(tuned, default), tuned)
+            check_capacity(ready.plan, self._capacity, tuned.recipe.name)
+            check_input(ready.plan, tuned.recipe.name)
         except SleyError as error:
             raise D904.error(
                 at=Place(detail=f"{tuned.recipe}, for {tuned.sizes}"),
                 expected=error.diagnostics[0].expected,
                 found=f"{error.code}: {_found(error)}",
             ) from error
-        if tile != 1:
-            words = plan_digest + repr(tile).encode()
-            plan_digest = hashlib.sha256(words).digest()[: len(plan_digest)]
-        took = (time.perf_counter() - started) * 1e3
-        return ReadyPlan(plan, row, origin, plan_digest, took, tuned)
+        return ready
 
     def _drop(self, of: _RangePlan, error: SleyError) -> None:
         """Replaces the policy's choice for a range by the default."""
@@ -385,15 +394,20 @@ class Plans:
         """Adds an error to the problems, once."""
         self.problems += tuple(d for d in error.diagnostics if d not in self.problems)
 
-    def _library_plan(self, recipe: Recipe) -> tuple[Plan, str, bytes]:
-        """The plan of a recipe, its origin and digest; made once, whatever the tile is."""
+    def _made(self, row: PlanRow, tuned: PlanRow | None = None) -> ReadyPlan:
+        """The plan of a row's recipe, compiled or loaded once, whatever the tile is."""
+        started, recipe = time.perf_counter(), row.recipe
         key = replace(recipe, tile=1.0).key
-        if key not in self._made:
-            plan, origin = self._compile(recipe, key)
-            self._made[key] = plan, origin, digest(plan)
-        return self._made[key]
+        if key not in self._plans:
+            plan, is_cached = self._compiled(recipe, key)
+            self._plans[key] = plan, "disk" if is_cached else "compiled", digest(plan)
+        plan, origin, own = self._plans[key]
+        if recipe.tile != 1:  # the ranks must agree on the tile too
+            own = hashlib.sha256(own + repr(recipe.tile).encode()).digest()[: len(own)]
+        took = (time.perf_counter() - started) * 1e3
+        return ReadyPlan(plan, row, origin, own, took, tuned)
 
-    def _compile(self, recipe: Recipe, key: str) -> tuple[Plan, str]:
+    def _compiled(self, recipe: Recipe, key: str) -> tuple[Plan, bool]:
         from sley.communicator.selection.plan_cache import cached_plan
         from sley.communicator.selection.rules import program_of
         from sley.compiler import Options, compile
@@ -404,49 +418,8 @@ class Plans:
             return replace(compile(program_of(recipe), options), topology=None)
 
         if not self._use_cache:
-            return build(), "compiled"
-        plan, is_cached = cached_plan(key, self._capacity.ranks, build)
-        return plan, "disk" if is_cached else "compiled"
-
-
-def _overlay(
-    user: Sequence[ReadyPlan], tuned: Sequence[PlanRow], library: Sequence[PlanRow]
-) -> list[_RangePlan]:
-    """Ranges without gaps: the first user plan that covers a size, else the policy's row, else the
-    library's. Between two borders of any of them the same one comes first, so these are enough."""
-    pieces: list[tuple[int, ReadyPlan | None, PlanRow | None, PlanRow]] = []
-    rows = (*(one.row for one in user), *library, *tuned)
-    for begin in sorted({1, *borders(row.sizes for row in rows)}):  # at 1 data begin
-        first = next((one for one in user if one.row.sizes.covers(begin)), None)
-        own = next(row for row in library if row.sizes.covers(begin))
-        # Without data there is nothing to tune.
-        candidates = () if first or not begin else tuned
-        found = next((row for row in candidates if row.sizes.covers(begin)), None)
-        before = pieces[-1] if pieces else None
-        if before and before[1] is first and before[2] is found and (first or before[3] is own):
-            continue
-        pieces.append((begin, first, found, own))
-    ends = [begin - 1 for begin, *_ in pieces[1:]]
-    return [
-        _range_of(SizeRange(begin, end), first, found, own)
-        for (begin, first, found, own), end in zip(pieces, [*ends, None], strict=True)
-    ]
-
-
-def _range_of(
-    sizes: SizeRange, user: ReadyPlan | None, tuned: PlanRow | None, library: PlanRow
-) -> _RangePlan:
-    """The range of a user plan if there is one, else of the policy's row or the library's."""
-    default = replace(library, sizes=sizes)
-    if user is None:
-        return _RangePlan(default, default, tuned)
-    row = replace(
-        default,
-        recipe=user.row.recipe,
-        note=f"a user plan, {user.row.recipe.name}, for {user.row.sizes}",
-        refused=(f"{default.recipe.name}: a user plan takes precedence",),
-    )
-    return _RangePlan(row, default, None, replace(user, row=row))
+            return build(), False
+        return cached_plan(key, self._capacity.ranks, build)
 
 
 def _found(error: SleyError) -> str:

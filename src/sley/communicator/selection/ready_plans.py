@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sley.communicator.selection.kinds import kinds_of
 from sley.errors import Diagnostic, Place, counted
 from sley.errors.formats import F454
-from sley.errors.selection import N652
+from sley.errors.selection import N651, N652
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
 from sley.ir.plan_table import PlanRow
@@ -101,3 +101,18 @@ def check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
                 expected=f"at most {available} {word}, as the connections have",
                 found=f"{needed} {word}",
             )
+
+
+def prove(plan: Plan, capacity: Capacity, origin: str, *, is_proven: bool = False) -> None:
+    """Proves a plan, unless the caller has, and checks that it fits. Errors: N651, N652, V2xx."""
+    if plan.collective.ranks != capacity.ranks:
+        raise N651.error(
+            at=Place(origin),
+            expected=f"a collective on {capacity.ranks} ranks",
+            found=str(plan.collective),
+        )
+    if not is_proven:
+        from sley.verification import verify
+
+        verify(plan)
+    check_capacity(plan, capacity, origin)

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collective_of
-from sley.compiler import Options
-from sley.errors import Place
-from sley.errors.language import L112
 from sley.ir.plan_table import PlanRow
 from sley.ir.program import Program
 from sley.ir.recipe import Recipe
-from sley.ir.sizes import SizeRange
+from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
 
-_STAGED = Options(protocol=Protocol.SIMPLE, fusion=False)
-_PULLED = Options(protocol=Protocol.DIRECT, fusion=False)
-_FUSED = Options(protocol=Protocol.SIMPLE)
+_FUSED = ("ring-", "binomial-", "recursive-", "hierarchical-")
 """Rings, trees and halving forward what they receive: fused, without a copy through memory."""
 
-_STAGES = {"stage_channels": (0, 1)}
+_GRIDS = ("hierarchical-allreduce", "two-step-alltoall")
+"""Algorithms for nodes of equally many GPUs; `two-level-` ones take hosts of any."""
+
+_TWO_STAGES = (
+    *("all-pairs-allreduce", "all-pairs-reduce", "two-level-allreduce", "two-level-allgather"),
+    "two-level-reduce",
+)
 """Two stages in separate blocks: the first stage of a tile doesn't wait for the second stage of the
 tile before."""
 
@@ -63,25 +63,8 @@ class Limits:
     chain_bytes: int = 128 << 10
 
 
-def _row(
-    end_bytes: int | None,
-    name: str,
-    options: Options,
-    note: str,
-    arguments: Mapping[str, Any] = MappingProxyType({}),
-    refused: tuple[str, ...] = (),
-) -> PlanRow:
-    """An algorithm up to a size, with its arguments, options and the reason for it."""
-    recipe = Recipe(name, arguments, options.given())
-    return PlanRow(recipe, SizeRange(0, end_bytes), note=note, refused=refused)
-
-
-def _up_to(row: PlanRow, end_bytes: int | None) -> PlanRow:
-    return replace(row, sizes=SizeRange(0, end_bytes))
-
-
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """The ranks, as the rules see them."""
 
     hosts: Hosts
@@ -118,18 +101,6 @@ class Group:
         return self.hosts.is_uniform and self.hosts.is_contiguous
 
     @property
-    def size(self) -> dict[str, int]:
-        return {"ranks": self.ranks}
-
-    @property
-    def grid(self) -> dict[str, int]:
-        return {"nodes": self.hosts.count, "gpus": self.largest}
-
-    @property
-    def members(self) -> dict[str, Any]:
-        return {"hosts": self.hosts.members}
-
-    @property
     def too_many(self) -> str:
         """Why not all pairs are connected."""
         return (
@@ -137,243 +108,206 @@ class Group:
             f"up to {self.limits.mesh_ranks} and {self.limits.mesh_hosts}"
         )
 
-
-def _two_ways(limits: Limits, row: PlanRow) -> list[PlanRow]:
-    """One algorithm for all sizes: small messages through slots, large ones read in place."""
-    ways = (
-        (limits.staged_bytes, Protocol.SIMPLE, "small, so through slots"),
-        (None, Protocol.DIRECT, "large, so read in place where the buffers are shared"),
-    )
-    return [
-        replace(
-            _up_to(row, end_bytes),
-            recipe=replace(row.recipe, options={**row.recipe.options, "protocol": protocol}),
-            note=f"{row.note}; {words}",
+    def row(
+        self, name: str, note: str, *refused: str, end: int | None = None, pulled: bool = False
+    ) -> PlanRow:
+        """An algorithm up to a size, the reason for it and those against others. pulled: messages
+        are read in place where the buffers are shared, instead of passing through slots."""
+        if name.startswith("two-level-"):
+            arguments: dict[str, Any] = {"hosts": self.hosts.members}
+        elif name in _GRIDS:
+            arguments = {"nodes": self.hosts.count, "gpus": self.largest}
+        else:
+            arguments = {"ranks": self.ranks}
+        arguments |= {"stage_channels": (0, 1)} if name in _TWO_STAGES else {}
+        options: dict[str, Any] = {"protocol": Protocol.DIRECT if pulled else Protocol.SIMPLE}
+        options |= {} if name.startswith(_FUSED) else {"fusion": False}
+        return PlanRow(
+            Recipe(name, arguments, options), SizeRange(0, end), note=note, refused=refused
         )
-        for end_bytes, protocol, words in ways
-    ]
+
+    def two_ways(self, name: str, note: str, *refused: str) -> list[PlanRow]:
+        """One algorithm for all sizes: small messages through slots, large ones read in place."""
+        small, large = (
+            f"{note}; small, so through slots",
+            f"{note}; large, so read in place where the buffers are shared",
+        )
+        return [
+            self.row(name, small, *refused, end=self.limits.staged_bytes),
+            self.row(name, large, *refused, pulled=True),
+        ]
 
 
-def _all_reduce(group: Group) -> list[PlanRow]:
+def _all_reduce(group: RankGroup) -> list[PlanRow]:
     limits = group.limits
     if group.is_flat and group.is_mesh:
-        once = limits.one_step_bytes // (group.ranks - 1)
         return [
-            _row(
-                once,
+            group.row(
                 "one-step-allreduce",
-                _STAGED,
                 "small: one step, in which each rank reads the data of all others",
-                group.size,
-                ("all-pairs-allreduce: two steps, whose latency would dominate",),
+                "all-pairs-allreduce: two steps, whose latency would dominate",
+                end=limits.one_step_bytes // (group.ranks - 1),
             ),
-            _row(
-                None,
+            group.row(
                 "all-pairs-allreduce",
-                _PULLED,
                 "each rank reduces its part and reads the others: the fewest bytes, in two steps",
-                {**group.size, **_STAGES},
-                (
-                    "one-step-allreduce: each rank would read the whole data of all others",
-                    f"ring-allreduce: {2 * (group.ranks - 1)} steps for the same bytes",
-                ),
+                "one-step-allreduce: each rank would read the whole data of all others",
+                f"ring-allreduce: {2 * (group.ranks - 1)} steps for the same bytes",
+                pulled=True,
             ),
         ]
     if group.is_mesh:
-        once = limits.one_step_bytes // (group.largest + group.hosts.count - 2)
         return [
-            _row(
-                once,
+            group.row(
                 "two-level-one-step-allreduce",
-                _STAGED,
                 "small: one step within the hosts and one across",
-                group.members,
-                (
-                    "two-level-allreduce: four steps, whose latency would dominate",
-                    "one-step-allreduce: ignores the hosts, and sends the data of all pairs of "
-                    "ranks over the network",
-                ),
+                "two-level-allreduce: four steps, whose latency would dominate",
+                "one-step-allreduce: ignores the hosts, and sends the data of all pairs of "
+                "ranks over the network",
+                end=limits.one_step_bytes // (group.largest + group.hosts.count - 2),
             ),
-            _row(
-                None,
+            group.row(
                 "two-level-allreduce",
-                _PULLED,
                 "the fewest bytes over the network, spread over the ranks of each host",
-                {**group.members, **_STAGES},
-                ("all-pairs-allreduce, ring-allreduce: more bytes over the network",),
+                "all-pairs-allreduce, ring-allreduce: more bytes over the network",
+                pulled=True,
             ),
         ]
-    return _many_all_reduce(group)
-
-
-def _many_all_reduce(group: Group) -> list[PlanRow]:
-    few = _row(
-        group.limits.tree_bytes,
+    few = group.row(
         "recursive-halving-doubling-allreduce",
-        _FUSED,
         "many ranks, small: few steps and few connections",
-        group.size,
-        (f"all-pairs-allreduce: {group.too_many}",),
+        f"all-pairs-allreduce: {group.too_many}",
+        end=limits.tree_bytes,
     )
     if group.is_grid and group.hosts.count > 1:
-        rings = _row(
-            None,
-            "hierarchical-allreduce",
-            _FUSED,
-            "many ranks, large: rings within the hosts and across",
-            group.grid,
-            (f"two-level-allreduce: {group.too_many}",),
-        )
-        return [few, rings]
-    ring = _row(
-        None,
+        reason = "many ranks, large: rings within the hosts and across"
+        refused = f"two-level-allreduce: {group.too_many}"
+        return [few, group.row("hierarchical-allreduce", reason, refused)]
+    ring = group.row(
         "ring-allreduce",
-        _FUSED,
         "many ranks, large: the fewest bytes with two connections a rank",
-        group.size,
-        (
-            f"two-level-allreduce, all-pairs-allreduce: {group.too_many}",
-            "hierarchical-allreduce: needs the same number of ranks on every host, in order",
-        ),
+        f"two-level-allreduce, all-pairs-allreduce: {group.too_many}",
+        "hierarchical-allreduce: needs the same number of ranks on every host, in order",
     )
     return [few, ring]
 
 
-def _all_gather(group: Group) -> list[PlanRow]:
+def _all_gather(group: RankGroup) -> list[PlanRow]:
     if group.is_flat and group.is_mesh:
         reason = "each rank reads the parts of all others, in one step"
-        row = _row(None, "all-pairs-allgather", _STAGED, reason, group.size)
-        return _two_ways(group.limits, row)
+        return group.two_ways("all-pairs-allgather", reason)
     if group.is_mesh:
         reason = "each part crosses the network once to each other host"
-        arguments = {**group.members, **_STAGES}
-        refused = ("all-pairs-allgather: each part would cross the network once for each rank",)
-        row = _row(None, "two-level-allgather", _STAGED, reason, arguments, refused)
-        return _two_ways(group.limits, row)
+        refused = "all-pairs-allgather: each part would cross the network once for each rank"
+        return group.two_ways("two-level-allgather", reason, refused)
     rows = []
+    # Recursive doubling pairs ranks at distances 1, 2, 4 and so on: it needs a power of two.
     if group.ranks & (group.ranks - 1) == 0:
         reason = "many ranks, small: few steps and few connections"
-        end = group.limits.tree_bytes
-        rows = [_row(end, "recursive-doubling-allgather", _FUSED, reason, group.size)]
-    reason = "many ranks: the fewest bytes with two connections a rank"
-    refused = (f"all-pairs-allgather, two-level-allgather: {group.too_many}",)
-    return [*rows, _row(None, "ring-allgather", _FUSED, reason, group.size, refused)]
+        rows = [group.row("recursive-doubling-allgather", reason, end=group.limits.tree_bytes)]
+    refused = f"all-pairs-allgather, two-level-allgather: {group.too_many}"
+    return [*rows, group.row("ring-allgather", _RING, refused)]
 
 
-def _reduce_scatter(group: Group) -> list[PlanRow]:
+def _reduce_scatter(group: RankGroup) -> list[PlanRow]:
     if group.is_flat and group.is_mesh:
         reason = "each rank reads its part from all others and reduces it, in one step"
-        row = _row(None, "all-pairs-reducescatter", _STAGED, reason, group.size)
-        return _two_ways(group.limits, row)
+        return group.two_ways("all-pairs-reducescatter", reason)
     if group.is_mesh:
         reason = "hosts reduce first, so each part crosses the network once from each host"
-        refused = ("all-pairs-reducescatter: every rank would send its parts over the network",)
-        row = _row(None, "two-level-reducescatter", _STAGED, reason, group.members, refused)
-        return _two_ways(group.limits, row)
-    reason = "many ranks: the fewest bytes with two connections a rank"
-    refused = (f"all-pairs-reducescatter, two-level-reducescatter: {group.too_many}",)
-    return [_row(None, "ring-reducescatter", _FUSED, reason, group.size, refused)]
+        refused = "all-pairs-reducescatter: every rank would send its parts over the network"
+        return group.two_ways("two-level-reducescatter", reason, refused)
+    refused = f"all-pairs-reducescatter, two-level-reducescatter: {group.too_many}"
+    return [group.row("ring-reducescatter", _RING, refused)]
 
 
-def _all_to_all(group: Group) -> list[PlanRow]:
-    reason = "every rank has different data for every other"
-    pairs = _row(None, "all-pairs-alltoall", _STAGED, reason, group.size)
+def _all_to_all(group: RankGroup) -> list[PlanRow]:
+    pairs = "all-pairs-alltoall", "every rank has different data for every other"
     if group.is_flat:
-        return _two_ways(group.limits, pairs)
-    end = group.limits.two_step_bytes * group.ranks
+        return group.two_ways(*pairs)
     if not group.is_grid:
-        refused = ("two-step-alltoall: needs the same number of ranks on every host, in order",)
-        return _two_ways(group.limits, replace(pairs, refused=refused))
-    few = _row(
-        end,
+        refused = "two-step-alltoall: needs the same number of ranks on every host, in order"
+        return group.two_ways(*pairs, refused)
+    few = group.row(
         "two-step-alltoall",
-        _STAGED,
         "small: one message from each rank to each other host",
-        group.grid,
-        ("all-pairs-alltoall: a message for every pair of ranks over the network",),
+        "all-pairs-alltoall: a message for every pair of ranks over the network",
+        end=group.limits.two_step_bytes * group.ranks,
     )
-    refused = ("two-step-alltoall: copies within the hosts first, which costs more than it saves",)
-    return [few, *_two_ways(group.limits, replace(pairs, refused=refused))]
+    refused = "two-step-alltoall: copies within the hosts first, which costs more than it saves"
+    return [few, *group.two_ways(*pairs, refused)]
 
 
-def _all_to_all_v(group: Group) -> list[PlanRow]:
+def _all_to_all_v(group: RankGroup) -> list[PlanRow]:
     reason = "every rank has different data for every other; no rank knows all counts"
-    return [_row(None, "all-pairs-alltoallv", _STAGED, reason, group.size)]
+    return [group.row("all-pairs-alltoallv", reason)]
 
 
-def _all_gather_v(group: Group) -> list[PlanRow]:
+def _all_gather_v(group: RankGroup) -> list[PlanRow]:
     if group.is_mesh:
         reason = "each rank sends its part to all others, in one step"
-        return [_row(None, "all-pairs-allgatherv", _STAGED, reason, group.size)]
-    reason = "many ranks: the fewest bytes with two connections a rank"
-    refused = (f"all-pairs-allgatherv: {group.too_many}",)
-    return [_row(None, "ring-allgatherv", _FUSED, reason, group.size, refused)]
+        return [group.row("all-pairs-allgatherv", reason)]
+    return [group.row("ring-allgatherv", _RING, f"all-pairs-allgatherv: {group.too_many}")]
 
 
-def _broadcast(group: Group) -> list[PlanRow]:
-    reason = "all ranks read the root's data, in one step"
-    flat = _row(None, "flat-broadcast", _STAGED, reason, group.size)
+def _broadcast(group: RankGroup) -> list[PlanRow]:
+    flat = "flat-broadcast", "all ranks read the root's data, in one step"
     if group.hosts.count == 1:
         few = group.ranks <= group.limits.mesh_ranks
-        return [*([] if few else [_tree(group, "broadcast")]), *_two_ways(group.limits, flat)]
+        return [*([] if few else [_tree(group, "broadcast")]), *group.two_ways(*flat)]
     if not group.is_mesh:
-        return [_up_to(_tree(group, "broadcast"), None)]
-    small = _up_to(flat, group.limits.rooted_bytes)
+        return [replace(_tree(group, "broadcast"), sizes=ALL_SIZES)]
     why_not = "flat-broadcast: the root's host would send the data over the network several times"
     if group.is_network:
         reason = "the root scatters the data, and the others gather it: the root sends it once"
-        large = _row(None, "all-pairs-broadcast", _PULLED, reason, group.size, (why_not,))
+        large = group.row("all-pairs-broadcast", reason, why_not, pulled=True)
     else:
         reason = "the root's host sends the data once, spread over its ranks"
-        large = _row(None, "two-level-broadcast", _PULLED, reason, group.members, (why_not,))
-    return [small, large]
+        large = group.row("two-level-broadcast", reason, why_not, pulled=True)
+    return [group.row(*flat, end=group.limits.rooted_bytes), large]
 
 
-def _reduce(group: Group) -> list[PlanRow]:
+def _reduce(group: RankGroup) -> list[PlanRow]:
+    chain = group.row(
+        "ring-reduce",
+        "large: each rank adds its data to what arrives and sends it on: the fewest copies",
+        "all-pairs-reduce: stages every rank's data, and the results once more",
+    )
     if not group.is_mesh:
         tree = _tree(group, "reduce")
-        return [tree, _chain(group)] if group.hosts.count == 1 else [_up_to(tree, None)]
+        return [tree, chain] if group.hosts.count == 1 else [replace(tree, sizes=ALL_SIZES)]
     reason = "small: the root reads all ranks' data and reduces it, in one step"
-    small = _row(group.limits.rooted_bytes, "flat-reduce", _STAGED, reason, group.size)
-    why_not = ("flat-reduce: the root alone would do all the work",)
-    if group.is_flat:
-        reason = "each rank reduces its part, and the root reads the results"
-        arguments = {**group.size, **_STAGES}
-        large = _row(None, "all-pairs-reduce", _PULLED, reason, arguments, why_not)
-        if group.hosts.count == 1:
-            between = group.limits.chain_bytes * (group.ranks - 2)
-            return [small, _up_to(large, between), _chain(group)]
-    else:
+    small = group.row("flat-reduce", reason, end=group.limits.rooted_bytes)
+    why_not = "flat-reduce: the root alone would do all the work"
+    if not group.is_flat:
         reason = "hosts reduce first, so each sends its result over the network once"
-        arguments = {**group.members, **_STAGES}
-        large = _row(None, "two-level-reduce", _PULLED, reason, arguments, why_not)
-    return [small, large]
+        return [small, group.row("two-level-reduce", reason, why_not, pulled=True)]
+    # On one host the chain takes over where its latency, a step for each rank, is small.
+    between = group.limits.chain_bytes * (group.ranks - 2) if group.hosts.count == 1 else None
+    reason = "each rank reduces its part, and the root reads the results"
+    large = group.row("all-pairs-reduce", reason, why_not, end=between, pulled=True)
+    return [small, large] if between is None else [small, large, chain]
 
 
-def _chain(group: Group) -> PlanRow:
-    reason = "large: each rank adds its data to what arrives and sends it on: the fewest copies"
-    why_not = "all-pairs-reduce: stages every rank's data, and the results once more"
-    return _row(None, "ring-reduce", _FUSED, reason, group.size, (why_not,))
+def _tree(group: RankGroup, kind: str) -> PlanRow:
+    reason, refused = (
+        "many ranks: few steps and few connections",
+        f"flat-{kind}: {group.too_many}",
+    )
+    return group.row(f"binomial-{kind}", reason, refused, end=group.limits.tree_bytes)
 
 
-def _tree(group: Group, kind: str) -> PlanRow:
-    refused = (f"flat-{kind}: {group.too_many}",)
-    reason = "many ranks: few steps and few connections"
-    end = group.limits.tree_bytes
-    return _row(end, f"binomial-{kind}", _FUSED, reason, group.size, refused)
+def _gather(group: RankGroup) -> list[PlanRow]:
+    return group.two_ways("flat-gather", "the root reads every rank's part")
 
 
-def _gather(group: Group) -> list[PlanRow]:
-    reason = "the root reads every rank's part"
-    return _two_ways(group.limits, _row(None, "flat-gather", _STAGED, reason, group.size))
+def _scatter(group: RankGroup) -> list[PlanRow]:
+    return group.two_ways("flat-scatter", "every rank reads its part of the root's data")
 
 
-def _scatter(group: Group) -> list[PlanRow]:
-    reason = "every rank reads its part of the root's data"
-    return _two_ways(group.limits, _row(None, "flat-scatter", _STAGED, reason, group.size))
+_RING = "many ranks: the fewest bytes with two connections a rank"
 
-
-RULES: Mapping[str, Callable[[Group], list[PlanRow]]] = {
+RULES: Mapping[str, Callable[[RankGroup], list[PlanRow]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -402,21 +336,14 @@ _LOCAL = "local-copy"
 
 
 def program_of(recipe: Recipe) -> Program:
-    """The program of an algorithm with its arguments. Errors: L112, L120, the algorithm's own."""
-    try:
-        return _program(recipe.name, dict(recipe.arguments))
-    except (KeyError, TypeError) as error:  # a table may have any arguments
-        found = f"{dict(recipe.arguments)!r:.80}"
-        at, expected = Place(detail=recipe.name), "arguments of the algorithm"
-        raise L112.error(at=at, expected=expected, found=found) from error
-
-
-def _program(name: str, arguments: dict[str, Any]) -> Program:
+    """The program of a row of `default_rows`, or of a policy. Errors: L112, L120, the algorithm's
+    own."""
+    arguments = dict(recipe.arguments)
     if "hosts" in arguments:  # of the library's own choice; others give nodes and GPUs
-        return _TWO_LEVEL[name](TwoLevel(arguments.pop("hosts")), **arguments)
-    if name == _LOCAL:
+        return _TWO_LEVEL[recipe.name](TwoLevel(arguments.pop("hosts")), **arguments)
+    if recipe.name == _LOCAL:
         return _local_copy(**arguments)
-    return build(name, **arguments)
+    return build(recipe.name, **arguments)
 
 
 def default_rows(
@@ -424,17 +351,18 @@ def default_rows(
 ) -> tuple[PlanRow, ...]:
     """What the library runs for a kind of call on these hosts: rows of a table, with ranges of
     sizes without gaps, ascending; the last one has no end. Errors: N650."""
-    group = Group(hosts, limits or Limits())
+    group = RankGroup(hosts, limits or Limits())
     check_call(kind, group.ranks, 0, root)
     common: dict[str, Any] = {"in_place": in_place}
     if CALLS[kind].roles:
         common["root"] = root
     if group.ranks == 1:
-        found = [_row(None, _LOCAL, Options(), "one rank already has its data", {"kind": kind})]
+        found = [PlanRow(Recipe(_LOCAL, {"kind": kind}), note="one rank already has its data")]
         common.pop("root", None)
     else:
         found = RULES[kind](group)
     rows, begin = [], 0
+    # Each row begins where the one before has ended, so the ranges have no gaps and no overlaps.
     for row in found:
         end = row.sizes.end_bytes
         # A limit that ends before the range begins leaves the row no size.

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sley.communicator.selection.kinds import kinds_of
 from sley.communicator.selection.ready_plans import (
@@ -23,23 +23,12 @@ from sley.communicator.selection.ready_plans import (
     ReadyPlan,
     check_capacity,
     check_input,
+    prove,
 )
-from sley.communicator.selection.rules import program_of
 from sley.compiler import Options, compile
+from sley.compiler.opening import READABLE, Maker, Source
 from sley.errors import Diagnostic, Place, SleyError, did_you_mean, reason_of
-from sley.errors.language import L115
-from sley.errors.recognition import (
-    MISSING,
-    MSCCL_XML,
-    PYTHON,
-    RESCCLANG,
-    SCHEDULES,
-    SLEY_PLAN,
-    Kind,
-    kind_of,
-    presumed_kind,
-    refuse_kind,
-)
+from sley.errors.recognition import MSCCLPP, PYTHON, kind_of
 from sley.errors.selection import N651, N653, N654
 from sley.errors.simulation import S702
 from sley.formats import read
@@ -48,56 +37,51 @@ from sley.ir.plan_table import TABLE, PlanRow, read_table
 from sley.ir.program import Program
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
-from sley.lang import rescclang, schedules
-from sley.lang.files import program_of_file
-from sley.verification import verify
 
-Source: TypeAlias = Plan | Program | str | os.PathLike[str]
+UserSource: TypeAlias = Plan | Program | str | os.PathLike[str]
 """The source of a user plan."""
 
 
-def user_plans(source: Source, row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
+def user_plans(source: UserSource, row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
     """Proven plans of a source: one; or, if it doesn't define whether it runs in place, one in
     place and one out of place, as far as these are possible.
 
-    source: a plan, a program or a file. row: what the user requests, and the options.
-    Errors: F550, N651, N652, N654, S702, F454, and those of the file, the compiler and the proof.
+    source: a plan, a program, or what `sley.load` opens: an algorithm gets the number of ranks.
+    row: what the user requests, and the arguments and options.
+    Errors: F404, F550, N651, N652, N654, S702, F454, and those of the source, the compiler and the
+    proof.
     """
     if isinstance(source, (Plan, Program)):
         named = replace(row, recipe=replace(row.recipe, name=source.name))
         return [_user_plan(source, named, capacity)]
-    path, load = _path_and_loader(source)
-    named = replace(row, recipe=replace(row.recipe, name=path.name))
-    is_either = load not in (_load_python, _load_own)
-    return _in_each_place(lambda one: load(path, one), named, capacity, is_either=is_either)
+    if not isinstance(source, (str, os.PathLike)):
+        expected = "a Plan, a Program, or a file with a plan, a program or a schedule"
+        raise N654.error(expected=expected, found=type(source).__name__)
+    opened = Source.of(source)
+    named = replace(row, recipe=replace(row.recipe, name=Path(opened.what).name))
+    if opened.is_plan:
+        return _in_each_place(
+            partial(_read, opened), named, capacity, is_either=opened.is_of_runtime
+        )
+    maker = opened.maker
+    load = partial(_make, maker, ranks=capacity.ranks if opened.kind is None else None)
+    return _in_each_place(load, named, capacity, is_either=maker.has_both_places)
 
 
-def file_plans(row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
-    """The plans of a row whose recipe is a file, as `user_plans`."""
-    return user_plans(row.recipe.name, row, capacity)
-
-
-def algorithm_plans(row: PlanRow, capacity: Capacity) -> list[ReadyPlan]:
-    """The plans of a row whose recipe is an algorithm, as `user_plans`. Errors: as there, and those
-    of the algorithm."""
-
-    def build(one: PlanRow) -> tuple[Program, PlanRow]:
-        grid = one.recipe.arguments.keys() & {"ranks", "nodes", "gpus"}
-        ranks = None if grid else one.ranks or capacity.ranks
-        given = one.recipe.given(ranks=ranks, root=one.root, in_place=one.in_place)
-        return program_of(given), one
-
-    return _in_each_place(build, row, capacity, is_either=True)
+_Loaded: TypeAlias = tuple[Plan | Program, PlanRow]
+"""What a source has, and the row of a request completed by what the source says."""
 
 
 def _in_each_place(
-    load: Callable[[PlanRow], Loaded], row: PlanRow, capacity: Capacity, *, is_either: bool
+    load: Callable[[PlanRow], _Loaded], row: PlanRow, capacity: Capacity, *, is_either: bool
 ) -> list[ReadyPlan]:
     """The plans for the row's place; if it names none, for both that are possible. is_either:
     whether a source without a place may run in both."""
     places = [True, False] if row.in_place is None and is_either else [row.in_place]
     found: list[ReadyPlan] = []
     problems: list[SleyError] = []
+    # One place suffices: many programs are right in one only. In place comes first, as calls of
+    # torch.distributed are, so its problem is the one that is told if neither is possible.
     for in_place in places:
         try:
             loaded, full_row = load(replace(row, in_place=in_place))
@@ -105,6 +89,7 @@ def _in_each_place(
         except SleyError as problem:
             problems.append(problem)
         else:
+            # A collective whose input is its output has one place, whatever was asked for.
             if all(plan.plan.collective != other.plan.collective for other in found):
                 found.append(plan)
     if not found:
@@ -112,66 +97,25 @@ def _in_each_place(
     return found
 
 
-Loaded: TypeAlias = tuple[Plan | Program, PlanRow]
-"""What a file has, and the row of a request completed by what the file says."""
-
-_Loader: TypeAlias = Callable[[Path, PlanRow], Loaded]
-
-
-def _path_and_loader(source: object) -> tuple[Path, _Loader]:
-    """The path of a file with a plan, a program or a schedule, and what reads it. Errors: F550,
-    N654."""
-    expected = "a Plan, a Program, or a file with a plan, a program or a schedule"
-    if not isinstance(source, (str, os.PathLike)):
-        raise N654.error(expected=expected, found=type(source).__name__)
-    path, kind = Path(source), kind_of(source)
-    load = _LOADERS.get(presumed_kind(path, kind))
-    if load is None and kind is MISSING:
-        raise N654.error(expected=expected, found=f"{source!r}: no such file")
-    if load is None:
-        raise refuse_kind(path, kind, "a plan file, MSCCL XML, a program or a schedule")
-    return path, load
-
-
-def _load_plan(path: Path, row: PlanRow) -> Loaded:
-    imported = read(path, in_place=row.in_place, root=row.root)
+def _read(source: Source, row: PlanRow) -> _Loaded:
+    """The plan of a file; a runtime's file leaves its place and root open, and may have sizes."""
+    settings = {"in_place": row.in_place, "root": row.root} if source.is_of_runtime else {}
+    imported = read(source.file, **settings)
     own = SizeRange(imported.min_bytes or 0, imported.max_bytes or None)
     return imported.message_plan, replace(row, sizes=row.sizes.filled(own))
 
 
-def _load_own(path: Path, row: PlanRow) -> Loaded:
-    return read(path).message_plan, row
-
-
-def _load_text(path: Path, row: PlanRow) -> Loaded:
-    return rescclang.load(path, in_place=bool(row.in_place)), row
-
-
-def _load_python(path: Path, row: PlanRow) -> Loaded:
-    try:
-        return program_of_file(path), row
-    except SleyError as error:
-        if error.code != L115.code:
-            raise
-        remedy = "Register the program itself instead of the file: register(function(...))."
-        raise SleyError([replace(d, remedy=remedy) for d in error.diagnostics]) from None
-
-
-def _load_schedule(path: Path, row: PlanRow) -> Loaded:
-    schedule = schedules.read(path)
-    in_place = bool(row.in_place) and schedule.collective != "alltoall"
-    return schedules.program(schedule, in_place=in_place), row
-
-
-_LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
-    {
-        SLEY_PLAN: _load_own,
-        MSCCL_XML: _load_plan,
-        RESCCLANG: _load_text,
-        PYTHON: _load_python,
-        **dict.fromkeys(SCHEDULES, _load_schedule),
-    }
-)
+def _make(maker: Maker, row: PlanRow, *, ranks: int | None) -> _Loaded:
+    """The program of a maker. ranks: for an algorithm whose row has no numbers."""
+    arguments: dict[str, Any] = {"in_place": row.in_place} if maker.takes_place else {}
+    arguments |= {"root": row.root} if maker.takes("root") else {}
+    if ranks is not None and not row.recipe.arguments.keys() & {"ranks", "nodes", "gpus"}:
+        arguments["ranks"] = row.ranks or ranks
+    recipe = row.recipe.given(**arguments)
+    program = maker.make(recipe.arguments)
+    if maker.fusion is not None:  # a script's own
+        recipe = replace(recipe, options={"fusion": maker.fusion, **recipe.options})
+    return program, replace(row, recipe=recipe)
 
 
 def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> ReadyPlan:
@@ -200,10 +144,10 @@ def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> Read
         )
     if isinstance(loaded, Program):
         plan = compile(loaded, Options.of(None, row.recipe.options))
+        check_capacity(plan, capacity, origin)
     else:
         plan = loaded
-        verify(plan)
-    check_capacity(plan, capacity, origin)
+        prove(plan, capacity, origin)
     check_input(plan, origin)
     return ReadyPlan.of(plan, row, "registered", started)
 
@@ -213,71 +157,61 @@ _CORRECT = (
 )
 
 
+_SUFFIXES = (".plan", ".xml", ".resccl", ".py")
+"""What ends the names of files that shall have a plan or a program, whatever their content is."""
+
+_DATA = {*READABLE} - {MSCCLPP, PYTHON}
+"""What other files may have: not Python, which would be run, as a text with examples may look like
+it; nor plans that communicators can't run."""
+
+
 def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolder:
     """The user plans of a folder, by the names of their files. Files whose names begin with "_" or
     "." are skipped: they are modules that programs import."""
     try:
-        files = _plan_files(folder)
-    except (OSError, TypeError, ValueError) as problem:
-        wrong = N653.diagnostic(
-            at=Place(str(folder)),
-            expected="a readable folder",
-            found=reason_of(problem),
-            remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
-        )
-        return PlanFolder(problems=(wrong,))
-    try:
-        rows = list(_rows(Path(folder), files))
+        rows = _rows(folder)
     except SleyError as error:
         return PlanFolder(problems=error.diagnostics)
     plans: list[ReadyPlan] = []
     problems: list[Diagnostic] = []
     others: list[str] = []
+    # Every row is tried: one wrong file must not take the others away. One for other ranks is no
+    # mistake, since a folder may serve groups of several sizes.
     for row in rows:
         name = row.recipe.name
         try:
-            make = algorithm_plans if Path(name).name == name else file_plans
-            plans += make(row, capacity)
+            plans += user_plans(name, row, capacity)
         except SleyError as error:
             if error.code == N651.code:
                 others.append(f"{Path(name).name}: it is for {error.diagnostics[0].found}")
-            else:
-                problems += _with_entry(error, row.entry).diagnostics
+                continue
+            # What has no place of its own is at the row.
+            problems += [
+                d if d.places else replace(d, places=(row.entry,)) for d in error.diagnostics
+            ]
     return PlanFolder(tuple(plans), tuple(problems), tuple(others))
 
 
-def _with_entry(error: SleyError, entry: Place) -> SleyError:
-    """The error, with the place of a row if it has none of its own."""
-    return SleyError([d if d.places else replace(d, places=(entry,)) for d in error.diagnostics])
-
-
-_SUFFIXES = (".plan", ".xml", ".resccl", ".py")
-"""What ends the names of files that shall have a plan or a program, whatever their content is."""
-
-
-def _plan_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The files with plans in a folder, by name. OSError, TypeError or ValueError for other
-    things than the path of a readable folder."""
-    if not os.fspath(folder):
-        raise ValueError("an empty path")  # Path would take it for the current folder
-    return sorted(
-        path
-        for path in Path(folder).iterdir()
-        if path.name[0] not in "._" and (path.suffix.lower() in _SUFFIXES or _is_data(path))
-    )
-
-
-def _is_data(path: Path) -> bool:
-    """Whether a file is for a plan without being Python, which would be run: a text with examples
-    may look like Python."""
-    kind = kind_of(path)
-    return kind in _LOADERS and kind is not PYTHON
-
-
-def _rows(folder: Path, files: list[Path]) -> Iterator[PlanRow]:
+def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
     """The rows of plans.toml, and one for each file that it doesn't name, by the files' names.
     Errors: N653 if plans.toml is invalid: without it the plans' sizes are unknown."""
-    path = folder / TABLE
+    try:
+        if not os.fspath(folder):
+            raise ValueError("an empty path")  # Path would take it for the current folder
+        files = sorted(
+            path
+            for path in Path(folder).iterdir()
+            if path.name[0] not in "._"
+            and (path.suffix.lower() in _SUFFIXES or kind_of(path) in _DATA)
+        )
+    except (OSError, TypeError, ValueError) as problem:
+        raise N653.error(
+            at=Place(str(folder)),
+            expected="a readable folder",
+            found=reason_of(problem),
+            remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
+        ) from problem
+    path = Path(folder, TABLE)
     rows: tuple[PlanRow, ...] = ()
     try:
         if os.path.lexists(path):  # a link that leads nowhere is a mistake
@@ -289,13 +223,12 @@ def _rows(folder: Path, files: list[Path]) -> Iterator[PlanRow]:
     for row in rows:
         source = Path(row.recipe.name)
         if source.name != row.recipe.name and not source.is_file():
-            names = [file.name for file in files]
+            near = did_you_mean(source.name, [file.name for file in files])
             raise N653.error(
                 at=row.entry,
                 expected="algorithms of the library, and files in this folder",
                 found=source.name,
-                remedy=f"{did_you_mean(source.name, names)} {_CORRECT}".lstrip(),
+                remedy=f"{near} {_CORRECT}".lstrip(),
             )
     named = {Path(row.recipe.name) for row in rows}
-    further = [PlanRow(Recipe(str(file))) for file in files if file not in named]
-    return iter([*rows, *further])
+    return [*rows, *(PlanRow(Recipe(str(file))) for file in files if file not in named)]

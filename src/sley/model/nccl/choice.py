@@ -122,9 +122,8 @@ def tiled(topology: Topology, tile: float) -> Topology:
     """The cluster with tiles of another size. tile: as a share of its own."""
     if tile == 1:
         return topology
-    model, own = topology.model, topology.model.tile_bytes
-    scaled = replace(own, ll=own.ll * tile, ll128=own.ll128 * tile, simple=own.simple * tile)
-    return replace(topology, model=replace(model, tile_bytes=scaled))
+    model = topology.model
+    return replace(topology, model=replace(model, tile_bytes=model.tile_bytes * tile))
 
 
 def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:

@@ -191,6 +191,8 @@ class MachineView:
             return Graph(len(along.orders), along.GBps, along.GBps)
         speeds = self.generation.speeds[self.nodes > 1]
         total = self.gpu_GBps if self.gpus > 1 else self.cards * self.card_GBps
+        # Speeds descend, and slower rings may be more: a search goes on until nothing can have a
+        # larger sum, all the GPU's links or less than half the best speed (search.cc).
         count, rate = 0, 0.0
         for speed in speeds:
             if count and speed <= LEAST_NEXT_SPEED * rate:

@@ -17,8 +17,8 @@ PlanOf = Callable[[str, nccl.CollectiveChoice, Topology], Plan]
 
 
 class NcclRuns:
-    """Simulations of a collective on a cluster, at each size by the algorithm, the protocol and the
-    channels that NCCL's tuner chooses.
+    """Simulations of calls on a cluster, each by the algorithm, the protocol and the channels that
+    NCCL's tuner chooses.
 
     topology: the cluster. plan_of: makes the plans. searched: the cluster as NCCL searches it, if
     `topology` counts several network cards as one.
@@ -29,34 +29,31 @@ class NcclRuns:
 
     def __init__(
         self,
-        collective: str,
         topology: Topology,
         plan_of: PlanOf,
         searched: Topology | None = None,
         *,
         executions: bool = False,
     ) -> None:
-        self.collective, self.topology = collective, topology
-        self._plan_of, self._searched = plan_of, searched or topology
+        self.topology, self._plan_of, self._searched = topology, plan_of, searched or topology
         self._executions = executions
         self._plans: dict[nccl.CollectiveChoice, tuple[Plan, Bounds]] = {}
 
-    def choice(self, size_bytes: int) -> nccl.CollectiveChoice:
+    def choice(self, collective: str, size_bytes: int) -> nccl.CollectiveChoice:
         """What NCCL runs by its tuner's rows. Errors: D931."""
-        return nccl.default(self.collective, self._searched, size_bytes)
+        return nccl.default(collective, self._searched, size_bytes)
 
-    def __call__(self, size_bytes: int, topology: Topology | None = None) -> Simulation:
-        """The simulation of a size. topology: the cluster with other rates and times; NCCL chooses
+    def __call__(
+        self, collective: str, size_bytes: int, topology: Topology | None = None
+    ) -> Simulation:
+        """The simulation of a call. topology: the cluster with other rates and times; NCCL chooses
         as on its own. Errors: D931, those of `plan_of`."""
-        choice = self.choice(size_bytes)
-        plan, bounds = self._plan(choice)
-        cluster = nccl.as_run(topology or self.topology, choice.tile, choice.block_shares)
-        return Simulator(plan, cluster, bounds=bounds, executions=self._executions)(size_bytes)
-
-    def _plan(self, choice: nccl.CollectiveChoice) -> tuple[Plan, Bounds]:
+        choice = self.choice(collective, size_bytes)
         # Choices that differ only in how their plan runs share it.
         key = replace(choice, channels=0, predicted_us=None, tile=1.0, block_shares=(1.0, 1.0))
         if key not in self._plans:
-            plan = self._plan_of(self.collective, choice, self.topology)
+            plan = self._plan_of(collective, choice, self.topology)
             self._plans[key] = plan, Bounds.of(plan.collective, self.topology)
-        return self._plans[key]
+        plan, bounds = self._plans[key]
+        cluster = nccl.as_run(topology or self.topology, choice.tile, choice.block_shares)
+        return Simulator(plan, cluster, bounds=bounds, executions=self._executions)(size_bytes)

@@ -36,7 +36,7 @@ class Agent(ABC):
     def __init__(self, backend: Backend, seed: int = 0) -> None:
         self.backend = backend
         self.rng = np.random.default_rng(seed)
-        self.tally = Tally.of(len(backend.sizes), len(backend.decisions))
+        self.tally = Tally.of(len(backend.sizes), len(backend.recipes))
 
     @abstractmethod
     def choose(self, cell: int) -> int:

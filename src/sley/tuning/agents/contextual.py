@@ -77,8 +77,12 @@ class Thompson(Agent):
 
     def choose(self, cell: int) -> int:
         default = int(self.backend.default[cell])
+        # All times are relative to the default's, so it comes first.
         if self.tally.count[cell, default] < self.DEFAULTS:
             return default
+        # A draw from what is believed of each arm chooses it as often as it may be the best (Russo
+        # et al. 2018, section 4). Draws are independent: drawing all arms together would take a
+        # factorisation of their covariance, cubic in the arms.
         expected = self.predict(cell)
         noise = self.rng.standard_normal(len(expected.log_time))
         sample = expected.log_time + expected.deviation * noise
@@ -89,6 +93,7 @@ class Thompson(Agent):
         careful = np.where(
             self.mask(cell), expected.log_time + _CAUTION * expected.deviation, np.inf
         )
+        # Of equally fast arms those with the fewest blocks leave most of the GPU to computation.
         equal = np.flatnonzero(careful <= careful.min() + _TIE)
         fewest = equal[self.backend.blocks[equal] == self.backend.blocks[equal].min()]
         return int(fewest[careful[fewest].argmin()])
@@ -125,12 +130,15 @@ class Thompson(Agent):
             self._process = None
             return
         count = tally.count[cell, arm]
+        # The process has mean 0: what it learns is how times differ from the rough estimates, and
+        # by how much on average (Rasmussen and Williams 2006, section 2.7).
         target = tally.sum[cell, arm] / count - base[cell] - self._prior[cell, arm]
         self._offset = float(target.mean())
         amplitude = max(float(target.var()), _LEAST_AMPLITUDE)
         noise = max(tally.deviation()[0], _LEAST_DEVIATION) ** 2
         # A mean of `count` times has the noise of one over `count`; the constant keeps the matrix
-        # invertible where arms have equal features.
+        # invertible where arms have equal features. The kernel's lengths are fixed: few samples
+        # would fit them badly, and a search would fit hundreds of times (`optimizer=None`).
         process = GaussianProcessRegressor(
             ConstantKernel(amplitude) * Matern(nu=2.5), alpha=noise / count + 1e-5, optimizer=None
         )

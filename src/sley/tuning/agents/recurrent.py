@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -15,13 +16,12 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sley.errors.tuning import D922, D923
-from sley.ir.tables import NONE, BoolArray, FloatArray
+from sley.ir.tables import BoolArray, FloatArray
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent_policy import MaskedPolicy, build_policy, policy_arguments
 from sley.tuning.environment import Tuning, observe
-from sley.tuning.exploration import exploration
 from sley.tuning.levels import KEEP, DecisionLevel, DecisionStep, Levels, Vocabulary
 from sley.tuning.policy import Machine
 from sley.tuning.state import CallWindow, Site, Stream
@@ -30,13 +30,14 @@ STEPS = len(DecisionLevel)
 """The steps of a call."""
 
 _BATCHES = 3
-"""The minibatches of a round."""
+"""The minibatches of a round: few, so that the LSTM sees long pieces of each episode in order."""
 
 _SAVED = 5
 """Rounds between two checkpoints."""
 
 _TRACE = 0.9
-"""The parameter lambda of generalized advantage estimation."""
+"""The parameter lambda of generalized advantage estimation (Schulman et al. 2016, section 3): below
+1, since the critic has no LSTM, and the noise of later calls would reach each action."""
 
 
 class Recurrent(Agent):
@@ -74,15 +75,9 @@ class Recurrent(Agent):
         default, count = int(self.backend.default[cell]), self.tally.count[cell]
         if count[default] < self.DEFAULTS:
             return default
-        share = exploration(
-            self.backend.collective,
-            self.backend.machine,
-            int(self.backend.sizes[cell]),
-            samples=int(count.sum()),
-            is_shared=self._stream.is_shared,
-        )
-        if self.rng.random() >= share:
+        if self.rng.random() >= self._stream.exploration(cell):
             return self.best(cell)
+        # The LSTM has seen no longer episodes in training, so its state begins anew.
         if self._done % self._calls == 0:
             self._lstm = None
         self._done += 1
@@ -110,15 +105,8 @@ class Recurrent(Agent):
             action = int(
                 probability.argmax() if rng is None else rng.choice(len(probability), p=probability)
             )
-            if level is DecisionLevel.CALL:
-                step = DecisionStep(DecisionLevel.PLAN, action)
-            elif level is DecisionLevel.PLAN:
-                step = DecisionStep(
-                    DecisionLevel.KNOBS, step.call, action if step.call != KEEP else NONE
-                )
-        if step.call == KEEP:
-            return int(self.backend.default[cell]), lstm
-        return self._stream.levels.arm(step.plan, action), lstm
+            step = step if level is DecisionLevel.KNOBS else step.after(action)
+        return self._stream.levels.arm(cell, step, action), lstm
 
     def _probability(self, observation: Any, lstm: Any) -> tuple[FloatArray, Any]:
         """float64 (actions,): the policy's probabilities, zero outside the mask."""
@@ -130,6 +118,7 @@ class Recurrent(Agent):
                 lstm = torch.zeros(shape), torch.zeros(shape)
             masked, lstm = self._policy.get_distribution(tensors, lstm, start)
             probability = cast(Any, masked.distribution).probs[0].double().numpy()
+        # Torch's sums are of single precision; NumPy draws only from what sums to 1 more exactly.
         probability = np.where(observation["mask"] > 0, probability, 0.0)
         return probability / probability.sum(), lstm
 
@@ -201,26 +190,29 @@ def network_of(trained: Checkpoint) -> MaskedPolicy:
 def _model(
     sites: Sequence[Site], vocabulary: Vocabulary, settings: Hyperparameters
 ) -> RecurrentPPO:
-    def make() -> Tuning:
-        return Tuning(
-            sites,
-            vocabulary=vocabulary,
-            calls=settings.calls,
-            cells=settings.cells,
-            explores=True,
-        )
-
+    make = partial(
+        Tuning,
+        sites,
+        vocabulary=vocabulary,
+        calls=settings.calls,
+        cells=settings.cells,
+        explores=True,
+    )
     length = settings.calls * STEPS
     model = RecurrentPPO(
         MaskedPolicy,
         DummyVecEnv([make] * settings.environments),
         learning_rate=settings.rate,
         n_steps=length,
-        # PPO divides by the deviation of a batch, so one of a single step would give NaN.
+        # PPO normalises the advantages of a batch to deviation 1, so that rewards of 1 % and of a
+        # factor of 2 give equal steps; a batch of a single step would give NaN.
         batch_size=max(length * settings.environments // _BATCHES, STEPS),
         n_epochs=settings.epochs,
         gamma=settings.discount,
         gae_lambda=_TRACE,
+        # The ratio of new to old probabilities is clipped at 1 +- 0.2, PPO's best (Schulman et al.
+        # 2017, section 6.1): the passes over one round can't leave the policy that played it.
+        clip_range=0.2,
         ent_coef=settings.entropy,
         policy_kwargs=policy_arguments(settings.hidden),
         seed=_seed_of(settings.seed, 0),
@@ -251,6 +243,7 @@ def _restore(model: RecurrentPPO, resume: Checkpoint) -> None:
     """Gives a model the weights and moments of a checkpoint."""
     policy = model.policy
     policy.load_state_dict({name: torch.from_numpy(a) for name, a in resume.weights.items()})
+    # Without moments, of a checkpoint before the first round, Adam begins with its own zeros.
     for name, parameter in policy.named_parameters():
         if resume.moments:
             policy.optimizer.state[parameter] = {

@@ -1,4 +1,4 @@
-"""NCCL's names: what the decisions of a policy are called in NCCL, and which of them it has.
+"""NCCL's names: what the recipes of a policy are called in NCCL, and which of them it has.
 
 Sources: NVIDIA/nccl, src/include/plugin/nccl_tuner.h (the numbers), src/enqueue/enqueue.cc (what a
 tuner's answer changes), plugins/tuner/example (the words of the CSV). RCCL and NCCLX use the same
@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from sley.algorithms import CATALOG
+from sley.compiler import Options
 from sley.errors.policy import D905
+from sley.ir.plan_table import PlanRow
+from sley.ir.recipe import Recipe
 from sley.ir.words import Protocol
-from sley.tuning.policy.policy import Decision, Policy, Range
+from sley.tuning.policy.policy import Policy, label
 
 COLLECTIVES: Mapping[str, int] = MappingProxyType(
     {"broadcast": 0, "reduce": 1, "allgather": 2, "reducescatter": 3, "allreduce": 4}
@@ -28,28 +32,30 @@ PROTOCOLS: Mapping[Protocol, str] = MappingProxyType(
 )
 """NCCL's protocols, in the order of their numbers."""
 
-RINGS = tuple(f"ring-{collective}" for collective in COLLECTIVES)
-MULTI_RINGS = tuple(f"multi-ring-{collective}" for collective in COLLECTIVES)
-TREES = ("double-binary-tree-allreduce",)
-MULTI_TREES = ("multi-tree-allreduce",)
-NVLS = ("nvls-allreduce", "nvls-allgather", "nvls-reducescatter")
-NVLS_TREES = ("nvls-tree-allreduce",)
-
-NCCL_ALGORITHMS: Mapping[str, str] = MappingProxyType(
+_FAMILIES: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys((*RINGS, *MULTI_RINGS), "ring"),
-        **dict.fromkeys((*TREES, *MULTI_TREES), "tree"),
-        **dict.fromkeys(NVLS, "nvls"),
-        **dict.fromkeys(NVLS_TREES, "nvls_tree"),
+        "ring": "ring",
+        "multi-ring": "ring",
+        "double-binary-tree": "tree",
+        "multi-tree": "tree",
+        "nvls": "nvls",
+        "nvls-tree": "nvls_tree",
     }
 )
-"""NCCL's algorithm for each of sley's that NCCL also has.
+"""NCCL's algorithm for each family of sley's that NCCL also has.
 
 Not in it: recursive doubling, which has as many steps as PAT but other partners.
 """
 
-_TREES_OF_A_PAIR = 2
-"""A double tree is two trees, each with its own channel."""
+NCCL_ALGORITHMS: Mapping[str, str] = MappingProxyType(
+    {
+        name: family
+        for family in _FAMILIES
+        for name in (f"{family}-{collective}" for collective in COLLECTIVES)
+        if name in CATALOG
+    }
+)
+"""The family of each of sley's algorithms that NCCL also has."""
 
 _KNOWN_OPTIONS = ("protocol", "channels", "instances")
 """The options that NCCL has, too."""
@@ -57,7 +63,7 @@ _KNOWN_OPTIONS = ("protocol", "channels", "instances")
 
 @dataclass(frozen=True)
 class NcclChoice:
-    """A decision as NCCL's tuner expresses it.
+    """A recipe as NCCL's tuner expresses it.
 
     algorithm, protocol: of `ALGORITHMS` and `PROTOCOLS`. channels: the most that NCCL uses; it uses
     no more than the communicator has. tile: the chunk's size as a share of NCCL's own; always 1 for
@@ -69,88 +75,63 @@ class NcclChoice:
     channels: int
     tile: float = 1.0
 
-    @property
-    def algorithm_number(self) -> int:
-        """NCCL's number of the algorithm."""
-        return ALGORITHMS.index(self.algorithm)
 
-    @property
-    def protocol_number(self) -> int:
-        """NCCL's number of the protocol."""
-        return tuple(PROTOCOLS.values()).index(self.protocol)
-
-
-@dataclass(frozen=True)
-class NcclRange:
-    """A range of a policy whose decision NCCL can run, and the decision in NCCL's words."""
-
-    collective: str
-    range: Range
-    choice: NcclChoice
-
-    @property
-    def label(self) -> str:
-        """The range in words, for messages."""
-        return self.range.label(self.collective)
-
-
-def nccl_choice(decision: Decision, gpus: int) -> NcclChoice | None:
-    """A decision in NCCL's words; None if NCCL doesn't have its algorithm or protocol.
+def nccl_choice(recipe: Recipe, gpus: int) -> NcclChoice | None:
+    """A recipe in NCCL's words; None if NCCL doesn't have its algorithm or protocol.
 
     gpus: ranks of a node. An open protocol is Simple, as in the compiler. The number of channels is
     that of the plan: channels times instances for a ring, two times instances for a double tree,
     and for several rings or double trees as many for each GPU of a node, or for each given order
     of a ring; NCCL's channels of NVLS have all heads.
     """
-    algorithm = NCCL_ALGORITHMS.get(decision.algorithm)
-    protocol = PROTOCOLS.get(decision.options.protocol or Protocol.SIMPLE)
-    if algorithm is None or protocol is None:
+    options = Options.of(None, recipe.options)
+    family = NCCL_ALGORITHMS.get(recipe.name)
+    protocol = PROTOCOLS.get(options.protocol or Protocol.SIMPLE)
+    if family is None or protocol is None or (family.startswith("nvls") and protocol != "simple"):
         return None
-    if decision.algorithm in (*NVLS, *NVLS_TREES) and protocol != "simple":
-        return None
-    instances = decision.options.instances or 1
-    if decision.algorithm in MULTI_RINGS:
-        channels = (len(decision.orders) or gpus) * instances
-    elif decision.algorithm in MULTI_TREES:
-        channels = _TREES_OF_A_PAIR * gpus * instances
-    elif decision.algorithm in (*TREES, *NVLS_TREES):
-        channels = _TREES_OF_A_PAIR * instances
-    elif decision.algorithm in NVLS:
-        channels = instances
-    else:
-        channels = (decision.options.channels or 1) * instances
-    tile = decision.tile if algorithm == "ring" else 1.0
-    return NcclChoice(algorithm, protocol, channels, tile)
+    # A double tree is two trees, each with its own channel.
+    channels = {
+        "ring": options.channels or 1,
+        "multi-ring": len(recipe.arguments.get("orders", ())) or gpus,
+        "double-binary-tree": 2,
+        "multi-tree": 2 * gpus,
+        "nvls": 1,
+        "nvls-tree": 2,
+    }[family]
+    algorithm = _FAMILIES[family]
+    tile = recipe.tile if algorithm == "ring" else 1.0
+    return NcclChoice(algorithm, protocol, channels * (options.instances or 1), tile)
 
 
-def nccl_ranges(policy: Policy, runtime: str) -> tuple[tuple[NcclRange, ...], tuple[str, ...]]:
-    """The ranges of a policy that NCCL can run, and remarks on what is left out.
+def nccl_rows(
+    policy: Policy, runtime: str, whole_tiles: str
+) -> tuple[list[tuple[PlanRow, NcclChoice]], list[str]]:
+    """The rows of a policy that NCCL can run, each with its recipe in NCCL's words, and remarks on
+    what is left out.
 
-    runtime: its name, for the message. Errors: D905 if no range remains.
+    runtime: its name, for messages. whole_tiles: what has no share of the tile, such as "the CSV
+    has". Errors: D905 if no row remains.
     """
-    found: list[NcclRange] = []
+    found: list[tuple[PlanRow, NcclChoice]] = []
     remarks: list[str] = []
-    for collective, ranges in policy.ranges.items():
-        for one in ranges:
-            choice = nccl_choice(one.decision, policy.machine.gpus)
-            if choice is None:
-                remarks.append(
-                    f"{one.label(collective)}: left out, NCCL's tuner has no {one.decision}"
-                )
-                continue
-            found.append(NcclRange(collective, one, choice))
-            given = one.decision.options.given()
-            ignored = [word for word in given if word not in _KNOWN_OPTIONS]
-            word = "trees" if choice.algorithm == "tree" else "NVLS"
-            ignored += [f"tile of {word}"] if choice.tile != one.decision.tile else []
-            ignored += ["orders of rings"] if one.decision.orders else []
-            if ignored:
-                remarks.append(
-                    f"{one.label(collective)}: NCCL has no {', '.join(ignored)}, and ignores it"
-                )
+    for row in policy.rows:
+        recipe, choice = row.recipe, nccl_choice(row.recipe, policy.machine.gpus)
+        if choice is None:
+            remarks.append(f"{label(row)}: left out, NCCL's tuner has no {recipe}")
+            continue
+        found.append((row, choice))
+        ignored = [word for word in recipe.options if word not in _KNOWN_OPTIONS]
+        word = "trees" if choice.algorithm == "tree" else "NVLS"
+        ignored += [f"tile of {word}"] if choice.tile != recipe.tile else []
+        ignored += ["orders of rings"] if "orders" in recipe.arguments else []
+        if ignored:
+            remarks.append(f"{label(row)}: NCCL has no {', '.join(ignored)}, and ignores it")
+        if choice.tile != 1:
+            said = f"{whole_tiles} no share of the tile, so tile={choice.tile:g} is ignored"
+            remarks.append(f"{label(row)}: {said}")
     if not found:
         raise D905.error(
             expected=f"a range with an algorithm that {runtime} has: {', '.join(NCCL_ALGORITHMS)}",
             found="; ".join(remarks[:4]) or "a policy without ranges",
         )
-    return tuple(found), tuple(remarks)
+    return found, remarks

@@ -1,20 +1,25 @@
-"""Policy: ranges of sizes for each collective, and what runs in each (GC3, section 12.8)."""
+"""Policy: which plan runs for the calls of each collective and size (GC3, section 12.8).
+
+It is a table of plans (`ir.plan_table`), which communicators read too. Nothing in its file is
+executed.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import pairwise
-from statistics import geometric_mean
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from sley.algorithms import CATALOG, build
 from sley.compiler import Options
-from sley.errors import Place, did_you_mean
+from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.policy import D901, D904
+from sley.errors.recognition import OLD_POLICY, kind_of
+from sley.formats import write_file
 from sley.ir.collectives import SIZED
-from sley.ir.plan_table import Machine, Measured, PlanRow
+from sley.ir.plan_table import Machine, PlanRow, PlanTable, read_table
 from sley.ir.program import Program
 from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange
@@ -22,185 +27,163 @@ from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer
 
 TILES = tuple(0.5**power for power in range(7))
-"""The tiles that a decision may ask for, as shares of the runtime's own tile."""
+"""The tiles that a recipe may ask for, as shares of the runtime's own tile."""
+
+CHANGE: Mapping[str, type] = {
+    "call": int,
+    "collective": str,
+    "size_bytes": int,
+    "before": str,
+    "after": str,
+}
+"""A change of what an agent would deploy for a size, during its training: the number of the call of
+this collective, from 1; the collective and the size; the recipes in words."""
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What runs for a call.
+class Policy(PlanTable):
+    """What a tuner has learned on one machine. A call in no row's sizes runs the default of the
+    runtime.
 
-    algorithm: its name in the catalog. options: how it is compiled; the open ones have the
-    compiler's defaults. tile: the tile's size as a share of the runtime's own. orders: the rings of
-    a `multi-ring-` algorithm, if they aren't its own.
+    rows: those of a collective have ascending sizes that don't overlap. A recipe names an algorithm
+        of the collective, with no arguments but `orders`: the rings of a `multi-ring-` algorithm,
+        if they aren't its own. No row has a number of ranks, a place or a root.
+    machine: where it was trained. facts: "agent", the agent that learned it; "notes" about the
+        training (seed, samples, version of sley), texts by name; "changes", dicts of `CHANGE`, in
+        order.
+
+    Errors: D901, also for unknown collectives; D904 for unknown algorithms and those of another
+    collective.
     """
 
-    algorithm: str
-    options: Options = field(default_factory=Options)
-    tile: float = 1.0
-    orders: tuple[tuple[int, ...], ...] = ()
-
-    def program(self, nodes: int, gpus: int, *, in_place: bool) -> Program:
-        """The algorithm's program for nodes of GPUs. Errors: L120, and the algorithm's own."""
-        orders = self.orders or None
-        return build(self.algorithm, nodes=nodes, gpus=gpus, orders=orders, in_place=in_place)
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Decision:
-        """The decision of a recipe. Errors: C304, D901 for other arguments than orders."""
-        arguments = dict(recipe.arguments)
-        orders = arguments.pop("orders", ())
-        is_list = isinstance(orders, tuple) and all(isinstance(one, tuple) for one in orders)
-        if arguments or not (is_list and all(is_rank(rank) for one in orders for rank in one)):
-            expected = "no arguments but orders, a list of lists of ranks"
-            raise D901.error(expected=expected, found=repr(recipe.arguments))
-        return cls(recipe.name, Options.of(None, recipe.options), recipe.tile, orders)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The decision as a recipe, without the ranks."""
-        arguments = {"orders": self.orders} if self.orders else {}
-        return Recipe(self.algorithm, arguments, self.options.given(), self.tile)
-
-    def __str__(self) -> str:
-        return str(self.recipe)
-
-
-@dataclass(frozen=True)
-class Range:
-    """A range of sizes, and the decision for it.
-
-    measured: the times at sizes in the range on which the decision is based, ascending.
-    alternatives: other decisions that were nearly as fast; exploration tries only these.
-    """
-
-    sizes: SizeRange
-    decision: Decision
-    measured: tuple[Measured, ...] = ()
-    alternatives: tuple[Decision, ...] = ()
-
-    @classmethod
-    def of(cls, row: PlanRow) -> Range:
-        """The range of a table's row. Errors: C304."""
-        others = tuple(map(Decision.of, row.alternatives))
-        return cls(row.sizes, Decision.of(row.recipe), row.measured, others)
-
-    def row(self, collective: str) -> PlanRow:
-        """The range as a row of a table."""
-        speedup = self.speedup()
-        return PlanRow(
-            self.decision.recipe,
-            self.sizes,
-            collective,
-            note="" if speedup is None else f"measured {speedup:.2f} times as fast as the default",
-            measured=self.measured,
-            alternatives=tuple(one.recipe for one in self.alternatives),
-        )
-
-    def label(self, collective: str) -> str:
-        """The range of a collective in words, for messages."""
-        return f"{collective}, {self.sizes}"
-
-    def speedup(self) -> float | None:
-        """Time of the default over time of the decision: the geometric mean of the measured sizes.
-        None without any."""
-        if not self.measured:
-            return None
-        return geometric_mean(one.default_us / one.time_us for one in self.measured)
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of what an agent would deploy for a size, during its training.
-
-    call: the number of the call of this collective, from 1. before, after: the decisions in words.
-    """
-
-    call: int
-    collective: str
-    size_bytes: int
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What a tuner has learned on one machine: ranges of sizes by collective.
-
-    ranges: for each collective's name, its ranges, which are ascending and don't overlap. A call
-        in none of them runs the default of the runtime.
-    machine: where it was trained. agent: the agent that learned it. notes: facts about the training
-        as text, by name (seed, samples, version of sley). changes: what the agent changed its mind
-        about, in order.
-
-    Errors: D901 for overlapping ranges and unknown collectives; D904 for unknown algorithms and
-    those of another collective.
-    """
-
-    machine: Machine
-    ranges: Mapping[str, tuple[Range, ...]]
-    agent: str = ""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    changes: tuple[Change, ...] = ()
+    machine: Machine = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        for collective, ranges in self.ranges.items():
-            if collective not in SIZED:
-                raise D901.error(
-                    expected=f"a collective of {', '.join(SIZED)}",
-                    found=repr(collective),
-                    remedy=did_you_mean(collective, SIZED),
-                )
-            for one in ranges:
-                _check_range(collective, one)
-            for before, after in pairwise(ranges):
-                end = before.sizes.end_bytes
-                if end is None or end >= after.sizes.begin_bytes:
-                    raise D901.error(
-                        at=Place(detail=collective),
-                        expected="ascending ranges that don't overlap",
-                        found=f"{before.sizes} before {after.sizes}",
-                    )
+        _check_facts(self.facts)
+        last: dict[str, SizeRange] = {}
+        for row in self.rows:
+            try:
+                _check_row(row)
+                # Ascending ranges without overlaps: each size has one row, so `find` may take any.
+                before = last.get(row.collective, SizeRange(-1, -1))
+                last[row.collective] = row.sizes
+                if before.end_bytes is None or before.end_bytes >= row.sizes.begin_bytes:
+                    expected, found = "ascending ranges that don't overlap", f"after {before}"
+                    raise D901.error(expected=expected, found=found)
+            except SleyError as error:
+                (d,) = error.diagnostics
+                rule = D904 if d.rule is D904 else D901  # also for an option's C304
+                place = row.entry if row.entry.file else Place(detail=label(row))
+                raise rule.error(
+                    at=place, expected=d.expected, found=d.found, remedy=d.remedy
+                ) from error
 
-    @cached_property
-    def _begins(self) -> dict[str, list[int]]:
-        return {
-            name: [one.sizes.begin_bytes for one in ranges] for name, ranges in self.ranges.items()
-        }
+    @property
+    def agent(self) -> str:
+        """The agent that learned it; "" for none."""
+        return str(self.facts.get("agent", ""))
 
-    def find(self, collective: str, size_bytes: int) -> Range | None:
-        """The range of a call, by bisection; None where the default runs."""
-        begins = self._begins.get(collective)
-        if not begins:
-            return None
-        one = self.ranges[collective][max(bisect_right(begins, size_bytes) - 1, 0)]
-        return one if one.sizes.covers(size_bytes) else None
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """The collectives with rows, in their order."""
+        return tuple(dict.fromkeys(row.collective for row in self.rows))
 
-
-def _check_range(collective: str, one: Range) -> None:
-    """Refuses a range without sizes, or with a decision that the collective or a file can't have.
-    Errors: D901, D904."""
-    place = Place(detail=one.label(collective))
-    if one.sizes.begin_bytes < 0 or one.sizes.is_empty:
-        raise D901.error(at=place, expected="a range of sizes from 0 on", found=str(one.sizes))
-    measured = [0, *(m.size_bytes for m in one.measured)]
-    if measured != sorted(set(measured)) or not all(map(one.sizes.covers, measured[1:])):
-        found = ", ".join(map(str, measured[1:]))
-        raise D901.error(at=place, expected="measured sizes of the range, ascending", found=found)
-    for decision in (one.decision, *one.alternatives):
-        known = CATALOG.get(decision.algorithm)
-        if known is None or known.collective != collective:
-            names = [a.name for a in CATALOG.values() if a.collective == collective]
-            raise D904.error(
-                at=place,
-                expected=f"one of {', '.join(names)}",
-                found=repr(decision.algorithm),
-                remedy=did_you_mean(decision.algorithm, names),
-            )
-        if decision.tile not in TILES:
-            expected = f"a tile of {', '.join(f'{tile:g}' for tile in TILES)}"
-            raise D901.error(at=place, expected=expected, found=f"{decision.tile!r}")
+    def find(self, collective: str, size_bytes: int) -> PlanRow | None:
+        """The row of a call; None where the default runs."""
+        return next((row for row in self.of(collective) if row.sizes.covers(size_bytes)), None)
 
 
-def is_rank(value: object) -> bool:
-    """Whether a value may be a rank."""
-    return is_integer(value) and 0 <= value < MAX_RANKS  # type: ignore[operator]
+def label(row: PlanRow) -> str:
+    """A row in words, for messages."""
+    return f"{row.collective}, {row.sizes}"
+
+
+def program_of(recipe: Recipe, nodes: int, gpus: int, *, in_place: bool) -> Program:
+    """The program of a policy's recipe for nodes of GPUs. Errors: L120, and the algorithm's own."""
+    given = recipe.given(nodes=nodes, gpus=gpus, in_place=in_place)
+    return build(recipe.name, **given.arguments)
+
+
+def write(policy: Policy, path: str | os.PathLike[str]) -> None:
+    """Writes a policy; equal policies give equal bytes. Errors: F461."""
+    write_file(path, policy.text())
+
+
+def read(path: str | os.PathLike[str]) -> Policy:
+    """The policy of a file. Errors: D901, D904."""
+    at = Place(os.fspath(path))
+    if kind_of(path) is OLD_POLICY:
+        raise D901.error(
+            at=at, expected="a policy in TOML", found=OLD_POLICY.text, remedy=OLD_POLICY.remedy
+        )
+    table = read_table(Path(path), D901)
+    if table.machine is None:
+        raise D901.error(at=at, expected="[machine]", found="a table without it")
+    try:
+        return Policy(table.rows, machine=table.machine, facts=table.facts)
+    except SleyError as error:
+        (d,) = error.diagnostics
+        raise SleyError([d if d.places else replace(d, places=(at,))]) from error
+
+
+def _check_facts(facts: Mapping[str, Any]) -> None:
+    """Refuses what a file can't have. Errors: D901."""
+    notes, changes = facts.get("notes", {}), facts.get("changes", [])
+    is_text = isinstance(facts.get("agent", ""), str) and isinstance(notes, Mapping)
+    is_text = is_text and all(isinstance(value, str) for value in notes.values())
+    unknown = facts.keys() - {"agent", "notes", "changes"}
+    if unknown or not is_text or not isinstance(changes, list):
+        expected = "facts: agent, notes (texts by name) and changes"
+        raise D901.error(expected=expected, found=f"{facts!r:.80}")
+    for one in changes:
+        if (
+            not isinstance(one, Mapping)
+            or one.keys() != CHANGE.keys()
+            or not all(type(one[word]) is kind for word, kind in CHANGE.items())
+        ):
+            raise D901.error(expected=f"a change with {', '.join(CHANGE)}", found=f"{one!r:.80}")
+
+
+def _check_row(row: PlanRow) -> None:
+    """Refuses a row for some calls of a collective only, one without sizes, and a recipe that the
+    collective or a file can't have. Errors: C304, D901, D904."""
+    if row.collective not in SIZED:
+        raise D901.error(
+            expected=f"a collective of {', '.join(SIZED)}",
+            found=repr(row.collective),
+            remedy=did_you_mean(row.collective, SIZED),
+        )
+    if (row.in_place, row.ranks, row.root) != (None, None, None):
+        expected = "rows without in_place, ranks and root: a policy is for all calls"
+        raise D901.error(expected=expected, found=str(row))
+    if row.sizes.begin_bytes < 0 or row.sizes.is_empty:
+        raise D901.error(expected="a range of sizes from 0 on", found=str(row.sizes))
+    sizes = [one.size_bytes for one in row.measured]
+    if sizes != sorted({*sizes}) or not all(map(row.sizes.covers, sizes)):
+        found = ", ".join(map(str, sizes))
+        raise D901.error(expected="measured sizes of the range, ascending", found=found)
+    for recipe in (row.recipe, *row.alternatives):
+        _check_recipe(recipe, row.collective)
+
+
+def _check_recipe(recipe: Recipe, collective: str) -> None:
+    """Errors: C304, D901, D904."""
+    names = [a.name for a in CATALOG.values() if a.collective == collective]
+    if recipe.name not in names:
+        raise D904.error(
+            expected=f"one of {', '.join(names)}",
+            found=repr(recipe.name),
+            remedy=did_you_mean(recipe.name, names),
+        )
+    orders = recipe.arguments.get("orders", ())
+    is_list = isinstance(orders, tuple) and all(isinstance(one, tuple) for one in orders)
+    if recipe.arguments.keys() - {"orders"} or not (
+        is_list
+        and all(is_integer(rank) and 0 <= rank < MAX_RANKS for row in orders for rank in row)
+    ):
+        expected = "no arguments but orders, a list of lists of ranks"
+        raise D901.error(expected=expected, found=repr(recipe.arguments))
+    Options.of(None, recipe.options)
+    if recipe.tile not in TILES:
+        expected = f"a tile of {', '.join(f'{tile:g}' for tile in TILES)}"
+        raise D901.error(expected=expected, found=f"{recipe.tile!r}")

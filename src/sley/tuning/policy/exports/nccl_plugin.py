@@ -17,9 +17,9 @@ from pathlib import Path
 from sley.errors import reason_of
 from sley.errors.policy import D906
 from sley.formats import check_folder, write_file
-from sley.tuning.policy.exports.export import Export, tile_remarks, title
-from sley.tuning.policy.exports.nccl_csv import NO_END
-from sley.tuning.policy.nccl_names import COLLECTIVES, NcclRange, nccl_ranges
+from sley.ir.plan_table import PlanRow
+from sley.tuning.policy.exports.tables import NO_END, Export, title
+from sley.tuning.policy.nccl_names import ALGORITHMS, COLLECTIVES, PROTOCOLS, NcclChoice, nccl_rows
 from sley.tuning.policy.policy import Policy
 
 FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wpedantic")
@@ -31,18 +31,18 @@ _LOG_LINES = 20
 
 def nccl_plugin(policy: Policy) -> Export:
     """The C text of the plug-in. Errors: D905 if NCCL has none of the policy's algorithms."""
-    ranges, remarks = nccl_ranges(policy, "NCCL")
+    rows, remarks = nccl_rows(policy, "NCCL", "interfaces before v6 have")
     template = (resources.files(__package__) / "nccl_plugin.c.in").read_text("utf-8")
     values = {
         "TITLE": title(policy),
         "VERSION": version("sley"),
         "NODES": str(policy.machine.nodes),
         "RANKS": str(policy.machine.ranks),
-        "RANGES": "\n".join(map(_row, ranges)),
+        "RANGES": "\n".join(_row(*one) for one in rows),
     }
     for word, value in values.items():
         template = template.replace(f"@{word}@", value)
-    return Export(template, (*remarks, *tile_remarks(ranges, "interfaces before v6 have")))
+    return Export(template, remarks)
 
 
 def build_plugin(text: str, path: str | os.PathLike[str]) -> None:
@@ -83,11 +83,12 @@ def _compiler() -> list[str]:
     raise D906.error(expected=f"one of {names} on the PATH", found="none of them")
 
 
-def _row(one: NcclRange) -> str:
-    """The range as an element of the table."""
-    c = one.choice
-    begin, end = one.range.sizes.begin_bytes, one.range.sizes.end_bytes
+def _row(row: PlanRow, choice: NcclChoice) -> str:
+    """The row as an element of the table."""
+    begin, end = row.sizes.begin_bytes, row.sizes.end_bytes
     sizes = f"UINT64_C({begin}), UINT64_C({NO_END if end is None else end})"
-    numbers = f"{c.algorithm_number}, {c.protocol_number}, {c.channels}, {round(1 / c.tile)}"
-    comment = f"/* {one.collective}: {c.algorithm}, {c.protocol} */"
-    return f"    {{{COLLECTIVES[one.collective]}, {sizes}, {numbers}}}, {comment}"
+    algorithm = ALGORITHMS.index(choice.algorithm)
+    protocol = [*PROTOCOLS.values()].index(choice.protocol)
+    numbers = f"{algorithm}, {protocol}, {choice.channels}, {round(1 / choice.tile)}"
+    comment = f"/* {row.collective}: {choice.algorithm}, {choice.protocol} */"
+    return f"    {{{COLLECTIVES[row.collective]}, {sizes}, {numbers}}}, {comment}"

@@ -8,46 +8,52 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from sley.compiler import compile, deployment
-from sley.compiler.deployment import PackageFile, left_out, plan_part, runtime_of
+from sley.compiler import Options, compile, deployment
+from sley.compiler.deployment import left_out, plan_part, runtime_of
 from sley.errors import SleyError
 from sley.errors.policy import D905
 from sley.formats import Target, new_folder, target_named, write_file
 from sley.formats.files import FORMATS
 from sley.ir.collectives import SIZED
 from sley.ir.plan import Plan
-from sley.ir.plan_table import TABLE, Machine, PlanRow, PlanTable
-from sley.ir.program import Program
+from sley.ir.plan_table import TABLE, PlanRow, PlanTable
 from sley.ir.sizes import ALL_SIZES, SizeRange
-from sley.tuning.policy.policy import Policy, Range
+from sley.tuning.policy.policy import Policy, label, program_of
 
 
 def write_package(
     policy: Policy, folder: str | os.PathLike[str], target: str | Target = "executor"
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes the plans of each range for a target (executor, rccl, msccl, mscclpp or a version of
-    it): one out of place and one in place, with the range's sizes; for mscclpp only those in place.
+    """Writes the plans of each row for a target (executor, rccl, msccl, mscclpp or a version of
+    it): one out of place and one in place, with the row's sizes; for mscclpp only those in place.
 
-    folder: an empty or a new one. Returns the files, and remarks on ranges that the target can't
-    run, and on the folder as the target's runtime reads it. Errors: D905 if no plan remains, F440,
-    F461.
+    folder: an empty or a new one. Returns the files, and remarks on rows that the target can't run,
+    and on the folder as the target's runtime reads it. Errors: D905 if no plan remains, F440, F461.
     """
     target = target_named(target)
     runtime, needs = runtime_of(target), FORMATS[target.suffix].needs
 
-    def part(row: _Row) -> PackageFile:
-        decision = row.range.decision
+    def make(row: PlanRow) -> tuple[Plan, SizeRange]:
+        options = Options.of(None, row.recipe.options).filled(needs)
+        return _compiled(policy, row, options), ALL_SIZES
 
-        def make() -> tuple[Plan, SizeRange]:
-            return compile(_program(policy, row), decision.options.filled(needs)), ALL_SIZES
-
-        return plan_part(row.stem, row.label, make, runtime, row.range.sizes, policy.machine.gpus)
-
-    rows = [row for row in _rows(policy) if row.in_place or not runtime.one_place]
-    written = deployment.write_package(map(part, rows), folder, runtime, lenient=True)
+    parts = [
+        plan_part(
+            f"{number:02}-{row.recipe.name}{'-in-place' if row.in_place else ''}",
+            _words(row),
+            partial(make, row),
+            runtime,
+            row.sizes,
+            policy.machine.gpus,
+        )
+        for number, row in _in_both_places(policy)
+        if row.in_place or not runtime.one_place
+    ]
+    written = deployment.write_package(parts, folder, runtime, lenient=True)
     remarks = (*_tile_remarks(policy, str(target)), *written.remarks)
     if not written.paths:
         raise _nothing(remarks, f"a range whose plan {target} can run")
@@ -57,34 +63,35 @@ def write_package(
 def write_plan_folder(
     policy: Policy, folder: str | os.PathLike[str]
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes a folder for SLEY_PLAN_DIR: plans.toml with a row for each range.
+    """Writes a folder for SLEY_PLAN_DIR: plans.toml with two rows for each one, out of place and in
+    place.
 
     folder: an empty or a new one. Each row is compiled and proven before it is written. Returns the
-    file, and remarks on ranges that are left out. Errors: D905 if no row remains, F461.
+    file, and remarks on rows that are left out. Errors: D905 if no row remains, F461.
     """
-    rows = {name: SIZED[name] for name in policy.ranges}
-    calls = replace(policy, ranges={c: r for c, r in policy.ranges.items() if rows[c].call})
+    calls = replace(policy, rows=tuple(r for r in policy.rows if SIZED[r.collective].call))
     remarks = [
-        *(
-            f"{one.label(collective)}: left out, no call of a communicator"
-            for collective, one in _ranges(policy)
-            if not rows[collective].call
-        ),
-        *_tile_remarks(calls, TABLE),
-        *(
-            f"{one.label(collective)}: only for calls with root 0"
-            for collective, one in _ranges(calls)
-            if "root" in rows[collective].roles
-        ),
+        f"{label(row)}: left out, no call of a communicator"
+        for row in policy.rows
+        if row not in calls.rows
     ]
-    kept: list[PlanRow] = []
-    for row in _rows(calls):
+    remarks += _tile_remarks(calls, TABLE)
+    remarks += [
+        f"{label(row)}: only for calls with root 0"
+        for row in calls.rows
+        if "root" in SIZED[row.collective].roles
+    ]
+    machine, kept = policy.machine, list[PlanRow]()
+    for _, row in _in_both_places(calls):
         try:
-            compile(_program(policy, row), row.range.decision.options)
+            _compiled(policy, row, Options.of(None, row.recipe.options))
         except SleyError as error:
-            remarks.append(f"{row.label}: {left_out(error)}")
-        else:
-            kept.append(row.full(policy.machine))
+            remarks.append(f"{_words(row)}: {left_out(error)}")
+            continue
+        # The folder's other readers have no tile, no clock and no machine but these ranks.
+        recipe = replace(row.recipe, tile=1.0).given(nodes=machine.nodes, gpus=machine.gpus)
+        full = replace(row, recipe=recipe, ranks=machine.ranks, note=row.reason)
+        kept.append(replace(full, measured=(), alternatives=()))
     if not kept:
         raise _nothing(remarks, "a range whose program compiles")
     with new_folder(folder) as temporary:
@@ -98,59 +105,26 @@ def _nothing(remarks: Sequence[str], expected: str) -> SleyError:
     return D905.error(expected=expected, found=first or "a policy without ranges")
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A file of a folder: the number and the collective of its range, and its place."""
-
-    number: int
-    collective: str
-    range: Range
-    in_place: bool
-
-    @property
-    def stem(self) -> str:
-        """The file's name without its suffix."""
-        end = "-in-place" if self.in_place else ""
-        return f"{self.number:02}-{self.range.decision.algorithm}{end}"
-
-    def full(self, machine: Machine) -> PlanRow:
-        """The row of a table, with the ranks."""
-        row = self.range.row(self.collective)
-        given = row.recipe.given(nodes=machine.nodes, gpus=machine.gpus)
-        recipe = replace(given, tile=1.0)
-        row = replace(row, recipe=recipe, ranks=machine.ranks, in_place=self.in_place)
-        return replace(row, measured=(), alternatives=())
-
-    @property
-    def label(self) -> str:
-        """The file in words."""
-        place = "in place" if self.in_place else "out of place"
-        return f"{self.range.label(self.collective)}, {place}"
-
-
-def _rows(policy: Policy) -> Iterator[_Row]:
-    """Two files for each range, out of place and in place."""
-    for number, (collective, one) in enumerate(_ranges(policy), 1):
+def _in_both_places(policy: Policy) -> Iterator[tuple[int, PlanRow]]:
+    """Two rows for each one, out of place and in place, with its number."""
+    for number, row in enumerate(policy.rows, 1):
         for in_place in (False, True):
-            yield _Row(number, collective, one, in_place)
+            yield number, replace(row, in_place=in_place)
 
 
-def _ranges(policy: Policy) -> Iterator[tuple[str, Range]]:
-    """The ranges with their collectives."""
-    for collective, ranges in policy.ranges.items():
-        for one in ranges:
-            yield collective, one
+def _words(row: PlanRow) -> str:
+    return f"{label(row)}, {'in place' if row.in_place else 'out of place'}"
 
 
-def _program(policy: Policy, row: _Row) -> Program:
-    machine = policy.machine
-    return row.range.decision.program(machine.nodes, machine.gpus, in_place=row.in_place)
+def _compiled(policy: Policy, row: PlanRow, options: Options) -> Plan:
+    nodes, gpus = policy.machine.nodes, policy.machine.gpus
+    return compile(program_of(row.recipe, nodes, gpus, in_place=bool(row.in_place)), options)
 
 
 def _tile_remarks(policy: Policy, reader: str) -> list[str]:
-    """A remark on each range that has a tile of its own, which the reader doesn't have."""
+    """A remark on each row that has a tile of its own, which the reader doesn't have."""
     return [
-        f"{one.label(collective)}: {reader} has no tile, so tile={one.decision.tile:g} is ignored"
-        for collective, one in _ranges(policy)
-        if one.decision.tile != 1
+        f"{label(row)}: {reader} has no tile, so tile={row.recipe.tile:g} is ignored"
+        for row in policy.rows
+        if row.recipe.tile != 1
     ]
