@@ -419,6 +419,7 @@ def sizes_between(begin: int, end: int, factor: float, step: int | None) -> list
     if count > _MAX_SIZES:
         raise click.UsageError(f"--step {step} makes {count} sizes; {_MAX_SIZES} are enough")
     sizes = [begin]
+    # Each size is larger by a byte at least, and the check inside ends a factor near 1.
     while (
         size := sizes[-1] + step if step else max(int(sizes[-1] * factor), sizes[-1] + 1)
     ) <= end:

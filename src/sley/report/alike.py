@@ -66,7 +66,7 @@ def _work(plan: Plan) -> NDArray[np.uint64]:
 def _near(rows: FloatArray, most: float) -> list[LongArray]:
     """Groups of rows, each at most this far from the first row of its group in every column."""
     groups, left = [], np.arange(len(rows))
-    while len(left):
+    while len(left):  # the first row is in its own group, so each round takes one away at least
         far = np.abs(rows[left] - rows[left[0]]).max(axis=1, initial=0.0) > most
         groups.append(left[~far])
         left = left[far]

@@ -393,6 +393,7 @@ def read_head(path: Path, rule: Rule) -> XmlHead:
     """The first tag of a file. Errors: `rule` for a file whose first tag can't be read."""
     file, text = str(path), text_of(path, rule).encode()
     tag, end = b"", 0
+    # Only as far as the first tag: a runtime compares nothing else with a call.
     for match in tokens(text):
         end = match.end()
         if match[0][:1] == b"<" and match[0][:4] != b"<!--":

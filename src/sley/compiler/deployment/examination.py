@@ -162,6 +162,7 @@ def _spans_of(found: Sequence[CandidateFile]) -> tuple[SizeSpan, ...]:
     spans: list[SizeSpan] = []
     for begin, following in zip(begins, [*begins[1:], None], strict=True):
         matching = tuple(one for one in found if one.sizes.covers(begin))
+        # Files match from a border to the next alike, so one size of the range tells for all.
         end = None if following is None else following - 1
         if spans and spans[-1].files == matching:
             begin = spans.pop().sizes.begin_bytes

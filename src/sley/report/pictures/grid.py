@@ -180,6 +180,8 @@ def _slots(
 
     for _, lane in sorted(cells):
         stacked.setdefault(lane, 0)
+    # Column by column, as the order in a cell follows the slots of predecessors, which are to the
+    # left of it.
     for (_, lane), members in sorted(cells.items()):
         for place, number in enumerate(sorted(members, key=origin)):
             slot[number] = place
@@ -215,6 +217,7 @@ def take_track(ends: list[int], first: int, last: int) -> int:
 
     ends: the end of the last interval on each track.
     """
+    # Taken in the order of their beginnings, intervals need no more tracks than overlap anywhere.
     place = next((t for t, end in enumerate(ends) if end < first), len(ends))
     ends[place : place + 1] = [last]
     return place

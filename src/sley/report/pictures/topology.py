@@ -201,7 +201,7 @@ def _tiers(vertices: list[int], neighbours: dict[int, list[int]]) -> list[list[i
     """Groups of vertices by their distance from all other vertices, the nearest first."""
     tiers: list[list[int]] = []
     left = set(vertices)
-    while left:
+    while left:  # each tier takes some: those beside the tiers before, or all that nothing joins
         tier = sorted(v for v in left if any(o not in left for o in neighbours[v])) or sorted(left)
         tiers.append(tier)
         left -= set(tier)
@@ -397,6 +397,7 @@ def _label(text: str, line: Line, taken: list[Box]) -> list[Box]:
     width, height = text_width(text, size) + 0.04, text_height(1, size)
     middle = len(line.points) // 2
     (x0, y0), (x1, y1) = line.points[middle - 1], line.points[middle]
+    # On the link itself first: a label beside it may seem to be another link's.
     for aside, along in product(_ASIDE, _ALONG):
         x = x0 + along * (x1 - x0) - width / 2
         y = y0 + along * (y1 - y0) - height / 2 + aside
