@@ -9,8 +9,8 @@ from types import MappingProxyType
 from sley.errors.diagnostic import Rule
 
 _NAMES = """
-language rescclang verifier compiler formats mscclpp schedules deployment runtime devices communicator
-calls selection policy tuning torch topology simulation report
+language rescclang verifier compiler formats mscclpp schedules deployment runtime devices
+communicator calls selection policy tuning torch topology simulation report
 """
 _FAMILIES = tuple(import_module(f"sley.errors.{name}") for name in _NAMES.split())
 """The modules with rules."""
