@@ -49,7 +49,7 @@ def _sections(program: Program, instances: int) -> SleyCollective:
     Errors: L133."""
     c = program.collective
     row = standard(c)
-    if row is not None and row.build is AllReduce:
+    if row is not None and row.name == "allreduce":
         return AllReduce(c.ranks, c.chunks * instances, c.in_place)
     one_memory = (c.input_chunks == c.output_chunks).all() and not c.input_base.any()
     if row is not None or (c.in_place and not one_memory):
