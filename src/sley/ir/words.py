@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, IntEnum
 
 import numpy as np
@@ -68,57 +69,30 @@ def is_real(value: object) -> bool:
     return is_integer(value) or isinstance(value, (float, np.floating))
 
 
-def _flags(*ops: Op) -> BoolArray:
+def _flags(ops: Iterable[Op]) -> BoolArray:
     flags = np.zeros(len(Op), bool)
     flags[list(ops)] = True
     flags.flags.writeable = False
     return flags
 
 
-SENDS = _flags(
-    Op.SEND,
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-    Op.COPY_SEND,
-)
+# The name of an operation lists what it does.
+SENDS = _flags(op for op in Op if "SEND" in op.name)
 """SENDS[op]: whether the operation sends a message."""
 
-RECEIVES = _flags(
-    Op.RECV,
-    Op.RECV_REDUCE_COPY,
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-)
+RECEIVES = _flags(op for op in Op if "RECV" in op.name)
 """RECEIVES[op]: whether the operation receives a message."""
 
-REDUCES = _flags(Op.REDUCE, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
+REDUCES = _flags(op for op in Op if "REDUCE" in op.name)
 """REDUCES[op]: whether the operation combines two operands."""
 
-READS_SOURCE = _flags(
-    Op.SEND,
-    Op.COPY,
-    Op.REDUCE,
-    Op.RECV_REDUCE_COPY,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-    Op.COPY_SEND,
-)
+READS_SOURCE = _flags({*Op} - {Op.NOP, Op.RECV, Op.RECV_COPY_SEND})
 """READS_SOURCE[op]: whether the operation reads (src_buffer, src_index)."""
 
-WRITES_DESTINATION = _flags(
-    Op.RECV,
-    Op.COPY,
-    Op.REDUCE,
-    Op.RECV_REDUCE_COPY,
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-    Op.COPY_SEND,
-)
+WRITES_DESTINATION = _flags({*Op} - {Op.NOP, Op.SEND, Op.RECV_REDUCE_SEND})
 """WRITES_DESTINATION[op]: whether the operation writes (dst_buffer, dst_index)."""
 
-SENDS_SOURCE = _flags(Op.SEND, Op.COPY_SEND)
+SENDS_SOURCE = _flags(op for op in Op if SENDS[op] and not RECEIVES[op])
 """SENDS_SOURCE[op]: whether the operation sends its source; the others send their result."""
 
 
