@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.algorithms.algorithm import Algorithm
-from sley.algorithms.sizes import check_sizes
+from sley.algorithms.algorithm import algorithm
 from sley.ir.collective import Collective
 from sley.ir.collectives import AllToAll, AllToAllV
 from sley.ir.program import Program
@@ -20,25 +19,25 @@ __all__ = [
 ]
 
 
+@algorithm("alltoall", "MSCCLang 7.3")
 def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
     """AllToAll in one step: every rank sends every other rank its chunk.
 
     Source: the naive implementation of MSCCLang 7.3. Errors: L102, L121.
     """
-    check_sizes("all-pairs-alltoall", ranks=ranks)
-    return _all_pairs(AllToAll(ranks, 1, in_place), "all-pairs-alltoall")
+    return _all_pairs(AllToAll(ranks, 1, in_place))
 
 
+@algorithm("alltoallv", "MSCCLang 7.3")
 def all_pairs_alltoallv(ranks: int, *, in_place: bool = False) -> Program:
     """AllToAll of varying counts in one step: every rank sends every other rank its part.
 
     Source: the naive implementation of MSCCLang 7.3. Errors: L102, L119, L121.
     """
-    check_sizes("all-pairs-alltoallv", ranks=ranks)
-    return _all_pairs(AllToAllV(ranks, in_place=in_place), "all-pairs-alltoallv")
+    return _all_pairs(AllToAllV(ranks, in_place=in_place))
 
 
-def _all_pairs(collective: Collective, name: str) -> Program:
+def _all_pairs(collective: Collective) -> Program:
     """All pairs, of equal or varying counts."""
     ranks, in_place = collective.ranks, collective.in_place
 
@@ -55,31 +54,31 @@ def _all_pairs(collective: Collective, name: str) -> Program:
             other = (rank - turn) % ranks
             p.chunk(rank, "scratch", other).copy(rank, "out", other)
 
-    return trace(collective, body, name=name)
+    return trace(collective, body)
 
 
+@algorithm("alltoall", "MSCCLang 7.3, figure 9")
 def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllToAll with one message between each two GPUs that have the same number on two nodes.
 
     Within a node, GPU g first collects the chunks of all its GPUs for each other node's GPU g.
     Source: MSCCLang 7.3, figure 9. Errors: L102, L121.
     """
-    check_sizes("two-step-alltoall", nodes=nodes, gpus=gpus)
-    return _two_step(AllToAll(nodes * gpus, 1, in_place), gpus, "two-step-alltoall")
+    return _two_step(AllToAll(nodes * gpus, 1, in_place), gpus)
 
 
+@algorithm("alltoallv", "MSCCLang 7.3, figure 9")
 def two_step_alltoallv(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllToAll of varying counts with one message between each two GPUs that have the same number
     on two nodes.
 
     Source: MSCCLang 7.3, figure 9. Errors: L102, L119, L121.
     """
-    check_sizes("two-step-alltoallv", nodes=nodes, gpus=gpus)
     collective = AllToAllV(nodes * gpus, in_place=in_place)
-    return _two_step(collective, gpus, "two-step-alltoallv")
+    return _two_step(collective, gpus)
 
 
-def _two_step(collective: Collective, gpus: int, name: str) -> Program:
+def _two_step(collective: Collective, gpus: int) -> Program:
     """Two steps, of equal or varying counts."""
     nodes, in_place = collective.ranks // gpus, collective.in_place
     rank = np.arange(nodes * gpus)
@@ -101,9 +100,10 @@ def _two_step(collective: Collective, gpus: int, name: str) -> Program:
             collected = p.chunk(rank, "scratch", there * gpus, gpus)
             collected.copy(there * gpus + gpu, "out", node * gpus)
 
-    return trace(collective, body, name=name)
+    return trace(collective, body)
 
 
+@algorithm("alltoall", "msccl-tools, alltoall_a100_three_step")
 def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllToAll with one message of gpus * gpus chunks between each two nodes.
 
@@ -113,7 +113,6 @@ def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
     Source: alltoall_a100_three_step.py of Microsoft's msccl-tools, with gateways chosen by the
     distance of the nodes. Errors: L102, L121.
     """
-    check_sizes("three-step-alltoall", nodes=nodes, gpus=gpus)
     rank, square = np.arange(nodes * gpus), gpus * gpus
     node, gpu = np.divmod(rank, gpus)
     arrived = -(-(nodes - 1) // gpus) * square
@@ -138,13 +137,4 @@ def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
         if in_place:
             p.chunk(rank, "scratch", 2 * arrived, gpus).copy(rank, "out", node * gpus)
 
-    return trace(AllToAll(nodes * gpus, 1, in_place), body, name="three-step-alltoall")
-
-
-ALGORITHMS = (
-    Algorithm.of(all_pairs_alltoall, "alltoall", "MSCCLang 7.3"),
-    Algorithm.of(two_step_alltoall, "alltoall", "MSCCLang 7.3, figure 9"),
-    Algorithm.of(three_step_alltoall, "alltoall", "msccl-tools, alltoall_a100_three_step"),
-    Algorithm.of(all_pairs_alltoallv, "alltoallv", "MSCCLang 7.3"),
-    Algorithm.of(two_step_alltoallv, "alltoallv", "MSCCLang 7.3, figure 9"),
-)
+    return trace(AllToAll(nodes * gpus, 1, in_place), body)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.algorithms.algorithm import Algorithm
-from sley.algorithms.sizes import check_sizes
+from sley.algorithms.algorithm import algorithm
 from sley.ir.collectives import AllToNext
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
@@ -13,6 +12,7 @@ from sley.lang import ChunkProgram, trace
 __all__ = ["alltonext", "direct_alltonext"]
 
 
+@algorithm("alltonext", "MSCCLang 7.4")
 def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllToNext that uses all network links of a node for the data from node to node.
 
@@ -20,7 +20,6 @@ def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     with the same number on the next node, and the first GPU there gathers the parts.
     Source: MSCCLang 7.4, figure 10. Errors: L102, L121.
     """
-    check_sizes("alltonext", nodes=nodes, gpus=gpus)
 
     def body(p: ChunkProgram) -> None:
         # Starts at the last rank, so that in place every rank sends its data before it receives.
@@ -38,16 +37,16 @@ def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
                     c = c.copy(far, "scratch", 1)
                 c.copy(following, "out", part)
 
-    return trace(AllToNext(nodes * gpus, gpus, in_place), body, name="alltonext")
+    return trace(AllToNext(nodes * gpus, gpus, in_place), body)
 
 
+@algorithm("alltonext", "MSCCLang 7.4")
 def direct_alltonext(ranks: int, *, in_place: bool = False) -> Program:
     """AllToNext in one step: every rank sends its whole buffer directly to the next rank.
 
     In place, received data stays in scratch until the buffer has been sent.
     Source: the naive implementation of MSCCLang 7.4. Errors: L102, L121.
     """
-    check_sizes("direct-alltonext", ranks=ranks)
     rank = np.arange(ranks - 1)
 
     def body(p: ChunkProgram) -> None:
@@ -55,10 +54,4 @@ def direct_alltonext(ranks: int, *, in_place: bool = False) -> Program:
         if in_place:
             c.copy(rank + 1, "out", 0)
 
-    return trace(AllToNext(ranks, 1, in_place), body, name="direct-alltonext")
-
-
-ALGORITHMS = (
-    Algorithm.of(alltonext, "alltonext", "MSCCLang 7.4"),
-    Algorithm.of(direct_alltonext, "alltonext", "MSCCLang 7.4"),
-)
+    return trace(AllToNext(ranks, 1, in_place), body)

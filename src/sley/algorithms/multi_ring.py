@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from sley.algorithms.algorithm import Algorithm
+from sley.algorithms.algorithm import algorithm
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
-from sley.algorithms.sizes import check_root, check_sizes, is_positive
+from sley.algorithms.sizes import is_positive
 from sley.errors import Place
 from sley.errors.language import L102, L112, L136
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
@@ -38,15 +37,16 @@ __all__ = [
     "multi_ring_reducescatter",
 ]
 
-Orders = Sequence[Sequence[int]] | LongArray
+Orders = Sequence[Sequence[int]] | LongArray | None
 
 
+@algorithm("allreduce", "NCCL")
 def multi_ring_allreduce(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     in_place: bool = False,
 ) -> Program:
     """AllReduce along several rings, each with a share of the data and its own channel.
@@ -65,16 +65,16 @@ def multi_ring_allreduce(
             ring_reduce_scatter(p, ring, first, 1, buffer=buffer, source="in", channels=[c])
             ring_all_gather(p, ring, first, 1, buffer=buffer, channels=[c])
 
-    collective = AllReduce(ranks, count * ranks, in_place)
-    return trace(collective, body, name="multi-ring-allreduce")
+    return trace(AllReduce(ranks, count * ranks, in_place), body)
 
 
+@algorithm("allgather", "NCCL")
 def multi_ring_allgather(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     in_place: bool = False,
 ) -> Program:
     """AllGather along several rings, each with a share of the data and its own channel.
@@ -95,16 +95,16 @@ def multi_ring_allgather(
             for step in range(1, ranks):
                 part = part.copy(np.roll(ring, -step), "out", place, channel=c)
 
-    collective = AllGather(ranks, count, in_place)
-    return trace(collective, body, name="multi-ring-allgather")
+    return trace(AllGather(ranks, count, in_place), body)
 
 
+@algorithm("reducescatter", "NCCL")
 def multi_ring_reducescatter(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     in_place: bool = False,
 ) -> Program:
     """ReduceScatter along several rings, each with a share of the data and its own channel.
@@ -129,16 +129,16 @@ def multi_ring_reducescatter(
                     own = own.copy(own.rank, *(("out", c) if last else ("scratch", scratch)))
                 part = own.reduce(part, channel=c)
 
-    collective = ReduceScatter(ranks, count, in_place)
-    return trace(collective, body, name="multi-ring-reducescatter")
+    return trace(ReduceScatter(ranks, count, in_place), body)
 
 
+@algorithm("broadcast", "NCCL")
 def multi_ring_broadcast(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     root: int = 0,
     in_place: bool = False,
 ) -> Program:
@@ -148,7 +148,7 @@ def multi_ring_broadcast(
     rings, orders: as for `multi_ring_allreduce`.
     Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
     """
-    ways = _ways_from(root, "multi-ring-broadcast", nodes, gpus, rings, orders)
+    ways = _from_root(root, _ways("multi-ring-broadcast", nodes, gpus, rings, orders))
     count, ranks = ways.shape
 
     def body(p: ChunkProgram) -> None:
@@ -159,15 +159,16 @@ def multi_ring_broadcast(
             for rank in ring[1:]:
                 part = part.copy(rank, "out", c, channel=c)
 
-    return trace(Broadcast(ranks, count, root, in_place), body, name="multi-ring-broadcast")
+    return trace(Broadcast(ranks, count, root, in_place), body)
 
 
+@algorithm("reduce", "NCCL")
 def multi_ring_reduce(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     root: int = 0,
     in_place: bool = False,
 ) -> Program:
@@ -178,7 +179,7 @@ def multi_ring_reduce(
     rings, orders: as for `multi_ring_allreduce`.
     Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
     """
-    ways = _ways_from(root, "multi-ring-reduce", nodes, gpus, rings, orders)
+    ways = _from_root(root, _ways("multi-ring-reduce", nodes, gpus, rings, orders))
     count, ranks = ways.shape
     result, partial = ("in", "in") if in_place else ("out", "scratch")
 
@@ -189,32 +190,18 @@ def multi_ring_reduce(
                 part = accumulator(p, rank, "in", partial, c).reduce(part, channel=c)
             accumulator(p, root, "in", result, c).reduce(part, channel=c)
 
-    return trace(Reduce(ranks, count, root, in_place), body, name="multi-ring-reduce")
+    return trace(Reduce(ranks, count, root, in_place), body)
 
 
-def _ways_from(
-    root: int,
-    algorithm: str,
-    nodes: int,
-    gpus: int,
-    rings: int | None,
-    orders: ArrayLike | None,
-) -> LongArray:
-    """int64 (rings, ranks): the rings of `_ways`, each from the root on. Errors: L101, those of
-    `_ways`."""
-    ways = _ways(algorithm, nodes, gpus, rings, orders)
-    check_root(algorithm, root, nodes * gpus)
+def _from_root(root: int, ways: LongArray) -> LongArray:
+    """The rings, each from the root on."""
     return np.stack([np.roll(way, -int(np.flatnonzero(way == root)[0])) for way in ways])
 
 
-def _ways(
-    algorithm: str, nodes: int, gpus: int, rings: int | None, orders: ArrayLike | None
-) -> LongArray:
-    """int64 (rings, ranks): the given orders, or those of `ring_orders`. Errors: L102, L112, L121,
-    L136."""
+def _ways(algorithm: str, nodes: int, gpus: int, rings: int | None, orders: Orders) -> LongArray:
+    """int64 (rings, ranks): the given orders, or `ring_orders`. Errors: L102, L112, L136."""
     if orders is None:
         return ring_orders(algorithm, nodes, gpus, rings)
-    check_sizes(algorithm, nodes=nodes, gpus=gpus)
     if rings is not None:
         raise L112.error(
             at=Place(detail=algorithm),
@@ -243,9 +230,8 @@ def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> Lon
     Ring c enters at GPU ``c * gpus // rings`` (with more rings than GPUs, at GPU ``c % gpus``).
     From an even GPU it counts down, from an odd GPU up, so that it leaves at the other GPU of the
     pair.
-    Errors: L102, L121.
+    Errors: L102.
     """
-    check_sizes(algorithm, nodes=nodes, gpus=gpus)
     if rings is None:
         rings = gpus
     if not is_positive(rings):
@@ -261,12 +247,3 @@ def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> Lon
     within = np.broadcast_to((visited % gpus)[:, None, :], (rings, nodes, gpus))
     order = (np.arange(nodes)[:, None] * gpus + within).reshape(rings, nodes * gpus)
     return order.astype(np.int64)
-
-
-ALGORITHMS = (
-    Algorithm.of(multi_ring_allreduce, "allreduce", "NCCL"),
-    Algorithm.of(multi_ring_allgather, "allgather", "NCCL"),
-    Algorithm.of(multi_ring_reducescatter, "reducescatter", "NCCL"),
-    Algorithm.of(multi_ring_broadcast, "broadcast", "NCCL"),
-    Algorithm.of(multi_ring_reduce, "reduce", "NCCL"),
-)

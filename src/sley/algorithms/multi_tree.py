@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.algorithms.algorithm import Algorithm
+from sley.algorithms.algorithm import algorithm
 from sley.algorithms.allreduce import tree_levels
 from sley.algorithms.multi_ring import ring_orders
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import check_sizes
 from sley.ir.collectives import AllReduce
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
@@ -25,6 +24,7 @@ from sley.lang import ChunkProgram, Ref, trace
 __all__ = ["multi_tree_allreduce"]
 
 
+@algorithm("allreduce", "NCCL")
 def multi_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllReduce over double trees, one for each GPU of a node: up to the root, and down again.
 
@@ -32,7 +32,6 @@ def multi_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Pr
     and its own channel; the second has the nodes in the opposite order (in the next place, if their
     number is odd). Source: NCCL's trees. Errors: L102, L121.
     """
-    check_sizes("multi-tree-allreduce", nodes=nodes, gpus=gpus)
     place = np.arange(nodes)
     mirrored = (place + 1) % nodes if nodes % 2 else nodes - 1 - place
 
@@ -41,7 +40,7 @@ def multi_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Pr
             for tree, node in enumerate((place, mirrored)):
                 _reduce_and_copy(p, node[:, None] * gpus + chain, 2 * head + tree, in_place)
 
-    return trace(AllReduce(nodes * gpus, 2 * gpus, in_place), body, name="multi-tree-allreduce")
+    return trace(AllReduce(nodes * gpus, 2 * gpus, in_place), body)
 
 
 def _chains(gpus: int) -> LongArray:
@@ -96,6 +95,3 @@ def _reduce_and_copy(p: ChunkProgram, ranks: LongArray, chunk: int, in_place: bo
             down_chain(1, child)
     for position in range(2, gpus):
         down_chain(position, places)
-
-
-ALGORITHMS = (Algorithm.of(multi_tree_allreduce, "allreduce", "NCCL"),)
