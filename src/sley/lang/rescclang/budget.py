@@ -16,10 +16,10 @@ MAX_WORK = 2**34
 """Bound on steps of evaluation, in units of one of many lanes: about twenty seconds."""
 
 ALONE = 256
-"""Cost of a step in an iteration that runs alone, in Python."""
+"""Weight of an iteration that runs alone, in Python."""
 
 CALL = 4096
-"""Cost of a step in addition to that of its lanes: a call of NumPy."""
+"""Weight of iterations that run at once, besides 1 for each: a call of NumPy."""
 
 
 class Budget:
@@ -32,15 +32,8 @@ class Budget:
         self._work = 0
         self.enforced = True
 
-    def alone(self, loop: For, iterations: int) -> None:
-        """Adds a loop's iterations, which run alone."""
-        self._loop(loop, iterations, iterations * ALONE)
-
-    def at_once(self, loop: For, iterations: int, calls: int) -> None:
-        """Adds a loop's iterations in all lanes, which run in `calls` pieces."""
-        self._loop(loop, iterations, iterations + calls * CALL)
-
-    def _loop(self, loop: For, iterations: int, weight: int) -> None:
+    def loop(self, loop: For, iterations: int, weight: int) -> None:
+        """Adds a loop's iterations in all lanes. weight: of running a step in all of them."""
         if not self.enforced:
             return
         self._iterations += iterations

@@ -16,12 +16,12 @@ from sley.ir.tables import IntArray
 from sley.lang.rescclang.arithmetic import (
     LaneError,
     Names,
+    PlainError,
     check_step,
     check_transfer,
     evaluate,
-    pick,
 )
-from sley.lang.rescclang.budget import Budget
+from sley.lang.rescclang.budget import ALONE, CALL, Budget
 from sley.lang.rescclang.flow import flow
 from sley.lang.rescclang.lanes import COLUMNS, PIECE, Batch, LaneRunner, Span
 from sley.lang.rescclang.syntax import Assign, Block, For, SyntaxTree, Transfer
@@ -39,8 +39,8 @@ def transfers(
     run = _RunState(algorithm, variables, ranks, file, at_once)
     try:
         run.block(algorithm.body)
-    except LaneError as fault:
-        raise run.error(fault) from None
+    except PlainError as mistake:
+        raise run.error(mistake) from None
     return run.rows.columns()
 
 
@@ -60,7 +60,7 @@ class _RunState:
         self._budget = Budget(file)
         self._lanes = LaneRunner(self._flows, self._budget, ranks)
 
-    def error(self, fault: LaneError) -> SleyError:
+    def error(self, fault: PlainError) -> SleyError:
         """The mistake as an error that names the values of the loops' variables."""
         loops = ", ".join(f"{name[:60]} = {value}" for name, value in self._loops)
         return fault.rule.error(
@@ -70,7 +70,7 @@ class _RunState:
         )
 
     def block(self, block: Block) -> None:
-        """Runs statements. Errors: LaneError; L156."""
+        """Runs statements. Errors: PlainError; L156."""
         for statement in block.statements:
             if isinstance(statement, Assign):
                 self._names[statement.name] = evaluate(statement.value, self._names)
@@ -81,22 +81,22 @@ class _RunState:
 
     def _transfer(self, t: Transfer) -> None:
         self._budget.transfers(t, 1)
-        src, dst, step, chunk = (
-            pick(evaluate(e, self._names), 0) for e in (t.src, t.dst, t.step, t.chunk)
-        )
-        check_transfer(t, self._ranks, src, dst, step, chunk)
-        self.rows.add(src, dst, step, chunk, t.site)
+        values = self._evaluate(t)
+        check_transfer(t, self._ranks, *values)
+        self.rows.add(*values, t.site)
+
+    def _evaluate(self, statement: Transfer | For) -> tuple[int, ...]:
+        # Outside of lanes all values are integers.
+        return tuple(int(evaluate(e, self._names)) for e in statement.expressions)
 
     def _for(self, loop: For) -> None:
-        start, stop, step = (
-            pick(evaluate(e, self._names), 0) for e in (loop.start, loop.stop, loop.step)
-        )
+        start, stop, step = self._evaluate(loop)
         check_step(loop, step)
         values = range(start, stop, step)
         if self._at_once and self._flows[loop.number].independent:
             self._expand(loop, values)
             return
-        self._budget.alone(loop, len(values))
+        self._budget.loop(loop, len(values), len(values) * ALONE)
         self._loops.append((loop.name, start))
         for value in values:
             self._iteration(loop, value)
@@ -109,7 +109,7 @@ class _RunState:
 
     def _expand(self, loop: For, values: range) -> None:
         span = Span.of(loop, self._names, 1)
-        self._budget.at_once(loop, len(values), -(-len(values) // PIECE))
+        self._budget.loop(loop, len(values), len(values) + -(-len(values) // PIECE) * CALL)
         try:
             for _, batch in self._lanes.expand(loop, span, self._names, 0, len(values)):
                 self.rows.extend(batch)

@@ -6,9 +6,9 @@ never certain that it assigns a name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sley.lang.rescclang.syntax import Act, Assign, Block, Expression, For, SyntaxTree, Transfer
+from sley.lang.rescclang.syntax import Act, Assign, Block, For, Statement, SyntaxTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +30,14 @@ def flow(algorithm: SyntaxTree) -> list[LoopFlow]:
     analysis = _Analysis(algorithm.loops)
     analysis.summary(algorithm.body)
     analysis.mark(algorithm.body, set())
-    return [
-        LoopFlow(independent, exposed, assigned)
-        for independent, (exposed, assigned) in zip(
-            analysis.independent, analysis.names, strict=True
-        )
-    ]
+    return analysis.loops
 
 
 class _Analysis:
     """Two passes over the blocks. Linear in the size of the text times its depth."""
 
     def __init__(self, loops: int) -> None:
-        none: frozenset[str] = frozenset()
-        self.names = [(none, none)] * loops
-        self.independent = [False] * loops
+        self.loops = [LoopFlow(False, frozenset(), frozenset())] * loops
 
     def summary(self, block: Block) -> tuple[set[str], set[str]]:
         """The names that a block may read before it assigns them, and those it may assign."""
@@ -60,7 +53,8 @@ class _Analysis:
                 inner_exposed, inner_assigned = self.summary(statement.body)
                 inner_exposed.discard(statement.name)
                 inner_assigned.add(statement.name)
-                self.names[statement.number] = frozenset(inner_exposed), frozenset(inner_assigned)
+                names = frozenset(inner_exposed), frozenset(inner_assigned)
+                self.loops[statement.number] = LoopFlow(False, *names)
                 exposed |= inner_exposed - certain
                 assigned |= inner_assigned
         return exposed, assigned
@@ -72,10 +66,10 @@ class _Analysis:
             if isinstance(statement, Assign):
                 live.discard(statement.name)
             elif isinstance(statement, For):
-                exposed, assigned = self.names[statement.number]
-                self.independent[statement.number] = exposed.isdisjoint(
-                    assigned
-                ) and live.isdisjoint(assigned)
+                loop = self.loops[statement.number]
+                exposed, assigned = loop.exposed, loop.assigned
+                if exposed.isdisjoint(assigned) and live.isdisjoint(assigned):
+                    self.loops[statement.number] = replace(loop, independent=True)
                 # A loop without iterations assigns nothing, so names that were live stay live. To
                 # copy `live` for each loop would take square time.
                 restored = [name for name in assigned if name in live]
@@ -86,13 +80,6 @@ class _Analysis:
             live |= _reads(statement)
 
 
-def _reads(statement: Assign | Transfer | For) -> set[str]:
-    expressions: tuple[Expression, ...]
-    match statement:
-        case Assign():
-            expressions = (statement.value,)
-        case Transfer():
-            expressions = (statement.src, statement.dst, statement.step, statement.chunk)
-        case For():
-            expressions = (statement.start, statement.stop, statement.step)
-    return {node.word for e in expressions for node in e.nodes if node.act is Act.NAME}
+def _reads(statement: Statement) -> set[str]:
+    nodes = (node for expression in statement.expressions for node in expression.nodes)
+    return {node.word for node in nodes if node.act is Act.NAME}

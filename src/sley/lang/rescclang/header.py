@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
-from sley.errors import Place, Rule
+from sley.errors import Place
 from sley.errors.rescclang import L150
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD
@@ -58,72 +58,72 @@ class Header:
     variables: dict[str, int]
 
 
+class _Parameter(NamedTuple):
+    """A parameter: its value, the value as it is written, and where."""
+
+    value: object
+    word: str
+    place: Place
+
+
 class _Parameters:
-    """The parameters of the text and of the caller, with their values, words and places."""
+    """The parameters of the text and of the caller."""
 
     def __init__(self, algorithm: SyntaxTree, overrides: Mapping[str, object], file: str) -> None:
         self.whole = Place(file, algorithm.line, algorithm.column)
-        self.values: dict[str, object] = {}
-        self.words: dict[str, str] = {}
-        self.places: dict[str, Place] = {}
+        self.given: dict[str, _Parameter] = {}
         for p in algorithm.parameters:
-            self._check_name(p.name, Place(file, p.line, p.column))
-            if p.name in self.values:
-                raise L150.error(
-                    at=Place(file, p.line, p.column),
-                    expected=f"{p.name} once",
-                    found=f"{p.name}={_escape(p.word)}, after "
-                    f"{p.name}={_escape(self.words[p.name])}",
-                )
-            self.values[p.name], self.words[p.name] = p.value, p.word
-            self.places[p.name] = Place(file, p.value_line, p.value_column)
+            place = Place(file, p.line, p.column)
+            self._check_name(p.name, place)
+            if p.name in self.given:
+                before = f"{p.name}={_escape(self.given[p.name].word)}"
+                found = f"{p.name}={_escape(p.word)}, after {before}"
+                raise L150.error(at=place, expected=f"{p.name} once", found=found)
+            own = Place(file, p.value_line, p.value_column)
+            self.given[p.name] = _Parameter(p.value, p.word, own)
         if "GPUPerNode" in overrides and "NICPerNode" not in overrides and self._own_cards():
             overrides = {**overrides, "NICPerNode": overrides["GPUPerNode"]}
         for name, value in overrides.items():
             place = Place(file, algorithm.line, algorithm.column, "given by the caller")
             self._check_name(name, place)
-            self.values[name], self.words[name] = value, repr(value)
-            self.places[name] = place
+            self.given[name] = _Parameter(value, repr(value), place)
 
     def _own_cards(self) -> bool:
         """Whether each GPU of the text has its own network card."""
-        cards = self.values.get("NICPerNode")
-        return cards is not None and cards == self.values.get("GPUPerNode")
+        cards, gpus = (self.given.get(name) for name in ("NICPerNode", "GPUPerNode"))
+        return cards is not None and gpus is not None and cards.value == gpus.value
 
     def _check_name(self, name: str, at: Place) -> None:
         known = (*NUMBERS, *WORDS)
         if name not in known:
-            raise L150.error(
-                at=at,
-                expected=", ".join(known),
-                found=f"{_escape(name)}{nearest(name, known)}",
-            )
+            found = f"{_escape(name)}{nearest(name, known)}"
+            raise L150.error(at=at, expected=", ".join(known), found=found)
 
     def number(self, name: str) -> int | None:
         """A parameter from 1 to its bound. Errors: L150."""
-        value = self.values.get(name)
-        if name not in self.values:
+        if name not in self.given:
             return None
+        value = self.given[name].value
         number = int(cast("int", value)) if is_integer(value) else 0
         if not 1 <= number <= NUMBERS[name]:
-            self.refuse(L150, name, f"a number from 1 to {NUMBERS[name]}")
+            self.refuse(name, f"a number from 1 to {NUMBERS[name]}")
         return number
 
     def word(self, name: str) -> str | None:
         """A parameter that is a string. Errors: L150."""
-        value = self.values.get(name)
-        if name not in self.values:
+        if name not in self.given:
             return None
+        value = self.given[name].value
         if not isinstance(value, str) or not 1 <= len(value) <= _MAX_NAME:
-            self.refuse(L150, name, f"a string of 1 to {_MAX_NAME} characters")
+            self.refuse(name, f"a string of 1 to {_MAX_NAME} characters")
         return value
 
-    def refuse(self, rule: Rule, name: str, expected: str, *others: str) -> NoReturn:
-        """Raises a rule for a parameter, and the others that it contradicts."""
-        raise rule.error(
-            at=[self.places[name], *(self.places[n].labelled(n) for n in others)],
+    def refuse(self, name: str, expected: str, *others: str) -> NoReturn:
+        """Raises L150 for a parameter, and the others that it contradicts."""
+        raise L150.error(
+            at=[self.given[name].place, *(self.given[n].place.labelled(n) for n in others)],
             expected=expected,
-            found=f"{name}={_escape(self.words[name])}",
+            found=f"{name}={_escape(self.given[name].word)}",
         )
 
     def missing(self, name: str, expected: str) -> NoReturn:
@@ -152,7 +152,7 @@ def read_header(
     variables = {name: v for name in NUMBERS if (v := given.number(name)) is not None}
     name = given.word("AlgoName") or ""
     if not name.isprintable():
-        given.refuse(L150, "AlgoName", "printable characters")
+        given.refuse("AlgoName", "printable characters")
     return Header(
         name=name,
         collective=_collective(given, variables, in_place),
@@ -172,7 +172,7 @@ def _collective(given: _Parameters, variables: dict[str, int], in_place: bool) -
         given.missing("OpType", f"OpType={known}")
     operation, ranks = operation.lower(), variables["nRanks"]
     if operation not in OPERATIONS:
-        given.refuse(L150, "OpType", known)
+        given.refuse("OpType", known)
     row = STANDARD[operation]
     return row.of(ranks, 1 if row.has_parts else ranks, in_place=in_place)
 
@@ -182,10 +182,10 @@ def _topology(given: _Parameters, variables: dict[str, int]) -> Topology | None:
     nics = variables.get("NICPerNode")
     if gpus is None:
         if nics is not None:
-            given.refuse(L150, "NICPerNode", "GPUPerNode as well")
+            given.refuse("NICPerNode", "GPUPerNode as well")
         return None
     if ranks % gpus:
-        given.refuse(L150, "GPUPerNode", f"a number that divides nRanks={ranks}", "nRanks")
+        given.refuse("GPUPerNode", f"a number that divides nRanks={ranks}", "nRanks")
     if nics is not None and gpus % nics:
-        given.refuse(L150, "NICPerNode", f"a number that divides GPUPerNode={gpus}", "GPUPerNode")
+        given.refuse("NICPerNode", f"a number that divides GPUPerNode={gpus}", "GPUPerNode")
     return Topology.cluster(ranks // gpus, gpus, nics)

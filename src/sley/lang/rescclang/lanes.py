@@ -22,7 +22,7 @@ from sley.lang.rescclang.arithmetic import (
     check_transfer,
     evaluate,
 )
-from sley.lang.rescclang.budget import Budget
+from sley.lang.rescclang.budget import CALL, Budget
 from sley.lang.rescclang.flow import LoopFlow
 from sley.lang.rescclang.syntax import Assign, Block, For, Transfer
 
@@ -83,7 +83,7 @@ class Span:
     @classmethod
     def of(cls, loop: For, names: Names, lanes: int) -> Span:
         """The iterations of a loop. Errors: LaneError."""
-        start, stop, step = (evaluate(e, names) for e in (loop.start, loop.stop, loop.step))
+        start, stop, step = (evaluate(e, names) for e in loop.expressions)
         check_step(loop, step)
         count = np.maximum(0, -((start - stop) // step))
         return cls(start, step, offsets_of(np.broadcast_to(count, lanes)))
@@ -136,7 +136,7 @@ class LaneRunner:
             try:
                 batch = self._block(loop.body, inner, len(owner))
             except LaneError as fault:
-                raise fault.at(begin + fault.lane) from None
+                raise LaneError(begin + fault.lane) from None
             if batch is not None:
                 yield owner, batch
 
@@ -153,7 +153,7 @@ class LaneRunner:
 
     def _transfer(self, t: Transfer, names: Names, lanes: int) -> Batch:
         self._budget.transfers(t, lanes)
-        src, dst, step, chunk = (evaluate(e, names) for e in (t.src, t.dst, t.step, t.chunk))
+        src, dst, step, chunk = (evaluate(e, names) for e in t.expressions)
         check_transfer(t, self._ranks, src, dst, step, chunk)
         return Batch.of(lanes, src, dst, step, chunk, t.site)
 
@@ -162,19 +162,19 @@ class LaneRunner:
         if not self._flows[loop.number].independent:
             return self._in_turn(loop, span, names, lanes)
         total = int(span.offset[-1])
-        self._budget.at_once(loop, total, -(-total // PIECE))
+        self._budget.loop(loop, total, total + -(-total // PIECE) * CALL)
         try:
             return [
                 batch.of_lanes(owner) for owner, batch in self.expand(loop, span, names, 0, total)
             ]
         except LaneError as fault:
-            raise fault.at(span.owner(fault.lane)) from None
+            raise LaneError(span.owner(fault.lane)) from None
 
     def _in_turn(self, loop: For, span: Span, names: Names, lanes: int) -> list[Batch]:
         """Runs the first iteration of each lane, then the second, and so on."""
         flow, count, batches = self._flows[loop.number], span.count, []
-        turns = int(count.max(initial=0))
-        self._budget.at_once(loop, int(span.offset[-1]), turns)
+        turns, total = int(count.max(initial=0)), int(span.offset[-1])
+        self._budget.loop(loop, total, total + turns * CALL)
         for name in flow.assigned & names.keys():
             names[name] = np.array(np.broadcast_to(names[name], lanes), np.int64)
         needed = [name for name in flow.assigned | flow.exposed if name in names]
@@ -186,7 +186,7 @@ class LaneRunner:
             try:
                 batch = self._block(loop.body, inner, len(active))
             except LaneError as fault:
-                raise fault.at(int(active[fault.lane])) from None
+                raise LaneError(int(active[fault.lane])) from None
             if batch is not None:
                 batches.append(batch.of_lanes(active))
             for name in flow.assigned & names.keys():

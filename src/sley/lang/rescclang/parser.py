@@ -43,8 +43,11 @@ RESERVED = frozenset({"def", "for", "in", "range", "transfer", "recv", "rrc", HE
 MAX_PARENTHESES = 64
 """Bound on nested parentheses."""
 
-_SUMS = {"+": Act.ADD, "-": Act.SUBTRACT}
-_PRODUCTS = {"*": Act.MULTIPLY, "/": Act.DIVIDE, "//": Act.DIVIDE, "%": Act.REMAINDER}
+_LEVELS = (
+    {"+": Act.ADD, "-": Act.SUBTRACT},
+    {"*": Act.MULTIPLY, "/": Act.DIVIDE, "//": Act.DIVIDE, "%": Act.REMAINDER},
+)
+_OPERAND = "a number, a name or '('"
 _ARGUMENTS = ("source rank", "destination rank", "step", "chunk")
 _MAX_TEXT, _MAX_CANDIDATES = 60, 1000
 
@@ -261,10 +264,10 @@ class Parser:
         self._expect(",", "an operator or ','")
         return argument
 
-    def _expression(self, expected: str = "a number, a name or '('") -> Expression:
+    def _expression(self, expected: str = _OPERAND) -> Expression:
         first = self._next
         nodes: list[ExpressionStep] = []
-        self._sum(nodes, expected)
+        self._binary(nodes, expected)
         last = self._last
         text = ""
         if last.line == first.line:
@@ -273,19 +276,17 @@ class Parser:
         text = text if len(text) <= _MAX_TEXT else ""
         return Expression(tuple(nodes), text, first.line, first.column)
 
-    def _sum(self, nodes: list[ExpressionStep], expected: str) -> None:
-        self._product(nodes, expected)
-        while self._next.text in _SUMS:
+    def _binary(self, nodes: list[ExpressionStep], expected: str, level: int = 0) -> None:
+        """Operands joined by the operators of a level, each of them of the next one."""
+        if level == len(_LEVELS):
+            self._factor(nodes, expected)
+            return
+        self._binary(nodes, expected, level + 1)
+        while self._next.text in _LEVELS[level]:
             sign = self._advance()
-            self._product(nodes, "a number, a name or '('")
-            nodes.append(ExpressionStep(_SUMS[sign.text], sign.text, 0, sign.line, sign.column))
-
-    def _product(self, nodes: list[ExpressionStep], expected: str) -> None:
-        self._factor(nodes, expected)
-        while self._next.text in _PRODUCTS:
-            sign = self._advance()
-            self._factor(nodes, "a number, a name or '('")
-            nodes.append(ExpressionStep(_PRODUCTS[sign.text], sign.text, 0, sign.line, sign.column))
+            self._binary(nodes, _OPERAND, level + 1)
+            act = _LEVELS[level][sign.text]
+            nodes.append(ExpressionStep(act, sign.text, 0, sign.line, sign.column))
 
     def _factor(self, nodes: list[ExpressionStep], expected: str) -> None:
         signs = []
@@ -312,7 +313,7 @@ class Parser:
             remedy = "Assign parts of the expression to variables."
             self._refuse(L143, f"at most {MAX_PARENTHESES} nested parentheses", remedy=remedy)
         self._advance()
-        self._sum(nodes, "a number, a name or '('")
+        self._binary(nodes, _OPERAND)
         self._expect(")", "an operator or ')'")
         self._depth -= 1
 
@@ -336,10 +337,4 @@ def _constant(value: int, like: Expression) -> Expression:
 
 
 def _cost(statement: Statement) -> int:
-    match statement:
-        case Assign():
-            return 1 + len(statement.value.nodes)
-        case Transfer(src=src, dst=dst, step=step, chunk=chunk):
-            return 1 + sum(len(e.nodes) for e in (src, dst, step, chunk))
-        case For():
-            return 1 + sum(len(e.nodes) for e in (statement.start, statement.stop, statement.step))
+    return 1 + sum(len(expression.nodes) for expression in statement.expressions)

@@ -63,6 +63,10 @@ class Assign:
     line: int
     column: int
 
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        return (self.value,)
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -76,6 +80,11 @@ class Transfer:
     site: int
     line: int
     column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """Source rank, destination rank, step and chunk."""
+        return self.src, self.dst, self.step, self.chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,11 @@ class For:
     number: int
     line: int
     column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """Start, stop and step of the range."""
+        return self.start, self.stop, self.step
 
 
 Statement: TypeAlias = Assign | Transfer | For
