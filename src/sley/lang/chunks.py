@@ -13,7 +13,7 @@ and reduce work element by element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -149,7 +149,8 @@ class Ref:
         p = self.program
         p._check_current(self)
         target = p._range(rank, buffer, index, self.count, self.size)
-        return p._transfer(TransferKind.COPY, self, target, channel, send_block, recv_block)
+        requested = {"channel": channel, "send_block": send_block, "recv_block": recv_block}
+        return p._transfer(TransferKind.COPY, self, target, requested)
 
     def reduce(
         self,
@@ -168,7 +169,8 @@ class Ref:
                 f"as many chunks on both sides ({self.size} x {self.count})",
                 f"{other.size} x {other.count} chunks to reduce into them",
             )
-        return p._transfer(TransferKind.REDUCE, other, self, channel, send_block, recv_block)
+        requested = {"channel": channel, "send_block": send_block, "recv_block": recv_block}
+        return p._transfer(TransferKind.REDUCE, other, self, requested)
 
     def multicast(
         self, ranks: ArrayLike, buffer: Hashable, index: int, *, channel: int | None = None
@@ -184,7 +186,7 @@ class Ref:
         ranks = np.atleast_1d(np.asarray(ranks))
         target = p._range(ranks, buffer, index, self.count, len(ranks))
         p._check_group(self, target)
-        return p._transfer(TransferKind.COPY, self, target, channel, None, None, grouped=True)
+        return p._transfer(TransferKind.COPY, self, target, {"channel": channel}, grouped=True)
 
     def load_reduce(self, others: Ref, *, channel: int | None = None) -> Ref:
         """Reduces the same chunks of several ranks into these at once, by a switch
@@ -199,17 +201,20 @@ class Ref:
         if self.count != others.count:
             refuse(L107, f"{counted(self.count, 'chunk')} of each rank", f"{others.count}")
         p._check_group(self, others)
-        return p._transfer(TransferKind.REDUCE, others, self, channel, None, None, grouped=True)
+        return p._transfer(TransferKind.REDUCE, others, self, {"channel": channel}, grouped=True)
 
     def __repr__(self) -> str:
         return f"Ref({self.name(0)}{', ...' if self.size > 1 else ''})"
 
     def name(self, element: int = 0) -> str:
         """An element's place, for messages: "rank 1 in[3:5]"."""
-        rank, index = (
-            int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index)
-        )
+        rank, index = (_value_of(v, element) for v in (self.rank, self.index))
         return f"rank {rank} {self.program.word(self.buffer)}{chunk_range(index, self.count)}"
+
+
+def _value_of(values: Any, element: int) -> int:
+    """The value of an element; an integer is that of all."""
+    return int(values[element] if np.ndim(values) else values)
 
 
 class ChunkProgram:
@@ -269,39 +274,32 @@ class ChunkProgram:
         """
         if self._recorder.rows or self._lane:
             refuse(L123, "only p.chunk and p.lane", "p.transfer in a program of chunks")
-        self._steps.transfer(src, dst, step, chunk, type, channel, self._instances)
+        values = {"src": src, "dst": dst, "step": step, "chunk": chunk}
+        values |= {} if channel is None else {"channel": channel}
+        self._steps.transfer(type, self._instances, values)
 
     def parallelize(self, instances: int) -> AbstractContextManager[None]:
         """Cuts the transfers in the ``with`` block into `instances` parts that run in parallel,
         each on its own channels (MSCCLang 5.1). Nested numbers multiply."""
         if not (is_integer(instances) and 1 <= instances <= MAX_NUMBER // self._instances):
             refuse(L102, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
-        return self._parallel(int(instances))
-
-    @contextmanager
-    def _parallel(self, instances: int) -> Iterator[None]:
-        outer = self._instances
-        self._instances = outer * instances
-        try:
-            yield
-        finally:
-            self._instances = outer
+        return self._within("_instances", self._instances * int(instances))
 
     def lane(self, number: int) -> AbstractContextManager[None]:
         """Makes the copies and reduces in the ``with`` block a part of the program that runs in
         parallel with the parts of other numbers, on its own channels. Errors: L102."""
         if not (is_integer(number) and 0 <= number < MAX_NUMBER):
             refuse(L102, f"a lane from 0 to {MAX_NUMBER - 1}", repr(number))
-        return self._in_lane(int(number))
+        return self._within("_lane", int(number))
 
     @contextmanager
-    def _in_lane(self, number: int) -> Iterator[None]:
-        outer = self._lane
-        self._lane = number
+    def _within(self, setting: str, value: int) -> Iterator[None]:
+        outer = getattr(self, setting)
+        setattr(self, setting, value)
         try:
             yield
         finally:
-            self._lane = outer
+            setattr(self, setting, outer)
 
     def finish(self, name: str, protocol: Protocol | str | None, whole: Place) -> Program:
         """The program of the operations so far, which begins at `whole`."""
@@ -333,23 +331,20 @@ class ChunkProgram:
         self, rank: ArrayLike, buffer: Hashable, index: ArrayLike, count: int, size: int | None
     ) -> Ref:
         """A reference within the bounds, which may be unwritten; `size` elements, if given."""
-        word = self.number(buffer)
+        number = self.number(buffer)
         if not is_integer(count) or count < 1:
             refuse(L102, "a positive count", repr(count))
         (ranks, indices), length = broadcast(size, rank=rank, index=index)
         check_span(L101, "a rank", ranks, self.collective.ranks)
-        if word >= Buffer.SCRATCH:
-            self._check_scratch(word, indices, int(count))
+        if number >= Buffer.SCRATCH:
+            self._check_scratch(number, indices, int(count))
         else:
-            sizes = (
-                self.collective.input_chunks
-                if word == Buffer.INPUT
-                else self.collective.output_chunks
-            )
-            self._check_index(word, ranks, indices, count, sizes)
-        cells = self._memory.cells(ranks, word, indices, int(count))
-        versions = self._memory.versions(word)[cells].copy()
-        return Ref(self, ranks, word, indices, int(count), length, versions)
+            c = self.collective
+            sizes = c.input_chunks if number == Buffer.INPUT else c.output_chunks
+            self._check_index(number, ranks, indices, count, sizes)
+        cells = self._memory.cells(ranks, number, indices, int(count))
+        versions = self._memory.versions(number)[cells].copy()
+        return Ref(self, ranks, number, indices, int(count), length, versions)
 
     def _check_scratch(self, buffer: int, index: Any, count: int) -> None:
         limit = self._memory.room(buffer) - count + 1
@@ -364,7 +359,7 @@ class ChunkProgram:
         bad = (index < 0) | (index + count > sizes[rank])
         if np.any(bad):
             element = int(np.argmax(bad))
-            r, i = (int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (rank, index))
+            r, i = (_value_of(v, element) for v in (rank, index))
             word = Buffer(buffer).word
             refuse(
                 L103,
@@ -411,25 +406,21 @@ class ChunkProgram:
         if (np.ravel(members.index) != np.ravel(members.index)[0]).any():
             refuse(L137, "the same index on all ranks", f"{np.ravel(members.index).tolist()}")
 
-    # More than eight parameters: all of a statement's directives, which are columns of its rows.
     def _transfer(
         self,
         kind: TransferKind,
         source: Ref,
         target: Ref,
-        channel: int | None,
-        send_block: int | None,
-        recv_block: int | None,
+        requested: Mapping[str, int | None],
         *,
         grouped: bool = False,
     ) -> Ref:
-        for word, value in (
-            ("channel", channel),
-            ("send_block", send_block),
-            ("recv_block", recv_block),
-        ):
-            if value is not None and not (is_integer(value) and 0 <= value < MAX_NUMBER):
-                refuse(L102, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
+        directives = {"channel": NONE, "send_block": NONE, "recv_block": NONE}
+        for word, value in requested.items():
+            if value is not None:
+                if not (is_integer(value) and 0 <= value < MAX_NUMBER):
+                    refuse(L102, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
+                directives[word] = value
         self._check_overlap(source, target)
         recorder, size = self._recorder, max(source.size, target.size)
         group = self._groups if grouped else NONE
@@ -444,27 +435,17 @@ class ChunkProgram:
             dst_buffer=target.buffer,
             dst_index=target.index,
             count=source.count,
-            channel=NONE if channel is None else channel,
             instances=self._instances,
             lane=self._lane,
-            send_block=NONE if send_block is None else send_block,
-            recv_block=NONE if recv_block is None else recv_block,
             step=NONE,
             group=group,
             source=recorder.source(),
+            **directives,
         )
         cells = self._memory.cells(target.rank, target.buffer, target.index, target.count)
         versions = self._memory.versions(target.buffer)
         versions[cells] = row if isinstance(cells, slice) else row + np.arange(target.size)[:, None]
-        return Ref(
-            self,
-            target.rank,
-            target.buffer,
-            target.index,
-            target.count,
-            target.size,
-            versions[cells].copy(),
-        )
+        return Ref(**{**vars(target), "versions": versions[cells].copy()})
 
     def _check_overlap(self, source: Ref, target: Ref) -> None:
         read, written = (

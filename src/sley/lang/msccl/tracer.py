@@ -48,8 +48,3 @@ class Tracer(ChunkProgram):
     def place(self, rank: int, buffer: Hashable, index: int, count: int) -> Ref:
         """A place within the bounds, which may be unwritten. Errors: L101 to L103, L112."""
         return self._range(rank, buffer, index, count, None)
-
-    @property
-    def length(self) -> int:
-        """The number of transfers so far."""
-        return self._recorder.length
