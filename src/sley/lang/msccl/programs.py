@@ -202,28 +202,28 @@ class MSCCLProgram:
             refuse(L101, f"a rank from 0 to {self.num_ranks - 1}", str(rank))
         return int(rank)
 
-    def check_link(self, src: int, dst: int) -> None:
-        """Refuses a transfer between ranks without a link. Errors: C301."""
-        if src != dst and not self.topo.link(src, dst):
-            found = f"none in {getattr(self.topo, 'name', self.topo)}"
-            refuse(
-                C301,
-                f"a link from rank {src} to rank {dst}",
-                found,
-                remedy="Forward the data through linked ranks, or pass another topology.",
-            )
-
-    def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: BlockRequest) -> None:
-        """Copies `source` to `target`, or reduces it into `target`. Errors: L129 outside of the
-        program's ``with``."""
+    def transfer(
+        self, kind: TransferKind, source: Ref, target: Ref, *, sendtb: int, recvtb: int, ch: int
+    ) -> None:
+        """Copies `source` to `target`, or reduces it into `target`. sendtb, recvtb, ch: the
+        thread blocks at both ends and the channel that it asks for; -1 for none. Errors: L129
+        outside of the program's ``with``."""
         if current_session().current is not self:
             refuse(L129, "operations inside of the program's with", "one outside of it")
-        self.check_link(source.rank, target.rank)
-        requested = blocks.requested(self.threadblock_policy)
-        read = self._tracer.chunk(source.rank, source.buffer, source.index, source.size)
+        if source.rank != target.rank and not self.topo.link(source.rank, target.rank):
+            refuse(
+                C301,
+                f"a link from rank {source.rank} to rank {target.rank}",
+                f"none in {getattr(self.topo, 'name', self.topo)}",
+                remedy="Forward the data through linked ranks, or pass another topology.",
+            )
+        words = {"channel": ch}
+        if self.threadblock_policy is ThreadblockPolicy.manual:
+            words |= {"send_block": sendtb, "recv_block": recvtb}
+        requested = {word: None if number == -1 else number for word, number in words.items()}
+        read = self._tracer.chunk(*source.place)
         if kind is TransferKind.REDUCE:
-            written = self._tracer.chunk(target.rank, target.buffer, target.index, target.size)
-            written.reduce(read, **requested)
+            self._tracer.chunk(*target.place).reduce(read, **requested)
         else:
             read.copy(target.rank, target.buffer, target.index, **requested)
         from_, to = (self.buffers[ref.rank][ref.buffer] for ref in (source, target))
@@ -235,12 +235,11 @@ class MSCCLProgram:
 
     def is_same_place(self, one: Ref, other: Ref) -> bool:
         """Whether two references name the same memory. Errors: L103, L112."""
-        places = (self._tracer.place(r.rank, r.buffer, r.index, r.size) for r in (one, other))
-        return self._tracer.is_same_place(*places)
+        return self._tracer.memory(*one.place) == self._tracer.memory(*other.place)
 
     def read(self, ref: Ref) -> None:
         """Refuses a reference to chunks that don't exist or hold no data. Errors: L103, L105."""
-        self._tracer.chunk(ref.rank, ref.buffer, ref.index, ref.size)
+        self._tracer.chunk(*ref.place)
 
     def lines(self) -> list[str]:
         """The transfers so far, in words."""
@@ -252,23 +251,6 @@ class MSCCLProgram:
         ]
 
 
-@dataclass(frozen=True)
-class BlockRequest:
-    """The thread blocks at both ends and the channel that an operation asks for; -1 for none."""
-
-    sendtb: int
-    recvtb: int
-    ch: int
-
-    def requested(self, policy: ThreadblockPolicy) -> dict[str, int | None]:
-        """The directives of the chunk language; without thread blocks if the compiler assigns
-        them."""
-        words = {"channel": self.ch}
-        if policy is ThreadblockPolicy.manual:
-            words |= {"send_block": self.sendtb, "recv_block": self.recvtb}
-        return {word: None if number == -1 else number for word, number in words.items()}
-
-
 @dataclass
 class Ref:
     """A reference to `size` chunks at (rank, buffer, index ...)."""
@@ -278,6 +260,10 @@ class Ref:
     index: int
     size: int
     prog: MSCCLProgram = field(repr=False)
+
+    @property
+    def place(self) -> tuple[int, Any, int, int]:
+        return self.rank, self.buffer, self.index, self.size
 
     def copy(
         self,
@@ -306,17 +292,15 @@ class Ref:
         buffer, index = prog.collective.get_buffer_index(self.rank, buffer, index)
         target = Ref(dst, buffer, index, size, prog)
         if not prog.is_same_place(self, target):
-            blocks = BlockRequest(sendtb, recvtb, ch)
-            prog.transfer(TransferKind.COPY, self, target, blocks)
+            prog.transfer(TransferKind.COPY, self, target, sendtb=sendtb, recvtb=recvtb, ch=ch)
         return target
 
     def reduce(self, other_chunkref: Ref, sendtb: int = -1, recvtb: int = -1, ch: int = -1) -> Ref:
         """Reduces another reference's chunks into these, and returns this reference."""
         if not isinstance(other_chunkref, Ref) or other_chunkref.prog is not self.prog:
             refuse(L110, "a reference of this program", repr(other_chunkref))
-        self.prog.transfer(
-            TransferKind.REDUCE, other_chunkref, self, BlockRequest(sendtb, recvtb, ch)
-        )
+        kind, asked = TransferKind.REDUCE, {"sendtb": sendtb, "recvtb": recvtb, "ch": ch}
+        self.prog.transfer(kind, other_chunkref, self, **asked)
         return self
 
     def split(self, num: int) -> list[Ref]:

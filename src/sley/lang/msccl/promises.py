@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,35 +62,23 @@ def declare(collective: Collective, buffers: Buffers) -> SleyCollective:
         name=str(collective.name),
         ranks=len(buffers),
         chunks=1,
-        in_place=one or any(alias.in_place for alias in aliases),
+        in_place=one or any(in_place for _, _, in_place in aliases),
         root=NONE,
         input_chunks=np.array([len(data) for data in inputs], np.int32),
         output_chunks=np.array(sizes, np.int32),
-        input_base=np.array([alias.input_base for alias in aliases], np.int32),
-        output_base=np.array([alias.output_base for alias in aliases], np.int32),
+        input_base=np.array([input_base for input_base, _, _ in aliases], np.int32),
+        output_base=np.array([output_base for _, output_base, _ in aliases], np.int32),
         initial=np.array([chunk is not None for data in inputs for chunk in data], bool),
         expected=np.full(sum(sizes), NONE, np.int32),
         values=Edges(np.zeros(1, np.int64), np.zeros(0, np.int32)),
     )
 
 
-@dataclass(frozen=True)
-class _Alias:
-    """How a rank's input and output share memory.
-
-    input_base: the output index at which the input begins. output_base: the input index at which
-    the output begins. in_place: whether one of them lies in the other; else both bases are 0.
-    """
-
-    input_base: int
-    output_base: int
-    in_place: bool
-
-
-def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> _Alias:
-    """How `inputs` and `outputs` chunks of a rank share memory, by `get_buffer_index`. Errors: L132
-    if the places of a buffer don't stand for places one after another, or stand for others of the
-    same buffer."""
+def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> tuple[int, int, bool]:
+    """How `inputs` and `outputs` chunks of a rank share memory, by `get_buffer_index`: the output
+    index at which the input begins, the input index at which the output begins, and whether one of
+    them lies in the other; else both are 0. Errors: L132 if the places of a buffer don't stand for
+    places one after another, or stand for others of the same buffer."""
     bases = []
     for buffer, other, size in (
         (Buffer.input, Buffer.output, inputs),
@@ -108,7 +96,7 @@ def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> _Ali
                 refuse(L132, expected, found, "Return the index, or the index plus a constant.")
         bases.append((base, stands_for is other))
     (input_base, in_output), (output_base, in_input) = bases
-    return _Alias(input_base, output_base, in_output or in_input)
+    return input_base, output_base, in_output or in_input
 
 
 def _base(collective: Collective, rank: int, buffer: Buffer) -> tuple[Any, int]:

@@ -6,7 +6,8 @@ from collections.abc import Hashable
 
 from sley.ir.collective import Collective
 from sley.ir.words import Buffer as SleyBuffer
-from sley.lang.chunks import ChunkProgram, Ref
+from sley.lang.chunks import ChunkProgram
+from sley.lang.memory import Cells
 from sley.lang.msccl.buffers import Buffer
 
 DATA: dict[Hashable, SleyBuffer] = {
@@ -34,17 +35,10 @@ class Tracer(ChunkProgram):
     def word(self, buffer: int) -> str:
         return super().word(buffer) if buffer < SleyBuffer.SCRATCH else repr(self._names[buffer])
 
-    def is_same_place(self, one: Ref, other: Ref) -> bool:
-        """Whether two references name the same memory."""
-        numbers, cells = (
-            [value(ref) for ref in (one, other)]
-            for value in (
-                lambda ref: max(ref.buffer, SleyBuffer.OUTPUT),
-                lambda ref: self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count),
-            )
-        )
-        return numbers[0] == numbers[1] and cells[0] == cells[1]
-
-    def place(self, rank: int, buffer: Hashable, index: int, count: int) -> Ref:
-        """A place within the bounds, which may be unwritten. Errors: L101 to L103, L112."""
-        return self._range(rank, buffer, index, count, None)
+    def memory(self, rank: int, buffer: Hashable, index: int, count: int) -> tuple[int, Cells]:
+        """The memory of a place within the bounds, which may be unwritten: equal for places of one
+        memory. Errors: L101 to L103, L112."""
+        ref = self._range(rank, buffer, index, count, None)
+        # Input and output are one memory, each scratch buffer is one of its own.
+        cells = self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count)
+        return max(ref.buffer, SleyBuffer.OUTPUT), cells
