@@ -85,9 +85,9 @@ def import_command(
     if not as_json:
         _print(found)
     with phases("proof of the program"):
-        program = schedules.program(schedule, collective, in_place=in_place, allow=allow)
+        program = schedule.program(collective, in_place=in_place, allow=allow)
         compile(program)
-    changed = schedules.changes(schedule, allow)
+    changed = schedule.changes(allow)
     busiest = None
     if cluster is not None:
         check_links(program, cluster)

@@ -182,11 +182,11 @@ def test_a_teccl_file_is_replayed_to_its_finishing_epoch(name: str, data_dir: Pa
 @pytest.mark.parametrize("name", FINISHING)
 def test_a_teccl_file_with_its_faults_allowed_runs(name: str, data_dir: Path) -> None:
     schedule = schedules.read(data_dir / "teccl" / f"{name}.json")
-    program = schedules.program(schedule, allow=schedules.ALLOWED)
+    program = schedule.program(allow=schedules.ALLOWED)
     assert program.collective.ranks == (15 if "NDv2_output-2" in name else 32)
     assert_same(through_text(program), program)
     assert_runs(program)
-    told = dict(schedules.changes(schedule, schedules.ALLOWED))
+    told = dict(schedule.changes(schedules.ALLOWED))
     # On its own machine it takes no longer than claimed, but for many copies.
     plan = sley.compile(program, topology=schedule.topology, slots=64, fusion=False)
     time_us = sley.simulate(plan, schedule.size_bytes).time_us
@@ -200,7 +200,7 @@ def test_a_teccl_file_with_its_faults_allowed_runs(name: str, data_dir: Path) ->
 def test_a_lost_gpu_and_the_ranks_that_remain_are_named(data_dir: Path) -> None:
     path = data_dir / "teccl" / "NDv2_output-2_chassis-AllGather-Slow-1MB.json"
     with pytest.raises(sley.SleyError) as caught:
-        schedules.program(schedules.read(path), allow=["multicast"])
+        schedules.read(path).program(allow=["multicast"])
     assert "GPU 0; 15 GPUs send" in caught.value.diagnostics[0].found
     assert "all 16 GPUs" in caught.value.diagnostics[0].expected
 
@@ -270,7 +270,7 @@ def test_congestion_of_trees_equals_the_bandwidth_printed_with_them(
 
 def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_dir: Path) -> None:
     cluster = sley.Topology.cluster(2, 8, nvlink_GBps=(300, 300), nic_GBps=(25, 25))
-    program = schedules.program(schedules.read(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml"))
+    program = schedules.read(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml").program()
     busiest = busiest_link(program, cluster)
     assert busiest is not None
     assert busiest.algbw_GBps == pytest.approx(342.857, abs=0.005)
@@ -281,7 +281,7 @@ def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_d
 @pytest.mark.parametrize("collective", forestcoll.COLLECTIVES)
 @pytest.mark.parametrize("name", FORESTS)
 def test_real_trees_run(name: str, collective: str, data_dir: Path) -> None:
-    program = schedules.program(schedules.read(data_dir / "forestcoll" / f"{name}.xml"), collective)
+    program = schedules.read(data_dir / "forestcoll" / f"{name}.xml").program(collective)
     assert_same(through_text(program), program)
     assert_runs(program)
 
@@ -300,7 +300,7 @@ def test_real_trees_of_an_adjacency_table_run(name: str, bandwidth: float, data_
 def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
     folder, suffix = ("forestcoll", "xml") if name in FORESTS else ("teccl", "json")
     allow = () if name in FORESTS else schedules.ALLOWED
-    program = schedules.program(schedules.read(data_dir / folder / f"{name}.{suffix}"), allow=allow)
+    program = schedules.read(data_dir / folder / f"{name}.{suffix}").program(allow=allow)
     rows = jobs.run(sley.compile(program), Sweep([64 * 1024, 100_001], iterations=1, warmup=0))
     assert [row.wrong for row in rows] == [0, 0]
 
@@ -540,7 +540,7 @@ def test_allow_is_refused_where_it_would_do_nothing(tmp_path: Path) -> None:
             assert "F560" in found.stderr, name
     (tmp_path / "flows").write_text(gather())
     with pytest.raises(sley.SleyError) as caught:
-        schedules.program(schedules.read(tmp_path / "flows"), allow=["multicat"])
+        schedules.read(tmp_path / "flows").program(allow=["multicat"])
     assert caught.value.code == "F560"
 
 

@@ -203,7 +203,7 @@ def _load_python(path: Path, row: PlanRow) -> Loaded:
 def _load_schedule(path: Path, row: PlanRow) -> Loaded:
     schedule = schedules.read(path)
     in_place = bool(row.in_place) and schedule.collective != "alltoall"
-    return schedules.program(schedule, in_place=in_place), row
+    return schedule.program(in_place=in_place), row
 
 
 _LOADERS: Mapping[Kind, _Loader] = MappingProxyType(

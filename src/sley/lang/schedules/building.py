@@ -1,22 +1,102 @@
-"""Building: a schedule's sends as a `Program`; its transfers point at the lines of the schedule."""
+"""Building: what schedules of all synthesisers have in common, and the programs of their sends.
+
+The transfers of a program point at the lines of the schedule.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import ClassVar
 
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.schedules import F552
+from sley.errors.recognition import Kind
+from sley.errors.schedules import F552, F559, F560
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
+from sley.ir.topology import Topology
 from sley.ir.words import Buffer, TransferKind
 
 MAX_CELLS = 1 << 24
 """Limit of the output chunks of all ranks together, and of the scratch chunks of each rank."""
+
+
+class ImportedSchedule(ABC):
+    """A schedule of a synthesiser.
+
+    name: the synthesiser. kind: that of its files. allowed: what `allow` may have. serves: the
+    collectives of its programs in words, if they are several. file: where it is from. collective:
+    the one that it implements, by default.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    allowed: ClassVar[tuple[str, ...]] = ()
+    serves: ClassVar[str] = ""
+    file: str
+    collective: str
+
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """The collectives that it can serve."""
+        return (self.collective,)
+
+    @property
+    def topology(self) -> Topology | None:
+        """The machine that it was solved for, with the synthesiser's rates and latencies, and the
+        ranks of the program; None if the file does not tell."""
+        return None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of the call that the file's time is for; None if it has none."""
+        return None
+
+    @abstractmethod
+    def facts(self) -> list[tuple[str, str]]:
+        """What the file is and claims, for people: pairs of a word and a text."""
+
+    @abstractmethod
+    def check(self) -> list[tuple[str, str]]:
+        """What following the schedule shows, for people. Errors: F554, F556, F557."""
+
+    def changes(self, allow: Iterable[str]) -> list[tuple[str, str]]:
+        """What the program does otherwise than the schedule, if faults are allowed, for people:
+        pairs of a word and a text."""
+        return []
+
+    def program(
+        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
+    ) -> Program:
+        """The program of the schedule.
+
+        collective: one of those that the schedule can serve, by default its own. allow: faults of
+        the schedule, of `allowed`. Errors: F552, F554 to F560.
+        """
+        collective, allow, at = collective or self.collective, tuple(allow), Place(self.file)
+        for word in allow:
+            if word not in self.allowed:
+                words = ", ".join(self.allowed)
+                expected = f"one of {words}" if words else "nothing to allow"
+                found = f"{word!r} for a schedule of {self.name}"
+                raise F560.error(at=at, expected=expected, found=found)
+        if collective not in self.collectives:
+            remedy = "Give one of these, or omit the option." if self.serves else ""
+            expected = self.serves or self.collective
+            raise F559.error(at=at, expected=expected, found=collective, remedy=remedy)
+        if in_place and collective == "alltoall":
+            raise F559.error(at=at, expected="alltoall out of place", found="in place")
+        return self._program(collective, in_place, allow)
+
+    @abstractmethod
+    def _program(self, collective: str, in_place: bool, allow: tuple[str, ...]) -> Program:
+        """As `program`, of arguments that are right for themselves."""
 
 
 def check_size(file: str, cells: int) -> None:
@@ -56,6 +136,13 @@ class ProgramBuilder:
     def reduce(self, source: Cells, target: Cells, line: int) -> None:
         """Reduces `source` into `target`. line: the line of the schedule."""
         self._add(TransferKind.REDUCE, source, target, line)
+
+    def copy_own(self, count: int, source: int = 0, target: int = 0) -> None:
+        """Copies `count` chunks of each rank's input to its output. source, target: the distance
+        between the places of one rank and the next."""
+        for rank in range(self.collective.ranks):
+            own = Cells(rank, Buffer.INPUT, rank * source, count)
+            self.copy(own, Cells(rank, Buffer.OUTPUT, rank * target, count), 1)
 
     def new_scratch(self, rank: int, count: int) -> Cells:
         """Scratch chunks of a rank that no other transfer uses. Errors: F552."""

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -106,23 +106,20 @@ class JsonObject:
 
     def items(self, key: str) -> list[Any]:
         """A list. Errors: F551."""
-        value = self._value(key, "a list")
-        if not isinstance(value, list):
-            self.refuse(key, "a list", value)
-        return value
+        return cast("list[Any]", self._typed(key, list, "a list"))
 
     def table(self, key: str) -> dict[str, Any]:
         """An object. Errors: F551."""
-        value = self._value(key, "an object")
-        if not isinstance(value, dict):
-            self.refuse(key, "an object", value)
-        return value
+        return cast("dict[str, Any]", self._typed(key, dict, "an object"))
 
     def text(self, key: str) -> str:
         """A string. Errors: F551."""
-        value = self._value(key, "a string")
-        if not isinstance(value, str):
-            self.refuse(key, "a string", value)
+        return cast("str", self._typed(key, str, "a string"))
+
+    def _typed(self, key: str, kind: type, expected: str) -> object:
+        value = self._value(key, expected)
+        if not isinstance(value, kind):
+            self.refuse(key, expected, value)
         return value
 
 

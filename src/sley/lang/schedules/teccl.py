@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from sley.errors import Diagnostic, Place, SleyError, counted, shortened
 from sley.errors.recognition import TECCL
-from sley.errors.schedules import F552, F554, F555, F556, F557, F559
+from sley.errors.schedules import F552, F554, F555, F556, F557
 from sley.ir.collectives import AllGather, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.topology import Topology
 from sley.ir.words import Buffer
-from sley.lang.schedules.building import Cells, ProgramBuilder, check_size
+from sley.lang.schedules.building import Cells, ImportedSchedule, ProgramBuilder, check_size
 from sley.lang.schedules.teccl_machines import TecclMachine, Timing, machine_of, stray_links
 
 MAX_EPOCH = 10**6
@@ -110,7 +109,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class TecclSchedule:
+class TecclSchedule(ImportedSchedule):
     """A schedule of TE-CCL.
 
     collective: "allgather" or "alltoall". routes: the distinct sequences of switches.
@@ -125,6 +124,7 @@ class TecclSchedule:
 
     name = "TE-CCL"
     kind = TECCL
+    allowed = ALLOWED
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:
@@ -265,19 +265,25 @@ class TecclSchedule:
         which = self._ranks(f.source) * chunks + f.chunk
         total = ranks * chunks
         never = np.iinfo(np.int64).max
-        present = np.full(ranks * total, never, np.int64)
+        present = np.full((ranks, total), never, np.int64)
         own = np.arange(total)
-        present[own // chunks * total + own] = 0
-        np.minimum.at(present, self._ranks(f.dst) * total + which, arrival)
-        self._refuse_early(f.epoch < present[self._ranks(f.src) * total + which], present, which)
+        present[own // chunks, own] = 0
+        np.minimum.at(present, (self._ranks(f.dst), which), arrival)
+        self._refuse_early(present[self._ranks(f.src), which])
         missing = np.flatnonzero(present == never)
         if len(missing):
             gpu, chunk = divmod(int(missing[0]), total)
-            self._refuse_missing(gpu, *divmod(chunk, chunks), len(missing))
+            source, chunk = divmod(chunk, chunks)
+            self._refuse_missing(
+                "flows that bring every chunk to every GPU",
+                f"chunk {chunk} of GPU {self.gpus[source]} never gets to GPU {self.gpus[gpu]}"
+                + _more(len(missing)),
+                self._doubts() if self.machine is None else (),
+            )
         rank_of = self._rank_of
         for (gpu, source, chunk), epoch in self.claims.met.items():
             if gpu in rank_of and source in rank_of and chunk < chunks:
-                found = int(present[rank_of[gpu] * total + rank_of[source] * chunks + chunk])
+                found = int(present[rank_of[gpu], rank_of[source] * chunks + chunk])
                 if found != epoch:
                     self._refuse_claim(
                         f"{MET}: chunk {chunk} of GPU {source} at GPU {gpu} after {epoch} epochs",
@@ -285,51 +291,37 @@ class TecclSchedule:
                     )
         return int(present.max(initial=0))
 
-    def _refuse_early(self, early: Any, present: LongArray, which: LongArray) -> None:
-        rows = np.flatnonzero(early)
-        if len(rows) == 0:
+    def _refuse_early(self, arrived: LongArray) -> None:
+        """Refuses flows that leave a GPU before it has what they carry. arrived: int64 (flows,),
+        when each has it. Errors: F556."""
+        f = self.flows
+        early = np.flatnonzero(f.epoch < arrived)
+        if not len(early):
             return
-        f, row = self.flows, int(rows[0])
-        total = len(present) // len(self.gpus)
-        epoch = int(present[self._rank_of[int(f.src[row])] * total + int(which[row])])
-        when = (
-            f"arrives there for epoch {epoch}" if epoch <= MAX_EPOCH * 4 else "never arrives there"
-        )
+        row = int(early[0])
+        epoch, part = int(arrived[row]), "a part of " if self.collective == "alltoall" else ""
+        when = f"arrives there for epoch {epoch}"
         raise F556.error(
             at=Place(self.file, int(f.line[row])),
             expected="flows of what a GPU has",
-            found=f"GPU {f.src[row]} sends chunk {f.chunk[row]} of GPU {f.source[row]} in epoch "
-            f"{f.epoch[row]}; it {when}" + _more(len(rows)),
+            found=f"GPU {f.src[row]} sends {part}chunk {f.chunk[row]} of GPU {f.source[row]} in "
+            f"epoch {f.epoch[row]}; it "
+            f"{when if epoch <= MAX_EPOCH * 4 else 'never arrives there'}" + _more(len(early)),
             notes=self._doubts(),
         )
 
-    def _refuse_missing(self, gpu: int, source: int, chunk: int, number: int) -> None:
-        raise F554.error(
-            at=Place(self.file),
-            expected="flows that bring every chunk to every GPU",
-            found=f"chunk {chunk} of GPU {self.gpus[source]} never gets to GPU {self.gpus[gpu]}"
-            + _more(number),
-            remedy=_WRITE_AGAIN,
-            notes=self._doubts() if self.machine is None else (),
-        )
+    def _refuse_missing(self, expected: str, found: str, notes: Sequence[str] = ()) -> None:
+        remedy = "Write the file again with its synthesiser."
+        at = Place(self.file)
+        raise F554.error(at=at, expected=expected, found=found, remedy=remedy, notes=notes)
 
     def _follow_paths(self, arrival: LongArray) -> int:
         """Follows the paths; returns the epoch by which the last one has arrived."""
         f, p = self.flows, self.paths
         follows = np.flatnonzero(f.path[1:] == f.path[:-1]) + 1
-        early = np.zeros(len(f), np.bool_)
-        early[follows] = f.epoch[follows] < arrival[follows - 1]
-        rows = np.flatnonzero(early)
-        if len(rows):
-            row = int(rows[0])
-            raise F556.error(
-                at=Place(self.file, int(f.line[row])),
-                expected="flows of what a GPU has",
-                found=f"GPU {f.src[row]} sends a part of chunk {f.chunk[row]} of GPU "
-                f"{f.source[row]} in epoch {f.epoch[row]}; it arrives there for epoch "
-                f"{arrival[row - 1]}" + _more(len(rows)),
-                notes=self._doubts(),
-            )
+        arrived = np.zeros(len(f), np.int64)
+        arrived[follows] = arrival[follows - 1]
+        self._refuse_early(arrived)
         shares: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
         for path in p:
             shares[path.source, path.target, path.chunk] += Fraction(path.parts, path.of)
@@ -338,24 +330,17 @@ class TecclSchedule:
         for source in self.gpus:
             for target in self.gpus:
                 if source != target and pairs[source, target] != number:
-                    self._refuse_demand(source, target, pairs[source, target], number)
+                    self._refuse_missing(
+                        f"{counted(number, 'chunk')} from every GPU to every other",
+                        f"{pairs[source, target]} from GPU {source} to GPU {target}",
+                    )
         for (source, target, chunk), share in shares.items():
             if share != 1:
-                raise F554.error(
-                    at=Place(self.file),
-                    expected="paths that together bring all of a chunk",
-                    found=f"{float(share):g} of chunk {chunk} of GPU {source} to GPU {target}",
-                    remedy=_WRITE_AGAIN,
+                self._refuse_missing(
+                    "paths that together bring all of a chunk",
+                    f"{float(share):g} of chunk {chunk} of GPU {source} to GPU {target}",
                 )
         return int(arrival.max(initial=0))
-
-    def _refuse_demand(self, source: int, target: int, found: int, number: int) -> None:
-        raise F554.error(
-            at=Place(self.file),
-            expected=f"{counted(number, 'chunk')} from every GPU to every other",
-            found=f"{found} from GPU {source} to GPU {target}",
-            remedy=_WRITE_AGAIN,
-        )
 
     def _check_claims(self, last: int, rates: str) -> None:
         c = self.claims
@@ -382,28 +367,17 @@ class TecclSchedule:
     def _chunks_of_a_rank(self) -> int:
         return int(self.flows.chunk.max(initial=0)) + 1
 
-    def program(
-        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
-    ) -> Program:
-        """The program with the flows in the order of their epochs; switches are on the way of a
-        message, and GPUs numbered again.
-
-        collective: only the schedule's own. in_place: for an AllGather. allow: "multicast" makes
-        each copy of a switch a message of its own, "incomplete" leaves out GPUs without data.
-        Errors: F554 to F557, F559.
-        """
-        if collective not in (None, self.collective):
-            raise _other_collective(self.file, self.collective, str(collective))
-        if in_place and self.collective == "alltoall":
-            raise _other_collective(self.file, "alltoall out of place", "in place")
+    def _program(self, collective: str, in_place: bool, allow: tuple[str, ...]) -> Program:
+        """The flows in the order of their epochs; switches are on the way of a message, and GPUs
+        numbered again. allow: "multicast" makes each copy of a switch a message of its own,
+        "incomplete" leaves out GPUs without data."""
         found = self.replay()
-        self._refuse_faults(tuple(allow))
-        if self.collective == "alltoall":
+        self._refuse_faults(allow)
+        if collective == "alltoall":
             return self._all_to_all()
         return self._all_gather(found, in_place)
 
     def changes(self, allow: Iterable[str]) -> list[tuple[str, str]]:
-        """What a program with these faults allowed does otherwise than the schedule, for people."""
         rows = []
         if "incomplete" in allow and self.lost:
             left = ", ".join(shortened([f"GPU {gpu}" for gpu in self.lost]))
@@ -473,9 +447,7 @@ class TecclSchedule:
         f, ranks, chunks = self.flows, len(self.gpus), self._chunks_of_a_rank()
         builder = ProgramBuilder(self.file, AllGather(ranks, chunks, in_place))
         if not in_place:
-            for rank in range(ranks):
-                own = Cells(rank, Buffer.INPUT, 0, chunks)
-                builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * chunks, chunks), 1)
+            builder.copy_own(chunks, target=chunks)
         which = self._ranks(f.source) * chunks + f.chunk
         src, dst = self._ranks(f.src), self._ranks(f.dst)
         seen = {(source, source * chunks + k) for source in range(ranks) for k in range(chunks)}
@@ -508,9 +480,7 @@ class TecclSchedule:
         each = (max(numbers.values(), default=0) + 1) * cuts
         check_size(self.file, ranks * ranks * each)
         builder = ProgramBuilder(self.file, AllToAll(ranks, each))
-        for rank in range(ranks):
-            own = Cells(rank, Buffer.INPUT, rank * each, each)
-            builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * each, each), 1)
+        builder.copy_own(each, each, each)
         ends = self._path_ends(numbers, cuts, each)
         order = np.argsort(f.epoch, kind="stable")
         last = np.append(f.path[1:] != f.path[:-1], True)
@@ -551,12 +521,5 @@ class TecclSchedule:
         return ends
 
 
-_WRITE_AGAIN = "Write the file again with its synthesiser."
-
-
 def _more(number: int) -> str:
     return f"; and {counted(number - 1, 'other')} like this" if number > 1 else ""
-
-
-def _other_collective(file: str, own: str, other: str) -> SleyError:
-    return F559.error(at=Place(file), expected=own, found=other)

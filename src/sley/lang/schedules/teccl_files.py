@@ -67,30 +67,6 @@ class _Flow(NamedTuple):
     line: int
 
 
-class _FlowRow(NamedTuple):
-    """A row of `Flows`."""
-
-    chunk: int
-    source: int
-    src: int
-    dst: int
-    epoch: int
-    route: int
-    path: int
-    line: int
-
-
-class _PathRow(NamedTuple):
-    """A row of `Paths`."""
-
-    source: int
-    target: int
-    chunk: int
-    parts: int
-    of: int
-    line: int
-
-
 def read(source: str | os.PathLike[str], file: str | None = None) -> TecclSchedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
@@ -108,8 +84,8 @@ class _TecclReader:
         self._top = JsonObject(file, json_object(file, text))
         self._lines = Lines(text, r"Chunk |Demand at ")
         self._routes: dict[tuple[int, ...], int] = {}
-        self._rows: list[_FlowRow] = []
-        self._paths: list[_PathRow] = []
+        self._rows: list[tuple[int, ...]] = []  # of `Flows`
+        self._paths: list[tuple[int, ...]] = []  # of `Paths`
 
     def schedule(self) -> TecclSchedule:
         flows = self._top.items(self._key(_FLOWS, "7-Flows"))
@@ -139,10 +115,10 @@ class _TecclReader:
         line = self._lines[text] if isinstance(text, str) else 0
         return rule.error(at=Place(self._file, line), expected=expected, found=shown)
 
-    def _row(self, chunk: int, source: int, hop: _Hop, path: int, line: int) -> _FlowRow:
+    def _row(self, chunk: int, source: int, hop: _Hop, path: int, line: int) -> tuple[int, ...]:
         """The row of a hop; its route gets a number."""
         route = self._routes.setdefault(hop.via, len(self._routes))
-        return _FlowRow(chunk, source, hop.src, hop.dst, hop.epoch, route, path, line)
+        return (chunk, source, hop.src, hop.dst, hop.epoch, route, path, line)
 
     def _flow(self, text: object) -> _Flow:
         found = _FLOW.fullmatch(text) if isinstance(text, str) else None
@@ -220,8 +196,7 @@ class _TecclReader:
             expected = f"paths of one volume that lead from GPU {source} to GPU {target}"
             raise self._refuse(F551, demand, expected)
         share = shares.pop()
-        row = _PathRow(source, target, chunk, share.numerator, share.denominator, line)
-        self._paths.append(row)
+        self._paths.append((source, target, chunk, share.numerator, share.denominator, line))
 
     def _claims(self) -> Claims:
         top = self._top
