@@ -112,23 +112,23 @@ def _of(value: Value, lanes: LongArray) -> Value:
     return value if isinstance(value, int) else value[lanes]
 
 
+@dataclass(frozen=True)
 class LaneRunner:
     """Runs blocks on lanes.
 
     Errors: LaneError, with a failing lane, which need not be the first one; L156.
     """
 
-    def __init__(self, flows: list[LoopFlow], budget: Budget, ranks: int) -> None:
-        self._flows = flows
-        self._budget = budget
-        self._ranks = ranks
+    flows: list[LoopFlow]
+    budget: Budget
+    ranks: int
 
     def expand(
         self, loop: For, span: Span, names: Names, first: int, end: int
     ) -> Iterator[tuple[LongArray, Batch]]:
         """Runs iterations first ... end - 1 at once, in pieces: yields the lane of each iteration
         of a piece, and their transfers. The lane of a LaneError is the iteration."""
-        exposed = [name for name in self._flows[loop.number].exposed if name in names]
+        exposed = [name for name in self.flows[loop.number].exposed if name in names]
         for begin in range(first, end, PIECE):
             owner, value = span.piece(begin, min(begin + PIECE, end))
             inner = {name: _of(names[name], owner) for name in exposed}
@@ -152,17 +152,17 @@ class LaneRunner:
         return _merge(batches)
 
     def _transfer(self, t: Transfer, names: Names, lanes: int) -> Batch:
-        self._budget.transfers(t, lanes)
+        self.budget.transfers(t, lanes)
         src, dst, step, chunk = (evaluate(e, names) for e in t.expressions)
-        check_transfer(t, self._ranks, src, dst, step, chunk)
+        check_transfer(t, self.ranks, src, dst, step, chunk)
         return Batch.of(lanes, src, dst, step, chunk, t.site)
 
     def _loop(self, loop: For, names: Names, lanes: int) -> list[Batch]:
         span = Span.of(loop, names, lanes)
-        if not self._flows[loop.number].independent:
+        if not self.flows[loop.number].independent:
             return self._in_turn(loop, span, names, lanes)
         total = int(span.offset[-1])
-        self._budget.loop(loop, total, total + -(-total // PIECE) * CALL)
+        self.budget.loop(loop, total, total + -(-total // PIECE) * CALL)
         try:
             return [
                 batch.of_lanes(owner) for owner, batch in self.expand(loop, span, names, 0, total)
@@ -172,9 +172,9 @@ class LaneRunner:
 
     def _in_turn(self, loop: For, span: Span, names: Names, lanes: int) -> list[Batch]:
         """Runs the first iteration of each lane, then the second, and so on."""
-        flow, count, batches = self._flows[loop.number], span.count, []
+        flow, count, batches = self.flows[loop.number], span.count, []
         turns, total = int(count.max(initial=0)), int(span.offset[-1])
-        self._budget.loop(loop, total, total + turns * CALL)
+        self.budget.loop(loop, total, total + turns * CALL)
         for name in flow.assigned & names.keys():
             names[name] = np.array(np.broadcast_to(names[name], lanes), np.int64)
         needed = [name for name in flow.assigned | flow.exposed if name in names]

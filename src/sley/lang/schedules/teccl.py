@@ -26,7 +26,7 @@ from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.topology import Topology
 from sley.ir.words import Buffer
 from sley.lang.schedules.building import Cells, ImportedSchedule, ProgramBuilder, check_size
-from sley.lang.schedules.teccl_machines import TecclMachine, Timing, machine_of, stray_links
+from sley.lang.schedules.teccl_machines import TecclMachine, Timing, nearest_machine
 
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
@@ -149,7 +149,12 @@ class TecclSchedule(ImportedSchedule):
     @cached_property
     def machine(self) -> TecclMachine | None:
         """The machine of TE-CCL's whose links the flows use; None for another one."""
-        return machine_of(frozenset(self.gpus), frozenset(self._lines_of_links))
+        machine, lacking = self._nearest_machine
+        return None if lacking else machine
+
+    @cached_property
+    def _nearest_machine(self) -> tuple[TecclMachine | None, list[tuple[int, int]]]:
+        return nearest_machine(frozenset(self.gpus), frozenset(self._lines_of_links))
 
     @property
     def topology(self) -> Topology | None:
@@ -184,12 +189,14 @@ class TecclSchedule(ImportedSchedule):
         if self.switches:
             shown += f", through switches {', '.join(map(str, self.switches))}"
         ranks = len(self.gpus if self.machine is None else self.machine.gpus)
+        moved = [f"GPU {g} is rank {r}" for r, g in enumerate(self.gpus) if g != r]
+        ranks_shown = [("ranks", ", ".join(shortened(moved)))] if moved else []
         data = self._data_bytes
         return [
             ("collective", self.collective),
             ("machine", self._machine_shown()),
             ("sends", shown),
-            *self._ranks_shown(),
+            *ranks_shown,
             (
                 "data",
                 f"{data:.0f} bytes, {data / ranks:.0f} of each of {counted(ranks, 'rank')}: "
@@ -200,11 +207,12 @@ class TecclSchedule(ImportedSchedule):
         ]
 
     def _machine_shown(self) -> str:
-        if self.machine is not None:
-            return self.machine.name
-        name, links = stray_links(frozenset(self.gpus), frozenset(self._lines_of_links))
+        machine, links = self._nearest_machine
+        if machine is None:
+            return "unknown"
         shown = [f"{a}->{b} (line {self._lines_of_links[a, b]})" for a, b in links]
-        return f"unknown: {name} has all links but {', '.join(shown)}" if name else "unknown"
+        lacking = f"unknown: {machine.name} has all links but {', '.join(shown)}"
+        return lacking if links else machine.name
 
     def _doubts(self) -> list[str]:
         """What may be wrong instead, if following the schedule contradicts it."""
@@ -214,11 +222,6 @@ class TecclSchedule(ImportedSchedule):
             f"arrivals are computed with chunks of {BANDWIDTH} times {TIME}; if one is wrong, so "
             "are they"
         ]
-
-    def _ranks_shown(self) -> list[tuple[str, str]]:
-        """Which GPU becomes which rank, if they have other numbers."""
-        moved = [f"GPU {g} is rank {r}" for r, g in enumerate(self.gpus) if g != r]
-        return [("ranks", ", ".join(shortened(moved)))] if moved else []
 
     def check(self) -> list[tuple[str, str]]:
         """What `replay` shows, for people. Errors: those of `replay`."""

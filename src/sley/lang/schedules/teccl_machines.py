@@ -106,26 +106,18 @@ def _ceil(value: float) -> int:
     return math.ceil(min(value, 1e9) * (1 - _TOLERANCE))
 
 
-def machine_of(gpus: frozenset[int], links: frozenset[Link]) -> TecclMachine | None:
-    """The machine that has these GPUs, perhaps without mistaken ones, and all of these links; None
-    without one."""
-    for machine in _candidates(max(gpus, default=0)):
-        whole = machine.gpus - machine.mistaken <= gpus <= machine.gpus
-        if whole and links <= machine.links.keys():
-            return machine
-    return None
-
-
-def stray_links(gpus: frozenset[int], links: frozenset[Link]) -> tuple[str, list[Link]]:
-    """The name of the machine that has these GPUs and all but a few of these links, and those that
-    it lacks; "" and none if no machine is near."""
-    strays = [
-        (sorted(links - machine.links.keys()), machine.name)
+def nearest_machine(
+    gpus: frozenset[int], links: frozenset[Link]
+) -> tuple[TecclMachine | None, list[Link]]:
+    """The machine that has these GPUs, perhaps without mistaken ones, and all but a few of these
+    links, and those that it lacks; None and none if no machine is near."""
+    near = [
+        (sorted(links - machine.links.keys()), machine)
         for machine in _candidates(max(gpus, default=0))
         if machine.gpus - machine.mistaken <= gpus <= machine.gpus
     ]
-    lacking, name = min(strays, key=lambda one: len(one[0]), default=([], ""))
-    return (name, lacking) if len(lacking) <= _MOST_STRAYS else ("", [])
+    lacking, machine = min(near, key=lambda one: len(one[0]), default=([], None))
+    return (machine, lacking) if len(lacking) <= _MOST_STRAYS else (None, [])
 
 
 _MOST_STRAYS = 4
