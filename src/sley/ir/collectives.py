@@ -8,13 +8,14 @@ AllToAllV and AllGatherV each of these parts has an element count of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.errors import Place, SleyError, counted
 from sley.errors.language import L101, L102, L112, L116, L118, L119
@@ -402,44 +403,64 @@ def Custom(
     inputs = _custom_sizes(name, ranks, input_chunks)
     outputs = _custom_sizes(name, ranks, output_chunks)
     start = offsets_of(inputs)
-    rows: dict[tuple[int, ...], int] = {}
-    wanted = np.full(int(outputs.sum()), NONE, np.int32)
-    position = 0
-    for rank in range(ranks):
-        for index in range(int(outputs[rank])):
-            parts = expected(rank, index)
-            if parts is not None:
-                pairs = _custom_parts(name, rank, index, parts)
-                _check_aligned(name, chunks, rank, index, pairs)
-                ids = tuple(sorted(_input_id(name, inputs, start, r, i) for r, i in pairs))
-                wanted[position] = rows.setdefault(ids, len(rows))
-            position += 1
-    values = Edges(
-        offsets_of(np.array([len(ids) for ids in rows], np.int64)),
-        np.array([i for ids in rows for i in ids], np.int32),
-    )
-    nowhere = np.zeros(ranks, np.int32)
-    own = Collective(
+    results = [
+        _result(name, chunks, (rank, index), expected(rank, index), start)
+        for rank in range(ranks)
+        for index in range(int(outputs[rank]))
+    ]
+    own = unpromised(name, in_place, inputs, outputs)
+    return with_results(replace(own, chunks=chunks), results, chunks)
+
+
+def unpromised(
+    name: str,
+    in_place: bool,
+    inputs: NDArray[Any],
+    outputs: NDArray[Any],
+    *,
+    bases: NDArray[Any] | None = None,
+    initial: NDArray[Any] | None = None,
+) -> Collective:
+    """A collective of one chunk a block, which promises nothing.
+
+    inputs, outputs: (ranks,), the sizes of the buffers. bases: (2, ranks), where input and output
+    begin, by default at 0. initial: as in `Collective`, by default all.
+    """
+    input_base, output_base = np.zeros((2, len(inputs)), np.int32) if bases is None else bases
+    return Collective(
         name=name,
-        ranks=ranks,
-        chunks=chunks,
+        ranks=len(inputs),
+        chunks=1,
         in_place=in_place,
         root=NONE,
         input_chunks=inputs,
         output_chunks=outputs,
-        input_base=nowhere,
-        output_base=nowhere,
-        initial=np.ones(int(inputs.sum()), bool),
-        expected=wanted,
-        values=values,
+        input_base=input_base,
+        output_base=output_base,
+        initial=np.ones(int(inputs.sum()), bool) if initial is None else initial,
+        expected=np.full(int(outputs.sum()), NONE, np.int32),
+        values=Edges.empty(0),
     )
-    return recognized(own, chunks)
+
+
+def with_results(
+    c: Collective, results: Sequence[tuple[int, ...] | None], chunks: int
+) -> Collective:
+    """A collective that promises `results` in all output chunks, rank after rank: the ids of the
+    input chunks of a reduction, in order; None for any data. chunks: as for `recognized`. Errors:
+    L118."""
+    rows: dict[tuple[int, ...], int] = {}
+    expected = [NONE if ids is None else rows.setdefault(ids, len(rows)) for ids in results]
+    ids = np.array([i for value in rows for i in value], np.int32)
+    values = Edges(offsets_of(np.array([len(value) for value in rows], np.int64)), ids)
+    return recognized(replace(c, expected=np.array(expected, np.int32), values=values), chunks)
 
 
 def recognized(own: Collective, chunks: int) -> Collective:
     """The standard collective that has the name of `own` and equals it with `chunks` chunks of a
     block; `own` itself if its name is not that of a standard one. Errors: L118."""
-    row = _find_standard(own.name)
+    # A name in any spelling, such as "All-Reduce".
+    row = STANDARD.get("".join(letter for letter in own.name.lower() if letter.isalnum()))
     return own if row is None else _as_standard(replace(own, chunks=chunks), row)
 
 
@@ -456,51 +477,46 @@ def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarr
     return np.broadcast_to(array.astype(np.int32), ranks)
 
 
-def _custom_parts(
-    name: str, rank: int, index: int, parts: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """The result of `expected` for an output chunk, as a list of (rank, index)."""
+def _result(
+    name: str,
+    chunks: int,
+    at: tuple[int, int],
+    parts: Iterable[tuple[int, int]] | None,
+    start: LongArray,
+) -> tuple[int, ...] | None:
+    """The ids of the input chunks that `expected` returns for the output chunk (rank, index) `at`.
+    start: (ranks + 1,), the id of each rank's first input chunk. Errors: L101, L112, L116."""
+    if parts is None:
+        return None
+    place, (rank, index) = Place(detail=name), at
     try:
         pairs = [(r, i) for r, i in parts]
     except (TypeError, ValueError):
         pairs = []
     if not pairs or not all(is_integer(n) for pair in pairs for n in pair):
         raise L112.error(
-            at=Place(detail=name),
+            at=place,
             expected="input chunks as (rank, index) pairs, at least one, or None",
             found=f"{parts!r} for out[{index}] of rank {rank}",
             remedy="Return a list of pairs, [(0, 0)] for one chunk, or None for no promise.",
         )
-    return pairs
-
-
-def _check_aligned(
-    name: str, chunks: int, rank: int, index: int, parts: list[tuple[int, int]]
-) -> None:
-    for r, i in parts:
+    for r, i in pairs:
         if i % chunks != index % chunks:
             raise L116.error(
-                at=Place(detail=name),
+                at=place,
                 expected=f"chunk {index % chunks} of a block from chunk {index % chunks} of blocks",
                 found=f"out[{index}] of rank {rank} from in[{i}] of rank {r}, with {chunks} chunks "
                 "a block",
             )
-
-
-def _input_id(name: str, inputs: np.ndarray, start: np.ndarray, rank: int, index: int) -> int:
-    if not 0 <= rank < len(inputs) or not 0 <= index < inputs[rank]:
-        raise L101.error(
-            at=Place(detail=name),
-            expected="input chunks (rank, index) that exist",
-            found=f"({rank}, {index})",
-            remedy="Name a rank and one of its input chunks.",
-        )
-    return int(start[rank]) + index
-
-
-def _find_standard(name: str) -> Standard | None:
-    """The standard collective of a name in any spelling, such as "All-Reduce"."""
-    return STANDARD.get("".join(letter for letter in name.lower() if letter.isalnum()))
+    for r, i in pairs:
+        if not 0 <= r < len(start) - 1 or not 0 <= i < start[r + 1] - start[r]:
+            raise L101.error(
+                at=place,
+                expected="input chunks (rank, index) that exist",
+                found=f"({r}, {i})",
+                remedy="Name a rank and one of its input chunks.",
+            )
+    return tuple(sorted(int(start[r]) + i for r, i in pairs))
 
 
 def _like(row: Standard, c: Collective) -> Collective | None:

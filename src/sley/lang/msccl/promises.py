@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sley.errors.language import L132
 from sley.ir.collective import Collective as SleyCollective
-from sley.ir.collectives import recognized
+from sley.ir.collectives import unpromised, with_results
 from sley.ir.program import Program
-from sley.ir.tables import NONE, Edges, offsets_of
+from sley.ir.tables import NONE
 from sley.ir.words import TransferKind, chunk_range, is_integer
 from sley.lang.arguments import refuse
 from sley.lang.msccl import collectives
@@ -58,19 +57,13 @@ def declare(collective: Collective, buffers: Buffers) -> SleyCollective:
     ]
     aliases = [_alias(collective, rank, len(inputs[rank]), sizes[rank]) for rank in everyone]
     one = all(data is output for data, output in zip(inputs, outputs, strict=True))
-    return SleyCollective(
-        name=str(collective.name),
-        ranks=len(buffers),
-        chunks=1,
-        in_place=one or any(in_place for _, _, in_place in aliases),
-        root=NONE,
-        input_chunks=np.array([len(data) for data in inputs], np.int32),
-        output_chunks=np.array(sizes, np.int32),
-        input_base=np.array([input_base for input_base, _, _ in aliases], np.int32),
-        output_base=np.array([output_base for _, output_base, _ in aliases], np.int32),
+    return unpromised(
+        str(collective.name),
+        one or any(in_place for _, _, in_place in aliases),
+        np.array([len(data) for data in inputs], np.int32),
+        np.array(sizes, np.int32),
+        bases=np.array([bases for *bases, _ in aliases], np.int32).T,
         initial=np.array([chunk is not None for data in inputs for chunk in data], bool),
-        expected=np.full(sum(sizes), NONE, np.int32),
-        values=Edges(np.zeros(1, np.int64), np.zeros(0, np.int32)),
     )
 
 
@@ -164,20 +157,6 @@ def _names(chunk: Any) -> Counter[Hashable]:
     """The input chunks of a chunk or a reduction, each as often as it is in it; what is no `Chunk`
     is only equal to itself."""
     return Counter(p.origin if isinstance(p, Chunk) else id(p) for p in parts(chunk))
-
-
-def with_results(
-    c: SleyCollective, results: Sequence[Value | None], chunk_factor: int
-) -> SleyCollective:
-    """A collective that promises `results` in all output chunks, rank after rank; None for any
-    data. Errors: L118."""
-    rows: dict[Value, int] = {}
-    expected = [NONE if ids is None else rows.setdefault(ids, len(rows)) for ids in results]
-    ids = np.array([i for value in rows for i in value], np.int32)
-    values = Edges(offsets_of(np.array([len(value) for value in rows], np.int64)), ids)
-    return recognized(
-        replace(c, expected=np.array(expected, np.int32), values=values), chunk_factor
-    )
 
 
 def _contents(program: Program) -> dict[int, Value]:

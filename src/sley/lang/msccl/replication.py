@@ -13,10 +13,10 @@ import numpy as np
 
 from sley.errors.language import L133
 from sley.ir.collective import Collective as SleyCollective
-from sley.ir.collectives import AllReduce, standard
+from sley.ir.collectives import AllReduce, standard, with_results
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE
-from sley.lang.msccl.promises import Value, with_results
+from sley.lang.msccl.promises import Value
 
 
 def interleaved(program: Program, instances: int) -> Program:
