@@ -123,9 +123,24 @@ class Parser:
     def _place(self) -> Place:
         return Place(self._file, self._next.line, self._next.column)
 
-    def _refuse(self, rule: Rule, expected: str, hint: str = "", remedy: str = "") -> NoReturn:
-        found = f"{self._next}{hint}"
-        raise rule.error(at=self._place(), expected=expected, found=found, remedy=remedy)
+    def _refuse(
+        self,
+        rule: Rule,
+        expected: str,
+        *,
+        hint: str = "",
+        remedy: str = "",
+        token: Token | None = None,
+    ) -> NoReturn:
+        """Refuses a token, by default the next one."""
+        token = token or self._next
+        at, found = Place(self._file, token.line, token.column), f"{token}{hint}"
+        raise rule.error(at=at, expected=expected, found=found, remedy=remedy)
+
+    def _word(self, expected: str) -> Token:
+        if not self._at(TokenKind.WORD):
+            self._refuse(L143, expected)
+        return self._advance()
 
     def _header(self) -> tuple[Parameter, ...]:
         self._expect("(")
@@ -138,9 +153,7 @@ class Parser:
         return tuple(parameters)
 
     def _parameter(self) -> Parameter:
-        if not self._at(TokenKind.WORD):
-            self._refuse(L143, "the name of a parameter, or ')'")
-        name = self._advance()
+        name = self._word("the name of a parameter, or ')'")
         self._expect("=")
         first, value = self._next, self._value()
         # The header refuses values that are not literals, since it knows the parameters' rules.
@@ -183,21 +196,16 @@ class Parser:
         return self._for() if self._next.text == "for" else self._simple("a statement")
 
     def _simple(self, expected: str) -> Statement:
-        word = self._next
-        if word.kind is not TokenKind.WORD:
-            self._refuse(L143, expected)
+        word = self._word(expected)
         statement: Statement
         if word.text == "transfer":
-            statement = self._transfer()
+            statement = self._transfer(word)
         else:
-            self._advance()
             if self._next.text != "=":
-                raise L143.error(
-                    at=Place(self._file, word.line, word.column),
-                    expected="name = ..., for ... in range(...): or transfer(...)",
-                    found=f"{word}{nearest(word.text, ['for', 'transfer'])}",
-                    remedy="Use one of these words in this spelling.",
-                )
+                words = "name = ..., for ... in range(...): or transfer(...)"
+                hint = nearest(word.text, ["for", "transfer"])
+                remedy = "Use one of these words in this spelling."
+                self._refuse(L143, words, hint=hint, remedy=remedy, token=word)
             self._check_variable(word)
             self._advance()
             statement = Assign(word.text, self._expression(), word.line, word.column)
@@ -207,21 +215,16 @@ class Parser:
         return statement
 
     def _check_variable(self, word: Token) -> None:
-        at = Place(self._file, word.line, word.column)
         if word.text in RESERVED:
             remedy = "The name of a variable can't be a word of the language."
-            expected = "the name of a variable"
-            raise L143.error(at=at, expected=expected, found=str(word), remedy=remedy)
+            self._refuse(L143, "the name of a variable", remedy=remedy, token=word)
         if word.text in self._parameters:
-            raise L152.error(at=at, expected="another name", found=str(word))
+            self._refuse(L152, "another name", token=word)
 
     def _for(self) -> For:
         start = self._advance()
-        name = self._next
-        if name.kind is not TokenKind.WORD:
-            self._refuse(L143, "the name of a variable")
+        name = self._word("the name of a variable")
         self._check_variable(name)
-        self._advance()
         self._expect("in")
         self._expect("range", "range(...)")
         self._expect("(")
@@ -245,8 +248,7 @@ class Parser:
         self._expect(")", "an operator or ')'")
         return first, stop, step
 
-    def _transfer(self) -> Transfer:
-        start = self._advance()
+    def _transfer(self, start: Token) -> Transfer:
         self._expect("(")
         src, dst, step, chunk = (self._argument(word) for word in _ARGUMENTS)
         kind = TYPES.get(self._next.text.strip("\"'"))
