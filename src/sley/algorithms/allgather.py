@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,8 +42,7 @@ def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = 
     channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang, figure 3b. Errors: L102, L121.
     """
-    numbers = channel_numbers("ring-allgather", channels)
-    return _ring(AllGather(ranks, 1, in_place), numbers)
+    return _ring(AllGather(ranks, 1, in_place), channel_numbers("ring-allgather", channels))
 
 
 @algorithm("allgatherv", "MSCCLang, figure 3b")
@@ -76,7 +76,14 @@ def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
 
     Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
     """
-    return _all_pairs(AllGather(ranks, 1, in_place))
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        _copy_own_part(p, rank, in_place)
+        for turn in range(1, ranks):
+            p.chunk(rank, "in", 0).copy((rank + turn) % ranks, "out", rank)
+
+    return trace(AllGather(ranks, 1, in_place), body)
 
 
 @algorithm("allgatherv", "MSCCLang 7.1.2")
@@ -85,20 +92,8 @@ def all_pairs_allgatherv(ranks: int, *, in_place: bool = False) -> Program:
 
     Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L119, L121.
     """
-    return _all_pairs(AllGatherV(ranks, in_place=in_place))
-
-
-def _all_pairs(collective: Collective) -> Program:
-    """All pairs, of equal or varying counts."""
-    ranks, in_place = collective.ranks, collective.in_place
-
-    def body(p: ChunkProgram) -> None:
-        rank = np.arange(ranks)
-        _copy_own_part(p, rank, in_place)
-        for turn in range(1, ranks):
-            p.chunk(rank, "in", 0).copy((rank + turn) % ranks, "out", rank)
-
-    return trace(collective, body)
+    collective = AllGatherV(ranks, in_place=in_place)
+    return replace(all_pairs_allgather(ranks), collective=collective)
 
 
 @algorithm("allgather", f"{MPICH}, 4.1")

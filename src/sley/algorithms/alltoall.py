@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sley.algorithms.algorithm import algorithm
-from sley.ir.collective import Collective
 from sley.ir.collectives import AllToAll, AllToAllV
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
@@ -25,21 +26,6 @@ def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
 
     Source: the naive implementation of MSCCLang 7.3. Errors: L102, L121.
     """
-    return _all_pairs(AllToAll(ranks, 1, in_place))
-
-
-@algorithm("alltoallv", "MSCCLang 7.3")
-def all_pairs_alltoallv(ranks: int, *, in_place: bool = False) -> Program:
-    """AllToAll of varying counts in one step: every rank sends every other rank its part.
-
-    Source: the naive implementation of MSCCLang 7.3. Errors: L102, L119, L121.
-    """
-    return _all_pairs(AllToAllV(ranks, in_place=in_place))
-
-
-def _all_pairs(collective: Collective) -> Program:
-    """All pairs, of equal or varying counts."""
-    ranks, in_place = collective.ranks, collective.in_place
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
@@ -54,7 +40,17 @@ def _all_pairs(collective: Collective) -> Program:
             other = (rank - turn) % ranks
             p.chunk(rank, "scratch", other).copy(rank, "out", other)
 
-    return trace(collective, body)
+    return trace(AllToAll(ranks, 1, in_place), body)
+
+
+@algorithm("alltoallv", "MSCCLang 7.3")
+def all_pairs_alltoallv(ranks: int, *, in_place: bool = False) -> Program:
+    """AllToAll of varying counts in one step: every rank sends every other rank its part.
+
+    Source: the naive implementation of MSCCLang 7.3. Errors: L102, L119, L121.
+    """
+    collective = AllToAllV(ranks, in_place=in_place)
+    return replace(all_pairs_alltoall(ranks), collective=collective)
 
 
 @algorithm("alltoall", "MSCCLang 7.3, figure 9")
@@ -64,23 +60,6 @@ def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Progr
     Within a node, GPU g first collects the chunks of all its GPUs for each other node's GPU g.
     Source: MSCCLang 7.3, figure 9. Errors: L102, L121.
     """
-    return _two_step(AllToAll(nodes * gpus, 1, in_place), gpus)
-
-
-@algorithm("alltoallv", "MSCCLang 7.3, figure 9")
-def two_step_alltoallv(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
-    """AllToAll of varying counts with one message between each two GPUs that have the same number
-    on two nodes.
-
-    Source: MSCCLang 7.3, figure 9. Errors: L102, L119, L121.
-    """
-    collective = AllToAllV(nodes * gpus, in_place=in_place)
-    return _two_step(collective, gpus)
-
-
-def _two_step(collective: Collective, gpus: int) -> Program:
-    """Two steps, of equal or varying counts."""
-    nodes, in_place = collective.ranks // gpus, collective.in_place
     rank = np.arange(nodes * gpus)
     node, gpu = np.divmod(rank, gpus)
 
@@ -100,7 +79,18 @@ def _two_step(collective: Collective, gpus: int) -> Program:
             collected = p.chunk(rank, "scratch", there * gpus, gpus)
             collected.copy(there * gpus + gpu, "out", node * gpus)
 
-    return trace(collective, body)
+    return trace(AllToAll(nodes * gpus, 1, in_place), body)
+
+
+@algorithm("alltoallv", "MSCCLang 7.3, figure 9")
+def two_step_alltoallv(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllToAll of varying counts with one message between each two GPUs that have the same number
+    on two nodes.
+
+    Source: MSCCLang 7.3, figure 9. Errors: L102, L119, L121.
+    """
+    collective = AllToAllV(nodes * gpus, in_place=in_place)
+    return replace(two_step_alltoall(nodes, gpus), collective=collective)
 
 
 @algorithm("alltoall", "msccl-tools, alltoall_a100_three_step")

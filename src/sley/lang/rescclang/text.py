@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sley.errors import Place, reason_of
+from sley.errors import Place
 from sley.errors.formats import F404
 from sley.errors.language import L112
+from sley.errors.text_files import text_of
 from sley.ir.program import Program
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
@@ -33,7 +34,6 @@ MAX_BYTES = 4 * 2**20
 """Bound on the size of a text."""
 
 _NO_FILE = "<rescclang>"
-_SHORT = "Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short."
 
 
 def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | str) -> Program:
@@ -59,7 +59,7 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
             at=Place(name),
             expected=f"at most {MAX_BYTES} bytes",
             found=f"{len(text)} characters",
-            remedy=_SHORT,
+            remedy="Give a text of at most 4 MB; loops make large algorithms short.",
         )
     algorithm = Parser(split_lines(text), name, NUMBERS).algorithm()
     read = read_header(algorithm, header, in_place=in_place, file=name)
@@ -82,30 +82,7 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
 
 def load(path: str | Path, *, in_place: bool = False, **header: int | str) -> Program:
     """The program of a file of UTF-8 text; see `parse`. Errors: F404, and those of `parse`."""
-    return parse(_read(Path(path)), file=str(path), in_place=in_place, **header)
-
-
-def _read(path: Path) -> str:
-    at = Place(str(path))
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise F404.error(
-            at=at, expected="a file of text", found=reason_of(error), remedy=_SHORT
-        ) from None
-    if len(data) > MAX_BYTES:
-        raise F404.error(at=at, expected=f"at most {MAX_BYTES} bytes", found="more", remedy=_SHORT)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        before = split_lines(data[: error.start].decode())
-        raise F404.error(
-            at=Place(str(path), len(before), len(before[-1]) + 1),
-            expected="UTF-8",
-            found=f"the byte 0x{data[error.start]:02X}: {error.reason}",
-            remedy=_SHORT,
-        ) from None
+    return parse(text_of(Path(path), F404), file=str(path), in_place=in_place, **header)
 
 
 def _steps(algorithm: SyntaxTree, header: Header, file: str) -> TransferSteps:

@@ -479,49 +479,32 @@ class TecclSchedule(ImportedSchedule):
                 expected=f"volumes in multiples of one part of at most {MAX_PARTS} of a chunk",
                 found=f"parts of 1/{cuts}",
             )
-        numbers = self._chunk_numbers()
-        each = (max(numbers.values(), default=0) + 1) * cuts
+        counts = (p.parts * (cuts // p.of)).tolist()
+        # The parts of a chunk add up to all of it, so its place follows that of the chunk before.
+        filled: Counter[tuple[int, int]] = Counter()
+        starts = np.zeros(len(p), np.int64)
+        for row in np.lexsort((p.chunk, p.target, p.source)).tolist():
+            pair = int(p.source[row]), int(p.target[row])
+            starts[row] = filled[pair]
+            filled[pair] += counts[row]
+        each = max(filled.values(), default=cuts)
         check_size(self.file, ranks * ranks * each)
         builder = ProgramBuilder(self.file, AllToAll(ranks, each))
         builder.copy_own(each, each, each)
-        ends = self._path_ends(numbers, cuts, each)
+        src, dst = self._ranks(p.source), self._ranks(p.target)
+        sources = zip(src.tolist(), (dst * each + starts).tolist(), counts, strict=True)
+        targets = zip(dst.tolist(), (src * each + starts).tolist(), counts, strict=True)
+        place = [Cells(rank, Buffer.INPUT, at, count) for rank, at, count in sources]
+        ends = [Cells(rank, Buffer.OUTPUT, at, count) for rank, at, count in targets]
         order = np.argsort(f.epoch, kind="stable")
         last = np.append(f.path[1:] != f.path[:-1], True)
-        place = {path: start for path, (start, _) in enumerate(ends)}
         for row in order.tolist():
             path = int(f.path[row])
             source, rank = place[path], self._rank_of[int(f.dst[row])]
-            target = ends[path][1] if last[row] else builder.new_scratch(rank, source.count)
+            target = ends[path] if last[row] else builder.new_scratch(rank, source.count)
             builder.copy(source, target, int(f.line[row]))
             place[path] = target
         return builder.program()
-
-    def _chunk_numbers(self) -> dict[tuple[int, int, int], int]:
-        """The number of each chunk among those of its source and target."""
-        p = self.paths
-        keys = sorted(set(zip(p.source.tolist(), p.target.tolist(), p.chunk.tolist(), strict=True)))
-        number: Counter[tuple[int, int]] = Counter()
-        found = {}
-        for source, target, chunk in keys:
-            found[source, target, chunk] = number[source, target]
-            number[source, target] += 1
-        return found
-
-    def _path_ends(
-        self, numbers: dict[tuple[int, int, int], int], cuts: int, each: int
-    ) -> list[tuple[Cells, Cells]]:
-        """The input and the output of each path."""
-        done: Counter[tuple[int, int, int]] = Counter()
-        ends = []
-        for row in self.paths:
-            key = (row.source, row.target, row.chunk)
-            count = row.parts * (cuts // row.of)
-            at = numbers[key] * cuts + done[key]
-            done[key] += count
-            source, target = self._rank_of[row.source], self._rank_of[row.target]
-            start = Cells(source, Buffer.INPUT, target * each + at, count)
-            ends.append((start, Cells(target, Buffer.OUTPUT, source * each + at, count)))
-        return ends
 
 
 def _more(number: int) -> str:
