@@ -17,15 +17,6 @@ from sley.ir.collectives import AllGather, AllGatherV
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "all_pairs_allgather",
-    "all_pairs_allgatherv",
-    "recursive_doubling_allgather",
-    "ring_allgather",
-    "ring_allgatherv",
-    "sccl_allgather_dgx1",
-]
-
 _DGX1_RANKS = 8
 
 

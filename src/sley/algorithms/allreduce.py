@@ -14,15 +14,6 @@ from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "all_pairs_allreduce",
-    "double_binary_tree_allreduce",
-    "hierarchical_allreduce",
-    "one_step_allreduce",
-    "recursive_halving_doubling_allreduce",
-    "ring_allreduce",
-]
-
 
 @algorithm("allreduce", "MSCCLang 7.1.1")
 def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:

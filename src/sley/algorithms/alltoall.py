@@ -11,14 +11,6 @@ from sley.ir.collectives import AllToAll, AllToAllV
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "all_pairs_alltoall",
-    "all_pairs_alltoallv",
-    "three_step_alltoall",
-    "two_step_alltoall",
-    "two_step_alltoallv",
-]
-
 
 @algorithm("alltoall", "MSCCLang 7.3")
 def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:

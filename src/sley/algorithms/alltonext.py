@@ -9,8 +9,6 @@ from sley.ir.collectives import AllToNext
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["alltonext", "direct_alltonext"]
-
 
 @algorithm("alltonext", "MSCCLang 7.4")
 def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:

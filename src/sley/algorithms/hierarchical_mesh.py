@@ -22,8 +22,6 @@ from sley.ir.tables import LongArray
 from sley.ir.topology import Topology
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["hm_allgather", "hm_allreduce", "hm_reducescatter", "resccl_text"]
-
 
 @algorithm("allgather", "ResCCL, appendix A, figure 15(a)")
 def hm_allgather(

@@ -29,14 +29,6 @@ from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "multi_ring_allgather",
-    "multi_ring_allreduce",
-    "multi_ring_broadcast",
-    "multi_ring_reduce",
-    "multi_ring_reducescatter",
-]
-
 Orders = Sequence[Sequence[int]] | LongArray | None
 
 

@@ -21,8 +21,6 @@ from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, Ref, trace
 
-__all__ = ["multi_tree_allreduce"]
-
 
 @algorithm("allreduce", "NCCL")
 def multi_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:

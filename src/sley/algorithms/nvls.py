@@ -19,8 +19,6 @@ from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, Ref, trace
 
-__all__ = ["nvls_allgather", "nvls_allreduce", "nvls_reducescatter", "nvls_tree_allreduce"]
-
 
 def _others(head: int, gpus: int) -> list[int]:
     """The other ranks of a head's node."""

@@ -10,8 +10,6 @@ from sley.ir.collectives import ReduceScatter
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["all_pairs_reducescatter", "ring_reducescatter"]
-
 
 @algorithm("reducescatter", "MSCCLang, figure 3b")
 def ring_reducescatter(

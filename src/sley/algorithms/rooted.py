@@ -18,19 +18,6 @@ from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "all_pairs_broadcast",
-    "all_pairs_reduce",
-    "binomial_broadcast",
-    "binomial_reduce",
-    "flat_broadcast",
-    "flat_gather",
-    "flat_reduce",
-    "flat_scatter",
-    "ring_broadcast",
-    "ring_reduce",
-]
-
 
 @algorithm("broadcast", "NCCL")
 def ring_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:

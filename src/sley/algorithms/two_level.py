@@ -22,16 +22,6 @@ from sley.ir.tables import LongArray, offsets_of
 from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "TwoLevel",
-    "two_level_allgather",
-    "two_level_allreduce",
-    "two_level_broadcast",
-    "two_level_one_step_allreduce",
-    "two_level_reduce",
-    "two_level_reducescatter",
-]
-
 
 @algorithm("allreduce", "MSCCLang, figure 1, and 7.1.2")
 def two_level_allreduce(

@@ -23,22 +23,6 @@ from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, LongArray, offsets_of
 from sley.ir.words import is_integer
 
-__all__ = [
-    "AllGather",
-    "AllGatherV",
-    "AllReduce",
-    "AllToAll",
-    "AllToAllV",
-    "AllToNext",
-    "Broadcast",
-    "Custom",
-    "Gather",
-    "Reduce",
-    "ReduceScatter",
-    "Scatter",
-    "SendRecv",
-]
-
 MAX_CHUNKS = 2**31 - 1
 """Limit of the input chunks, and of the output chunks, of all ranks: their ids are 32-bit."""
 
