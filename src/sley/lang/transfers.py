@@ -257,36 +257,35 @@ class _CellPlaces:
         input_index, output_index = chunk - twin.input_base[rank], chunk - twin.output_base[rank]
         written = np.full(len(rank), _NEVER, np.int64)
         np.minimum.at(written, writes, t.step)
+        own = np.zeros(len(rank), bool)
+        copied = scratch = own
         if c.in_place:
-            return cls(
-                rank=rank,
-                buffer=np.where(in_input, Buffer.INPUT, Buffer.OUTPUT),
-                index=np.where(in_input, input_index, output_index),
-                input_index=np.full(len(rank), NONE),
-                written=written,
-                copied=np.zeros(0, np.int64),
-                scratch_chunks=np.zeros(c.ranks, np.int32),
-            )
-        # A cell needs the rank's own contribution if its first write reduces into it, or if it is
-        # part of the result and never written.
-        first = writes[(t.kind == TransferKind.REDUCE) & (written[writes] == t.step)]
-        needed = np.zeros(len(rank), bool)
-        needed[first] = True
-        rows = np.flatnonzero(in_output & (written == _NEVER))
-        needed[rows] |= c.expected[c.output_offset[rank[rows]] + output_index[rows]] != NONE
-        touched = np.zeros(len(rank), bool)
-        touched[writes], touched[reads[written[reads] < t.step]] = True, True
+            buffer = np.where(in_input, Buffer.INPUT, Buffer.OUTPUT)
+            index = np.where(in_input, input_index, output_index)
+        else:
+            # A cell needs the rank's own contribution if its first write reduces into it, or if it
+            # is part of the result and never written.
+            first = writes[(t.kind == TransferKind.REDUCE) & (written[writes] == t.step)]
+            needed = np.zeros(len(rank), bool)
+            needed[first] = True
+            rows = np.flatnonzero(in_output & (written == _NEVER))
+            needed[rows] |= c.expected[c.output_offset[rank[rows]] + output_index[rows]] != NONE
+            touched = np.zeros(len(rank), bool)
+            touched[writes], touched[reads[written[reads] < t.step]] = True, True
+            own, copied, scratch = in_input, needed & in_input, touched & ~in_output
+            buffer = np.where(in_output, Buffer.OUTPUT, Buffer.SCRATCH)
         # Scratch cells are numbered on each rank, from 0.
-        scratch = touched & ~in_output
         scratch_chunks = np.bincount(rank[scratch], minlength=c.ranks)
-        scratch_index = np.cumsum(scratch) - scratch - offsets_of(scratch_chunks)[rank]
+        if not c.in_place:
+            number = np.cumsum(scratch) - scratch - offsets_of(scratch_chunks)[rank]
+            index = np.where(in_output, output_index, number)
         return cls(
             rank=rank,
-            buffer=np.where(in_output, Buffer.OUTPUT, Buffer.SCRATCH),
-            index=np.where(in_output, output_index, scratch_index),
-            input_index=np.where(in_input, input_index, NONE),
+            buffer=buffer,
+            index=index,
+            input_index=np.where(own, input_index, NONE),
             written=written,
-            copied=np.flatnonzero(needed & in_input),
+            copied=np.flatnonzero(copied),
             scratch_chunks=scratch_chunks.astype(np.int32),
         )
 
