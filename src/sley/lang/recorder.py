@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
 from sysconfig import get_path
 from types import FrameType
 from typing import Any
@@ -16,22 +15,23 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
-from sley.errors import Place, without_inner_frames
+from sley.errors import Place
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Table
-
-_HERE = (str(Path(__file__).parent), str(Path(without_inner_frames.__code__.co_filename).parent))
-"""The folders of the languages, and of the decorator that runs their functions."""
-
 
 _LIBRARY = get_path("stdlib")
 """The folder of Python's library."""
 
 
+def _is_own(frame: FrameType) -> bool:
+    """Whether a frame runs code of the languages, or of the decorator that runs their functions.
+    The methods that dataclasses generate have no file, but the module of their class."""
+    return _is_own_module(frame.f_globals.get("__name__"))
+
+
 @cache  # every operation asks for some
-def _is_own(file: str) -> bool:
-    """Whether a file is one of the languages'."""
-    return file.startswith(_HERE)
+def _is_own_module(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(("sley.lang.", "sley.errors"))
 
 
 @cache
@@ -51,14 +51,14 @@ def call_stack() -> tuple[tuple[str, int], ...]:
     """File and line of the user's frames, the innermost first: from the one that called a language
     to the program's function, or to the module that calls the languages itself. At least one."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_own(frame.f_code.co_filename):
+    while frame is not None and _is_own(frame):
         frame = frame.f_back
     assert frame is not None  # somebody has called
     innermost = frame.f_code.co_filename, frame.f_lineno
     stack: list[tuple[str, int]] = []
     while frame is not None and len(stack) < _MOST_LINES:
         code = frame.f_code
-        if _is_own(code.co_filename):
+        if _is_own(frame):
             break
         if not _is_of_library(code.co_filename):
             stack.append((code.co_filename, frame.f_lineno))

@@ -33,6 +33,7 @@ from sley.lang.recorder import caller_place
 _PROTOCOLS = ("Simple", "LL", "LL128")
 
 
+@dataclass(eq=False, repr=False)
 class MSCCLProgram:
     """A program, whose operations are those inside its ``with``.
 
@@ -49,36 +50,25 @@ class MSCCLProgram:
     Errors: L102, L112, L132.
     """
 
-    def __init__(  # as many parameters as in msccl-tools
-        self,
-        name: str,
-        topo: Topology,
-        collective: Collective,
-        instances: int,
-        protocol: str = "Simple",
-        threadblock_policy: ThreadblockPolicy = ThreadblockPolicy.auto,
-        interleaved_replication: bool = True,
-        instr_fusion: bool = True,
-        check_xml: bool = True,
-        dependence_nop: bool = False,
-    ) -> None:
-        self.name = name
-        self.topo = topo
-        self.collective = collective
-        self.instances = instances
-        self.protocol = protocol
-        self.threadblock_policy = threadblock_policy
-        self.interleaved_replication = interleaved_replication
-        self.instr_fusion = instr_fusion
-        self.check_xml = check_xml
-        self.dependence_nop = dependence_nop
+    name: str
+    topo: Topology
+    collective: Collective
+    instances: int
+    protocol: str = "Simple"
+    threadblock_policy: ThreadblockPolicy = ThreadblockPolicy.auto
+    interleaved_replication: bool = True
+    instr_fusion: bool = True
+    check_xml: bool = True
+    dependence_nop: bool = False
+
+    def __post_init__(self) -> None:
         self._place = caller_place()
         self._check_arguments()
-        self.num_ranks = topo.num_nodes()
+        self.num_ranks = self.topo.num_nodes()
         with placed(self._place):
             self.buffers = self._first_buffers()
             self._inputs = [list(own[Buffer.input]) for own in self.buffers]
-            self._tracer = Tracer(declare(collective, self.buffers))
+            self._tracer = Tracer(declare(self.collective, self.buffers))
 
     def _check_arguments(self) -> None:
         if not isinstance(self.collective, Collective) or not hasattr(self.topo, "num_nodes"):

@@ -17,7 +17,6 @@ INDENTATION = "Indent all statements of a block equally, with only spaces or onl
 """The remedy for an indentation that fits no block."""
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
-_INDENTATION = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"[ \t]*(#.*)?$")
 _TOKEN = re.compile(
     r"[ \t]*(?:([A-Za-z][A-Za-z0-9_]*)|([0-9]+)|(\"[^\"]*\"|'[^']*')|(//|[-+*/%(),:=])|(?:#.*)?$)"
@@ -80,7 +79,7 @@ class Lexer:
                 continue
             start = 0
             if not self._open:
-                start = _end(_INDENTATION, line, 0)
+                start = len(line) - len(line.lstrip(" \t"))
                 yield from self._layout(line[:start], number)
             yield from self._line(line, start, number)
             if not self._open:
@@ -135,7 +134,7 @@ class Lexer:
                 self._open.pop()
             yield token
             start = match.end()
-        start = _end(_INDENTATION, line, start)
+        start = len(line) - len(line[start:].lstrip(" \t"))
         self._refuse(line[start], number, start + 1)
 
     def _refuse(self, character: str, line: int, column: int) -> NoReturn:
@@ -153,11 +152,6 @@ class Lexer:
             remedy="Remove the character; a string ends on its line, with the quote with "
             "which it starts.",
         )
-
-
-def _end(pattern: re.Pattern[str], line: str, start: int) -> int:
-    match = pattern.match(line, start)
-    return match.end() if match else start
 
 
 def _spell(indent: str) -> str:
