@@ -9,32 +9,316 @@ expression = term {("+" | "-") term}
 term       = factor {("*" | "/" | "//" | "%") factor}
 factor     = {"-"} (number | name | "(" expression ")")
 type       = "recv" | "rrc", bare or in quotes
+
+First the values that the parser makes of a text, then the lexer, whose tokens include those of the
+indentation, then the parser. Lines and columns count from 1.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import NoReturn
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from sley.errors import Place, Rule
 from sley.errors.language import L113, L124
 from sley.errors.rescclang import L143, L152, L153
-from sley.lang.rescclang.lexer import INDENTATION, Lexer, Token, TokenKind, shorten
-from sley.lang.rescclang.syntax import (
-    MAX_VALUE,
-    Act,
-    Assign,
-    Block,
-    Expression,
-    ExpressionStep,
-    For,
-    Parameter,
-    Statement,
-    SyntaxTree,
-    Transfer,
-)
+from sley.ir.words import TransferKind
 from sley.lang.transfers import TYPES
+
+MIN_VALUE, MAX_VALUE = -(2**31), 2**31 - 1
+"""Bounds on all numbers of a program, intermediate results included."""
+
+
+class Act(IntEnum):
+    """The operation of a node of an expression on the stack of values."""
+
+    NEGATE = 0
+    ADD = 1
+    SUBTRACT = 2
+    MULTIPLY = 3
+    DIVIDE = 4
+    REMAINDER = 5
+    NUMBER = 6
+    NAME = 7
+
+
+class ExpressionStep(NamedTuple):
+    """A step of an expression in postfix order: pushes a value, or combines the last values.
+
+    word: the name, or the operator as it is written. value: the value of a number.
+    """
+
+    act: Act
+    word: str
+    value: int
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression in postfix order, which is evaluated without recursion.
+
+    text: the expression as it is written, for messages; "" if that is long.
+    """
+
+    nodes: tuple[ExpressionStep, ...]
+    text: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`name = value`"""
+
+    name: str
+    value: Expression
+    line: int
+    column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`transfer(src, dst, step, chunk, kind)`; `site` counts the transfers of the text from 0."""
+
+    src: Expression
+    dst: Expression
+    step: Expression
+    chunk: Expression
+    kind: TransferKind
+    site: int
+    line: int
+    column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """Source rank, destination rank, step and chunk."""
+        return self.src, self.dst, self.step, self.chunk
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for name in range(start, stop, step): body`; `number` counts the loops of the text from 0.
+
+    The default of start is 0, that of step is 1.
+    """
+
+    name: str
+    start: Expression
+    stop: Expression
+    step: Expression
+    body: Block
+    number: int
+    line: int
+    column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """Start, stop and step of the range."""
+        return self.start, self.stop, self.step
+
+
+Statement: TypeAlias = Assign | Transfer | For
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements. cost: steps of evaluation to run them once, without the bodies of loops."""
+
+    statements: tuple[Statement, ...]
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the header, whose name is at (line, column).
+
+    value: None if it is neither a number nor a string. word: the value as it is written.
+    """
+
+    name: str
+    value: int | str | None
+    word: str
+    line: int
+    column: int
+    value_line: int
+    value_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyntaxTree:
+    """A text: the header, which begins at (line, column), and the body.
+
+    transfers: the transfers in the order of their sites. loops: the number of loops.
+    """
+
+    parameters: tuple[Parameter, ...]
+    body: Block
+    transfers: tuple[Transfer, ...]
+    loops: int
+    line: int
+    column: int
+
+
+MAX_BLOCKS = 32
+"""Bound on nested blocks."""
+
+INDENTATION = "Indent all statements of a block equally, with only spaces or only tabs."
+"""The remedy for an indentation that fits no block."""
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_BLANK = re.compile(r"[ \t]*(#.*)?$")
+_TOKEN = re.compile(
+    r"[ \t]*(?:([A-Za-z][A-Za-z0-9_]*)|([0-9]+)|(\"[^\"]*\"|'[^']*')|(//|[-+*/%(),:=])|(?:#.*)?$)"
+)
+
+
+class TokenKind(Enum):
+    """The kind of a token; the value is its name in messages."""
+
+    WORD = "word"
+    NUMBER = "number"
+    STRING = "string"
+    SIGN = "sign"
+    NEWLINE = "the end of the line"
+    INDENT = "an indented line"
+    DEDENT = "the end of the block"
+    END = "the end of the text"
+
+
+_KINDS = (TokenKind.WORD, TokenKind.NUMBER, TokenKind.STRING, TokenKind.SIGN)
+"""Kinds of tokens in the order of the pattern's groups."""
+
+
+class Token(NamedTuple):
+    """A token; `text` is empty for tokens of the layout."""
+
+    kind: TokenKind
+    text: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return repr(shorten(self.text)) if self.text else self.kind.value
+
+
+def shorten(text: str) -> str:
+    """The user's text, shortened for a message."""
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, as an editor counts them, without a byte order mark."""
+    return _NEWLINE.split(text.removeprefix("\ufeff"))
+
+
+class Lexer:
+    """Makes tokens of lines. Errors: L143."""
+
+    def __init__(self, lines: list[str], file: str) -> None:
+        self._lines = lines
+        self._file = file
+        self._indents = [""]
+        self._open: list[Token] = []
+
+    def tokens(self) -> Iterator[Token]:
+        """All tokens. Within parentheses, line ends and indentation are ignored."""
+        number = 0
+        for number, line in enumerate(self._lines, 1):
+            if _BLANK.match(line):
+                continue
+            start = 0
+            if not self._open:
+                start = len(line) - len(line.lstrip(" \t"))
+                yield from self._layout(line[:start], number)
+            yield from self._line(line, start, number)
+            if not self._open:
+                yield Token(TokenKind.NEWLINE, "", number, len(line) + 1)
+        if self._open:
+            last = self._open[-1]
+            raise L143.error(
+                at=Place(self._file, last.line, last.column),
+                expected="a ')' that closes this '('",
+                found=TokenKind.END.value,
+            )
+        end = len(self._lines[-1]) + 1
+        for _ in self._indents[1:]:
+            yield Token(TokenKind.DEDENT, "", number, end)
+        yield Token(TokenKind.END, "", number, end)
+
+    def _layout(self, indent: str, number: int) -> Iterator[Token]:
+        column = len(indent) + 1
+        if indent != self._indents[-1] and indent.startswith(self._indents[-1]):
+            self._indents.append(indent)
+            if len(self._indents) > MAX_BLOCKS + 1:
+                raise L143.error(
+                    at=Place(self._file, number, column),
+                    expected=f"at most {MAX_BLOCKS} nested blocks",
+                    found="one more",
+                    remedy="Nest fewer loops.",
+                )
+            yield Token(TokenKind.INDENT, "", number, column)
+            return
+        while indent != self._indents[-1]:
+            if not self._indents[-1].startswith(indent):
+                raise L143.error(
+                    at=Place(self._file, number, column),
+                    expected="the indentation of a block around this line, or deeper: "
+                    + " or ".join(map(_spell, self._indents[:4])),
+                    found=_spell(indent),
+                    remedy=INDENTATION,
+                )
+            self._indents.pop()
+            yield Token(TokenKind.DEDENT, "", number, column)
+
+    def _line(self, line: str, start: int, number: int) -> Iterator[Token]:
+        while match := _TOKEN.match(line, start):
+            group = match.lastindex
+            if group is None:
+                return
+            text = match[group]
+            token = Token(_KINDS[group - 1], text, number, match.start(group) + 1)
+            if text == "(":
+                self._open.append(token)
+            elif text == ")" and self._open:
+                self._open.pop()
+            yield token
+            start = match.end()
+        start = len(line) - len(line[start:].lstrip(" \t"))
+        self._refuse(line[start], number, start + 1)
+
+    def _refuse(self, character: str, line: int, column: int) -> NoReturn:
+        if character in "\"'":
+            expected, found = f"a string that ends in its line with {character}", "none"
+        elif character == "_":
+            expected, found = "a name that begins with a letter", repr(character)
+        else:
+            expected = "a name, a number, a string, or one of + - * / // % ( ) , : ="
+            found = f"{character!r} (U+{ord(character):04X})"
+        raise L143.error(
+            at=Place(self._file, line, column),
+            expected=expected,
+            found=found,
+            remedy="Remove the character; a string ends on its line, with the quote with "
+            "which it starts.",
+        )
+
+
+def _spell(indent: str) -> str:
+    spaces, tabs = indent.count(" "), indent.count("\t")
+    if spaces and tabs:
+        return f"{tabs} tabs and {spaces} spaces"
+    return f"{tabs} tabs" if tabs else f"{spaces} spaces"
+
 
 HEAD = "ResCCLAlgo"
 RESERVED = frozenset({"def", "for", "in", "range", "transfer", "recv", "rrc", HEAD})

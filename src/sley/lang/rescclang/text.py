@@ -12,23 +12,203 @@ value after a loop, as in Python.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, NoReturn, cast
 
 import numpy as np
 
 from sley.errors import Place
 from sley.errors.formats import F404
 from sley.errors.language import L112
+from sley.errors.rescclang import L150
 from sley.errors.text_files import text_of
+from sley.ir.collective import Collective
+from sley.ir.collectives import STANDARD
 from sley.ir.program import Program
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
+from sley.ir.topology import Topology
+from sley.ir.words import MAX_NUMBER, is_integer
 from sley.lang.rescclang.evaluate import transfers
-from sley.lang.rescclang.header import NUMBERS, Header, read_header
-from sley.lang.rescclang.lexer import split_lines
-from sley.lang.rescclang.parser import Parser
-from sley.lang.rescclang.syntax import SyntaxTree
+from sley.lang.rescclang.parser import Parser, SyntaxTree, nearest, shorten, split_lines
 from sley.lang.transfers import TransferSteps, assemble
+
+MAX_RANKS = 4096
+"""Bound on ranks: a collective stores the results of each rank, so memory grows quadratically."""
+
+MAX_WARPS = 32
+"""Bound on warps: a thread block of CUDA has at most 1024 threads."""
+
+NUMBERS = {
+    "nRanks": MAX_RANKS,
+    "nChannels": MAX_NUMBER,
+    "nWarps": MAX_WARPS,
+    "GPUPerNode": MAX_RANKS,
+    "NICPerNode": MAX_RANKS,
+}
+"""Parameters that are numbers from 1, with their bounds. They are variables of the body."""
+
+WORDS = ("AlgoName", "OpType")
+"""Parameters that are strings."""
+
+OPERATIONS = {"allreduce": "Allreduce", "allgather": "Allgather", "reducescatter": "Reducescatter"}
+"""Operators in lower case, and in ResCCL's spelling."""
+
+_MAX_NAME = 200
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a text.
+
+    name: AlgoName, by default "".
+    collective: the collective of nRanks and OpType.
+    topology: the cluster, None without GPUPerNode.
+    instances: parallel parts of each transfer.
+    variables: the parameters that are numbers, by name.
+    """
+
+    name: str
+    collective: Collective
+    topology: Topology | None
+    instances: int
+    variables: dict[str, int]
+
+
+class _Parameter(NamedTuple):
+    """A parameter: its value, the value as it is written, and where."""
+
+    value: object
+    word: str
+    place: Place
+
+
+class _Parameters:
+    """The parameters of the text and of the caller."""
+
+    def __init__(self, algorithm: SyntaxTree, overrides: Mapping[str, object], file: str) -> None:
+        self.whole = Place(file, algorithm.line, algorithm.column)
+        self.given: dict[str, _Parameter] = {}
+        for p in algorithm.parameters:
+            place = Place(file, p.line, p.column)
+            self._check_name(p.name, place)
+            if p.name in self.given:
+                before = f"{p.name}={_escape(self.given[p.name].word)}"
+                found = f"{p.name}={_escape(p.word)}, after {before}"
+                raise L150.error(at=place, expected=f"{p.name} once", found=found)
+            own = Place(file, p.value_line, p.value_column)
+            self.given[p.name] = _Parameter(p.value, p.word, own)
+        if "GPUPerNode" in overrides and "NICPerNode" not in overrides and self._own_cards():
+            overrides = {**overrides, "NICPerNode": overrides["GPUPerNode"]}
+        for name, value in overrides.items():
+            place = Place(file, algorithm.line, algorithm.column, "given by the caller")
+            self._check_name(name, place)
+            self.given[name] = _Parameter(value, repr(value), place)
+
+    def _own_cards(self) -> bool:
+        """Whether each GPU of the text has its own network card."""
+        cards, gpus = (self.given.get(name) for name in ("NICPerNode", "GPUPerNode"))
+        return cards is not None and gpus is not None and cards.value == gpus.value
+
+    def _check_name(self, name: str, at: Place) -> None:
+        known = (*NUMBERS, *WORDS)
+        if name not in known:
+            found = f"{_escape(name)}{nearest(name, known)}"
+            raise L150.error(at=at, expected=", ".join(known), found=found)
+
+    def number(self, name: str) -> int | None:
+        """A parameter from 1 to its bound. Errors: L150."""
+        if name not in self.given:
+            return None
+        value = self.given[name].value
+        number = int(cast("int", value)) if is_integer(value) else 0
+        if not 1 <= number <= NUMBERS[name]:
+            self.refuse(name, f"a number from 1 to {NUMBERS[name]}")
+        return number
+
+    def word(self, name: str) -> str | None:
+        """A parameter that is a string. Errors: L150."""
+        if name not in self.given:
+            return None
+        value = self.given[name].value
+        if not isinstance(value, str) or not 1 <= len(value) <= _MAX_NAME:
+            self.refuse(name, f"a string of 1 to {_MAX_NAME} characters")
+        return value
+
+    def refuse(self, name: str, expected: str, *others: str) -> NoReturn:
+        """Raises L150 for a parameter, and the others that it contradicts."""
+        raise L150.error(
+            at=[self.given[name].place, *(self.given[n].place.labelled(n) for n in others)],
+            expected=expected,
+            found=f"{name}={_escape(self.given[name].word)}",
+        )
+
+    def missing(self, name: str, expected: str) -> NoReturn:
+        raise L150.error(
+            at=self.whole,
+            expected=expected,
+            found=f"no {name}",
+            remedy="Add the parameter to the header, or pass it when you read the text.",
+        )
+
+
+def _escape(text: str) -> str:
+    """The user's text for a message, without control characters for a terminal."""
+    text = shorten(text)
+    return text if text.isprintable() else ascii(text)
+
+
+def read_header(
+    algorithm: SyntaxTree, overrides: Mapping[str, object], *, in_place: bool, file: str
+) -> Header:
+    """The header of a text, in which `overrides` replace or add parameters.
+
+    Errors: L150.
+    """
+    given = _Parameters(algorithm, overrides, file)
+    variables = {name: v for name in NUMBERS if (v := given.number(name)) is not None}
+    name = given.word("AlgoName") or ""
+    if not name.isprintable():
+        given.refuse("AlgoName", "printable characters")
+    return Header(
+        name=name,
+        collective=_collective(given, variables, in_place),
+        topology=_topology(given, variables),
+        instances=variables.get("nChannels", 1),
+        variables=variables,
+    )
+
+
+def _collective(given: _Parameters, variables: dict[str, int], in_place: bool) -> Collective:
+    """The collective, with one chunk a rank (ResCCL 4.2 and appendix A)."""
+    if "nRanks" not in variables:
+        given.missing("nRanks", "nRanks=..., the number of GPUs")
+    known = " or ".join(f'"{word}"' for word in OPERATIONS.values())
+    operation = given.word("OpType")
+    if operation is None:
+        given.missing("OpType", f"OpType={known}")
+    operation, ranks = operation.lower(), variables["nRanks"]
+    if operation not in OPERATIONS:
+        given.refuse("OpType", known)
+    row = STANDARD[operation]
+    return row.of(ranks, 1 if row.has_parts else ranks, in_place=in_place)
+
+
+def _topology(given: _Parameters, variables: dict[str, int]) -> Topology | None:
+    ranks, gpus = variables["nRanks"], variables.get("GPUPerNode")
+    nics = variables.get("NICPerNode")
+    if gpus is None:
+        if nics is not None:
+            given.refuse("NICPerNode", "GPUPerNode as well")
+        return None
+    if ranks % gpus:
+        given.refuse("GPUPerNode", f"a number that divides nRanks={ranks}", "nRanks")
+    if nics is not None and gpus % nics:
+        given.refuse("NICPerNode", f"a number that divides GPUPerNode={gpus}", "GPUPerNode")
+    return Topology.cluster(ranks // gpus, gpus, nics)
+
 
 MAX_BYTES = 4 * 2**20
 """Bound on the size of a text."""
