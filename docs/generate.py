@@ -44,7 +44,6 @@ MODULES: dict[str, str | None] = {
     "conditions": "Condition",
     "choices": None,
     "extension": None,
-    "paths": None,
     "collectives": None,
     "dependencies": None,
     "graph": None,

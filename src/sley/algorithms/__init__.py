@@ -1,10 +1,10 @@
 """Algorithms: the library of collective algorithms, written in the languages of `sley.lang`.
 
 Each algorithm is a function that returns a `Program`; `build` calls one by its name in `CATALOG`.
-Files: catalog (the algorithms by name), algorithm (an entry of it), a file for each collective
-(allgather, allreduce, reducescatter, alltoall, alltonext) or family (rooted, multi_ring,
-multi_tree, nvls, hierarchical_mesh with its texts/, two_level), rings (shared parts of rings),
-sizes (checks of parameters).
+Files: catalog (the algorithms by name), algorithm (an entry of it, and checks of parameters), a
+file for each collective (allgather, allreduce, reducescatter, alltoall) or family (rooted,
+multi_ring, multi_tree, nvls, hierarchical_mesh with its texts/, two_level), rings (shared parts of
+rings).
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # what the catalog has, with the types
     from sley.algorithms.allgather import *
     from sley.algorithms.allreduce import *
     from sley.algorithms.alltoall import *
-    from sley.algorithms.alltonext import *
     from sley.algorithms.hierarchical_mesh import *
     from sley.algorithms.multi_ring import *
     from sley.algorithms.multi_tree import *

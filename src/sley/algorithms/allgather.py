@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.algorithms.algorithm import MPICH, algorithm
-from sley.algorithms.sizes import channel_numbers, check_power_of_two
+from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, check_power_of_two
 from sley.errors import Place
 from sley.errors.language import L121
 from sley.ir.collective import Collective

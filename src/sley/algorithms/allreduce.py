@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sley.algorithms.algorithm import MPICH, algorithm
+from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, stage_numbers
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
-from sley.algorithms.sizes import channel_numbers, stage_numbers
 from sley.ir.collectives import AllReduce
 from sley.ir.program import Program
 from sley.ir.tables import LongArray

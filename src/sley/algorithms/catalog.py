@@ -8,8 +8,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from sley.algorithms.algorithm import LISTED, SIZES, Algorithm
-from sley.algorithms.sizes import check_sizes
+from sley.algorithms.algorithm import LISTED, SIZES, Algorithm, check_sizes
 from sley.errors import Place, did_you_mean
 from sley.errors.language import L112, L120
 from sley.ir.collectives import STANDARD
@@ -17,7 +16,7 @@ from sley.ir.program import Program
 
 _FILES = (
     *("allreduce", "multi_ring", "multi_tree", "nvls", "allgather", "hierarchical_mesh"),
-    *("two_level", "reducescatter", "alltoall", "alltonext", "rooted"),
+    *("two_level", "reducescatter", "alltoall", "rooted"),
 )
 """The files of algorithms, in the order of the catalog."""
 

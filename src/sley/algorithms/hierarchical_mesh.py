@@ -13,8 +13,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from sley.algorithms.algorithm import algorithm
-from sley.algorithms.sizes import stage_numbers
+from sley.algorithms.algorithm import algorithm, stage_numbers
 from sley.ir.collective import Collective
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program

@@ -19,9 +19,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sley.algorithms.algorithm import algorithm
+from sley.algorithms.algorithm import algorithm, is_positive
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
-from sley.algorithms.sizes import is_positive
 from sley.errors import Place
 from sley.errors.language import L102, L112, L136
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter

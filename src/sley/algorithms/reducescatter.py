@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.algorithms.algorithm import algorithm
-from sley.algorithms.sizes import channel_numbers
+from sley.algorithms.algorithm import algorithm, channel_numbers
 from sley.ir.collectives import ReduceScatter
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace

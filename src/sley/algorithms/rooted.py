@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sley.algorithms.algorithm import MPICH, algorithm
+from sley.algorithms.algorithm import MPICH, algorithm, stage_numbers
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import stage_numbers
 from sley.ir.collectives import Broadcast, Gather, Reduce, Scatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray

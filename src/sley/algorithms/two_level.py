@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sley.algorithms.algorithm import MPICH, algorithm
+from sley.algorithms.algorithm import MPICH, algorithm, check_root, check_sizes, stage_numbers
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import check_root, check_sizes, stage_numbers
 from sley.errors import Place
 from sley.errors.language import L112
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter

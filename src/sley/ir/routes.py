@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
-from sley.ir.paths import strong_components
+from sley.ir.graph import strong_components
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
 
 

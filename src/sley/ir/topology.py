@@ -14,7 +14,7 @@ from sley.errors.compiler import C308
 from sley.errors.topology import T601, T602, T603
 from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
-from sley.ir.paths import distances
+from sley.ir.graph import distances
 from sley.ir.routes import Pairs, Routes, nearest_cards
 from sley.ir.tables import (
     NONE,

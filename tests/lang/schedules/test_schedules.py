@@ -18,7 +18,7 @@ from sley.engine.measure import Sweep
 from sley.formats import program_source
 from sley.ir.program import Program, Transfers
 from sley.lang import schedules
-from sley.lang.schedules import forestcoll, taccl, teccl_files
+from sley.lang.schedules import forestcoll, taccl, teccl
 from sley.model.bounds.loads import busiest_link
 from support.inputs.schedule_files import (
     forest,
@@ -101,9 +101,9 @@ TWO_STEPS = [
 ]
 
 SMALL: dict[str, tuple[Callable[[str], Any], str, tuple[str, ...]]] = {
-    "TE-CCL ring": (teccl_files.read, teccl_allgather(ring_flows(4, 2), 3), ("allgather",)),
-    "TE-CCL with a spare flow": (teccl_files.read, teccl_allgather(GATHER, 2), ("allgather",)),
-    "TE-CCL halves": (teccl_files.read, teccl_alltoall(halves(3), 2), ("alltoall",)),
+    "TE-CCL ring": (teccl.read, teccl_allgather(ring_flows(4, 2), 3), ("allgather",)),
+    "TE-CCL with a spare flow": (teccl.read, teccl_allgather(GATHER, 2), ("allgather",)),
+    "TE-CCL halves": (teccl.read, teccl_alltoall(halves(3), 2), ("alltoall",)),
     "ForestColl star": (forestcoll.read, forest(4, 2), forestcoll.COLLECTIVES),
     "ForestColl numbers": (forestcoll.read, numbered_forest(3), forestcoll.COLLECTIVES),
     "ForestColl star and chain": (forestcoll.read, forest(3, 1, 2), forestcoll.COLLECTIVES),
@@ -167,7 +167,7 @@ def test_every_teccl_file_is_known(data_dir: Path) -> None:
 def test_a_teccl_file_is_replayed_to_its_finishing_epoch(name: str, data_dir: Path) -> None:
     path = data_dir / "teccl" / f"{name}.json"
     epochs, codes = FINISHING[name]
-    schedule = teccl_files.read(path)
+    schedule = teccl.read(path)
     found = schedule.replay()
     assert found.epochs == epochs == json.loads(path.read_text())["3-Epochs_Required"]
     assert schedule.machine is not None
@@ -207,7 +207,7 @@ def test_a_lost_gpu_and_the_ranks_that_remain_are_named(data_dir: Path) -> None:
 
 def test_early_stop_files_have_twice_the_size_of_their_name(data_dir: Path) -> None:
     name = "DGX2_output-2_chassis-AllGather-Fast_Early_Stop-1MB.json"
-    facts = dict(teccl_files.read(data_dir / "teccl" / name).facts())
+    facts = dict(teccl.read(data_dir / "teccl" / name).facts())
     assert facts["data"].startswith("2000000 bytes, 62500 of each of 32 ranks")
 
 
@@ -216,7 +216,7 @@ CHASSIS = "NDv2_output-4_chassis-AllGather-Fast-1MB.json"
 
 def test_the_one_flow_that_no_known_machine_links_is_named(data_dir: Path) -> None:
     text = (data_dir / "teccl" / CHASSIS).read_text().replace("over 1->2", "over 1->17", 1)
-    schedule = teccl_files.read(text)
+    schedule = teccl.read(text)
     near = "NDv2 with 4 chassis has all links but 1->17 (line 3082)"
     assert near in dict(schedule.facts())["machine"]
     with pytest.raises(sley.SleyError) as caught:
@@ -228,7 +228,7 @@ def test_early_sends_name_the_claim_that_may_be_wrong_instead(data_dir: Path) ->
     text = (data_dir / "teccl" / CHASSIS).read_text()
     claimed = next(line for line in text.splitlines() if "5-Algo_Bandwidth" in line)
     with pytest.raises(sley.SleyError) as caught:
-        teccl_files.read(text.replace(claimed, '"5-Algo_Bandwidth": 20.0,')).check()
+        teccl.read(text.replace(claimed, '"5-Algo_Bandwidth": 20.0,')).check()
     assert caught.value.code == "F556"
     assert "5-Algo_Bandwidth" in caught.value.diagnostics[0].notes[0]
 
@@ -311,7 +311,7 @@ def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
 def code_of(text: str, **settings: Any) -> str:
     """The code with which the schedule of a text is refused."""
     with pytest.raises(sley.SleyError) as caught:
-        read = forestcoll.read if text.startswith("<") else teccl_files.read
+        read = forestcoll.read if text.startswith("<") else teccl.read
         read = taccl.read if '"sccl_type"' in text else read
         read(text).program(**settings)
     return caught.value.code
@@ -453,7 +453,7 @@ def test_other_collectives_and_places_are_refused() -> None:
 
 
 def test_copies_are_messages_of_their_own_if_allowed() -> None:
-    program = teccl_files.read(gather(*COPIES)).program(allow=["multicast"])
+    program = teccl.read(gather(*COPIES)).program(allow=["multicast"])
     assert int(program.transfers.remote.sum()) == 6
     assert_runs(program)
 
@@ -461,7 +461,7 @@ def test_copies_are_messages_of_their_own_if_allowed() -> None:
 def test_a_mistake_points_at_the_line_of_the_flow() -> None:
     text = gather(*[(*f[:4], 0, f[5]) for f in RING])
     with pytest.raises(sley.SleyError) as caught:
-        teccl_files.read(text, file="x.json").replay()
+        teccl.read(text, file="x.json").replay()
     place = caught.value.diagnostics[0].places[0]
     assert "in epoch 0" in text.split("\n")[place.line - 1]
     assert place.file == "x.json"
@@ -469,7 +469,7 @@ def test_a_mistake_points_at_the_line_of_the_flow() -> None:
 
 def test_a_transfer_points_at_the_line_of_its_flow() -> None:
     text = gather()
-    program = teccl_files.read(text).program()
+    program = teccl.read(text).program()
     lines = text.split("\n")
     for row in program.transfers:
         if row.src != row.dst:

@@ -1,6 +1,6 @@
 """Schedules: what synthesisers write, as programs.
 
-A file for each synthesiser (teccl with teccl_files and teccl_machines, forestcoll, taccl) reads a
+A file for each synthesiser (teccl, forestcoll, taccl) reads a
 schedule, follows it, compares it with the file's own claims, and turns it into a program.
 `building` has what they share and makes the program, `documents` reads JSON within limits.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sley.errors import recognition
 from sley.errors.recognition import Kind, kind_of, refuse_kind
-from sley.lang.schedules import forestcoll, taccl, teccl, teccl_files
+from sley.lang.schedules import forestcoll, taccl, teccl
 from sley.lang.schedules.building import ImportedSchedule
 from sley.lang.schedules.documents import file_text
 
@@ -25,7 +25,7 @@ COLLECTIVES = ("allgather", "alltoall", "allreduce", "reducescatter")
 """The collectives of schedules."""
 
 _READERS: dict[Kind, Callable[[str | os.PathLike[str]], ImportedSchedule]] = {
-    recognition.TECCL: teccl_files.read,
+    recognition.TECCL: teccl.read,
     recognition.FORESTCOLL: forestcoll.read,
     recognition.TACCL_SCHEDULE: taccl.read,
 }

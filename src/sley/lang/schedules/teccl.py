@@ -1,32 +1,206 @@
 """TE-CCL's schedules: flows of chunks over links, each in an epoch.
 
 A flow of an AllGather is a whole chunk; an AllToAll has paths, each for a part of a chunk. A
-schedule is followed epoch by epoch, and made a program. Source: TE-CCL's code,
-teccl/solvers/allgather.py and alltoall.py.
+schedule is followed epoch by epoch, and made a program. In its files (JSON) a flow is a line of
+text. The flow texts of an AllToAll are no list of its flows, as equal ones are written once; its
+paths are.
+
+First the machines that TE-CCL knows: their links, with the rates and latencies that it assumes;
+then a schedule, then the files. Source: TE-CCL's code, teccl/topologies (ndv2, dgx2), and
+teccl/solvers (allgather.py, alltoall.py, and the arrival of flows).
 """
 
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sley.errors import Diagnostic, Place, SleyError, counted, shortened
+from sley.errors import Diagnostic, Place, Rule, SleyError, counted, shortened
 from sley.errors.recognition import TECCL
-from sley.errors.schedules import F552, F554, F555, F556, F557
+from sley.errors.schedules import F551, F552, F554, F555, F556, F557
 from sley.ir.collectives import AllGather, AllToAll
+from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
+from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
-from sley.ir.topology import Topology
+from sley.ir.topology import Builder, Topology
 from sley.ir.words import Buffer
 from sley.lang.schedules.building import Cells, ImportedSchedule, ProgramBuilder, check_size
-from sley.lang.schedules.teccl_machines import TecclMachine, Timing, nearest_machine
+from sley.lang.schedules.documents import JsonObject, Lines, json_object, source_text
+
+Link = tuple[int, int]
+
+_FREE, _WHOLE = ByProtocol.same(0.0), ByProtocol.same(1.0)
+
+LINKS_ONLY = CostModel(
+    launch_us=_FREE,
+    nvlink_latency_us=_FREE,
+    pcie_latency_us=_FREE,
+    network_latency_us=_FREE,
+    post_us=0.0,
+    proxy_us=0.0,
+    nvlink_block_GBps=MOST_GBPS,
+    pcie_block_GBps=MOST_GBPS,
+    network_block_GBps=MOST_GBPS,
+    local_block_GBps=MOST_GBPS,
+    memory_GBps=MOST_GBPS,
+    wire_efficiency=_WHOLE,
+    tile_bytes=ByProtocol.same(1e12),
+    slices=_WHOLE,
+    wait_us=0.0,
+    fence_share=_FREE,
+    interpreter_loss=0.0,
+)
+"""The costs in TE-CCL's model: none but those of links."""
+
+_ALPHA_THRESHOLD = 0.1
+"""A latency up to this share of an epoch counts as none."""
+
+_TOLERANCE = 1e-6
+"""Quotients are rounded up, but not because of the last digits of a float."""
+
+
+@dataclass(frozen=True)
+class TecclMachine:
+    """A machine by its links, between nodes that are GPUs or switches.
+
+    name: with the number of chassis. links: (GB/s, latency in s) of each link (from, to). mistaken:
+    GPUs that TE-CCL takes for switches.
+    """
+
+    name: str
+    gpus: frozenset[int]
+    switches: frozenset[int]
+    links: dict[Link, tuple[float, float]]
+    mistaken: frozenset[int] = frozenset()
+
+    def topology(self, gpus: Sequence[int]) -> Topology:
+        """The machine as TE-CCL models it, with these GPUs as ranks: rates and latencies of links,
+        and no other costs. The mistaken GPUs that are not among them are switches."""
+        switches = sorted(self.switches | (self.mistaken - {*gpus}))
+        vertex = {node: number for number, node in enumerate((*gpus, *switches))}
+        builder = Builder(f"{self.name}, TE-CCL's model", [0] * len(gpus))
+        builder.add(VertexKind.SWITCH, [0] * len(switches))
+        for (src, dst), (rate, alpha) in self.links.items():
+            kind = LinkKind.NVLINK
+            builder.link(vertex[src], vertex[dst], kind, rate, rate, round(alpha * 1e6, 6))
+        return builder.topology(LINKS_ONLY)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long flows travel, in epochs.
+
+    epoch: its duration in s. chunk: its size in GB. fluid: whether flows are fractions of chunks,
+    which a link carries in one epoch (AllToAll); whole chunks take a slow link several epochs.
+    """
+
+    machine: TecclMachine
+    epoch: float
+    chunk: float
+    fluid: bool
+
+    def epochs(self, route: tuple[int, ...]) -> int:
+        """The epochs from the one in which a flow leaves the first node of a route to the one in
+        which the last node has it. A switch passes a whole chunk on without another transmission.
+        """
+        total = 0
+        for number, hop in enumerate(pairwise(route)):
+            rate, alpha = self.machine.links[hop]
+            if alpha / self.epoch > _ALPHA_THRESHOLD:
+                total += _ceil(alpha / self.epoch)
+            if self.fluid:
+                total += 1
+            elif number == 0 or hop[1] in self.machine.switches:
+                total += max(1, _ceil(self.chunk / (rate * self.epoch)))
+        return total
+
+
+def _ceil(value: float) -> int:
+    return math.ceil(min(value, 1e9) * (1 - _TOLERANCE))
+
+
+def nearest_machine(
+    gpus: frozenset[int], links: frozenset[Link]
+) -> tuple[TecclMachine | None, list[Link]]:
+    """The machine that has these GPUs, perhaps without mistaken ones, and all but a few of these
+    links, and those that it lacks; None and none if no machine is near."""
+    near = [
+        (sorted(links - machine.links.keys()), machine)
+        for machine in _candidates(max(gpus, default=0))
+        if machine.gpus - machine.mistaken <= gpus <= machine.gpus
+    ]
+    lacking, machine = min(near, key=lambda one: len(one[0]), default=([], None))
+    return (machine, lacking) if len(lacking) <= _MOST_STRAYS else (None, [])
+
+
+_MOST_STRAYS = 4
+_MOST_CHASSIS = 64
+
+
+def _candidates(largest: int) -> Iterator[TecclMachine]:
+    yield _ndv2_pair()
+    chassis = -(-largest // 8)
+    if 1 <= chassis <= _MOST_CHASSIS:
+        yield _ndv2(chassis)
+    yield _dgx2()
+
+
+_NVLINK_ALPHA, _NDV2_CARD = 0.7e-6, (12.5, 1.3e-6)
+_NDV2_DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
+_NDV2_SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
+
+
+def _ndv2_links(first: int) -> dict[Link, tuple[float, float]]:
+    """The NVLinks of the NDv2 whose first GPU has this number."""
+    return {
+        (first + one, first + other): (rate, _NVLINK_ALPHA)
+        for pairs, rate in ((_NDV2_DOUBLE, 50.0), (_NDV2_SINGLE, 25.0))
+        for a, b in pairs
+        for one, other in ((a, b), (b, a))
+    }
+
+
+def _ndv2_pair() -> TecclMachine:
+    """Two NDv2 without a switch between them: GPU 0 of each sends to GPU 1 of the other."""
+    links = _ndv2_links(0) | _ndv2_links(8) | {(8, 1): _NDV2_CARD, (0, 9): _NDV2_CARD}
+    gpus = frozenset(range(16))
+    return TecclMachine("NDv2 with 2 chassis", gpus, frozenset(), links, mistaken=frozenset({0}))
+
+
+def _ndv2(chassis: int) -> TecclMachine:
+    """NDv2 chassis around switch 0, to which the first GPU of each sends, and from which the second
+    receives."""
+    links: dict[Link, tuple[float, float]] = {}
+    for first in range(1, 8 * chassis, 8):
+        links |= _ndv2_links(first) | {(first, 0): _NDV2_CARD, (0, first + 1): _NDV2_CARD}
+    gpus = frozenset(range(1, 8 * chassis + 1))
+    return TecclMachine(f"NDv2 with {chassis} chassis", gpus, frozenset({0}), links)
+
+
+def _dgx2() -> TecclMachine:
+    """Two DGX-2: 16 GPUs around switches 0 and 17, and a link from every second GPU to the one
+    before it in the other chassis."""
+    links: dict[Link, tuple[float, float]] = {}
+    for switch, other in ((0, 17), (17, 0)):
+        for gpu in range(1, 17):
+            both = (switch + gpu, switch), (switch, switch + gpu)
+            links |= dict.fromkeys(both, (125.0, 0.35e-6))
+        for sender in range(2, 17, 2):
+            links[switch + sender, other + sender - 1] = (12.5, 2.6e-6)
+    gpus = frozenset(range(34)) - {0, 17}
+    return TecclMachine("DGX-2 with 2 chassis", gpus, frozenset({0, 17}), links)
+
 
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
@@ -509,3 +683,205 @@ class TecclSchedule(ImportedSchedule):
 
 def _more(number: int) -> str:
     return f"; and {counted(number - 1, 'other')} like this" if number > 1 else ""
+
+
+MAX_NODE = 4095
+
+_NUMBER = r"([0-9]{1,9})"
+_HOP = rf"{_NUMBER}->{_NUMBER}(?: with volume ([0-9.eE+-]{{1,30}}))? in epoch {_NUMBER}"
+_VIA = r"(?: via switches ([0-9]{1,9}(?:(?:->|, ?)[0-9]{1,9}){0,9}))?"
+_FLOW = re.compile(rf"Chunk {_NUMBER} from {_NUMBER} traveled over {_HOP}{_VIA}")
+_STEP = re.compile(_HOP + _VIA)
+_DEMAND = re.compile(rf"Demand at {_NUMBER} for chunk {_NUMBER} from {_NUMBER} met by epoch .*")
+_GPU = re.compile(rf"GPU {_NUMBER}")
+_CHUNK = re.compile(rf"Chunk {_NUMBER}")
+_FLOWS, _PATHS = re.compile(r"\d-Flows"), re.compile(r"\d-[Cc]hunk paths")
+_DURATION = "1-Epoch_Duration"
+
+
+class _Hop(NamedTuple):
+    """A hop of a chunk, or of a part of one.
+
+    volume: the part as a fraction of the chunk; None for all of it. epoch: the one in which it
+    leaves `src`. via: the switches between the ends.
+    """
+
+    src: int
+    dst: int
+    volume: Fraction | None
+    epoch: int
+    via: tuple[int, ...]
+
+
+class _Flow(NamedTuple):
+    """The text of a flow, read. chunk: its number among those of `source`."""
+
+    chunk: int
+    source: int
+    hop: _Hop
+    line: int
+
+
+def read(source: str | os.PathLike[str], file: str | None = None) -> TecclSchedule:
+    """The schedule in a file (a path), or of a text that begins with {.
+
+    file: the file's name in messages. Errors: F404, F551, F552.
+    """
+    text, file = source_text(source, "{", file)
+    return _TecclReader(file, text).schedule()
+
+
+class _TecclReader:
+    """Reads one file."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file = file
+        self._top = JsonObject(file, json_object(file, text))
+        self._lines = Lines(text, r"Chunk |Demand at ")
+        self._routes: dict[tuple[int, ...], int] = {}
+        self._rows: list[tuple[int, ...]] = []  # of `Flows`
+        self._paths: list[tuple[int, ...]] = []  # of `Paths`
+
+    def schedule(self) -> TecclSchedule:
+        flows = self._top.items(self._key(_FLOWS, "7-Flows"))
+        parsed = [self._flow(text) for text in flows]
+        fluid = any(flow.hop.volume is not None for flow in parsed)
+        if fluid:
+            self._read_paths(self._top.table(self._key(_PATHS, "8-Chunk paths")))
+        else:
+            self._rows = [self._row(f.chunk, f.source, f.hop, -1, f.line) for f in parsed]
+        if not self._rows:
+            self._top.refuse("7-Flows", "at least one flow", flows)
+        return TecclSchedule(
+            self._file,
+            "alltoall" if fluid else "allgather",
+            self._claims(),
+            Flows(*np.array(self._rows, np.int32).T),
+            Paths(*np.array(self._paths, np.int32).reshape(-1, 6).T),
+            tuple(self._routes),
+        )
+
+    def _key(self, pattern: re.Pattern[str], usual: str) -> str:
+        """The key whose number varies."""
+        return next((key for key in self._top.values if pattern.fullmatch(key)), usual)
+
+    def _refuse(self, rule: Rule, text: object, expected: str) -> SleyError:
+        shown = repr(text[:100]) if isinstance(text, str) else type(text).__name__
+        line = self._lines[text] if isinstance(text, str) else 0
+        return rule.error(at=Place(self._file, line), expected=expected, found=shown)
+
+    def _row(self, chunk: int, source: int, hop: _Hop, path: int, line: int) -> tuple[int, ...]:
+        """The row of a hop; its route gets a number."""
+        route = self._routes.setdefault(hop.via, len(self._routes))
+        return (chunk, source, hop.src, hop.dst, hop.epoch, route, path, line)
+
+    def _flow(self, text: object) -> _Flow:
+        found = _FLOW.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            expected = "Chunk C from S traveled over A->B [with volume V] in epoch K"
+            raise self._refuse(F551, text, expected)
+        chunk, source = int(found[1]), self._node(found[2], text)
+        if chunk > MAX_NODE:
+            raise self._refuse(F552, text, f"chunks up to {MAX_NODE}")
+        return _Flow(chunk, source, self._hop(found.groups()[2:], text), self._lines[str(text)])
+
+    def _hop(self, groups: tuple[str | None, ...], text: object) -> _Hop:
+        """A hop. groups: those of _HOP and _VIA. text: where they are from."""
+        *ends, share, epoch, via = groups
+        src, dst = (self._node(str(node), text) for node in ends)
+        if int(epoch or 0) > MAX_EPOCH:
+            raise self._refuse(F552, text, f"epochs up to {MAX_EPOCH}")
+        switches = re.split(r"->|, ?", via) if via else []
+        route = tuple(self._node(switch, text) for switch in switches)
+        if src == dst:
+            raise self._refuse(F551, text, "two different nodes")
+        volume = None if share is None else self._share(share, text)
+        return _Hop(src, dst, volume, int(epoch or 0), route)
+
+    def _node(self, word: str, text: object) -> int:
+        if int(word) > MAX_NODE:
+            raise self._refuse(F552, text, f"nodes up to {MAX_NODE}")
+        return int(word)
+
+    def _share(self, word: str, text: object) -> Fraction:
+        """A volume as a fraction of a chunk; TE-CCL rounds to six digits."""
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= 1:
+            raise self._refuse(F551, text, "a volume above 0 and up to 1")
+        share = Fraction(value).limit_denominator(MAX_PARTS)
+        if share == 0 or abs(float(share) - value) > 1e-5:
+            expected = f"a volume that is a fraction with a denominator up to {MAX_PARTS}"
+            raise self._refuse(F552, text, expected)
+        return share
+
+    def _read_paths(self, demands: dict[str, Any]) -> None:
+        for text, paths in demands.items():
+            found = _DEMAND.fullmatch(text)
+            if found is None or not isinstance(paths, list):
+                raise self._refuse(F551, text, "Demand at D for chunk C from S met by epoch K")
+            target, chunk, source = int(found[1]), int(found[2]), int(found[3])
+            for node in (target, source):
+                self._node(str(node), text)
+            if chunk > MAX_NODE * MAX_NODE:
+                raise self._refuse(F552, text, f"chunks up to {MAX_NODE * MAX_NODE}")
+            for path in paths:
+                self._read_path(path, text, (source, target, chunk))
+
+    def _read_path(self, path: object, demand: str, key: tuple[int, int, int]) -> None:
+        """A path is a list of [epoch, text of a hop]."""
+        source, target, chunk = key
+        line, at, shares = self._lines[demand], source, set()
+        if not isinstance(path, list) or not path:
+            raise self._refuse(F551, demand, "paths, each a list of hops")
+        for entry in path:
+            text = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
+            found = _STEP.fullmatch(text) if isinstance(text, str) else None
+            if found is None:
+                raise self._refuse(F551, demand, "hops A->B with volume V in epoch K")
+            hop = self._hop(found.groups(), text)
+            if hop.src != at or hop.volume is None:
+                raise self._refuse(F551, demand, f"hops with volumes that lead on from GPU {at}")
+            at = hop.dst
+            shares.add(hop.volume)
+            self._rows.append(self._row(chunk, source, hop, len(self._paths), line))
+        if at != target or len(shares) != 1:
+            expected = f"paths of one volume that lead from GPU {source} to GPU {target}"
+            raise self._refuse(F551, demand, expected)
+        share = shares.pop()
+        self._paths.append((source, target, chunk, share.numerator, share.denominator, line))
+
+    def _claims(self) -> Claims:
+        top = self._top
+        epoch = top.number(_DURATION)
+        epochs = top.number(EPOCHS)
+        if epochs != int(epochs) or epochs > 2 * MAX_EPOCH:
+            top.refuse(EPOCHS, f"a whole number up to {2 * MAX_EPOCH}", epochs)
+        met = self._met(epoch) if MET in top.values else {}
+        return Claims(epoch, int(epochs), top.number(TIME), top.number(BANDWIDTH), met)
+
+    def _met(self, epoch: float) -> dict[tuple[int, int, int], int]:
+        """The epoch by which each (GPU, source, chunk) arrives: {"GPU 3": {"GPU 1": {"Chunk 0":
+        seconds}}}."""
+        met: dict[tuple[int, int, int], int] = {}
+        for word, sources in self._top.table(MET).items():
+            gpu = self._numbered(_GPU, word)
+            for other, chunks in JsonObject(self._file, {word: sources}, MET).table(word).items():
+                source = self._numbered(_GPU, other)
+                inside = JsonObject(self._file, {other: chunks}, f"{MET}, {word}").table(other)
+                times = JsonObject(self._file, inside, f"{MET}, {word}, {other}")
+                for name in inside:
+                    key = gpu, source, self._numbered(_CHUNK, name)
+                    met[key] = round(min(times.number(name) / epoch, 1e12))
+        return met
+
+    def _numbered(self, pattern: re.Pattern[str], word: str) -> int:
+        found = pattern.fullmatch(word)
+        if found is None:
+            expected = "GPU N, and in it Chunk N"
+            raise F551.error(
+                at=Place(self._file, detail=MET), expected=expected, found=repr(word[:40])
+            )
+        return int(found[1])
