@@ -42,7 +42,6 @@ MODULES: dict[str, str | None] = {
     "connections": "Connections and messages",
     "cut": "Homes of chunks",
     "conditions": "Condition",
-    "choices": None,
     "extension": None,
     "collectives": None,
     "dependencies": None,

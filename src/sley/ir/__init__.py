@@ -13,6 +13,6 @@ topology.py, fabric.py, routes.py   a cluster, its devices and links, and the wa
 cost_model.py                       the parameters of a cluster's times
 graph.py                            algorithms on directed graphs
 plan_table.py, recipe.py            which plan runs for which calls; what makes a plan
-sizes.py, choices.py                sizes and ranges of them; words among a few
+sizes.py                            sizes and ranges of them
 extension.py                        the compiled modules, loaded at their first use
 """

@@ -7,7 +7,7 @@ msccl/            scripts for msccl-tools
 schedules/        schedules of synthesisers
 files.py          the program of a Python file; interpreter.py loads and runs it,
                   deferred.py keeps the programs that could not be traced
-recorder.py, arguments.py, memory.py   what the languages in Python share
+recorder.py       what the languages in Python share
 """
 
 from sley.lang import rescclang

@@ -39,8 +39,7 @@ from sley.ir.tables import (
 )
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind
-from sley.lang.arguments import broadcast, check_span, refuse
-from sley.lang.recorder import Recorder, caller_place
+from sley.lang.recorder import Recorder, broadcast, caller_place, check_span, refuse
 
 TYPES = {"recv": TransferKind.COPY, "rrc": TransferKind.REDUCE}
 """The types of transfers by ResCCL's names."""

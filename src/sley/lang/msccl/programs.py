@@ -19,16 +19,14 @@ from sley.ir.collective import Collective as SleyCollective
 from sley.ir.tables import NONE
 from sley.ir.words import MAX_NUMBER, TransferKind, chunk_range, is_integer
 from sley.ir.words import Buffer as SleyBuffer
-from sley.lang.arguments import placed, refuse
-from sley.lang.chunks import ChunkProgram
-from sley.lang.memory import Cells
+from sley.lang.chunks import Cells, ChunkProgram
 from sley.lang.msccl.buffers import Buffer, BufferSlice, ThreadblockPolicy
 from sley.lang.msccl.chunks import Chunk
 from sley.lang.msccl.collectives import Buffers, Collective
 from sley.lang.msccl.promises import batched, declare, interleaved, is_standard, lacks, promised
 from sley.lang.msccl.session import ScriptProgram, current_session
 from sley.lang.msccl.topologies import Topology
-from sley.lang.recorder import caller_place
+from sley.lang.recorder import caller_place, placed, refuse
 
 DATA: dict[Hashable, SleyBuffer] = {
     Buffer.input: SleyBuffer.INPUT,

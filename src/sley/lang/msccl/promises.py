@@ -24,11 +24,11 @@ from sley.ir.collectives import AllReduce, standard, unpromised, with_results
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE
 from sley.ir.words import TransferKind, chunk_range, is_integer
-from sley.lang.arguments import refuse
 from sley.lang.msccl import collectives
 from sley.lang.msccl.buffers import Buffer
 from sley.lang.msccl.chunks import Chunk, parts
 from sley.lang.msccl.collectives import Buffers, Collective, StandardCollective
+from sley.lang.recorder import refuse
 
 _DEFINED = ("init_buffers", "check", "get_buffer_index")
 """The methods by which a class defines a collective."""

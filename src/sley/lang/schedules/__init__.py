@@ -2,7 +2,7 @@
 
 A file for each synthesiser (teccl, forestcoll, taccl) reads a
 schedule, follows it, compares it with the file's own claims, and turns it into a program.
-`building` has what they share and makes the program, `documents` reads JSON within limits.
+`building` has what they share.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Callable
 from sley.errors import recognition
 from sley.errors.recognition import Kind, kind_of, refuse_kind
 from sley.lang.schedules import forestcoll, taccl, teccl
-from sley.lang.schedules.building import ImportedSchedule
-from sley.lang.schedules.documents import file_text
+from sley.lang.schedules.building import ImportedSchedule, file_text
 
 __all__ = ["ALLOWED", "COLLECTIVES", "ImportedSchedule", "read"]
 

@@ -22,8 +22,13 @@ from sley.errors.schedules import F551, F552, F554, F557
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.words import Buffer
-from sley.lang.schedules.building import Cells, ImportedSchedule, ProgramBuilder, check_size
-from sley.lang.schedules.documents import source_text
+from sley.lang.schedules.building import (
+    Cells,
+    ImportedSchedule,
+    ProgramBuilder,
+    check_size,
+    source_text,
+)
 
 COLLECTIVES = ("allgather", "reducescatter", "allreduce")
 MAX_NODES = 4096

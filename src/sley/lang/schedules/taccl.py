@@ -24,8 +24,15 @@ from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.words import Buffer, is_integer
-from sley.lang.schedules.building import Cells, ImportedSchedule, ProgramBuilder, check_size
-from sley.lang.schedules.documents import JsonObject, json_object, source_text
+from sley.lang.schedules.building import (
+    Cells,
+    ImportedSchedule,
+    JsonObject,
+    ProgramBuilder,
+    check_size,
+    json_object,
+    source_text,
+)
 
 MAX_RANKS = 4096
 MAX_SENDS = 1 << 20

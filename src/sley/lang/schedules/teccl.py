@@ -35,8 +35,16 @@ from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import Buffer
-from sley.lang.schedules.building import Cells, ImportedSchedule, ProgramBuilder, check_size
-from sley.lang.schedules.documents import JsonObject, Lines, json_object, source_text
+from sley.lang.schedules.building import (
+    Cells,
+    ImportedSchedule,
+    JsonObject,
+    Lines,
+    ProgramBuilder,
+    check_size,
+    json_object,
+    source_text,
+)
 
 Link = tuple[int, int]
 
