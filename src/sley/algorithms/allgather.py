@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import ArrayLike
 from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, check_power_of_two
 from sley.errors import Place
 from sley.errors.language import L121
-from sley.ir.collective import Collective
 from sley.ir.collectives import AllGather, AllGatherV
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
@@ -32,22 +30,7 @@ def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = 
     channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang, figure 3b. Errors: L102, L121.
     """
-    return _ring(AllGather(ranks, 1, in_place), channel_numbers("ring-allgather", channels))
-
-
-@algorithm("allgatherv", "MSCCLang, figure 3b")
-def ring_allgatherv(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
-    """AllGather of varying counts along one ring: every part is passed on once around the ring.
-
-    channels: as for `ring_allgather`. Source: MSCCLang, figure 3b. Errors: L102, L119, L121.
-    """
-    numbers = channel_numbers("ring-allgatherv", channels)
-    return _ring(AllGatherV(ranks, in_place=in_place), numbers)
-
-
-def _ring(collective: Collective, numbers: Sequence[int | None]) -> Program:
-    """One ring, of equal or varying counts. numbers: the channels."""
-    ranks, in_place = collective.ranks, collective.in_place
+    numbers = channel_numbers("ring-allgather", channels)
 
     def body(p: ChunkProgram) -> None:
         _copy_own_part(p, np.arange(ranks), in_place)
@@ -57,7 +40,18 @@ def _ring(collective: Collective, numbers: Sequence[int | None]) -> Program:
             for step in range(1, ranks):
                 c = c.copy((rank + step) % ranks, "out", rank, channel=channel)
 
-    return trace(collective, body)
+    return trace(AllGather(ranks, 1, in_place), body)
+
+
+@algorithm("allgatherv", "MSCCLang, figure 3b")
+def ring_allgatherv(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
+    """AllGather of varying counts along one ring: every part is passed on once around the ring.
+
+    channels: as for `ring_allgather`. Source: MSCCLang, figure 3b. Errors: L102, L119, L121.
+    """
+    channel_numbers("ring-allgatherv", channels)  # refuses wrong ones under this name
+    collective = AllGatherV(ranks, in_place=in_place)
+    return replace(ring_allgather(ranks, channels=channels), collective=collective)
 
 
 @algorithm("allgather", "MSCCLang 7.1.2")

@@ -13,7 +13,6 @@ value after a loop, as in Python.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn, cast
 
@@ -57,24 +56,6 @@ OPERATIONS = {"allreduce": "Allreduce", "allgather": "Allgather", "reducescatter
 """Operators in lower case, and in ResCCL's spelling."""
 
 _MAX_NAME = 200
-
-
-@dataclass(frozen=True)
-class Header:
-    """The header of a text.
-
-    name: AlgoName, by default "".
-    collective: the collective of nRanks and OpType.
-    topology: the cluster, None without GPUPerNode.
-    instances: parallel parts of each transfer.
-    variables: the parameters that are numbers, by name.
-    """
-
-    name: str
-    collective: Collective
-    topology: Topology | None
-    instances: int
-    variables: dict[str, int]
 
 
 class _Parameter(NamedTuple):
@@ -160,27 +141,6 @@ def _escape(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def read_header(
-    algorithm: SyntaxTree, overrides: Mapping[str, object], *, in_place: bool, file: str
-) -> Header:
-    """The header of a text, in which `overrides` replace or add parameters.
-
-    Errors: L150.
-    """
-    given = _Parameters(algorithm, overrides, file)
-    variables = {name: v for name in NUMBERS if (v := given.number(name)) is not None}
-    name = given.word("AlgoName") or ""
-    if not name.isprintable():
-        given.refuse("AlgoName", "printable characters")
-    return Header(
-        name=name,
-        collective=_collective(given, variables, in_place),
-        topology=_topology(given, variables),
-        instances=variables.get("nChannels", 1),
-        variables=variables,
-    )
-
-
 def _collective(given: _Parameters, variables: dict[str, int], in_place: bool) -> Collective:
     """The collective, with one chunk a rank (ResCCL 4.2 and appendix A)."""
     if "nRanks" not in variables:
@@ -242,40 +202,33 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
             remedy="Give a text of at most 4 MB; loops make large algorithms short.",
         )
     algorithm = Parser(split_lines(text), name, NUMBERS).algorithm()
-    read = read_header(algorithm, header, in_place=in_place, file=name)
-    steps = _steps(algorithm, read, name)
-    default = Path(file).stem if file else "rescclang"
+    given = _Parameters(algorithm, header, name)
+    variables = {word: v for word in NUMBERS if (v := given.number(word)) is not None}
+    title = given.word("AlgoName") or (Path(file).stem if file else "rescclang")
+    if not title.isprintable() and "AlgoName" in given.given:
+        given.refuse("AlgoName", "printable characters")
+    collective = _collective(given, variables, in_place)
+    topology = _topology(given, variables)
+    src, dst, step, chunk, site = transfers(algorithm, variables, collective.ranks, file=name)
     sources = Sources.of_file(
         name,
         [t.line for t in algorithm.transfers],
         [t.column for t in algorithm.transfers],
         whole=Place(name, algorithm.line, algorithm.column),
     )
-    return assemble(
-        read.collective,
-        steps,
-        name=read.name or default,
-        sources=sources,
-        topology=read.topology,
+    steps = TransferSteps(
+        src=src,
+        dst=dst,
+        step=step,
+        chunk=chunk,
+        kind=np.array([t.kind for t in algorithm.transfers], np.int8)[site],
+        channel=np.full(len(site), NONE, np.int32),
+        instances=np.full(len(site), variables.get("nChannels", 1), np.int32),
+        source=site,
     )
+    return assemble(collective, steps, name=title, sources=sources, topology=topology)
 
 
 def load(path: str | Path, *, in_place: bool = False, **header: int | str) -> Program:
     """The program of a file of UTF-8 text; see `parse`. Errors: F404, and those of `parse`."""
     return parse(text_of(Path(path), F404), file=str(path), in_place=in_place, **header)
-
-
-def _steps(algorithm: SyntaxTree, header: Header, file: str) -> TransferSteps:
-    ranks = header.collective.ranks
-    src, dst, step, chunk, site = transfers(algorithm, header.variables, ranks, file=file)
-    kinds = np.array([t.kind for t in algorithm.transfers], np.int8)
-    return TransferSteps(
-        src=src,
-        dst=dst,
-        step=step,
-        chunk=chunk,
-        kind=kinds[site],
-        channel=np.full(len(site), NONE, np.int32),
-        instances=np.full(len(site), header.instances, np.int32),
-        source=site,
-    )
