@@ -51,7 +51,6 @@ MODULES: dict[str, str | None] = {
     "groups": None,
     "routes": None,
     "sizes": None,
-    "recipe": None,
     "plan_table": None,
 }
 

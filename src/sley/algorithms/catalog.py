@@ -15,7 +15,7 @@ from sley.ir.collectives import STANDARD
 from sley.ir.program import Program
 
 _FILES = (
-    *("allreduce", "multi_ring", "multi_tree", "nvls", "allgather", "hierarchical_mesh"),
+    *("allreduce", "multi_ring", "nvls", "allgather", "hierarchical_mesh"),
     *("two_level", "reducescatter", "alltoall", "rooted"),
 )
 """The files of algorithms, in the order of the catalog."""

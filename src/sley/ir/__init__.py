@@ -12,7 +12,7 @@ conditions.py                       what a proof demands of a call
 topology.py, fabric.py, routes.py   a cluster, its devices and links, and the ways along them
 cost_model.py                       the parameters of a cluster's times
 graph.py                            algorithms on directed graphs
-plan_table.py, recipe.py            which plan runs for which calls; what makes a plan
+plan_table.py                       which plan runs for which calls; what makes a plan
 sizes.py                            sizes and ranges of them
 extension.py                        the compiled modules, loaded at their first use
 """

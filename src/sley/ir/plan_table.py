@@ -1,4 +1,4 @@
-"""Plan table: which plan runs for which calls, as a value and as TOML.
+"""Plan table: which plan runs for which calls, as a value and as TOML; and what makes a plan.
 
     [[plans]]
     what = "ring-allreduce"          # an algorithm, or a file beside the table
@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,10 +30,74 @@ from sley.errors import Place, Rule, SleyError, did_you_mean
 from sley.errors.deployment import F528
 from sley.errors.policy import D903
 from sley.errors.text_files import checked_words, text_of, toml_tables
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer, is_real
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What a plan is made from; selection, the command line and the tuner build it.
+
+    name: of an algorithm of the library, or the path of a file with a program, a schedule or a
+        plan (`file.py:function` for one of several functions).
+    arguments: of the algorithm or the function, by name.
+    options: of the compiler, by the names in `sley.Options`.
+    tile: the tile's size as a share of the runtime's own.
+
+    Enumerations become their values and lists tuples, so a recipe is equal to the one that is read
+    back from a file.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tile: float = 1.0
+
+    def __post_init__(self) -> None:
+        for word in ("arguments", "options"):
+            object.__setattr__(self, word, _plain(getattr(self, word)))
+
+    @property
+    def key(self) -> str:
+        """Equal for equal recipes."""
+        arguments, options = sorted(self.arguments.items()), sorted(self.options.items())
+        return repr((self.name, arguments, options, self.tile))
+
+    @property
+    def stem(self) -> str:
+        """The algorithm's name, or the file's without its suffix."""
+        return Path(self.name.partition(".py:")[0]).stem
+
+    def given(self, **arguments: Any) -> Recipe:
+        """The recipe with further arguments; None leaves one as it is."""
+        more = {word: value for word, value in arguments.items() if value is not None}
+        return replace(self, arguments={**self.arguments, **more})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        words = [f"{word}={value}" for word, value in self.options.items()]
+        words += [f"tile={self.tile:g}"] if self.tile != 1 else []
+        if orders := self.arguments.get("orders"):
+            words.append("orders=" + ";".join(",".join(map(str, order)) for order in orders))
+        return " ".join([self.name, *words])
+
+
+def _plain(value: Any) -> Any:
+    """The value as a file has it: an enumeration's member as its value, a list as a tuple."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return value
+
 
 TABLE = "plans.toml"
 """The name of the table in a folder of plans."""

@@ -33,8 +33,7 @@ from sley.errors.runtime import R514
 from sley.errors.selection import N656
 from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
-from sley.ir.plan_table import PlanRow, PlanTable
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import PlanRow, PlanTable, Recipe
 from sley.ir.sizes import SizeRange, borders, size_text
 from sley.ir.words import is_integer
 

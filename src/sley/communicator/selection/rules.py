@@ -17,9 +17,8 @@ from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collec
 from sley.compiler import Options
 from sley.errors import Place
 from sley.errors.language import L112
-from sley.ir.plan_table import PlanRow
+from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace

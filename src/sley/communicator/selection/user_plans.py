@@ -38,9 +38,8 @@ from sley.errors.selection import N651, N652, N653, N654, N656
 from sley.formats import read
 from sley.formats.plan_file import digest
 from sley.ir.plan import Plan
-from sley.ir.plan_table import TABLE, PlanRow, read_table
+from sley.ir.plan_table import TABLE, PlanRow, Recipe, read_table
 from sley.ir.program import Program
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.tables import NONE
 from sley.lang import rescclang, schedules

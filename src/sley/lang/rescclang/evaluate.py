@@ -497,10 +497,9 @@ class _RunState:
         self._ranks = ranks
         self._names: Names = dict(variables)
         self._loops: list[tuple[str, int]] = []
-        self._flows = flow(algorithm)
         self._at_once = at_once
         self._budget = Budget(file)
-        self._lanes = LaneRunner(self._flows, self._budget, ranks)
+        self._lanes = LaneRunner(flow(algorithm), self._budget, ranks)
 
     def error(self, fault: PlainError) -> SleyError:
         """The mistake as an error that names the values of the loops' variables."""
@@ -535,7 +534,7 @@ class _RunState:
         start, stop, step = self._evaluate(loop)
         check_step(loop, step)
         values = range(start, stop, step)
-        if self._at_once and self._flows[loop.number].independent:
+        if self._at_once and self._lanes.flows[loop.number].independent:
             self._expand(loop, values)
             return
         self._budget.loop(loop, len(values), len(values) * ALONE)

@@ -14,9 +14,8 @@ from sley.compiler import Options
 from sley.errors import Place, did_you_mean
 from sley.errors.policy import D901, D904
 from sley.ir.collectives import SIZED
-from sley.ir.plan_table import Machine, Measured, PlanRow
+from sley.ir.plan_table import Machine, Measured, PlanRow, Recipe
 from sley.ir.program import Program
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer
