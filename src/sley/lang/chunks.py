@@ -35,8 +35,8 @@ from sley.errors.language import (
     L109,
     L110,
     L112,
+    L119,
     L123,
-    L135,
     L137,
 )
 from sley.ir.collective import Collective
@@ -300,7 +300,7 @@ class Ref:
 
         others: a reference with one place on one rank or several distinct ones, other than the own:
         p.chunk([1, 2, 3], "in", 0). channel: as for `reduce`. The meaning is that of reductions one
-        after another. Errors: L135, L137.
+        after another. Errors: L119, L137.
         """
         p = self.program
         p._check_reduction(self, others)
@@ -492,7 +492,7 @@ class ChunkProgram:
 
     def _check_reduction(self, target: Ref, other: object) -> None:
         if self.collective.varies:
-            refuse(L135, "copies only: the counts of the chunks vary", "a reduction")
+            refuse(L119, "copies only: the counts of the chunks vary", "a reduction")
         if not isinstance(other, Ref) or other.program is not self:
             refuse(L110, "a reference of this program", repr(other))
         self._check_current(target)

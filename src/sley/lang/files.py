@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any
 
 from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.language import L113, L115
+from sley.errors.language import L115
 from sley.ir.program import Program
 from sley.lang.chunks import name_of
 from sley.lang.deferred import WrongProgram, deferred_errors
@@ -44,7 +44,7 @@ class PythonFile(UserFile):
     """A Python file that was run."""
 
     def program(self) -> Program:
-        """The only program. Errors: L113, L115, and those of the program."""
+        """The only program. Errors: L115, L115, and those of the program."""
         programs = self._programs
         if not programs:
             raise self._without_program()
@@ -54,7 +54,7 @@ class PythonFile(UserFile):
         return self.without_error(next(iter(programs.values())))
 
     def find(self, name: str) -> Program | ProgramFunction:
-        """The program called `name`, or the function with this name. Errors: L113, L115, and those
+        """The program called `name`, or the function with this name. Errors: L115, L115, and those
         of the program."""
         programs, functions = self._programs, self._functions
         if name in programs:
@@ -99,7 +99,7 @@ class PythonFile(UserFile):
                 "Decorate a function with @sley.program(collective), or name a function that "
                 f"returns a program: {', '.join(f'{self.path}:{name}' for name in functions)}"
             )
-        return L113.error(
+        return L115.error(
             at=Place(str(self.path)),
             expected="a function decorated with @sley.program(collective)",
             found="a file without a program",
@@ -161,7 +161,7 @@ class ProgramFunction:
         return self.takes_any or name in self.parameters
 
     def program(self, arguments: Mapping[str, Any]) -> Program:
-        """The program that it returns. Errors: L113, L114, and L1xx of the program."""
+        """The program that it returns. Errors: L115, L114, and L1xx of the program."""
         named = dict(arguments)
         first = [
             named.pop(word, p.default)
@@ -177,7 +177,7 @@ class ProgramFunction:
             return replace(right, name=name_of(self.name)) if is_inner else right
         code = getattr(self.function, "__code__", None)
         path = str(self.file.path)
-        raise L113.error(
+        raise L115.error(
             at=Place(code.co_filename, code.co_firstlineno) if code else Place(path),
             expected=f"a program that {self.name} returns",
             found="None" if program is None else f"a value of type {type(program).__name__}",

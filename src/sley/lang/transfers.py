@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sley.errors import Place
-from sley.errors.language import L101, L102, L103, L122, L124, L125
+from sley.errors.language import L101, L102, L103, L122, L124
 from sley.ir.collective import Collective
 from sley.ir.collectives import standard
 from sley.ir.program import Program, Transfers
@@ -130,7 +130,7 @@ def assemble(
     protocol: Protocol | None = None,
     topology: Topology | None = None,
 ) -> Program:
-    """The program of `steps`, whose ranks and chunks are in range. Errors: L122, L125."""
+    """The program of `steps`, whose ranks and chunks are in range. Errors: L122, L124."""
     twin = _twin(collective, sources.whole)
     order = np.argsort(steps.step, kind="stable")  # then in the order of their calls
     t = TransferSteps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
@@ -150,13 +150,13 @@ def assemble(
 
 
 def _twin(collective: Collective, whole: Place) -> Collective:
-    """The collective in place. Errors: L125."""
+    """The collective in place. Errors: L124."""
     if collective.in_place:
         return collective
     row = standard(collective)
     twin = None if row is None or row.varies else row.like(collective, in_place=True)
     if twin is None or not _has_one_numbering(twin):
-        raise L125.error(
+        raise L124.error(
             at=whole,
             expected="a collective in place, or a standard one whose chunks keep their numbers",
             found=str(collective),

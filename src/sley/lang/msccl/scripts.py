@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from sley.errors import Place
-from sley.errors.language import L113
+from sley.errors.language import L115
 from sley.ir.program import Program
 from sley.lang.interpreter import UserFile
 from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
@@ -69,7 +69,7 @@ def run(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> tuple[Sc
     """Runs a script as `python path arguments...` would, and returns its programs in order, at
     least one. XML() and Json() print nothing.
 
-    Errors: L113, L114, F404, L114, and L1xx of its programs.
+    Errors: L115, L114, F404, L114, and L1xx of its programs.
     """
     file = UserFile(path, arguments, run_name="__main__", remedy="Correct the named line.")
     session = Session()
@@ -84,7 +84,7 @@ def run(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> tuple[Sc
         if any(isinstance(value, Program) for value in file.values.values()):
             found = "a program in sley's own language"
             remedy = "Leave out the import of msccl."
-        raise L113.error(
+        raise L115.error(
             at=Place(str(path)),
             expected="operations inside of `with MSCCLProgram(...)`",
             found=found,

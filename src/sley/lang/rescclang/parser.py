@@ -24,8 +24,8 @@ from enum import Enum, IntEnum
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from sley.errors import Place, Rule
-from sley.errors.language import L113, L124
-from sley.errors.rescclang import L143, L152, L153
+from sley.errors.language import L115, L124
+from sley.errors.rescclang import L143, L150, L153
 from sley.ir.words import TransferKind
 from sley.lang.transfers import TYPES
 
@@ -345,7 +345,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 class Parser:
-    """Makes an `SyntaxTree` of lines. Errors: L113, L124, L143, L152, L153, with line and
+    """Makes an `SyntaxTree` of lines. Errors: L115, L124, L143, L150, L153, with line and
     column.
 
     parameters: names that the body may read but not assign.
@@ -365,7 +365,7 @@ class Parser:
     def algorithm(self) -> SyntaxTree:
         """The whole text."""
         if self._at(TokenKind.END):
-            raise L113.error(
+            raise L115.error(
                 at=self._place(),
                 expected=f"{HEAD}(...):",
                 found="no program",
@@ -503,7 +503,7 @@ class Parser:
             remedy = "The name of a variable can't be a word of the language."
             self._refuse(L143, "the name of a variable", remedy=remedy, token=word)
         if word.text in self._parameters:
-            self._refuse(L152, "another name", token=word)
+            self._refuse(L150, "another name", token=word)
 
     def _for(self) -> For:
         start = self._advance()

@@ -189,7 +189,7 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
     NICPerNode its topology, nChannels the number of instances of each transfer. nWarps is checked
     but has no effect, because a plan doesn't define the number of warps of a thread block.
 
-    Errors: L101, L103, L112, L113, L122, L124, L143 to L156, F404, with line and column.
+    Errors: L101, L103, L112, L115, L122, L124, L143 to L156, F404, with line and column.
     """
     name = file or _NO_FILE
     if not isinstance(text, str):

@@ -32,7 +32,7 @@ _READERS: dict[Kind, Callable[[str | os.PathLike[str]], ImportedSchedule]] = {
 
 def read(path: str | os.PathLike[str]) -> ImportedSchedule:
     """The schedule in a file, which is recognised by its content. Errors: F404, F550 for a file of
-    another kind, F551, F552, F559."""
+    another kind, F551, F403, F424."""
     kind = kind_of(path)
     if kind is recognition.MISSING:
         file_text(path)

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, NoReturn, cast
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.formats import F404
+from sley.errors.formats import F403, F404, F424
 from sley.errors.recognition import Kind
-from sley.errors.schedules import F551, F552, F559, F560
+from sley.errors.schedules import F551, F560
 from sley.errors.text_files import text_of
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
@@ -34,11 +34,11 @@ _MAX_NUMBER = 1e18
 
 
 def file_text(path: str | os.PathLike[str]) -> str:
-    """The text of a schedule's file. Errors: F404, F552."""
+    """The text of a schedule's file. Errors: F404, F403."""
     text = text_of(Path(path), F404)
     if len(text) > MAX_TEXT:
         expected = f"at most {MAX_TEXT} characters"
-        raise F552.error(at=Place(os.fspath(path)), expected=expected, found=str(len(text)))
+        raise F403.error(at=Place(os.fspath(path)), expected=expected, found=str(len(text)))
     return text
 
 
@@ -48,7 +48,7 @@ def source_text(
     """The text of a source, and its name in messages.
 
     source: a file (a path), or a text that begins with `beginning`. file: the name; by default the
-    path. Errors: F404, F552.
+    path. Errors: F404, F403.
     """
     if isinstance(source, str) and source.lstrip()[:1] == beginning:
         return source, file or "<text>"
@@ -56,10 +56,10 @@ def source_text(
 
 
 def json_object(file: str, text: str) -> dict[str, Any]:
-    """The JSON object of a text, in bounded memory. Errors: F551, F552."""
+    """The JSON object of a text, in bounded memory. Errors: F551, F403."""
     if text.count("{") + text.count("[") > MAX_CONTAINERS:
         expected = f"at most {MAX_CONTAINERS} objects and lists"
-        raise F552.error(at=Place(file), expected=expected, found="more")
+        raise F403.error(at=Place(file), expected=expected, found="more")
     try:
         found = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as problem:
@@ -204,7 +204,7 @@ class ImportedSchedule(ABC):
         """The program of the schedule.
 
         collective: one of those that the schedule can serve, by default its own. allow: faults of
-        the schedule, of `allowed`. Errors: F552, F554 to F560.
+        the schedule, of `allowed`. Errors: F403, F554 to F560.
         """
         collective, allow, at = collective or self.collective, tuple(allow), Place(self.file)
         for word in allow:
@@ -216,9 +216,9 @@ class ImportedSchedule(ABC):
         if collective not in self.collectives:
             remedy = "Give one of these, or omit the option." if self.serves else ""
             expected = self.serves or self.collective
-            raise F559.error(at=at, expected=expected, found=collective, remedy=remedy)
+            raise F424.error(at=at, expected=expected, found=collective, remedy=remedy)
         if in_place and collective == "alltoall":
-            raise F559.error(at=at, expected="alltoall out of place", found="in place")
+            raise F424.error(at=at, expected="alltoall out of place", found="in place")
         return self._program(collective, in_place, allow)
 
     @abstractmethod
@@ -227,10 +227,10 @@ class ImportedSchedule(ABC):
 
 
 def check_size(file: str, cells: int) -> None:
-    """Refuses a schedule whose collective has more chunks than `MAX_CELLS`. Errors: F552."""
+    """Refuses a schedule whose collective has more chunks than `MAX_CELLS`. Errors: F403."""
     if cells > MAX_CELLS:
         expected = f"at most {MAX_CELLS} chunks on all ranks together"
-        raise F552.error(at=Place(file), expected=expected, found=str(cells))
+        raise F403.error(at=Place(file), expected=expected, found=str(cells))
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class ProgramBuilder:
             self.copy(own, Cells(rank, Buffer.OUTPUT, rank * target, count), 1)
 
     def new_scratch(self, rank: int, count: int) -> Cells:
-        """Scratch chunks of a rank that no other transfer uses. Errors: F552."""
+        """Scratch chunks of a rank that no other transfer uses. Errors: F403."""
         index = self.scratch.get(rank, 0)
         check_size(self.file, index + count)
         self.scratch[rank] = index + count

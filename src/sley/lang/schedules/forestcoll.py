@@ -17,8 +17,9 @@ from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
 from sley.errors import Place, Rule, counted
+from sley.errors.formats import F403
 from sley.errors.recognition import FORESTCOLL
-from sley.errors.schedules import F551, F552, F554, F557
+from sley.errors.schedules import F551, F554, F557
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.words import Buffer
@@ -286,7 +287,7 @@ class Forest(ImportedSchedule):
 def read(source: str | os.PathLike[str], file: str | None = None) -> Forest:
     """The trees in a file (a path), or of a text that begins with <.
 
-    file: the file's name in messages. Errors: F404, F551, F552.
+    file: the file's name in messages. Errors: F404, F551, F403.
     """
     text, file = source_text(source, "<", file)
     return _ForestReader(file).forest(text)
@@ -379,7 +380,7 @@ class _ForestReader:
     def _send(self, attributes: dict[str, str]) -> None:
         self._sends += 1
         if self._sends > MAX_SENDS:
-            self._refuse(f"at most {MAX_SENDS} sends", "more", F552)
+            self._refuse(f"at most {MAX_SENDS} sends", "more", F403)
         src, dst = (self._node(self._attribute(attributes, word)) for word in ("src", "dst"))
         text = self._attribute(attributes, "path")
         if len(text) > _MAX_PATH_CHARS or not _NODES.fullmatch(text):
@@ -399,7 +400,7 @@ class _ForestReader:
         text = self._attribute(attributes, word)
         number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
         if number > most:
-            self._refuse(f"{word} up to {most}", text, F552)
+            self._refuse(f"{word} up to {most}", text, F403)
         if number < least:
             self._refuse(f"{word}: a whole number from {least}", repr(text[:40]))
         return number
@@ -411,7 +412,7 @@ class _ForestReader:
             if found is None:
                 self._refuse("a node (0, 'GPU', 0) or 0", repr(text[:100]))
             if len(self._nodes) >= 4 * MAX_NODES:
-                self._refuse(f"at most {4 * MAX_NODES} nodes", "more", F552)
+                self._refuse(f"at most {4 * MAX_NODES} nodes", "more", F403)
             number = int(found["number"] or found["place"])
             self._nodes[text] = ForestNode(int(found["host"] or 0), found["kind"] or "", number)
         return self._nodes[text]

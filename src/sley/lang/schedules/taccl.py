@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from sley.errors import Place, counted
+from sley.errors.formats import F403, F424
 from sley.errors.recognition import TACCL_SCHEDULE
-from sley.errors.schedules import F551, F552, F554, F556, F559
+from sley.errors.schedules import F551, F554, F556
 from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
@@ -247,7 +248,7 @@ def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
 def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
-    file: the file's name in messages. Errors: F404, F551, F552, F559.
+    file: the file's name in messages. Errors: F404, F551, F403, F424.
     """
     text, file = source_text(source, "{", file)
     top = JsonObject(file, json_object(file, text))
@@ -255,7 +256,7 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedu
     named = _NAME.fullmatch(collective.text("name"))
     word = _COLLECTIVES.get(named[1]) if named else None
     if named is None or word is None:
-        raise F559.error(
+        raise F424.error(
             at=Place(file, detail="collective"),
             expected=f"one of {', '.join(_COLLECTIVES)}",
             found=repr(collective.text("name")[:60]),
@@ -265,7 +266,7 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedu
         collective.refuse("nodes", "a whole number from 2", ranks)
     if ranks > MAX_RANKS or chunks < 1:
         expected = f"at most {MAX_RANKS} ranks, and at least 1 chunk"
-        raise F552.error(at=Place(file), expected=expected, found=f"{ranks:g} and {chunks}")
+        raise F403.error(at=Place(file), expected=expected, found=f"{ranks:g} and {chunks}")
     check_size(file, int(ranks) ** (3 if word == "alltoall" else 2) * chunks)
     title = top.text("name")[:200]
     if not title.isprintable():  # it is shown on terminals
@@ -287,7 +288,7 @@ def _rows(file: str, top: JsonObject, schedule: TacclSchedule) -> list[tuple[int
         sends = JsonObject(file, step, f"step {number}").items("sends")
         if len(rows) + len(sends) > MAX_SENDS:
             expected = f"at most {MAX_SENDS} sends"
-            raise F552.error(at=Place(file), expected=expected, found="more")
+            raise F403.error(at=Place(file), expected=expected, found="more")
         found = [
             _send(file, f"step {number}, send {k}", send, schedule) for k, send in enumerate(sends)
         ]

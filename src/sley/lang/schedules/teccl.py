@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule, SleyError, counted, shortened
+from sley.errors.formats import F403
 from sley.errors.recognition import TECCL
-from sley.errors.schedules import F551, F552, F554, F555, F556, F557
+from sley.errors.schedules import F551, F554, F555, F556, F557
 from sley.ir.collectives import AllGather, AllToAll
 from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
@@ -656,7 +657,7 @@ class TecclSchedule(ImportedSchedule):
         f, p, ranks = self.flows, self.paths, len(self.gpus)
         cuts = math.lcm(*np.unique(p.of).tolist())
         if cuts > MAX_PARTS:
-            raise F552.error(
+            raise F403.error(
                 at=Place(self.file),
                 expected=f"volumes in multiples of one part of at most {MAX_PARTS} of a chunk",
                 found=f"parts of 1/{cuts}",
@@ -733,7 +734,7 @@ class _Flow(NamedTuple):
 def read(source: str | os.PathLike[str], file: str | None = None) -> TecclSchedule:
     """The schedule in a file (a path), or of a text that begins with {.
 
-    file: the file's name in messages. Errors: F404, F551, F552.
+    file: the file's name in messages. Errors: F404, F551, F403.
     """
     text, file = source_text(source, "{", file)
     return _TecclReader(file, text).schedule()
@@ -790,7 +791,7 @@ class _TecclReader:
             raise self._refuse(F551, text, expected)
         chunk, source = int(found[1]), self._node(found[2], text)
         if chunk > MAX_NODE:
-            raise self._refuse(F552, text, f"chunks up to {MAX_NODE}")
+            raise self._refuse(F403, text, f"chunks up to {MAX_NODE}")
         return _Flow(chunk, source, self._hop(found.groups()[2:], text), self._lines[str(text)])
 
     def _hop(self, groups: tuple[str | None, ...], text: object) -> _Hop:
@@ -798,7 +799,7 @@ class _TecclReader:
         *ends, share, epoch, via = groups
         src, dst = (self._node(str(node), text) for node in ends)
         if int(epoch or 0) > MAX_EPOCH:
-            raise self._refuse(F552, text, f"epochs up to {MAX_EPOCH}")
+            raise self._refuse(F403, text, f"epochs up to {MAX_EPOCH}")
         switches = re.split(r"->|, ?", via) if via else []
         route = tuple(self._node(switch, text) for switch in switches)
         if src == dst:
@@ -808,7 +809,7 @@ class _TecclReader:
 
     def _node(self, word: str, text: object) -> int:
         if int(word) > MAX_NODE:
-            raise self._refuse(F552, text, f"nodes up to {MAX_NODE}")
+            raise self._refuse(F403, text, f"nodes up to {MAX_NODE}")
         return int(word)
 
     def _share(self, word: str, text: object) -> Fraction:
@@ -822,7 +823,7 @@ class _TecclReader:
         share = Fraction(value).limit_denominator(MAX_PARTS)
         if share == 0 or abs(float(share) - value) > 1e-5:
             expected = f"a volume that is a fraction with a denominator up to {MAX_PARTS}"
-            raise self._refuse(F552, text, expected)
+            raise self._refuse(F403, text, expected)
         return share
 
     def _read_paths(self, demands: dict[str, Any]) -> None:
@@ -834,7 +835,7 @@ class _TecclReader:
             for node in (target, source):
                 self._node(str(node), text)
             if chunk > MAX_NODE * MAX_NODE:
-                raise self._refuse(F552, text, f"chunks up to {MAX_NODE * MAX_NODE}")
+                raise self._refuse(F403, text, f"chunks up to {MAX_NODE * MAX_NODE}")
             for path in paths:
                 self._read_path(path, text, (source, target, chunk))
 
