@@ -42,9 +42,7 @@ MODULES: dict[str, str | None] = {
     "connections": "Connections and messages",
     "cut": "Homes of chunks",
     "conditions": "Condition",
-    "choices": None,
     "extension": None,
-    "paths": None,
     "collectives": None,
     "dependencies": None,
     "graph": None,
@@ -53,7 +51,6 @@ MODULES: dict[str, str | None] = {
     "groups": None,
     "routes": None,
     "sizes": None,
-    "recipe": None,
     "plan_digest": None,
     "plan_table": None,
 }

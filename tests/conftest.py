@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
-from sley.ir.tables import Value, difference
+from sley.ir.tables import Value
 from support.checks.golden import Golden
 from support.generators.examples import SLOW, USUAL
 
@@ -27,6 +29,22 @@ settings.register_profile(
 )
 settings.register_profile("slow", max_examples=SLOW, deadline=None, print_blob=True)
 settings.load_profile("ci")  # --hypothesis-profile=slow overrides it
+
+
+def difference(one: Value, other: Value) -> str:
+    """The first difference between two values of one type: the field, and in an array the row with
+    both values."""
+    for f in fields(one):
+        a, b = getattr(one, f.name), getattr(other, f.name)
+        name = f"{type(one).__name__}.{f.name}"
+        if isinstance(a, Value) and isinstance(b, Value) and a != b:
+            return f"{name}: {difference(a, b)}"
+        if np.ndim(a) and np.shape(a) == np.shape(b) and not np.array_equal(a, b):
+            row = int(np.flatnonzero((a != b).reshape(len(a), -1).any(axis=1))[0])
+            return f"{name}, row {row}: {a[row]} != {b[row]}"
+        if not np.array_equal(a, b):
+            return f"{name}: {a!r} != {b!r}"
+    return ""
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

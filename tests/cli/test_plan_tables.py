@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from sley.cli import main
 from sley.communicator.selection.plans import Plans
 from sley.compiler.deployment import examine, runtime_named
-from sley.ir.plan_table import TABLE, Machine, Measured, PlanRow, PlanTable, read_table
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import TABLE, Machine, Measured, PlanRow, PlanTable, Recipe, read_table
 from sley.ir.sizes import SizeRange
 from sley.tuning import policy as policies
 from sley.tuning.policy import Policy

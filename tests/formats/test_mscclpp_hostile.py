@@ -20,7 +20,7 @@ from sley.formats import mscclpp
 from sley.formats.mscclpp import document, reader
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.problems import MOST_OF_A_KIND
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import Standard
 from support.generators.examples import examples
 from support.inputs import mscclpp_right as right
 from support.inputs.mscclpp_plans import GONE, PORT, Made, edited, text_of
@@ -623,8 +623,7 @@ def test_too_many_chunks_are_made_before_they_are_refused(
     def never(*_: object, **__: object) -> NoReturn:
         raise AssertionError("made the buffers of a plan that is too large")
 
-    row = replace(STANDARD[collective], build=never)
-    monkeypatch.setattr(reader, "STANDARD", {collective: row})
+    monkeypatch.setattr(Standard, "build", never)
     monkeypatch.setattr(reader, "lower", never)
     assert refused(Made(collective, 2, chunks).text).code == "F403"
 

@@ -4,8 +4,7 @@ import pytest
 
 from sley.errors import Place, SleyError
 from sley.errors.compiler import C304
-from sley.ir.choices import member
-from sley.ir.words import Protocol, Schedule
+from sley.ir.words import Protocol, Schedule, member
 
 
 @pytest.mark.parametrize("value", [Protocol.LL128, "LL128", "ll128", "Ll128"])

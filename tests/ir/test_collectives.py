@@ -206,7 +206,7 @@ def test_varying_counts_change_nothing_but_the_counts(
     assert row.like(c, in_place=False) == row.of(N, C, max_count=7) == c
     assert row.of(N, C) == make(N, chunks=C)
     assert row_of(equal(N)) == replace(
-        row, name=equal(N).name, build=equal, call=row_of(equal(N)).call, varies=False
+        row, title=equal.__name__, call=row_of(equal(N)).call, varies=False
     )
 
 

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 from scipy.sparse.csgraph import maximum_flow as scipy_maximum_flow
 
-from sley.ir.paths import distances, maximum_flow, strong_components
+from sley.ir.graph import distances, maximum_flow, strong_components
 from sley.ir.tables import LongArray
 from support.generators.examples import examples
 

@@ -19,7 +19,7 @@ import sley
 from sley.formats.files import FileProof
 from sley.formats.msccl_xml.targets import EXECUTOR
 from sley.ir.dependencies import dependencies
-from sley.ir.tables import Edges, Table, Value, column_types, difference
+from sley.ir.tables import Edges, Table, Value, column_types
 from sley.lang import msccl
 from sley.model.bounds import Bounds
 from sley.verification.direct import pulls
@@ -102,25 +102,19 @@ def test_cached_properties_are_not_pickled() -> None:
 
 
 def test_a_value_differs_from_one_with_another_field() -> None:
-    for name, value in sorted(examples().items()):
-        if not isinstance(value, Value):
-            continue
+    for value in (one for one in examples().values() if isinstance(one, Value)):
         for f in dataclasses.fields(value):
             old = getattr(value, f.name)
             if isinstance(old, np.ndarray) and old.size:
                 other = old.copy()
                 other.flat[-1] = not other.flat[-1] if old.dtype == bool else other.flat[-1] + 1
-                row = np.unravel_index(old.size - 1, old.shape)[0]
-                said = f"{name}.{f.name}, row {row}: {old[row]} != {other[row]}"
             elif isinstance(old, str):
-                other, said = f"{old} again", f"{name}.{f.name}: {old!r} != '{old} again'"
+                other = f"{old} again"
             else:
                 continue
             changed = copy.copy(value)
             object.__setattr__(changed, f.name, other)
             assert value != changed
-            assert difference(value, changed) == said
-        assert difference(value, value) == ""
         assert value != 1
 
 
@@ -149,18 +143,7 @@ def test_hashes_see_every_element_of_an_array_and_zeros_without_their_signs() ->
 
 def test_arrays_of_other_lengths_are_a_difference() -> None:
     plan = examples()["Plan"]
-    shorter = replace(plan, scratch_chunks=plan.scratch_chunks[1:])
-    assert plan != shorter
-    assert difference(plan, shorter) == "Plan.scratch_chunks: (8,) values != (7,)"
-
-
-def test_a_difference_is_told_from_the_outside_in() -> None:
-    plan = examples()["Plan"]
-    op = plan.instructions.op.copy()
-    op[3] = 0
-    other = replace(plan, instructions=replace(plan.instructions, op=op))
-    old = plan.instructions.op[3]
-    assert difference(plan, other) == f"Plan.instructions: Instructions.op, row 3: {old} != 0"
+    assert plan != replace(plan, scratch_chunks=plan.scratch_chunks[1:])
 
 
 def test_a_table_shows_its_first_rows() -> None:

@@ -20,7 +20,7 @@ import sley
 from sley.formats import TARGETS, msccl_xml, program_source
 from sley.ir.words import Buffer
 from sley.lang import msccl
-from sley.lang.modules import own_modules
+from sley.lang.interpreter import own_modules
 from sley.lang.msccl import topologies
 from support.machines.script_programs import count_wrong, plan_of
 

@@ -15,13 +15,10 @@ import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.ir.words import TransferKind
-from sley.lang.rescclang import budget, lanes, load, parse
-from sley.lang.rescclang.evaluate import transfers
-from sley.lang.rescclang.flow import flow
-from sley.lang.rescclang.header import NUMBERS
-from sley.lang.rescclang.lexer import split_lines
-from sley.lang.rescclang.parser import Parser
-from sley.lang.rescclang.syntax import SyntaxTree
+from sley.lang.rescclang import evaluate, load, parse
+from sley.lang.rescclang.evaluate import flow, transfers
+from sley.lang.rescclang.parser import Parser, SyntaxTree, split_lines
+from sley.lang.rescclang.text import NUMBERS
 from support.generators.examples import examples
 from support.inputs.rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 
@@ -237,19 +234,19 @@ def outcome(text: str, at_once: bool) -> object:
 
 
 @examples(23)
-@given(programs(), st.sampled_from([2, 7, lanes.PIECE]))
+@given(programs(), st.sampled_from([2, 7, evaluate.PIECE]))
 def test_random_loops_at_once_give_what_plain_execution_gives(text: str, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "PIECE", piece)
+        patch.setattr(evaluate, "PIECE", piece)
         assert outcome(text, at_once=True) == outcome(text, at_once=False)
 
 
-@pytest.mark.parametrize("piece", [1, 2, 7, lanes.PIECE])
+@pytest.mark.parametrize("piece", [1, 2, 7, evaluate.PIECE])
 @pytest.mark.parametrize("name", LOOPS)
 def test_chosen_loops_at_once_give_what_plain_execution_gives(
     name: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "PIECE", piece)
+    monkeypatch.setattr(evaluate, "PIECE", piece)
     text, independent = LOOPS[name]
     assert [loop.independent for loop in flow(algorithm(text))] == independent
     plain = outcome(text, at_once=False)
@@ -258,7 +255,7 @@ def test_chosen_loops_at_once_give_what_plain_execution_gives(
 
 
 def test_the_search_for_a_mistake_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_ITERATIONS", 300)
+    monkeypatch.setattr(evaluate, "MAX_ITERATIONS", 300)
     text = HEAD + (
         "    for n in range(10):\n        for m in range(20):\n            x = 1 / (n * m - 171)\n"
     )

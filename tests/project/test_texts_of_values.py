@@ -8,8 +8,7 @@ from functools import cache
 import sley
 from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.stats import CallStats
-from sley.ir.plan_table import PlanRow
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.sizes import SizeRange
 from sley.model.bounds import bound
 

@@ -176,7 +176,8 @@ def test_every_block_and_wait_of_the_thread_blocks_is_drawn(
     picture = block_picture(plan)
     rows = range(len(plan.instructions))
     assert sorted(ids(picture, "instruction")) == sorted(f"instruction-{r}" for r in rows)
-    blocks = [f"block-{row.rank}-{row.number}" for row in plan.blocks()]
+    numbers = zip(plan.block_rank, plan.block_number, strict=True)
+    blocks = [f"block-{rank}-{number}" for rank, number in numbers]
     assert sorted(ids(picture, "block")) == sorted(blocks)
     assert sorted(ids(picture, "wait")) == sorted(f"wait-{b}-{a}" for a, b in wait_pairs(plan))
     boxes = {box.id: box for box in picture.boxes}

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.algorithms.algorithm import MPICH, Algorithm
-from sley.algorithms.sizes import channel_numbers, check_power_of_two, check_sizes
+from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, check_power_of_two
 from sley.errors import Place
 from sley.errors.language import L121
-from sley.ir.collective import Collective
 from sley.ir.collectives import AllGather, AllGatherV
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
-
-__all__ = [
-    "all_pairs_allgather",
-    "all_pairs_allgatherv",
-    "recursive_doubling_allgather",
-    "ring_allgather",
-    "ring_allgatherv",
-    "sccl_allgather_dgx1",
-]
 
 _DGX1_RANKS = 8
 
@@ -34,30 +23,14 @@ def _copy_own_part(p: ChunkProgram, ranks: ArrayLike, in_place: bool) -> None:
         p.chunk(ranks, "in", 0).copy(ranks, "out", ranks)
 
 
+@algorithm("allgather", "MSCCLang, figure 3b")
 def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
     """AllGather along one ring: every chunk is passed on once around the ring.
 
     channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang, figure 3b. Errors: L102, L121.
     """
-    check_sizes("ring-allgather", ranks=ranks)
     numbers = channel_numbers("ring-allgather", channels)
-    return _ring(AllGather(ranks, 1, in_place), numbers, "ring-allgather")
-
-
-def ring_allgatherv(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
-    """AllGather of varying counts along one ring: every part is passed on once around the ring.
-
-    channels: as for `ring_allgather`. Source: MSCCLang, figure 3b. Errors: L102, L119, L121.
-    """
-    check_sizes("ring-allgatherv", ranks=ranks)
-    numbers = channel_numbers("ring-allgatherv", channels)
-    return _ring(AllGatherV(ranks, in_place=in_place), numbers, "ring-allgatherv")
-
-
-def _ring(collective: Collective, numbers: Sequence[int | None], name: str) -> Program:
-    """One ring, of equal or varying counts. numbers: the channels."""
-    ranks, in_place = collective.ranks, collective.in_place
 
     def body(p: ChunkProgram) -> None:
         _copy_own_part(p, np.arange(ranks), in_place)
@@ -67,30 +40,26 @@ def _ring(collective: Collective, numbers: Sequence[int | None], name: str) -> P
             for step in range(1, ranks):
                 c = c.copy((rank + step) % ranks, "out", rank, channel=channel)
 
-    return trace(collective, body, name=name)
+    return trace(AllGather(ranks, 1, in_place), body)
 
 
+@algorithm("allgatherv", "MSCCLang, figure 3b")
+def ring_allgatherv(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
+    """AllGather of varying counts along one ring: every part is passed on once around the ring.
+
+    channels: as for `ring_allgather`. Source: MSCCLang, figure 3b. Errors: L102, L119, L121.
+    """
+    channel_numbers("ring-allgatherv", channels)  # refuses wrong ones under this name
+    collective = AllGatherV(ranks, in_place=in_place)
+    return replace(ring_allgather(ranks, channels=channels), collective=collective)
+
+
+@algorithm("allgather", "MSCCLang 7.1.2")
 def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
     """AllGather in one step: every rank sends its chunk to every other.
 
     Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
     """
-    check_sizes("all-pairs-allgather", ranks=ranks)
-    return _all_pairs(AllGather(ranks, 1, in_place), "all-pairs-allgather")
-
-
-def all_pairs_allgatherv(ranks: int, *, in_place: bool = False) -> Program:
-    """AllGather of varying counts in one step: every rank sends its part to every other.
-
-    Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L119, L121.
-    """
-    check_sizes("all-pairs-allgatherv", ranks=ranks)
-    return _all_pairs(AllGatherV(ranks, in_place=in_place), "all-pairs-allgatherv")
-
-
-def _all_pairs(collective: Collective, name: str) -> Program:
-    """All pairs, of equal or varying counts."""
-    ranks, in_place = collective.ranks, collective.in_place
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
@@ -98,9 +67,20 @@ def _all_pairs(collective: Collective, name: str) -> Program:
         for turn in range(1, ranks):
             p.chunk(rank, "in", 0).copy((rank + turn) % ranks, "out", rank)
 
-    return trace(collective, body, name=name)
+    return trace(AllGather(ranks, 1, in_place), body)
 
 
+@algorithm("allgatherv", "MSCCLang 7.1.2")
+def all_pairs_allgatherv(ranks: int, *, in_place: bool = False) -> Program:
+    """AllGather of varying counts in one step: every rank sends its part to every other.
+
+    Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L119, L121.
+    """
+    collective = AllGatherV(ranks, in_place=in_place)
+    return replace(all_pairs_allgather(ranks), collective=collective)
+
+
+@algorithm("allgather", f"{MPICH}, 4.1")
 def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Program:
     """AllGather in log2(ranks) steps: partners exchange all data that they hold, which doubles in
     each step. The number of ranks must be a power of two.
@@ -108,7 +88,6 @@ def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Progr
     Source: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in
     MPICH (2005), section 4.1. Errors: L102, L121.
     """
-    check_sizes("recursive-doubling-allgather", ranks=ranks)
     check_power_of_two("recursive-doubling-allgather", ranks)
 
     def body(p: ChunkProgram) -> None:
@@ -119,9 +98,10 @@ def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Progr
             held = rank & -distance
             p.chunk(rank, "out", held, distance).copy(rank ^ distance, "out", held)
 
-    return trace(AllGather(ranks, 1, in_place), body, name="recursive-doubling-allgather")
+    return trace(AllGather(ranks, 1, in_place), body)
 
 
+@algorithm("allgather", "SCCL, table 4; MSCCLang 7.5")
 def sccl_allgather_dgx1(ranks: int = _DGX1_RANKS, *, in_place: bool = False) -> Program:
     """AllGather for the 8 V100 of a DGX-1 in two steps, each with one chunk on each link.
 
@@ -147,14 +127,4 @@ def sccl_allgather_dgx1(ranks: int = _DGX1_RANKS, *, in_place: bool = False) -> 
         for neighbour in quad:
             p.chunk(rank, "out", counterpart).copy(neighbour, "out", counterpart)
 
-    return trace(AllGather(ranks, 1, in_place), body, name="sccl-allgather-dgx1")
-
-
-ALGORITHMS = (
-    Algorithm.of(ring_allgather, "allgather", "MSCCLang, figure 3b"),
-    Algorithm.of(all_pairs_allgather, "allgather", "MSCCLang 7.1.2"),
-    Algorithm.of(recursive_doubling_allgather, "allgather", f"{MPICH}, 4.1"),
-    Algorithm.of(sccl_allgather_dgx1, "allgather", "SCCL, table 4; MSCCLang 7.5"),
-    Algorithm.of(ring_allgatherv, "allgatherv", "MSCCLang, figure 3b"),
-    Algorithm.of(all_pairs_allgatherv, "allgatherv", "MSCCLang 7.1.2"),
-)
+    return trace(AllGather(ranks, 1, in_place), body)

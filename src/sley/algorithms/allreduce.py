@@ -6,24 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sley.algorithms.algorithm import MPICH, Algorithm
+from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, stage_numbers
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
-from sley.algorithms.sizes import channel_numbers, check_sizes, stage_numbers
 from sley.ir.collectives import AllReduce
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "all_pairs_allreduce",
-    "double_binary_tree_allreduce",
-    "hierarchical_allreduce",
-    "one_step_allreduce",
-    "recursive_halving_doubling_allreduce",
-    "ring_allreduce",
-]
 
-
+@algorithm("allreduce", "MSCCLang 7.1.1")
 def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
     """AllReduce along one ring: every chunk is passed on twice around the ring, first reduced, then
     copied.
@@ -31,7 +22,6 @@ def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = 
     channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang 7.1.1. Errors: L102, L121.
     """
-    check_sizes("ring-allreduce", ranks=ranks)
     numbers = channel_numbers("ring-allreduce", channels)
     buffer = "in" if in_place else "out"
 
@@ -40,9 +30,10 @@ def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = 
         ring_reduce_scatter(p, ring, 0, 1, buffer=buffer, source="in", channels=numbers)
         ring_all_gather(p, ring, 0, 1, buffer=buffer, channels=numbers)
 
-    return trace(AllReduce(ranks, ranks, in_place), body, name="ring-allreduce")
+    return trace(AllReduce(ranks, ranks, in_place), body)
 
 
+@algorithm("allreduce", "MSCCLang 7.1.2")
 def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     """AllReduce in one step: every rank sends its data to every other, and every rank sums all of
     it.
@@ -51,7 +42,6 @@ def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     bits. In place, a rank sums in scratch until its own data are part of the sum.
     Source: MSCCLang 7.1.2's All Pairs without its second step. Errors: L102, L121.
     """
-    check_sizes("one-step-allreduce", ranks=ranks)
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
@@ -71,9 +61,10 @@ def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
                     p.chunk(who, buffer, 0).reduce(sent)
             total.copy(other, "in", 0)
 
-    return trace(AllReduce(ranks, 1, in_place), body, name="one-step-allreduce")
+    return trace(AllReduce(ranks, 1, in_place), body)
 
 
+@algorithm("allreduce", "MSCCLang 7.1.2")
 def all_pairs_allreduce(
     ranks: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
 ) -> Program:
@@ -86,7 +77,6 @@ def all_pairs_allreduce(
     before.
     Source: MSCCLang 7.1.2. Errors: L102, L121.
     """
-    check_sizes("all-pairs-allreduce", ranks=ranks)
     summing, sharing = stage_numbers("all-pairs-allreduce", stage_channels, 2)
     buffer = "in" if in_place else "out"
 
@@ -98,9 +88,10 @@ def all_pairs_allreduce(
         for turn in range(1, ranks):
             total.copy((rank + turn) % ranks, buffer, rank, channel=sharing)
 
-    return trace(AllReduce(ranks, ranks, in_place), body, name="all-pairs-allreduce")
+    return trace(AllReduce(ranks, ranks, in_place), body)
 
 
+@algorithm("allreduce", "MSCCLang 2, 5.1, 7.2")
 def hierarchical_allreduce(
     nodes: int, gpus: int, *, node_instances: int = 1, in_place: bool = False
 ) -> Program:
@@ -110,7 +101,6 @@ def hierarchical_allreduce(
     The three phases use channels 0, 1 and 2.
     Source: MSCCLang, figures 1 and 3, section 5.1. Errors: L102, L121.
     """
-    check_sizes("hierarchical-allreduce", nodes=nodes, gpus=gpus)
     buffer = "in" if in_place else "out"
     rank = np.arange(nodes * gpus).reshape(nodes, gpus)
     share = np.arange(gpus) * nodes
@@ -125,9 +115,10 @@ def hierarchical_allreduce(
             ring_all_gather(p, rank, 0, nodes, buffer=buffer, channels=[2])
 
     collective = AllReduce(nodes * gpus, nodes * gpus, in_place)
-    return trace(collective, body, name="hierarchical-allreduce")
+    return trace(collective, body)
 
 
+@algorithm("allreduce", f"{MPICH}, 4.5")
 def recursive_halving_doubling_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     """AllReduce in 2 log2(ranks) steps: a ReduceScatter by recursive halving, then an AllGather by
     recursive doubling.
@@ -137,7 +128,6 @@ def recursive_halving_doubling_allreduce(ranks: int, *, in_place: bool = False) 
     Source: Rabenseifner's algorithm in Thakur, Rabenseifner, Gropp, Optimization of Collective
     Communication Operations in MPICH (2005), section 4.5. Errors: L102, L121.
     """
-    check_sizes("recursive-halving-doubling-allreduce", ranks=ranks)
     power = 1 << (int(ranks).bit_length() - 1)
     folded, place = ranks - power, np.arange(power)
     rank = np.where(place < folded, 2 * place + 1, place + folded)
@@ -162,10 +152,10 @@ def recursive_halving_doubling_allreduce(ranks: int, *, in_place: bool = False) 
             result = p.chunk(rank[:folded], buffer, 0, power)
             result.copy(rank[:folded] - 1, buffer, 0)
 
-    name = "recursive-halving-doubling-allreduce"
-    return trace(AllReduce(ranks, power, in_place), body, name=name)
+    return trace(AllReduce(ranks, power, in_place), body)
 
 
+@algorithm("allreduce", "Sanders et al. 2009; NCCL 2.4")
 def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     """AllReduce over two binary trees, each for half of the data: up to the root, and down again.
 
@@ -174,7 +164,6 @@ def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Progr
     Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and
     scan (2009); the trees are those of NCCL 2.4. Errors: L102, L121.
     """
-    check_sizes("double-binary-tree-allreduce", ranks=ranks)
     place = np.arange(ranks)
     mirrored = (place + 1) % ranks if ranks % 2 else ranks - 1 - place
     pairs = list(tree_levels(ranks))
@@ -191,7 +180,7 @@ def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Progr
                 total = p.chunk(rank[parent], buffer, tree)
                 total.copy(rank[child], buffer, tree, channel=tree)
 
-    return trace(AllReduce(ranks, 2, in_place), body, name="double-binary-tree-allreduce")
+    return trace(AllReduce(ranks, 2, in_place), body)
 
 
 def tree_levels(ranks: int) -> Iterator[tuple[LongArray, LongArray]]:
@@ -210,13 +199,3 @@ def tree_levels(ranks: int) -> Iterator[tuple[LongArray, LongArray]]:
             if side.any():
                 yield child[side], parent[side]
         bit <<= 1
-
-
-ALGORITHMS = (
-    Algorithm.of(ring_allreduce, "allreduce", "MSCCLang 7.1.1"),
-    Algorithm.of(one_step_allreduce, "allreduce", "MSCCLang 7.1.2"),
-    Algorithm.of(all_pairs_allreduce, "allreduce", "MSCCLang 7.1.2"),
-    Algorithm.of(hierarchical_allreduce, "allreduce", "MSCCLang 2, 5.1, 7.2"),
-    Algorithm.of(recursive_halving_doubling_allreduce, "allreduce", f"{MPICH}, 4.5"),
-    Algorithm.of(double_binary_tree_allreduce, "allreduce", "Sanders et al. 2009; NCCL 2.4"),
-)

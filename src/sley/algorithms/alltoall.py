@@ -1,46 +1,24 @@
-"""AllToAll algorithms. In place, received chunks stay in scratch until their places are sent."""
+"""AllToAll and AllToNext algorithms. In AllToNext every rank sends its buffer to the next rank
+(MSCCLang 7.4). In place, received chunks stay in scratch until their places are sent."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from sley.algorithms.algorithm import Algorithm
-from sley.algorithms.sizes import check_sizes
-from sley.ir.collective import Collective
-from sley.ir.collectives import AllToAll, AllToAllV
+from sley.algorithms.algorithm import algorithm
+from sley.ir.collectives import AllToAll, AllToAllV, AllToNext
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "all_pairs_alltoall",
-    "all_pairs_alltoallv",
-    "three_step_alltoall",
-    "two_step_alltoall",
-    "two_step_alltoallv",
-]
 
-
+@algorithm("alltoall", "MSCCLang 7.3")
 def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
     """AllToAll in one step: every rank sends every other rank its chunk.
 
     Source: the naive implementation of MSCCLang 7.3. Errors: L102, L121.
     """
-    check_sizes("all-pairs-alltoall", ranks=ranks)
-    return _all_pairs(AllToAll(ranks, 1, in_place), "all-pairs-alltoall")
-
-
-def all_pairs_alltoallv(ranks: int, *, in_place: bool = False) -> Program:
-    """AllToAll of varying counts in one step: every rank sends every other rank its part.
-
-    Source: the naive implementation of MSCCLang 7.3. Errors: L102, L119, L121.
-    """
-    check_sizes("all-pairs-alltoallv", ranks=ranks)
-    return _all_pairs(AllToAllV(ranks, in_place=in_place), "all-pairs-alltoallv")
-
-
-def _all_pairs(collective: Collective, name: str) -> Program:
-    """All pairs, of equal or varying counts."""
-    ranks, in_place = collective.ranks, collective.in_place
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
@@ -55,33 +33,26 @@ def _all_pairs(collective: Collective, name: str) -> Program:
             other = (rank - turn) % ranks
             p.chunk(rank, "scratch", other).copy(rank, "out", other)
 
-    return trace(collective, body, name=name)
+    return trace(AllToAll(ranks, 1, in_place), body)
 
 
+@algorithm("alltoallv", "MSCCLang 7.3")
+def all_pairs_alltoallv(ranks: int, *, in_place: bool = False) -> Program:
+    """AllToAll of varying counts in one step: every rank sends every other rank its part.
+
+    Source: the naive implementation of MSCCLang 7.3. Errors: L102, L119, L121.
+    """
+    collective = AllToAllV(ranks, in_place=in_place)
+    return replace(all_pairs_alltoall(ranks), collective=collective)
+
+
+@algorithm("alltoall", "MSCCLang 7.3, figure 9")
 def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllToAll with one message between each two GPUs that have the same number on two nodes.
 
     Within a node, GPU g first collects the chunks of all its GPUs for each other node's GPU g.
     Source: MSCCLang 7.3, figure 9. Errors: L102, L121.
     """
-    check_sizes("two-step-alltoall", nodes=nodes, gpus=gpus)
-    return _two_step(AllToAll(nodes * gpus, 1, in_place), gpus, "two-step-alltoall")
-
-
-def two_step_alltoallv(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
-    """AllToAll of varying counts with one message between each two GPUs that have the same number
-    on two nodes.
-
-    Source: MSCCLang 7.3, figure 9. Errors: L102, L119, L121.
-    """
-    check_sizes("two-step-alltoallv", nodes=nodes, gpus=gpus)
-    collective = AllToAllV(nodes * gpus, in_place=in_place)
-    return _two_step(collective, gpus, "two-step-alltoallv")
-
-
-def _two_step(collective: Collective, gpus: int, name: str) -> Program:
-    """Two steps, of equal or varying counts."""
-    nodes, in_place = collective.ranks // gpus, collective.in_place
     rank = np.arange(nodes * gpus)
     node, gpu = np.divmod(rank, gpus)
 
@@ -101,9 +72,21 @@ def _two_step(collective: Collective, gpus: int, name: str) -> Program:
             collected = p.chunk(rank, "scratch", there * gpus, gpus)
             collected.copy(there * gpus + gpu, "out", node * gpus)
 
-    return trace(collective, body, name=name)
+    return trace(AllToAll(nodes * gpus, 1, in_place), body)
 
 
+@algorithm("alltoallv", "MSCCLang 7.3, figure 9")
+def two_step_alltoallv(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllToAll of varying counts with one message between each two GPUs that have the same number
+    on two nodes.
+
+    Source: MSCCLang 7.3, figure 9. Errors: L102, L119, L121.
+    """
+    collective = AllToAllV(nodes * gpus, in_place=in_place)
+    return replace(two_step_alltoall(nodes, gpus), collective=collective)
+
+
+@algorithm("alltoall", "msccl-tools, alltoall_a100_three_step")
 def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllToAll with one message of gpus * gpus chunks between each two nodes.
 
@@ -113,7 +96,6 @@ def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
     Source: alltoall_a100_three_step.py of Microsoft's msccl-tools, with gateways chosen by the
     distance of the nodes. Errors: L102, L121.
     """
-    check_sizes("three-step-alltoall", nodes=nodes, gpus=gpus)
     rank, square = np.arange(nodes * gpus), gpus * gpus
     node, gpu = np.divmod(rank, gpus)
     arrived = -(-(nodes - 1) // gpus) * square
@@ -138,13 +120,49 @@ def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
         if in_place:
             p.chunk(rank, "scratch", 2 * arrived, gpus).copy(rank, "out", node * gpus)
 
-    return trace(AllToAll(nodes * gpus, 1, in_place), body, name="three-step-alltoall")
+    return trace(AllToAll(nodes * gpus, 1, in_place), body)
 
 
-ALGORITHMS = (
-    Algorithm.of(all_pairs_alltoall, "alltoall", "MSCCLang 7.3"),
-    Algorithm.of(two_step_alltoall, "alltoall", "MSCCLang 7.3, figure 9"),
-    Algorithm.of(three_step_alltoall, "alltoall", "msccl-tools, alltoall_a100_three_step"),
-    Algorithm.of(all_pairs_alltoallv, "alltoallv", "MSCCLang 7.3"),
-    Algorithm.of(two_step_alltoallv, "alltoallv", "MSCCLang 7.3, figure 9"),
-)
+@algorithm("alltonext", "MSCCLang 7.4")
+def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllToNext that uses all network links of a node for the data from node to node.
+
+    The last GPU of a node scatters its buffer over the node, each GPU sends its part to the GPU
+    with the same number on the next node, and the first GPU there gathers the parts.
+    Source: MSCCLang 7.4, figure 10. Errors: L102, L121.
+    """
+
+    def body(p: ChunkProgram) -> None:
+        # Starts at the last rank, so that in place every rank sends its data before it receives.
+        for following in range(nodes * gpus - 1, 0, -1):
+            rank = following - 1
+            if following % gpus:
+                p.chunk(rank, "in", 0, gpus).copy(following, "out", 0)
+                continue
+            for part in range(gpus):
+                near, far = following - gpus + part, following + part
+                c = p.chunk(rank, "in", part)
+                if near != rank:
+                    c = c.copy(near, "scratch", 0)
+                if far != following:
+                    c = c.copy(far, "scratch", 1)
+                c.copy(following, "out", part)
+
+    return trace(AllToNext(nodes * gpus, gpus, in_place), body)
+
+
+@algorithm("alltonext", "MSCCLang 7.4")
+def direct_alltonext(ranks: int, *, in_place: bool = False) -> Program:
+    """AllToNext in one step: every rank sends its whole buffer directly to the next rank.
+
+    In place, received data stays in scratch until the buffer has been sent.
+    Source: the naive implementation of MSCCLang 7.4. Errors: L102, L121.
+    """
+    rank = np.arange(ranks - 1)
+
+    def body(p: ChunkProgram) -> None:
+        c = p.chunk(rank, "in", 0).copy(rank + 1, "scratch" if in_place else "out", 0)
+        if in_place:
+            c.copy(rank + 1, "out", 0)
+
+    return trace(AllToNext(ranks, 1, in_place), body)

@@ -4,49 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from sley.algorithms.algorithm import Algorithm
-from sley.algorithms.allgather import ALGORITHMS as ALLGATHER
-from sley.algorithms.allreduce import ALGORITHMS as ALLREDUCE
-from sley.algorithms.alltoall import ALGORITHMS as ALLTOALL
-from sley.algorithms.alltonext import ALGORITHMS as ALLTONEXT
-from sley.algorithms.hierarchical_mesh import ALGORITHMS as HIERARCHICAL_MESH
-from sley.algorithms.multi_ring import ALGORITHMS as MULTI_RING
-from sley.algorithms.multi_tree import ALGORITHMS as MULTI_TREE
-from sley.algorithms.nvls import ALGORITHMS as NVLS
-from sley.algorithms.reducescatter import ALGORITHMS as REDUCESCATTER
-from sley.algorithms.rooted import ALGORITHMS as ROOTED
-from sley.algorithms.sizes import check_sizes
-from sley.algorithms.two_level import ALGORITHMS as TWO_LEVEL
+from sley.algorithms.algorithm import LISTED, SIZES, Algorithm, check_sizes
 from sley.errors import Place, did_you_mean
 from sley.errors.language import L112, L120
 from sley.ir.collectives import STANDARD
 from sley.ir.program import Program
 
-_SIZES = ("ranks", "nodes", "gpus")
-
-_ALGORITHMS = (
-    *ALLREDUCE,
-    *MULTI_RING,
-    *MULTI_TREE,
-    *NVLS,
-    *ALLGATHER,
-    *HIERARCHICAL_MESH,
-    *TWO_LEVEL,
-    *REDUCESCATTER,
-    *ALLTOALL,
-    *ALLTONEXT,
-    *ROOTED,
+_FILES = (
+    *("allreduce", "multi_ring", "nvls", "allgather", "hierarchical_mesh"),
+    *("two_level", "reducescatter", "alltoall", "rooted"),
 )
+"""The files of algorithms, in the order of the catalog."""
+
+for _file in _FILES:  # each lists its algorithms
+    import_module(f"sley.algorithms.{_file}")
 
 CATALOG: Mapping[str, Algorithm] = MappingProxyType(
     {
         algorithm.name: algorithm
         for collective in STANDARD
-        for algorithm in _ALGORITHMS
+        for file in _FILES
+        for algorithm in LISTED
         if algorithm.collective == collective
+        and algorithm.function.__module__ == f"sley.algorithms.{file}"
     }
 )
 """Every algorithm, by name."""
@@ -64,14 +48,16 @@ def build(
 ) -> Program:
     """The program of the algorithm `name`. A parameter that is None gets the algorithm's default.
 
+    parameters: channels, root, node_instances, nics, rings, orders, stage_channels.
+
     An algorithm with the parameter ranks also accepts nodes and gpus, and then runs on nodes * gpus
     ranks. Errors: L120 for an unknown name, L112 for a parameter that the algorithm does not take
     or a missing one, and the algorithm's own.
     """
     algorithm = find(name)
-    sizes = {"ranks": ranks, "nodes": nodes, "gpus": gpus}
-    given: dict[str, Any] = {k: v for k, v in (sizes | parameters).items() if v is not None}
-    if "ranks" in algorithm.parameters and given.keys() & set(_SIZES) == {"nodes", "gpus"}:
+    parameters = {"ranks": ranks, "nodes": nodes, "gpus": gpus, **parameters}
+    given = {word: value for word, value in parameters.items() if value is not None}
+    if "ranks" in algorithm.parameters and given.keys() & set(SIZES) == {"nodes", "gpus"}:
         grid = {word: given.pop(word) for word in ("nodes", "gpus")}
         check_sizes(algorithm.name, **grid)
         given["ranks"] = grid["nodes"] * grid["gpus"]
@@ -119,6 +105,6 @@ def find(name: str) -> Algorithm:
 
 def _expected(algorithm: Algorithm) -> str:
     """The parameters that an algorithm takes, in words."""
-    sizes = " and ".join(word for word in algorithm.parameters if word in _SIZES)
-    others = [f"optionally {word}" for word in algorithm.parameters if word not in _SIZES]
+    sizes = " and ".join(word for word in algorithm.parameters if word in SIZES)
+    others = [f"optionally {word}" for word in algorithm.parameters if word not in SIZES]
     return ", ".join([sizes, *others])

@@ -13,8 +13,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from sley.algorithms.algorithm import Algorithm
-from sley.algorithms.sizes import check_sizes, stage_numbers
+from sley.algorithms.algorithm import algorithm, stage_numbers
 from sley.ir.collective import Collective
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
@@ -22,9 +21,8 @@ from sley.ir.tables import LongArray
 from sley.ir.topology import Topology
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["hm_allgather", "hm_allreduce", "hm_reducescatter", "resccl_text"]
 
-
+@algorithm("allgather", "ResCCL, appendix A, figure 15(a)")
 def hm_allgather(
     nodes: int,
     gpus: int,
@@ -40,10 +38,10 @@ def hm_allgather(
     for each of the three stages (mesh, ring, mesh); with None the compiler chooses them.
     Source: ResCCL, appendix A, figure 15(a). Errors: L102, L121, C308.
     """
-    grid = _Grid("hm-allgather", nodes, gpus, nics, stage_channels, stages=3)
+    mesh, ring, second = stage_numbers("hm-allgather", stage_channels, 3)
+    grid = _Grid(nodes, gpus, nics)
 
     def body(p: ChunkProgram) -> None:
-        mesh, ring, second = grid.channels
         for peer in grid.peers():
             p.transfer(grid.rank, peer, 0, grid.rank, "recv", channel=mesh)
         for turn in range(nodes - 1):
@@ -56,6 +54,7 @@ def hm_allgather(
     return grid.program(AllGather(grid.ranks, 1, in_place), body)
 
 
+@algorithm("reducescatter", "ResCCL, appendix A")
 def hm_reducescatter(
     nodes: int,
     gpus: int,
@@ -70,16 +69,17 @@ def hm_reducescatter(
     nics, stage_channels: as for `hm_allgather`; two stages (mesh, ring).
     Source: ResCCL, appendix A, the first half of HM AllReduce. Errors: L102, L121, C308.
     """
-    grid = _Grid("hm-reducescatter", nodes, gpus, nics, stage_channels, stages=2)
+    mesh, ring = stage_numbers("hm-reducescatter", stage_channels, 2)
+    grid = _Grid(nodes, gpus, nics)
 
     def body(p: ChunkProgram) -> None:
-        mesh, ring = grid.channels
         grid.reduce_over_mesh(p, mesh)
         grid.reduce_over_ring(p, ring, ahead=1)
 
     return grid.program(ReduceScatter(grid.ranks, 1, in_place), body)
 
 
+@algorithm("allreduce", "ResCCL, appendix A, figure 16")
 def hm_allreduce(
     nodes: int,
     gpus: int,
@@ -94,10 +94,10 @@ def hm_allreduce(
     nics, stage_channels: as for `hm_allgather`; four stages (mesh, ring, ring, mesh).
     Source: ResCCL, appendix A, and figure 16. Errors: L102, L121, C308.
     """
-    grid = _Grid("hm-allreduce", nodes, gpus, nics, stage_channels, stages=4)
+    mesh, ring, back, second = stage_numbers("hm-allreduce", stage_channels, 4)
+    grid = _Grid(nodes, gpus, nics)
 
     def body(p: ChunkProgram) -> None:
-        mesh, ring, back, second = grid.channels
         after = grid.reduce_over_mesh(p, mesh)
         grid.reduce_over_ring(p, ring, ahead=0)
         after += nodes - 1
@@ -132,23 +132,11 @@ class _Grid:
     """The ranks of a cluster, and the steps that the algorithms share.
 
     rank: int64 (ranks,). next: each rank's counterpart on the next node.
-    Errors: L102, L121, C308.
+    Errors: C308.
     """
 
-    def __init__(
-        self,
-        name: str,
-        nodes: int,
-        gpus: int,
-        nics: int | None,
-        channels: Sequence[int] | None,
-        *,
-        stages: int,
-    ) -> None:
-        check_sizes(name, nodes=nodes, gpus=gpus)
-        self.name, self.nodes, self.gpus = name, nodes, gpus
-        self.ranks = nodes * gpus
-        self.channels = stage_numbers(name, channels, stages)
+    def __init__(self, nodes: int, gpus: int, nics: int | None) -> None:
+        self.nodes, self.gpus, self.ranks = nodes, gpus, nodes * gpus
         self.rank: LongArray = np.arange(self.ranks)
         self.next: LongArray = (self.rank + gpus) % self.ranks
         self._topology = Topology.cluster(nodes, gpus, nics)
@@ -182,11 +170,4 @@ class _Grid:
 
     def program(self, collective: Collective, body: Callable[[ChunkProgram], None]) -> Program:
         """The program that `body` writes, for this cluster."""
-        return replace(trace(collective, body, name=self.name), topology=self._topology)
-
-
-ALGORITHMS = (
-    Algorithm.of(hm_allreduce, "allreduce", "ResCCL, appendix A, figure 16"),
-    Algorithm.of(hm_allgather, "allgather", "ResCCL, appendix A, figure 15(a)"),
-    Algorithm.of(hm_reducescatter, "reducescatter", "ResCCL, appendix A"),
-)
+        return replace(trace(collective, body), topology=self._topology)

@@ -1,4 +1,4 @@
-"""Several rings at once over nodes with several network cards, as NCCL builds them.
+"""Several rings or double trees at once over nodes with several network cards, as NCCL builds them.
 
 Ring c enters every node at the same GPU, visits the other GPUs and leaves at a neighbour of the
 first. With as many rings as a node has GPUs, each ring enters at a different GPU and leaves at a
@@ -11,6 +11,13 @@ These orders need a switch between the GPUs of a node. On other machines the rin
 links, in orders that the caller gives.
 
 Source: NCCL, graph search with NCCL_CROSS_NIC=0, which keeps a ring on the cards of one rail.
+
+Within each node a tree is a chain of the GPUs: the last GPU sends to the one before it, and so on
+up to the first, the node's head. Between the nodes the heads form a binary tree. As in NCCL's
+balanced trees, a head receives from the node after its own, and the second GPU of the chain from
+the node before, so that two cards share a node's traffic.
+
+Source of the trees: NCCL 2.30.7, src/graph/connect.cc and src/graph/trees.cc, with balanced trees.
 """
 
 from __future__ import annotations
@@ -18,35 +25,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from sley.algorithms.algorithm import Algorithm
+from sley.algorithms.algorithm import algorithm, is_positive
+from sley.algorithms.allreduce import tree_levels
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
-from sley.algorithms.sizes import check_root, check_sizes, is_positive
 from sley.errors import Place
 from sley.errors.language import L102, L112, L136
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
-from sley.lang import ChunkProgram, trace
+from sley.lang import ChunkProgram, Ref, trace
 
-__all__ = [
-    "multi_ring_allgather",
-    "multi_ring_allreduce",
-    "multi_ring_broadcast",
-    "multi_ring_reduce",
-    "multi_ring_reducescatter",
-]
-
-Orders = Sequence[Sequence[int]] | LongArray
+Orders = Sequence[Sequence[int]] | LongArray | None
 
 
+@algorithm("allreduce", "NCCL")
 def multi_ring_allreduce(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     in_place: bool = False,
 ) -> Program:
     """AllReduce along several rings, each with a share of the data and its own channel.
@@ -65,16 +64,16 @@ def multi_ring_allreduce(
             ring_reduce_scatter(p, ring, first, 1, buffer=buffer, source="in", channels=[c])
             ring_all_gather(p, ring, first, 1, buffer=buffer, channels=[c])
 
-    collective = AllReduce(ranks, count * ranks, in_place)
-    return trace(collective, body, name="multi-ring-allreduce")
+    return trace(AllReduce(ranks, count * ranks, in_place), body)
 
 
+@algorithm("allgather", "NCCL")
 def multi_ring_allgather(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     in_place: bool = False,
 ) -> Program:
     """AllGather along several rings, each with a share of the data and its own channel.
@@ -95,16 +94,16 @@ def multi_ring_allgather(
             for step in range(1, ranks):
                 part = part.copy(np.roll(ring, -step), "out", place, channel=c)
 
-    collective = AllGather(ranks, count, in_place)
-    return trace(collective, body, name="multi-ring-allgather")
+    return trace(AllGather(ranks, count, in_place), body)
 
 
+@algorithm("reducescatter", "NCCL")
 def multi_ring_reducescatter(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     in_place: bool = False,
 ) -> Program:
     """ReduceScatter along several rings, each with a share of the data and its own channel.
@@ -129,16 +128,16 @@ def multi_ring_reducescatter(
                     own = own.copy(own.rank, *(("out", c) if last else ("scratch", scratch)))
                 part = own.reduce(part, channel=c)
 
-    collective = ReduceScatter(ranks, count, in_place)
-    return trace(collective, body, name="multi-ring-reducescatter")
+    return trace(ReduceScatter(ranks, count, in_place), body)
 
 
+@algorithm("broadcast", "NCCL")
 def multi_ring_broadcast(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     root: int = 0,
     in_place: bool = False,
 ) -> Program:
@@ -148,7 +147,7 @@ def multi_ring_broadcast(
     rings, orders: as for `multi_ring_allreduce`.
     Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
     """
-    ways = _ways_from(root, "multi-ring-broadcast", nodes, gpus, rings, orders)
+    ways = _from_root(root, _ways("multi-ring-broadcast", nodes, gpus, rings, orders))
     count, ranks = ways.shape
 
     def body(p: ChunkProgram) -> None:
@@ -159,15 +158,16 @@ def multi_ring_broadcast(
             for rank in ring[1:]:
                 part = part.copy(rank, "out", c, channel=c)
 
-    return trace(Broadcast(ranks, count, root, in_place), body, name="multi-ring-broadcast")
+    return trace(Broadcast(ranks, count, root, in_place), body)
 
 
+@algorithm("reduce", "NCCL")
 def multi_ring_reduce(
     nodes: int,
     gpus: int,
     *,
     rings: int | None = None,
-    orders: Orders | None = None,
+    orders: Orders = None,
     root: int = 0,
     in_place: bool = False,
 ) -> Program:
@@ -178,7 +178,7 @@ def multi_ring_reduce(
     rings, orders: as for `multi_ring_allreduce`.
     Source: NCCL's rings. Errors: L101, L102, L112, L121, L136.
     """
-    ways = _ways_from(root, "multi-ring-reduce", nodes, gpus, rings, orders)
+    ways = _from_root(root, _ways("multi-ring-reduce", nodes, gpus, rings, orders))
     count, ranks = ways.shape
     result, partial = ("in", "in") if in_place else ("out", "scratch")
 
@@ -189,32 +189,18 @@ def multi_ring_reduce(
                 part = accumulator(p, rank, "in", partial, c).reduce(part, channel=c)
             accumulator(p, root, "in", result, c).reduce(part, channel=c)
 
-    return trace(Reduce(ranks, count, root, in_place), body, name="multi-ring-reduce")
+    return trace(Reduce(ranks, count, root, in_place), body)
 
 
-def _ways_from(
-    root: int,
-    algorithm: str,
-    nodes: int,
-    gpus: int,
-    rings: int | None,
-    orders: ArrayLike | None,
-) -> LongArray:
-    """int64 (rings, ranks): the rings of `_ways`, each from the root on. Errors: L101, those of
-    `_ways`."""
-    ways = _ways(algorithm, nodes, gpus, rings, orders)
-    check_root(algorithm, root, nodes * gpus)
+def _from_root(root: int, ways: LongArray) -> LongArray:
+    """The rings, each from the root on."""
     return np.stack([np.roll(way, -int(np.flatnonzero(way == root)[0])) for way in ways])
 
 
-def _ways(
-    algorithm: str, nodes: int, gpus: int, rings: int | None, orders: ArrayLike | None
-) -> LongArray:
-    """int64 (rings, ranks): the given orders, or those of `ring_orders`. Errors: L102, L112, L121,
-    L136."""
+def _ways(algorithm: str, nodes: int, gpus: int, rings: int | None, orders: Orders) -> LongArray:
+    """int64 (rings, ranks): the given orders, or `ring_orders`. Errors: L102, L112, L136."""
     if orders is None:
         return ring_orders(algorithm, nodes, gpus, rings)
-    check_sizes(algorithm, nodes=nodes, gpus=gpus)
     if rings is not None:
         raise L112.error(
             at=Place(detail=algorithm),
@@ -243,9 +229,8 @@ def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> Lon
     Ring c enters at GPU ``c * gpus // rings`` (with more rings than GPUs, at GPU ``c % gpus``).
     From an even GPU it counts down, from an odd GPU up, so that it leaves at the other GPU of the
     pair.
-    Errors: L102, L121.
+    Errors: L102.
     """
-    check_sizes(algorithm, nodes=nodes, gpus=gpus)
     if rings is None:
         rings = gpus
     if not is_positive(rings):
@@ -263,10 +248,74 @@ def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> Lon
     return order.astype(np.int64)
 
 
-ALGORITHMS = (
-    Algorithm.of(multi_ring_allreduce, "allreduce", "NCCL"),
-    Algorithm.of(multi_ring_allgather, "allgather", "NCCL"),
-    Algorithm.of(multi_ring_reducescatter, "reducescatter", "NCCL"),
-    Algorithm.of(multi_ring_broadcast, "broadcast", "NCCL"),
-    Algorithm.of(multi_ring_reduce, "reduce", "NCCL"),
-)
+@algorithm("allreduce", "NCCL")
+def multi_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllReduce over double trees, one for each GPU of a node: up to the root, and down again.
+
+    Double tree h has GPU h of every node as its head. Each of its two trees has a share of the data
+    and its own channel; the second has the nodes in the opposite order (in the next place, if their
+    number is odd). Source: NCCL's trees. Errors: L102, L121.
+    """
+    place = np.arange(nodes)
+    mirrored = (place + 1) % nodes if nodes % 2 else nodes - 1 - place
+
+    def body(p: ChunkProgram) -> None:
+        for head, chain in enumerate(_chains(gpus)):
+            for tree, node in enumerate((place, mirrored)):
+                _reduce_and_copy(p, node[:, None] * gpus + chain, 2 * head + tree, in_place)
+
+    return trace(AllReduce(nodes * gpus, 2 * gpus, in_place), body)
+
+
+def _chains(gpus: int) -> LongArray:
+    """int64 (gpus, gpus): the GPUs of each chain from its head. The second is the head's neighbour,
+    with which it may share a card."""
+    orders = ring_orders("multi-tree-allreduce", 1, gpus, None) if gpus > 1 else np.zeros((1, 1))
+    return np.roll(orders[:, ::-1], 1, axis=1).astype(np.int64)
+
+
+def _reduce_and_copy(p: ChunkProgram, ranks: LongArray, chunk: int, in_place: bool) -> None:
+    """One tree. ranks: int64 (nodes, gpus), each node's chain, the nodes by place in the tree."""
+    nodes, gpus = ranks.shape
+    buffer = "in" if in_place else "out"
+    levels = list(tree_levels(nodes))
+
+    def down_chain(position: int, places: LongArray) -> None:
+        total = p.chunk(ranks[places, position - 1], buffer, chunk)
+        total.copy(ranks[places, position], buffer, chunk, channel=chunk)
+
+    def held(position: int, places: LongArray) -> Ref:
+        """The data that GPUs send up. All that send at once have reduced something, or none has."""
+        own = buffer if sums[places[0], position] else "in"
+        return p.chunk(ranks[places, position], own, chunk)
+
+    def up_chain(position: int, places: LongArray) -> None:
+        receiver = p.chunk(ranks[places, position - 1], buffer, chunk)
+        receiver.reduce(held(position, places), channel=chunk)
+
+    def entry(child: LongArray, parent: LongArray) -> LongArray:
+        """The position in the parent's chain to which a child is connected."""
+        return np.where(child < parent, min(1, gpus - 1), 0)
+
+    places, root = np.arange(nodes), np.zeros(1, np.int64)
+    sums = np.broadcast_to(np.arange(gpus) < gpus - 1, ranks.shape).copy()
+    for child, parent in levels:
+        sums[parent, entry(child, parent)] = True
+    accumulator(p, ranks[sums], "in", buffer, chunk)
+    for position in range(gpus - 1, 1, -1):
+        up_chain(position, places)
+    for child, parent in levels:
+        if gpus > 1:
+            up_chain(1, child)
+        receiver = p.chunk(ranks[parent, entry(child, parent)], buffer, chunk)
+        receiver.reduce(held(0, child), channel=chunk)
+    if gpus > 1:
+        up_chain(1, root)
+        down_chain(1, root)
+    for child, parent in reversed(levels):
+        total = p.chunk(ranks[parent, entry(child, parent)], buffer, chunk)
+        total.copy(ranks[child, 0], buffer, chunk, channel=chunk)
+        if gpus > 1:
+            down_chain(1, child)
+    for position in range(2, gpus):
+        down_chain(position, places)

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.algorithms.algorithm import Algorithm
+from sley.algorithms.algorithm import algorithm
 from sley.algorithms.allreduce import tree_levels
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import check_sizes
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, Ref, trace
-
-__all__ = ["nvls_allgather", "nvls_allreduce", "nvls_reducescatter", "nvls_tree_allreduce"]
 
 
 def _others(head: int, gpus: int) -> list[int]:
@@ -42,22 +39,23 @@ def _multicast(total: Ref, gpus: int, index: int) -> None:
         total.multicast(others, "out", index)
 
 
+@algorithm("allreduce", "NCCL")
 def nvls_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     """AllReduce in the switch of a node: each rank reduces its part there and multicasts the sum.
 
     A rank's part crosses each link of the node once in each direction. Source: NCCL's NVLS. Errors:
     L102, L121.
     """
-    check_sizes("nvls-allreduce", ranks=ranks)
 
     def body(p: ChunkProgram) -> None:
         for head in range(ranks):
             own = accumulator(p, head, "in", "in" if in_place else "out", head)
             _multicast(_reduce(p, own, ranks, head), ranks, head)
 
-    return trace(AllReduce(ranks, ranks, in_place), body, name="nvls-allreduce")
+    return trace(AllReduce(ranks, ranks, in_place), body)
 
 
+@algorithm("allreduce", "NCCL")
 def nvls_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllReduce over nodes: parts are reduced in the switches, then up and down trees of heads.
 
@@ -65,7 +63,6 @@ def nvls_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
     opposite order (in the next place, if their number is odd). Source: NCCL's NVLSTree. Errors:
     L102, L121.
     """
-    check_sizes("nvls-tree-allreduce", nodes=nodes, gpus=gpus)
     buffer = "in" if in_place else "out"
     place = np.arange(nodes)
     mirrored = (place + 1) % nodes if nodes % 2 else nodes - 1 - place
@@ -87,16 +84,16 @@ def nvls_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
             for number, order in enumerate((place, mirrored)):
                 tree(p, order * gpus + gpu, 2 * gpu + number)
 
-    return trace(AllReduce(nodes * gpus, 2 * gpus, in_place), body, name="nvls-tree-allreduce")
+    return trace(AllReduce(nodes * gpus, 2 * gpus, in_place), body)
 
 
+@algorithm("allgather", "NCCL")
 def nvls_allgather(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllGather by multicasts: each part goes around a ring of heads, one in each node, which
     multicast it.
 
     Source: NCCL's NVLS on one node. Errors: L102, L121.
     """
-    check_sizes("nvls-allgather", nodes=nodes, gpus=gpus)
     ranks = nodes * gpus
 
     def body(p: ChunkProgram) -> None:
@@ -109,16 +106,16 @@ def nvls_allgather(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
                 part_of_head = part_of_head.copy((part + step * gpus) % ranks, "out", part)
                 _multicast(part_of_head, gpus, part)
 
-    return trace(AllGather(ranks, 1, in_place), body, name="nvls-allgather")
+    return trace(AllGather(ranks, 1, in_place), body)
 
 
+@algorithm("reducescatter", "NCCL")
 def nvls_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """ReduceScatter in the switches: each node reduces a part there, and a ring of heads adds up
     the nodes' sums.
 
     Source: NCCL's NVLS on one node. Errors: L102, L121.
     """
-    check_sizes("nvls-reducescatter", nodes=nodes, gpus=gpus)
     ranks = nodes * gpus
 
     def sum_of_node(p: ChunkProgram, head: int, part: int) -> Ref:
@@ -137,12 +134,4 @@ def nvls_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) -> Prog
                 own = sum_of_node(p, (part + step * gpus) % ranks, part)
                 total = own if total is None else own.reduce(total)
 
-    return trace(ReduceScatter(ranks, 1, in_place), body, name="nvls-reducescatter")
-
-
-ALGORITHMS = (
-    Algorithm.of(nvls_allreduce, "allreduce", "NCCL"),
-    Algorithm.of(nvls_tree_allreduce, "allreduce", "NCCL"),
-    Algorithm.of(nvls_allgather, "allgather", "NCCL"),
-    Algorithm.of(nvls_reducescatter, "reducescatter", "NCCL"),
-)
+    return trace(ReduceScatter(ranks, 1, in_place), body)

@@ -4,34 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.algorithms.algorithm import Algorithm
-from sley.algorithms.sizes import channel_numbers, check_sizes
+from sley.algorithms.algorithm import algorithm, channel_numbers
 from sley.ir.collectives import ReduceScatter
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["all_pairs_reducescatter", "ring_reducescatter"]
 
-
-def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
-    """ReduceScatter in one step: every rank sends every other rank its chunk, and sums its own.
-
-    Rank r sums in the order r, r + 1, ..., modulo the number of ranks.
-    Source: the first step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
-    """
-    check_sizes("all-pairs-reducescatter", ranks=ranks)
-
-    def body(p: ChunkProgram) -> None:
-        rank = np.arange(ranks)
-        total = p.chunk(rank, "in", rank)
-        if not in_place:
-            total = total.copy(rank, "out", 0)
-        for turn in range(1, ranks):
-            total = total.reduce(p.chunk((rank + turn) % ranks, "in", rank))
-
-    return trace(ReduceScatter(ranks, 1, in_place), body, name="all-pairs-reducescatter")
-
-
+@algorithm("reducescatter", "MSCCLang, figure 3b")
 def ring_reducescatter(
     ranks: int, *, channels: int | None = None, in_place: bool = False
 ) -> Program:
@@ -42,7 +21,6 @@ def ring_reducescatter(
     channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang, figure 3b. Errors: L102, L121.
     """
-    check_sizes("ring-reducescatter", ranks=ranks)
     numbers = channel_numbers("ring-reducescatter", channels)
 
     def body(p: ChunkProgram) -> None:
@@ -56,10 +34,23 @@ def ring_reducescatter(
                     own = own.copy(own.rank, buffer, index)
                 c = own.reduce(c, channel=channel)
 
-    return trace(ReduceScatter(ranks, 1, in_place), body, name="ring-reducescatter")
+    return trace(ReduceScatter(ranks, 1, in_place), body)
 
 
-ALGORITHMS = (
-    Algorithm.of(ring_reducescatter, "reducescatter", "MSCCLang, figure 3b"),
-    Algorithm.of(all_pairs_reducescatter, "reducescatter", "MSCCLang 7.1.2"),
-)
+@algorithm("reducescatter", "MSCCLang 7.1.2")
+def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
+    """ReduceScatter in one step: every rank sends every other rank its chunk, and sums its own.
+
+    Rank r sums in the order r, r + 1, ..., modulo the number of ranks.
+    Source: the first step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
+    """
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        total = p.chunk(rank, "in", rank)
+        if not in_place:
+            total = total.copy(rank, "out", 0)
+        for turn in range(1, ranks):
+            total = total.reduce(p.chunk((rank + turn) % ranks, "in", rank))
+
+    return trace(ReduceScatter(ranks, 1, in_place), body)

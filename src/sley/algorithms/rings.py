@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, Ref
 
-__all__ = ["ring_all_gather", "ring_reduce_scatter"]
-
 
 def accumulator(
     p: ChunkProgram, ranks: ArrayLike, source: str, buffer: str, index: ArrayLike, count: int = 1

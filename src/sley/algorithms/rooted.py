@@ -10,34 +10,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sley.algorithms.algorithm import MPICH, Algorithm
+from sley.algorithms.algorithm import MPICH, algorithm, stage_numbers
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import check_root, check_sizes, stage_numbers
 from sley.ir.collectives import Broadcast, Gather, Reduce, Scatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "all_pairs_broadcast",
-    "all_pairs_reduce",
-    "binomial_broadcast",
-    "binomial_reduce",
-    "flat_broadcast",
-    "flat_gather",
-    "flat_reduce",
-    "flat_scatter",
-    "ring_broadcast",
-    "ring_reduce",
-]
 
-
+@algorithm("broadcast", "NCCL")
 def ring_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Broadcast along one ring from the root on: every rank sends on what it receives.
 
     Source: NCCL's rings. Errors: L101, L102, L121.
     """
-    places = _places("ring-broadcast", ranks, root)
+    places = _places(ranks, root)
 
     def body(p: ChunkProgram) -> None:
         data = p.chunk(root, "in", 0)
@@ -46,9 +33,10 @@ def ring_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Prog
         for rank in places[1:]:
             data = data.copy(rank, "out", 0)
 
-    return trace(Broadcast(ranks, 1, root, in_place), body, name="ring-broadcast")
+    return trace(Broadcast(ranks, 1, root, in_place), body)
 
 
+@algorithm("reduce", "NCCL")
 def ring_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Reduce along one ring to the root: from the rank after it on, every rank adds its data to
     what it receives.
@@ -56,7 +44,7 @@ def ring_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program
     Out of place the root sums in its output, the other ranks in scratch.
     Source: NCCL's rings. Errors: L101, L102, L121.
     """
-    places = _places("ring-reduce", ranks, root)
+    places = _places(ranks, root)
     result, partial = ("in", "in") if in_place else ("out", "scratch")
 
     def body(p: ChunkProgram) -> None:
@@ -65,9 +53,10 @@ def ring_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program
             total = accumulator(p, rank, "in", partial, 0).reduce(total)
         accumulator(p, root, "in", result, 0).reduce(total)
 
-    return trace(Reduce(ranks, 1, root, in_place), body, name="ring-reduce")
+    return trace(Reduce(ranks, 1, root, in_place), body)
 
 
+@algorithm("broadcast", f"{MPICH}, 4.3")
 def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Broadcast in ceil(log2(ranks)) steps: in each step every rank that has the data sends it to
     one more rank.
@@ -75,7 +64,7 @@ def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> 
     Source: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in
     MPICH (2005), section 4.3. Errors: L101, L102, L121.
     """
-    places = _places("binomial-broadcast", ranks, root)
+    places = _places(ranks, root)
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
@@ -86,16 +75,17 @@ def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> 
             p.chunk(places[to - span], "out", 0).copy(places[to], "out", 0)
             span *= 2
 
-    return trace(Broadcast(ranks, 1, root, in_place), body, name="binomial-broadcast")
+    return trace(Broadcast(ranks, 1, root, in_place), body)
 
 
+@algorithm("reduce", f"{MPICH}, 4.4")
 def binomial_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Reduce in ceil(log2(ranks)) steps: in each step half of the ranks that hold a sum send it.
 
     Out of place the root sums in its output, the other ranks in scratch.
     Source: Thakur, Rabenseifner, Gropp (2005), section 4.4. Errors: L101, L102, L121.
     """
-    places = _places("binomial-reduce", ranks, root)
+    places = _places(ranks, root)
     result, partial = ("in", "in") if in_place else ("out", "scratch")
 
     def body(p: ChunkProgram) -> None:
@@ -112,25 +102,27 @@ def binomial_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Pro
                     p.chunk(places[who - span], buffer, 0).reduce(sent)
             span *= 2
 
-    return trace(Reduce(ranks, 1, root, in_place), body, name="binomial-reduce")
+    return trace(Reduce(ranks, 1, root, in_place), body)
 
 
+@algorithm("broadcast", f"{MPICH}, 4.3")
 def flat_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Broadcast in one step: the root sends its data to every other rank.
 
     Source: a flat tree, as in Thakur, Rabenseifner, Gropp (2005), section 4.3. Errors: L101, L102,
     L121.
     """
-    others = _places("flat-broadcast", ranks, root)[1:]
+    others = _places(ranks, root)[1:]
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
             p.chunk(root, "in", 0).copy(root, "out", 0)
         p.chunk(np.full_like(others, root), "in", 0).copy(others, "out", 0)
 
-    return trace(Broadcast(ranks, 1, root, in_place), body, name="flat-broadcast")
+    return trace(Broadcast(ranks, 1, root, in_place), body)
 
 
+@algorithm("reduce", f"{MPICH}, 4.4")
 def flat_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Reduce in one step: every rank sends its data to the root, which sums all of it.
 
@@ -138,46 +130,49 @@ def flat_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program
     Source: a flat tree, as in Thakur, Rabenseifner, Gropp (2005), section 4.4. Errors: L101, L102,
     L121.
     """
-    others = _places("flat-reduce", ranks, root)[1:]
+    others = _places(ranks, root)[1:]
 
     def body(p: ChunkProgram) -> None:
         total = accumulator(p, root, "in", "in" if in_place else "out", 0)
         for other in others.tolist():
             total = total.reduce(p.chunk(other, "in", 0))
 
-    return trace(Reduce(ranks, 1, root, in_place), body, name="flat-reduce")
+    return trace(Reduce(ranks, 1, root, in_place), body)
 
 
+@algorithm("gather", "MPI")
 def flat_gather(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Gather in one step: every rank sends its chunk to the root.
 
     Source: MPI_Gather's definition. Errors: L101, L102, L121.
     """
-    others = _places("flat-gather", ranks, root)[1:]
+    others = _places(ranks, root)[1:]
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
             p.chunk(root, "in", 0).copy(root, "out", root)
         p.chunk(others, "in", 0).copy(np.full_like(others, root), "out", others)
 
-    return trace(Gather(ranks, 1, root, in_place), body, name="flat-gather")
+    return trace(Gather(ranks, 1, root, in_place), body)
 
 
+@algorithm("scatter", "MPI")
 def flat_scatter(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Scatter in one step: the root sends every other rank its chunk.
 
     Source: MPI_Scatter's definition. Errors: L101, L102, L121.
     """
-    others = _places("flat-scatter", ranks, root)[1:]
+    others = _places(ranks, root)[1:]
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
             p.chunk(root, "in", root).copy(root, "out", 0)
         p.chunk(np.full_like(others, root), "in", others).copy(others, "out", 0)
 
-    return trace(Scatter(ranks, 1, root, in_place), body, name="flat-scatter")
+    return trace(Scatter(ranks, 1, root, in_place), body)
 
 
+@algorithm("broadcast", f"{MPICH}, 4.3")
 def all_pairs_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Broadcast in two steps: the root scatters its data over the other ranks, and each of them
     sends its part to the rest.
@@ -185,7 +180,7 @@ def all_pairs_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) ->
     Source: van de Geijn's algorithm (scatter, then allgather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.3, all pairs. Errors: L101, L102, L121.
     """
-    others = _places("all-pairs-broadcast", ranks, root)[1:]
+    others = _places(ranks, root)[1:]
     part = np.arange(ranks - 1)
 
     def body(p: ChunkProgram) -> None:
@@ -195,9 +190,10 @@ def all_pairs_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) ->
         for turn in range(1, ranks - 1):
             held.copy(np.roll(others, -turn), "out", part)
 
-    return trace(Broadcast(ranks, ranks - 1, root, in_place), body, name="all-pairs-broadcast")
+    return trace(Broadcast(ranks, ranks - 1, root, in_place), body)
 
 
+@algorithm("reduce", f"{MPICH}, 4.4")
 def all_pairs_reduce(
     ranks: int,
     *,
@@ -213,7 +209,7 @@ def all_pairs_reduce(
     Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.4, all pairs. Errors: L101, L102, L121.
     """
-    others = _places("all-pairs-reduce", ranks, root)[1:]
+    others = _places(ranks, root)[1:]
     summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)
     result = "in" if in_place else "out"
 
@@ -226,26 +222,10 @@ def all_pairs_reduce(
             partial = partial.reduce(sent, channel=summing)
         partial.copy(np.full_like(others, root), result, others, channel=collecting)
 
-    return trace(Reduce(ranks, ranks, root, in_place), body, name="all-pairs-reduce")
+    return trace(Reduce(ranks, ranks, root, in_place), body)
 
 
-def _places(algorithm: str, ranks: int, root: int) -> LongArray:
-    """The ranks root, root + 1, ..., root - 1, modulo the number of ranks: place 0 is the root.
-    Errors: L101, L102, L121."""
-    check_sizes(algorithm, ranks=ranks)
-    check_root(algorithm, root, ranks)
+def _places(ranks: int, root: int) -> LongArray:
+    """The ranks root, root + 1, ..., root - 1, modulo the number of ranks: place 0 is the
+    root."""
     return (root + np.arange(ranks)) % ranks
-
-
-ALGORITHMS = (
-    Algorithm.of(ring_broadcast, "broadcast", "NCCL"),
-    Algorithm.of(ring_reduce, "reduce", "NCCL"),
-    Algorithm.of(binomial_broadcast, "broadcast", f"{MPICH}, 4.3"),
-    Algorithm.of(binomial_reduce, "reduce", f"{MPICH}, 4.4"),
-    Algorithm.of(flat_broadcast, "broadcast", f"{MPICH}, 4.3"),
-    Algorithm.of(all_pairs_broadcast, "broadcast", f"{MPICH}, 4.3"),
-    Algorithm.of(flat_reduce, "reduce", f"{MPICH}, 4.4"),
-    Algorithm.of(all_pairs_reduce, "reduce", f"{MPICH}, 4.4"),
-    Algorithm.of(flat_gather, "gather", "MPI"),
-    Algorithm.of(flat_scatter, "scatter", "MPI"),
-)

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sley.algorithms.algorithm import MPICH, Algorithm
+from sley.algorithms.algorithm import MPICH, algorithm, check_root, check_sizes, stage_numbers
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import check_root, check_sizes, stage_numbers
 from sley.errors import Place
 from sley.errors.language import L112
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
@@ -22,17 +21,8 @@ from sley.ir.tables import LongArray, offsets_of
 from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
-__all__ = [
-    "TwoLevel",
-    "two_level_allgather",
-    "two_level_allreduce",
-    "two_level_broadcast",
-    "two_level_one_step_allreduce",
-    "two_level_reduce",
-    "two_level_reducescatter",
-]
 
-
+@algorithm("allreduce", "MSCCLang, figure 1, and 7.1.2")
 def two_level_allreduce(
     nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
 ) -> Program:
@@ -42,20 +32,20 @@ def two_level_allreduce(
     Details: `TwoLevel.allreduce`. Source: MSCCLang, figure 1, with all pairs (7.1.2) instead of
     rings. Errors: L102, L121.
     """
-    hosts = TwoLevel.grid("two-level-allreduce", nodes, gpus)
-    return hosts.allreduce(stage_channels=stage_channels, in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).allreduce(stage_channels=stage_channels, in_place=in_place)
 
 
+@algorithm("allreduce", "MSCCLang, figure 1")
 def two_level_one_step_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """AllReduce in two steps for small data: every rank sums its host's data, then the hosts' sums.
 
     Details: `TwoLevel.one_step_allreduce`. Source: MSCCLang, figure 1, with one-step-allreduce
     instead of rings. Errors: L102, L121.
     """
-    hosts = TwoLevel.grid("two-level-one-step-allreduce", nodes, gpus)
-    return hosts.one_step_allreduce(in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).one_step_allreduce(in_place=in_place)
 
 
+@algorithm("allgather", "ResCCL, appendix A")
 def two_level_allgather(
     nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
 ) -> Program:
@@ -65,10 +55,10 @@ def two_level_allgather(
     Details: `TwoLevel.allgather`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L121.
     """
-    hosts = TwoLevel.grid("two-level-allgather", nodes, gpus)
-    return hosts.allgather(stage_channels=stage_channels, in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).allgather(stage_channels=stage_channels, in_place=in_place)
 
 
+@algorithm("reducescatter", "ResCCL, appendix A")
 def two_level_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
     """ReduceScatter in two steps: each host sums every rank's chunk, then that rank adds the hosts'
     sums.
@@ -76,9 +66,10 @@ def two_level_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) ->
     Details: `TwoLevel.reducescatter`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L121.
     """
-    return TwoLevel.grid("two-level-reducescatter", nodes, gpus).reducescatter(in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).reducescatter(in_place=in_place)
 
 
+@algorithm("broadcast", f"{MPICH}, 4.3")
 def two_level_broadcast(nodes: int, gpus: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Broadcast that sends the data once over the network: the root's host scatters it over the
     other hosts, which gather it.
@@ -86,10 +77,10 @@ def two_level_broadcast(nodes: int, gpus: int, *, root: int = 0, in_place: bool 
     Details: `TwoLevel.broadcast`. Source: van de Geijn's algorithm, across hosts. Errors: L101,
     L102, L121.
     """
-    hosts = TwoLevel.grid("two-level-broadcast", nodes, gpus)
-    return hosts.broadcast(root=root, in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).broadcast(root=root, in_place=in_place)
 
 
+@algorithm("reduce", f"{MPICH}, 4.4")
 def two_level_reduce(
     nodes: int,
     gpus: int,
@@ -104,7 +95,7 @@ def two_level_reduce(
     Details: `TwoLevel.reduce`. Source: Rabenseifner's algorithm within hosts. Errors: L101, L102,
     L121.
     """
-    hosts = TwoLevel.grid("two-level-reduce", nodes, gpus)
+    hosts = TwoLevel.grid(nodes, gpus)
     return hosts.reduce(root=root, stage_channels=stage_channels, in_place=in_place)
 
 
@@ -140,9 +131,8 @@ class TwoLevel:
             self.host[members], self.local[members] = host, np.arange(len(members))
 
     @classmethod
-    def grid(cls, name: str, nodes: int, gpus: int) -> TwoLevel:
-        """Hosts of equal size with consecutive ranks. Errors: L102, L121."""
-        check_sizes(name, nodes=nodes, gpus=gpus)
+    def grid(cls, nodes: int, gpus: int) -> TwoLevel:
+        """Hosts of equal size with consecutive ranks."""
         return cls(np.arange(nodes * gpus).reshape(nodes, gpus).tolist())
 
     def allreduce(
@@ -378,13 +368,3 @@ class TwoLevel:
             near = np.flatnonzero(self.size[host] > turn)
             if len(near):
                 yield near, self._lane(host[near], local[near] + turn)
-
-
-ALGORITHMS = (
-    Algorithm.of(two_level_allreduce, "allreduce", "MSCCLang, figure 1, and 7.1.2"),
-    Algorithm.of(two_level_one_step_allreduce, "allreduce", "MSCCLang, figure 1"),
-    Algorithm.of(two_level_allgather, "allgather", "ResCCL, appendix A"),
-    Algorithm.of(two_level_reducescatter, "reducescatter", "ResCCL, appendix A"),
-    Algorithm.of(two_level_broadcast, "broadcast", f"{MPICH}, 4.3"),
-    Algorithm.of(two_level_reduce, "reduce", f"{MPICH}, 4.4"),
-)

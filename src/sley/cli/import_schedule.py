@@ -78,9 +78,9 @@ def import_command(
     if not phases.quiet:
         print_rows(found)
     with phases("proof of the program"):
-        program = schedules.program(schedule, collective, in_place=in_place, allow=allow)
+        program = schedule.program(collective, in_place=in_place, allow=allow)
         compile(program)
-    changed = schedules.changes(schedule, allow)
+    changed = schedule.changes(allow)
     busiest = None
     if cluster is not None:
         check_links(program, cluster)

@@ -14,8 +14,7 @@ from sley.communicator.stats import logger
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
-from sley.ir.choices import member
-from sley.ir.words import is_real
+from sley.ir.words import is_real, member
 
 
 class Copies(Enum):

@@ -12,9 +12,8 @@ from sley.errors import counted
 from sley.errors.compiler import C312
 from sley.formats import Target, files, target_named, write_file
 from sley.ir.plan import Plan
-from sley.ir.plan_table import TABLE, PlanRow, PlanTable
+from sley.ir.plan_table import TABLE, PlanRow, PlanTable, Recipe
 from sley.ir.program import Program
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange, size_in_bytes, size_text
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology

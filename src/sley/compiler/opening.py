@@ -231,7 +231,7 @@ class Source:
         found = schedules.read(self.file)
 
         def make(given: Mapping[str, Any]) -> Program:
-            return schedules.program(found, **given)
+            return found.program(**given)
 
         both = found.collective != "alltoall"
         return Maker(make, takes_place=True, has_both_places=both)

@@ -12,8 +12,7 @@ import numpy as np
 
 from sley.errors import did_you_mean
 from sley.errors.compiler import C304, C307
-from sley.ir.choices import member
-from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer
+from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer, member
 
 WENT = {
     "costs": "Name a topology: its cost model (sley.CostModel, `topology.model`) has the costs."

@@ -107,6 +107,7 @@ _METHODS = {
         }.items()
         for name in names.split()
     },
+    "Plan.blocks": "sley.show(plan), or the columns plan.block_rank and plan.instructions",
     "Plan.show_pipelines": 'sley.show(plan, of="pipelines")',
     "Topology.save": "sley.topologies.save(topology, path)",
     "Simulation.save": "sley.draw(simulation).save(path)",

@@ -65,6 +65,9 @@ def text_of(path: Path, rule: Rule) -> str:
         expected, remedy = "a file that can be read", "Check the path and the permissions."
         raise rule.error(at=at, expected=expected, found=reason_of(error), remedy=remedy) from error
     except ValueError as error:
+        if isinstance(error, UnicodeDecodeError):
+            lines = error.object[: error.start].decode(errors="replace").split("\n")
+            at = Place(str(path), len(lines), len(lines[-1]) + 1)
         raise rule.error(at=at, expected="a text file in UTF-8", found=str(error)) from error
 
 

@@ -100,7 +100,7 @@ def _quote(text: str) -> str:
 def _collective(c: Collective) -> tuple[list[str], str]:
     """The lines of the tables that a collective needs, and its expression."""
     if (row := standard(c)) is not None:
-        return [], f"sley.{row.build.__name__}({_keywords(c, row.roles_in(c))})"
+        return [], f"sley.{row.title}({_keywords(c, row.roles_in(c))})"
     if _is_custom(c):
         return _custom_table(c), (
             f"sley.Custom({_quote(c.name)}, {c.ranks}, {_sizes(c.input_chunks)}, "

@@ -11,9 +11,9 @@ happens_before.py                   the order of a plan's instructions, and its 
 conditions.py                       what a proof demands of a call
 topology.py, fabric.py, routes.py   a cluster, its devices and links, and the ways along them
 cost_model.py                       the parameters of a cluster's times
-graph.py, paths.py                  algorithms on directed graphs; flows and shortest paths
 plan_digest.py                      a digest of what a plan does, and its parts
-plan_table.py, recipe.py            which plan runs for which calls; what makes a plan
-sizes.py, choices.py                sizes and ranges of them; words among a few
+graph.py                            algorithms on directed graphs
+plan_table.py                       which plan runs for which calls; what makes a plan
+sizes.py                            sizes and ranges of them
 extension.py                        the compiled modules, loaded at their first use
 """

@@ -8,35 +8,20 @@ AllToAllV and AllGatherV each of these parts has an element count of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.errors import Place, SleyError, counted
 from sley.errors.language import L101, L102, L112, L116, L118, L119
 from sley.ir.collective import Collective
-from sley.ir.tables import NONE, Edges, IntArray, offsets_of
+from sley.ir.tables import NONE, Edges, LongArray, offsets_of
 from sley.ir.words import is_integer
-
-__all__ = [
-    "AllGather",
-    "AllGatherV",
-    "AllReduce",
-    "AllToAll",
-    "AllToAllV",
-    "AllToNext",
-    "Broadcast",
-    "Custom",
-    "Gather",
-    "Reduce",
-    "ReduceScatter",
-    "Scatter",
-    "SendRecv",
-]
 
 MAX_CHUNKS = 2**31 - 1
 """Limit of the input chunks, and of the output chunks, of all ranks: their ids are 32-bit."""
@@ -44,25 +29,30 @@ MAX_CHUNKS = 2**31 - 1
 MAX_COUNT = 2**62
 """Limit of the elements of a block; no memory has as many."""
 
+NO_ROLES: Mapping[str, int] = MappingProxyType({})
+
 
 def _check(
-    name: str, ranks: int, chunks: int, *members: tuple[str, int], has_pairs: bool = False
+    name: str,
+    ranks: int,
+    chunks: int,
+    members: Mapping[str, int] = NO_ROLES,
+    *,
+    has_pairs: bool = False,
 ) -> None:
-    """Refuses invalid numbers. has_pairs: whether there are `chunks` chunks for each pair of ranks.
-    Errors: L101, L102, L112."""
-    for word, value in (("ranks", ranks), ("chunks", chunks), *members):
+    """Refuses invalid numbers. members: ranks by their names. has_pairs: whether there are `chunks`
+    chunks for each pair of ranks. Errors: L101, L102, L112."""
+    for word, value in {"ranks": ranks, "chunks": chunks, **members}.items():
         if not is_integer(value):
             raise L112.error(
                 at=Place(detail=name), expected=f"an integer for {word}", found=repr(value)
             )
-    if ranks < 1:
-        raise L102.error(at=Place(detail=name), expected="at least 1 rank", found=f"ranks={ranks}")
-    if chunks < 1:
-        raise L102.error(
-            at=Place(detail=name), expected="at least 1 chunk", found=f"chunks={chunks}"
-        )
+    for word, value in (("rank", ranks), ("chunk", chunks)):
+        if value < 1:
+            found = f"{word}s={value}"
+            raise L102.error(at=Place(detail=name), expected=f"at least 1 {word}", found=found)
     _check_total(name, ranks * chunks * (ranks if has_pairs else 1))
-    for word, rank in members:
+    for word, rank in members.items():
         if not 0 <= rank < ranks:
             raise L101.error(
                 at=Place(detail=name),
@@ -83,322 +73,21 @@ def _check_total(name: str, total: int) -> None:
         )
 
 
-# More than eight parameters: the fields of a Collective.
-def _build(
-    name: str,
-    ranks: int,
-    chunks: int,
-    in_place: bool,
-    *,
-    inputs: np.ndarray,
-    outputs: np.ndarray,
-    expected: np.ndarray,
-    values: Edges,
-    root: int = NONE,
-    input_base: np.ndarray | int = 0,
-    output_base: np.ndarray | int = 0,
-    initial: np.ndarray | None = None,
-) -> Collective:
-    total = int(inputs.sum())
-    return Collective(
-        name=name,
-        ranks=ranks,
-        chunks=chunks,
-        in_place=in_place,
-        root=root,
-        input_chunks=inputs,
-        output_chunks=outputs,
-        input_base=_bases(ranks, input_base, in_place),
-        output_base=_bases(ranks, output_base, in_place),
-        initial=np.ones(total, bool) if initial is None else initial,
-        expected=expected,
-        values=values,
-    )
-
-
-def _bases(ranks: int, base: np.ndarray | int, in_place: bool) -> IntArray:
-    """int32 (ranks,): where a buffer begins in each rank's data; 0 out of place."""
-    return np.broadcast_to(np.asarray(base if in_place else 0, np.int32), ranks)
-
-
-def _copies(ids: np.ndarray) -> Edges:
-    """Values that are single input chunks, in the order of `ids`."""
-    return Edges(np.arange(len(ids) + 1), ids)
-
-
-def _sums(ranks: int, width: int) -> Edges:
-    """`width` values, each the reduction of that index of every rank's `width` input chunks."""
-    ids = np.arange(ranks)[None, :] * width + np.arange(width)[:, None]
-    return Edges(np.arange(width + 1) * ranks, ids.ravel())
-
-
-def _full(ranks: int, size: int) -> np.ndarray:
-    return np.full(ranks, size, np.int32)
-
-
-def _at(ranks: int, root: int, size: int) -> np.ndarray:
-    sizes = np.zeros(ranks, np.int32)
-    sizes[root] = size
-    return sizes
-
-
-def AllReduce(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
-    """Every rank's `chunks` output chunks are the reductions of all ranks' input chunks."""
-    _check("AllReduce", ranks, chunks)
-    size = _full(ranks, chunks)
-    return _build(
-        "allreduce",
-        ranks,
-        chunks,
-        in_place,
-        inputs=size,
-        outputs=size,
-        expected=np.tile(np.arange(chunks), ranks),
-        values=_sums(ranks, chunks),
-    )
-
-
-def AllGather(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
-    """Every rank's output is the inputs (`chunks` each) of all ranks in order.
-
-    In place, rank r's input is chunks r * chunks ... of its output.
-    """
-    _check("AllGather", ranks, chunks, has_pairs=True)
-    total = ranks * chunks
-    return _build(
-        "allgather",
-        ranks,
-        chunks,
-        in_place,
-        inputs=_full(ranks, chunks),
-        outputs=_full(ranks, total),
-        expected=np.tile(np.arange(total), ranks),
-        values=_copies(np.arange(total)),
-        input_base=np.arange(ranks) * chunks,
-    )
-
-
-def ReduceScatter(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
-    """Rank r's output (`chunks`) is part r of the reduction of all inputs (ranks * chunks).
-
-    In place, rank r's output is chunks r * chunks ... of its input.
-    """
-    _check("ReduceScatter", ranks, chunks, has_pairs=True)
-    total = ranks * chunks
-    return _build(
-        "reducescatter",
-        ranks,
-        chunks,
-        in_place,
-        inputs=_full(ranks, total),
-        outputs=_full(ranks, chunks),
-        expected=np.arange(total),
-        values=_sums(ranks, total),
-        output_base=np.arange(ranks) * chunks,
-    )
-
-
-def AllToAll(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
-    """Part s of rank r's output (`chunks` each) is part r of rank s's input."""
-    _check("AllToAll", ranks, chunks, has_pairs=True)
-    size = _full(ranks, ranks * chunks)
-    receiver, sender, part = np.ogrid[:ranks, :ranks, :chunks]
-    ids = ((sender * ranks + receiver) * chunks + part).ravel()
-    return _build(
-        "alltoall",
-        ranks,
-        chunks,
-        in_place,
-        inputs=size,
-        outputs=size,
-        expected=np.arange(len(ids)),
-        values=_copies(ids),
-    )
-
-
-def AllToAllV(
-    ranks: int, max_count: int = MAX_COUNT, chunks: int = 1, in_place: bool = False
-) -> Collective:
-    """AllToAll with varying counts: each part of a rank's input has from 0 to `max_count` elements.
-
-    Its calls give the counts. It is always out of place. Errors: L102, L112, L119.
-    """
-    _check("AllToAllV", ranks, chunks, has_pairs=True)
-    return _varying("AllToAllV", AllToAll(ranks, chunks), max_count, in_place)
-
-
-def AllGatherV(
-    ranks: int, max_count: int = MAX_COUNT, chunks: int = 1, in_place: bool = False
-) -> Collective:
-    """AllGather with varying counts: each rank's input has from 0 to `max_count` elements.
-
-    Its calls give the counts. It is always out of place. Errors: L102, L112, L119.
-    """
-    _check("AllGatherV", ranks, chunks, has_pairs=True)
-    return _varying("AllGatherV", AllGather(ranks, chunks), max_count, in_place)
-
-
-def _varying(name: str, equal: Collective, max_count: int, in_place: bool) -> Collective:
-    """The collective of varying counts that `equal` is with equal counts. Errors: L102, L112,
-    L119."""
-    at = Place(detail=name)
-    if not is_integer(max_count):
-        raise L112.error(
-            at=at,
-            expected="an integer for max_count",
-            found=repr(max_count),
-            remedy="Give the most elements of a part, or leave max_count out.",
-        )
-    if not 1 <= max_count <= MAX_COUNT:
-        raise L102.error(
-            at=at,
-            expected="a max_count from 1 to 2**62 elements",
-            found=f"max_count={max_count}",
-            remedy="Give the most elements of a part, or leave max_count out.",
-        )
-    if in_place:
-        raise L119.error(at=at, expected="in_place=False", found=f"in_place={in_place!r}")
-    return replace(equal, name=name.lower(), max_count=int(max_count))
-
-
-def Broadcast(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
-    """Every rank's output is the root's input. In place they are one buffer."""
-    _check("Broadcast", ranks, chunks, ("root", root))
-    inputs = _full(ranks, chunks) if in_place else _at(ranks, root, chunks)
-    first = root * chunks if in_place else 0
-    initial = np.zeros(int(inputs.sum()), bool)
-    initial[first : first + chunks] = True
-    return _build(
-        "broadcast",
-        ranks,
-        chunks,
-        in_place,
-        inputs=inputs,
-        outputs=_full(ranks, chunks),
-        expected=np.tile(np.arange(chunks), ranks),
-        values=_copies(first + np.arange(chunks)),
-        root=root,
-        initial=initial,
-    )
-
-
-def Reduce(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
-    """The root's output is the reduction of all inputs. In place the other ranks' buffers may be
-    overwritten."""
-    _check("Reduce", ranks, chunks, ("root", root))
-    outputs = _full(ranks, chunks) if in_place else _at(ranks, root, chunks)
-    expected = np.full(int(outputs.sum()), NONE)
-    first = root * chunks if in_place else 0
-    expected[first : first + chunks] = np.arange(chunks)
-    return _build(
-        "reduce",
-        ranks,
-        chunks,
-        in_place,
-        inputs=_full(ranks, chunks),
-        outputs=outputs,
-        expected=expected,
-        values=_sums(ranks, chunks),
-        root=root,
-    )
-
-
-def Gather(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
-    """The root's output is the inputs (`chunks` each) of all ranks in order."""
-    _check("Gather", ranks, chunks, ("root", root))
-    total = ranks * chunks
-    return _build(
-        "gather",
-        ranks,
-        chunks,
-        in_place,
-        inputs=_full(ranks, chunks),
-        outputs=_at(ranks, root, total),
-        expected=np.arange(total),
-        values=_copies(np.arange(total)),
-        root=root,
-        input_base=_at(ranks, root, root * chunks),
-    )
-
-
-def Scatter(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
-    """Rank r's output (`chunks`) is part r of the root's input."""
-    _check("Scatter", ranks, chunks, ("root", root))
-    total = ranks * chunks
-    return _build(
-        "scatter",
-        ranks,
-        chunks,
-        in_place,
-        inputs=_at(ranks, root, total),
-        outputs=_full(ranks, chunks),
-        expected=np.arange(total),
-        values=_copies(np.arange(total)),
-        root=root,
-        output_base=_at(ranks, root, root * chunks),
-    )
-
-
-def SendRecv(
-    ranks: int, chunks: int = 1, src: int = 0, dst: int = 1, in_place: bool = False
-) -> Collective:
-    """Rank `dst`'s output is rank `src`'s input; other ranks have only scratch."""
-    _check("SendRecv", ranks, chunks, ("src", src), ("dst", dst))
-    if src == dst:
-        raise L101.error(
-            at=Place(detail="SendRecv"),
-            expected="two different ranks",
-            found=f"src={src}, dst={dst}",
-            remedy="Give two different ranks.",
-        )
-    return _build(
-        "sendrecv",
-        ranks,
-        chunks,
-        in_place,
-        inputs=_at(ranks, src, chunks),
-        outputs=_at(ranks, dst, chunks),
-        expected=np.arange(chunks),
-        values=_copies(np.arange(chunks)),
-        root=src,
-    )
-
-
-def AllToNext(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
-    """Rank r + 1's output is rank r's input; rank 0 receives nothing (MSCCLang 7.4)."""
-    _check("AllToNext", ranks, chunks)
-    size = _full(ranks, chunks)
-    moved = np.arange((ranks - 1) * chunks)
-    return _build(
-        "alltonext",
-        ranks,
-        chunks,
-        in_place,
-        inputs=size,
-        outputs=size,
-        expected=np.concatenate([np.full(chunks, NONE), moved]),
-        values=_copies(moved),
-    )
-
-
 @dataclass(frozen=True)
 class Standard:
-    """A standard collective, with all properties that sley derives from its name.
+    """A standard collective, and all that sley derives from its name.
 
-    name: its name in nccl-tests and files, in lower case ("allreduce").
-    build: returns the `Collective`; takes ranks, chunks, the ranks of `roles`, and in_place.
+    title: its name in sley ("AllReduce").
     call: the name of the communicator's call ("all_reduce"), or "".
     reduces: whether it combines elements.
     input_parts, output_parts: whether this buffer has a part for each rank instead of one part; a
         call's element count is that of one part.
     input_of, output_of: the only role with this buffer out of place ("root"); "" for all ranks.
     varies: whether the counts of the parts vary; then it is never in place.
-    bus_factor: ranks -> the load of the busiest link in an ideal algorithm over the algorithm
-        bandwidth (nccl-tests, PERFORMANCE.md); 1 for collectives that nccl-tests doesn't have.
+    to_next: whether a rank's output is the input of the rank before it.
     """
 
-    name: str
-    build: Callable[..., Collective]
+    title: str
     call: str = ""
     reduces: bool = False
     input_parts: bool = False
@@ -406,7 +95,12 @@ class Standard:
     input_of: str = ""
     output_of: str = ""
     varies: bool = False
-    bus_factor: Callable[[int], float] = lambda ranks: 1.0
+    to_next: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in nccl-tests and files ("allreduce")."""
+        return self.title.lower()
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -423,6 +117,95 @@ class Standard:
         """Whether, in place, the smaller buffer is the rank's part of the larger one."""
         return self.input_parts != self.output_parts
 
+    def build(
+        self,
+        ranks: int,
+        chunks: int = 1,
+        in_place: bool = False,
+        max_count: int = MAX_COUNT,
+        **roles: int,
+    ) -> Collective:
+        """The collective. max_count: only matters if the counts vary. roles: the rank of each.
+        Errors: L101, L102, L112, L119."""
+        _check(self.title, ranks, chunks, roles, has_pairs=self.has_parts and not roles)
+        if len({*roles.values()}) < len(roles):
+            raise L101.error(
+                at=Place(detail=self.title),
+                expected="two different ranks",
+                found=", ".join(f"{word}={rank}" for word, rank in roles.items()),
+                remedy="Give two different ranks.",
+            )
+        if self.varies:
+            self._check_varying(max_count, in_place)
+        rank = np.arange(ranks)
+        ends = [rank == roles.get(word, rank) for word in (self.input_of, self.output_of)]
+        # In place, the one buffer of a broadcast or a reduction is on every rank.
+        shared = in_place and not self.has_parts and len(roles) == 1
+        inputs, outputs = (
+            np.where(at_end | shared, chunks * (ranks if has_parts else 1), 0)
+            for at_end, has_parts in zip(ends, (self.input_parts, self.output_parts), strict=True)
+        )
+        values = self._values(inputs, chunks, roles)
+        gets = (ends[1] & (rank >= self.to_next))[outputs > 0]
+        expected = np.full((len(gets), int(outputs.max())), NONE, np.int32)
+        expected[gets] = np.arange(len(values.offset) - 1).reshape(-1, expected.shape[1])
+        larger, smaller = (outputs, 0) if self.output_parts else (inputs, 1)
+        base = np.zeros((2, ranks), np.int32)
+        if in_place and self.has_place_of_rank:
+            base[smaller] = np.where(larger > 0, rank * chunks, 0)
+        return Collective(
+            name=self.name,
+            ranks=ranks,
+            chunks=chunks,
+            in_place=in_place,
+            root=roles[self.roles[0]] if self.roles else NONE,
+            input_chunks=inputs,
+            output_chunks=outputs,
+            input_base=base[0],
+            output_base=base[1],
+            initial=np.repeat(ends[0], inputs),
+            expected=expected.ravel(),
+            values=values,
+            max_count=int(max_count) if self.varies else NONE,
+        )
+
+    def _values(self, inputs: LongArray, chunks: int, roles: Mapping[str, int]) -> Edges:
+        """The values that outputs must hold, each once, in the order of their first places."""
+        ranks = len(inputs)
+        # What a value depends on: the rank that gets it, its part of the output, its chunk of the
+        # part. The last axis has the contributions of a reduction. One that makes no difference
+        # has length 1.
+        receivers = np.arange(self.to_next, ranks if self.input_parts or self.to_next else 1)
+        parts = ranks if self.output_parts else 1
+        shape = (len(receivers), parts, chunks, ranks if self.reduces else 1)
+        receiver, part, chunk, giver = np.ogrid[tuple(map(slice, shape))]
+        receiver = receivers[receiver]
+        if self.output_parts:
+            giver = part
+        elif self.to_next:
+            giver = receiver - 1
+        elif self.input_of:
+            giver = np.array(roles[self.input_of])
+        first = offsets_of(inputs)[giver] + (receiver * chunks if self.input_parts else 0)
+        ids = np.broadcast_to(first + chunk, shape).ravel()
+        return Edges(np.arange(0, len(ids) + 1, shape[3]), ids)
+
+    def _check_varying(self, max_count: int, in_place: bool) -> None:
+        """Refuses what calls with varying counts can't have. Errors: L102, L112, L119."""
+        at, whole = Place(detail=self.title), is_integer(max_count)
+        if not whole or not 1 <= max_count <= MAX_COUNT:
+            rule, expected = L102, "a max_count from 1 to 2**62 elements"
+            if not whole:
+                rule, expected = L112, "an integer for max_count"
+            raise rule.error(
+                at=at,
+                expected=expected,
+                found=f"max_count={max_count}" if whole else repr(max_count),
+                remedy="Give the most elements of a part, or leave max_count out.",
+            )
+        if in_place:
+            raise L119.error(at=at, expected="in_place=False", found=f"in_place={in_place!r}")
+
     def of(
         self,
         ranks: int,
@@ -434,18 +217,12 @@ class Standard:
     ) -> Collective:
         """The collective, of at most one role, which `root` has; `max_count` matters only if the
         counts vary. Errors: L101, L102, L112, L119."""
-        words = dict.fromkeys(self.roles, root)
-        if self.varies:
-            words["max_count"] = max_count
-        return self.build(ranks, chunks=chunks, in_place=in_place, **words)
+        return self.build(ranks, chunks, in_place, max_count, **dict.fromkeys(self.roles, root))
 
     def like(self, c: Collective, *, in_place: bool) -> Collective:
         """The collective with the ranks, chunks, roles and largest count of `c`. Errors: L101,
         L102, L119."""
-        words = self.roles_in(c)
-        if self.varies:
-            words["max_count"] = c.max_count
-        return self.build(c.ranks, chunks=c.chunks, in_place=in_place, **words)
+        return self.build(c.ranks, c.chunks, in_place, c.max_count, **self.roles_in(c))
 
     def has_sizes_of(self, c: Collective) -> bool:
         """Whether the buffers of `c` have as many chunks as those of this collective, on the ranks
@@ -466,77 +243,22 @@ class Standard:
         return dict(zip(self.roles, holders, strict=False))
 
 
-def _other_ranks(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
 STANDARD: Mapping[str, Standard] = MappingProxyType(
     {
         row.name: row
         for row in (
-            Standard(
-                "allreduce",
-                AllReduce,
-                "all_reduce",
-                reduces=True,
-                bus_factor=lambda ranks: 2 * _other_ranks(ranks),
-            ),
-            Standard(
-                "allgather", AllGather, "all_gather", output_parts=True, bus_factor=_other_ranks
-            ),
-            Standard(
-                "reducescatter",
-                ReduceScatter,
-                "reduce_scatter",
-                reduces=True,
-                input_parts=True,
-                bus_factor=_other_ranks,
-            ),
-            Standard(
-                "alltoall",
-                AllToAll,
-                "all_to_all",
-                input_parts=True,
-                output_parts=True,
-                bus_factor=_other_ranks,
-            ),
-            Standard("broadcast", Broadcast, "broadcast", input_of="root"),
-            Standard("reduce", Reduce, "reduce", reduces=True, output_of="root"),
-            Standard(
-                "gather",
-                Gather,
-                "gather",
-                output_parts=True,
-                output_of="root",
-                bus_factor=_other_ranks,
-            ),
-            Standard(
-                "scatter",
-                Scatter,
-                "scatter",
-                input_parts=True,
-                input_of="root",
-                bus_factor=_other_ranks,
-            ),
-            Standard("sendrecv", SendRecv, input_of="src", output_of="dst"),
-            Standard("alltonext", AllToNext),
-            Standard(
-                "alltoallv",
-                AllToAllV,
-                "all_to_all_v",
-                input_parts=True,
-                output_parts=True,
-                varies=True,
-                bus_factor=_other_ranks,
-            ),
-            Standard(
-                "allgatherv",
-                AllGatherV,
-                "all_gather_v",
-                output_parts=True,
-                varies=True,
-                bus_factor=_other_ranks,
-            ),
+            Standard("AllReduce", "all_reduce", reduces=True),
+            Standard("AllGather", "all_gather", output_parts=True),
+            Standard("ReduceScatter", "reduce_scatter", reduces=True, input_parts=True),
+            Standard("AllToAll", "all_to_all", input_parts=True, output_parts=True),
+            Standard("Broadcast", "broadcast", input_of="root"),
+            Standard("Reduce", "reduce", reduces=True, output_of="root"),
+            Standard("Gather", "gather", output_parts=True, output_of="root"),
+            Standard("Scatter", "scatter", input_parts=True, input_of="root"),
+            Standard("SendRecv", input_of="src", output_of="dst"),
+            Standard("AllToNext", to_next=True),
+            Standard("AllToAllV", "all_to_all_v", input_parts=True, output_parts=True, varies=True),
+            Standard("AllGatherV", "all_gather_v", output_parts=True, varies=True),
         )
     }
 )
@@ -548,6 +270,85 @@ SIZED: Mapping[str, Standard] = MappingProxyType(
 """The standard collectives of equal counts, by name: the size of a call says all about its data."""
 
 
+def AllReduce(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Every rank's `chunks` output chunks are the reductions of all ranks' input chunks."""
+    return STANDARD["allreduce"].build(ranks, chunks, in_place)
+
+
+def AllGather(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Every rank's output is the inputs (`chunks` each) of all ranks in order.
+
+    In place, rank r's input is chunks r * chunks ... of its output.
+    """
+    return STANDARD["allgather"].build(ranks, chunks, in_place)
+
+
+def ReduceScatter(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Rank r's output (`chunks`) is part r of the reduction of all inputs (ranks * chunks).
+
+    In place, rank r's output is chunks r * chunks ... of its input.
+    """
+    return STANDARD["reducescatter"].build(ranks, chunks, in_place)
+
+
+def AllToAll(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Part s of rank r's output (`chunks` each) is part r of rank s's input."""
+    return STANDARD["alltoall"].build(ranks, chunks, in_place)
+
+
+def AllToAllV(
+    ranks: int, max_count: int = MAX_COUNT, chunks: int = 1, in_place: bool = False
+) -> Collective:
+    """AllToAll with varying counts: each part of a rank's input has from 0 to `max_count` elements.
+
+    Its calls give the counts. It is always out of place. Errors: L102, L112, L119.
+    """
+    return STANDARD["alltoallv"].build(ranks, chunks, in_place, max_count)
+
+
+def AllGatherV(
+    ranks: int, max_count: int = MAX_COUNT, chunks: int = 1, in_place: bool = False
+) -> Collective:
+    """AllGather with varying counts: each rank's input has from 0 to `max_count` elements.
+
+    Its calls give the counts. It is always out of place. Errors: L102, L112, L119.
+    """
+    return STANDARD["allgatherv"].build(ranks, chunks, in_place, max_count)
+
+
+def Broadcast(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """Every rank's output is the root's input. In place they are one buffer."""
+    return STANDARD["broadcast"].build(ranks, chunks, in_place, root=root)
+
+
+def Reduce(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """The root's output is the reduction of all inputs. In place the other ranks' buffers may be
+    overwritten."""
+    return STANDARD["reduce"].build(ranks, chunks, in_place, root=root)
+
+
+def Gather(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """The root's output is the inputs (`chunks` each) of all ranks in order."""
+    return STANDARD["gather"].build(ranks, chunks, in_place, root=root)
+
+
+def Scatter(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """Rank r's output (`chunks`) is part r of the root's input."""
+    return STANDARD["scatter"].build(ranks, chunks, in_place, root=root)
+
+
+def SendRecv(
+    ranks: int, chunks: int = 1, src: int = 0, dst: int = 1, in_place: bool = False
+) -> Collective:
+    """Rank `dst`'s output is rank `src`'s input; other ranks have only scratch."""
+    return STANDARD["sendrecv"].build(ranks, chunks, in_place, src=src, dst=dst)
+
+
+def AllToNext(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Rank r + 1's output is rank r's input; rank 0 receives nothing (MSCCLang 7.4)."""
+    return STANDARD["alltonext"].build(ranks, chunks, in_place)
+
+
 def standard(c: Collective) -> Standard | None:
     """The row of the standard collective that equals `c`, or None; an equal name is not enough."""
     row = STANDARD.get(c.name)
@@ -556,9 +357,13 @@ def standard(c: Collective) -> Standard | None:
 
 
 def bus_factor(c: Collective) -> float:
-    """`Standard.bus_factor` of a collective; 1 for other names."""
+    """The load of the busiest link in an ideal algorithm over the algorithm bandwidth
+    (nccl-tests, PERFORMANCE.md); 1 for collectives that nccl-tests doesn't have."""
     row = STANDARD.get(c.name)
-    return 1.0 if row is None else row.bus_factor(c.ranks)
+    others = (c.ranks - 1) / c.ranks
+    if row is None or not (row.has_parts or row.reduces) or row.name == "reduce":
+        return 1.0
+    return others if row.has_parts else 2 * others
 
 
 def Custom(
@@ -582,39 +387,64 @@ def Custom(
     inputs = _custom_sizes(name, ranks, input_chunks)
     outputs = _custom_sizes(name, ranks, output_chunks)
     start = offsets_of(inputs)
+    results = [
+        _result(name, chunks, (rank, index), expected(rank, index), start)
+        for rank in range(ranks)
+        for index in range(int(outputs[rank]))
+    ]
+    own = unpromised(name, in_place, inputs, outputs)
+    return with_results(replace(own, chunks=chunks), results, chunks)
+
+
+def unpromised(
+    name: str,
+    in_place: bool,
+    inputs: NDArray[Any],
+    outputs: NDArray[Any],
+    *,
+    bases: NDArray[Any] | None = None,
+    initial: NDArray[Any] | None = None,
+) -> Collective:
+    """A collective of one chunk a block, which promises nothing.
+
+    inputs, outputs: (ranks,), the sizes of the buffers. bases: (2, ranks), where input and output
+    begin, by default at 0. initial: as in `Collective`, by default all.
+    """
+    input_base, output_base = np.zeros((2, len(inputs)), np.int32) if bases is None else bases
+    return Collective(
+        name=name,
+        ranks=len(inputs),
+        chunks=1,
+        in_place=in_place,
+        root=NONE,
+        input_chunks=inputs,
+        output_chunks=outputs,
+        input_base=input_base,
+        output_base=output_base,
+        initial=np.ones(int(inputs.sum()), bool) if initial is None else initial,
+        expected=np.full(int(outputs.sum()), NONE, np.int32),
+        values=Edges.empty(0),
+    )
+
+
+def with_results(
+    c: Collective, results: Sequence[tuple[int, ...] | None], chunks: int
+) -> Collective:
+    """A collective that promises `results` in all output chunks, rank after rank: the ids of the
+    input chunks of a reduction, in order; None for any data. chunks: as for `recognized`. Errors:
+    L118."""
     rows: dict[tuple[int, ...], int] = {}
-    wanted = np.full(int(outputs.sum()), NONE, np.int32)
-    position = 0
-    for rank in range(ranks):
-        for index in range(int(outputs[rank])):
-            parts = expected(rank, index)
-            if parts is not None:
-                pairs = _custom_parts(name, rank, index, parts)
-                _check_aligned(name, chunks, rank, index, pairs)
-                ids = tuple(sorted(_input_id(name, inputs, start, r, i) for r, i in pairs))
-                wanted[position] = rows.setdefault(ids, len(rows))
-            position += 1
-    values = Edges(
-        offsets_of(np.array([len(ids) for ids in rows], np.int64)),
-        np.array([i for ids in rows for i in ids], np.int32),
-    )
-    own = _build(
-        name,
-        ranks,
-        chunks,
-        in_place,
-        inputs=inputs,
-        outputs=outputs,
-        expected=wanted,
-        values=values,
-    )
-    return recognized(own, chunks)
+    expected = [NONE if ids is None else rows.setdefault(ids, len(rows)) for ids in results]
+    ids = np.array([i for value in rows for i in value], np.int32)
+    values = Edges(offsets_of(np.array([len(value) for value in rows], np.int64)), ids)
+    return recognized(replace(c, expected=np.array(expected, np.int32), values=values), chunks)
 
 
 def recognized(own: Collective, chunks: int) -> Collective:
     """The standard collective that has the name of `own` and equals it with `chunks` chunks of a
     block; `own` itself if its name is not that of a standard one. Errors: L118."""
-    row = _find_standard(own.name)
+    # A name in any spelling, such as "All-Reduce".
+    row = STANDARD.get("".join(letter for letter in own.name.lower() if letter.isalnum()))
     return own if row is None else _as_standard(replace(own, chunks=chunks), row)
 
 
@@ -631,51 +461,46 @@ def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarr
     return np.broadcast_to(array.astype(np.int32), ranks)
 
 
-def _custom_parts(
-    name: str, rank: int, index: int, parts: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """The result of `expected` for an output chunk, as a list of (rank, index)."""
+def _result(
+    name: str,
+    chunks: int,
+    at: tuple[int, int],
+    parts: Iterable[tuple[int, int]] | None,
+    start: LongArray,
+) -> tuple[int, ...] | None:
+    """The ids of the input chunks that `expected` returns for the output chunk (rank, index) `at`.
+    start: (ranks + 1,), the id of each rank's first input chunk. Errors: L101, L112, L116."""
+    if parts is None:
+        return None
+    place, (rank, index) = Place(detail=name), at
     try:
         pairs = [(r, i) for r, i in parts]
     except (TypeError, ValueError):
         pairs = []
     if not pairs or not all(is_integer(n) for pair in pairs for n in pair):
         raise L112.error(
-            at=Place(detail=name),
+            at=place,
             expected="input chunks as (rank, index) pairs, at least one, or None",
             found=f"{parts!r} for out[{index}] of rank {rank}",
             remedy="Return a list of pairs, [(0, 0)] for one chunk, or None for no promise.",
         )
-    return pairs
-
-
-def _check_aligned(
-    name: str, chunks: int, rank: int, index: int, parts: list[tuple[int, int]]
-) -> None:
-    for r, i in parts:
+    for r, i in pairs:
         if i % chunks != index % chunks:
             raise L116.error(
-                at=Place(detail=name),
+                at=place,
                 expected=f"chunk {index % chunks} of a block from chunk {index % chunks} of blocks",
                 found=f"out[{index}] of rank {rank} from in[{i}] of rank {r}, with {chunks} chunks "
                 "a block",
             )
-
-
-def _input_id(name: str, inputs: np.ndarray, start: np.ndarray, rank: int, index: int) -> int:
-    if not 0 <= rank < len(inputs) or not 0 <= index < inputs[rank]:
-        raise L101.error(
-            at=Place(detail=name),
-            expected="input chunks (rank, index) that exist",
-            found=f"({rank}, {index})",
-            remedy="Name a rank and one of its input chunks.",
-        )
-    return int(start[rank]) + index
-
-
-def _find_standard(name: str) -> Standard | None:
-    """The standard collective of a name in any spelling, such as "All-Reduce"."""
-    return STANDARD.get("".join(letter for letter in name.lower() if letter.isalnum()))
+    for r, i in pairs:
+        if not 0 <= r < len(start) - 1 or not 0 <= i < start[r + 1] - start[r]:
+            raise L101.error(
+                at=place,
+                expected="input chunks (rank, index) that exist",
+                found=f"({r}, {i})",
+                remedy="Name a rank and one of its input chunks.",
+            )
+    return tuple(sorted(int(start[r]) + i for r, i in pairs))
 
 
 def _like(row: Standard, c: Collective) -> Collective | None:
@@ -695,6 +520,6 @@ def _as_standard(own: Collective, row: Standard) -> Collective:
             return same
     raise L118.error(
         at=Place(detail=own.name),
-        expected=f"the buffers and results of sley.{row.build.__name__} for the name {own.name!r}",
+        expected=f"the buffers and results of sley.{row.title} for the name {own.name!r}",
         found=f"different ones, on {counted(own.ranks, 'rank')}",
     )

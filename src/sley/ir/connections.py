@@ -26,6 +26,7 @@ from sley.ir.tables import (
     frozen_array,
     numbering,
     offsets_of,
+    spans,
 )
 
 
@@ -221,7 +222,7 @@ def _first_of_each(ends: Ends, number: IntArray, most: IntArray) -> LongArray:
 
 def _numbers(sizes: NDArray[Any]) -> LongArray:
     """The numbers from 0 within consecutive groups of these sizes."""
-    return np.arange(sizes.sum()) - np.repeat(offsets_of(sizes)[:-1], sizes)
+    return spans(np.zeros(len(sizes)), sizes)[1]
 
 
 def connection_faults(plan: Plan, messages: Messages) -> list[Fault]:

@@ -48,12 +48,12 @@ MOST_GBPS = 1e9
 def _number(
     *default: float,
     least: float = 0.0,
-    open_: bool = True,
+    open_: bool = False,
     most: float = 1e12,
     whole: bool = False,
     origin: str,
 ) -> Any:
-    """A number, or three of a ByProtocol: above `least` (or equal, if not open_), up to `most`.
+    """A number, or three of a ByProtocol: from `least` (above it, if open_), up to `most`.
     origin: where the default comes from, in few words."""
     limits = {"least": least, "open": open_, "most": most, "whole": whole, "origin": origin}
     value = default[0] if len(default) == 1 else ByProtocol(*default)
@@ -61,7 +61,7 @@ def _number(
 
 
 def _rate(default: float, origin: str) -> Any:
-    return _number(default, least=LEAST_GBPS, open_=False, most=MOST_GBPS, origin=origin)
+    return _number(default, least=LEAST_GBPS, most=MOST_GBPS, origin=origin)
 
 
 def _within(value: object, limits: Mapping[str, Any]) -> bool:
@@ -148,40 +148,38 @@ class CostModel:
     A number instead of a ByProtocol is used for all three. Errors: T602 for values out of range.
     """
 
-    launch_us: ByProtocol = _number(6.6, 14.0, 8.4, open_=False, origin="NCCL's tuner")
-    launch_gpus: float = _number(
-        1, least=1, open_=False, whole=True, most=1024, origin="a process a GPU"
-    )
-    host_launch_us: float = _number(4.2, open_=False, origin="measured, nccl-tests")
-    nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, open_=False, origin="NCCL's tuner")
-    pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, open_=False, origin="NCCL's tuner")
-    network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, open_=False, origin="NCCL's tuner")
-    post_share: float = _number(0.5, open_=False, most=1.0, origin="assumption")
-    post_us: float = _number(1.0, open_=False, origin="NCCL's tuner")
-    posts: ByProtocol = _number(1, 1, 3, open_=False, origin="NCCL's tuner")
-    proxy_us: float = _number(0.6, open_=False, origin="measured, NVSHMEM")
-    switch_latency_us: float = _number(8.3, open_=False, origin="NCCL's tuner")
-    switch_efficiency: float = _number(
-        0.85, open_=False, least=0.01, most=1.0, origin="NCCL's tuner"
-    )
+    launch_us: ByProtocol = _number(6.6, 14.0, 8.4, origin="NCCL's tuner")
+    launch_gpus: float = _number(1, least=1, whole=True, most=1024, origin="a process a GPU")
+    host_launch_us: float = _number(4.2, origin="measured, nccl-tests")
+    nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, origin="NCCL's tuner")
+    pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, origin="NCCL's tuner")
+    network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, origin="NCCL's tuner")
+    post_share: float = _number(0.5, most=1.0, origin="assumption")
+    post_us: float = _number(1.0, origin="NCCL's tuner")
+    posts: ByProtocol = _number(1, 1, 3, origin="NCCL's tuner")
+    proxy_us: float = _number(0.6, origin="measured, NVSHMEM")
+    switch_latency_us: float = _number(8.3, origin="NCCL's tuner")
+    switch_efficiency: float = _number(0.85, least=0.01, most=1.0, origin="NCCL's tuner")
     nvlink_block_GBps: float = _rate(20.0, origin="NCCL's tuner, A100")  # noqa: N815 - a unit
     pcie_block_GBps: float = _rate(20.0, origin="assumption")  # noqa: N815
     network_block_GBps: float = _rate(20.0, origin="NCCL's tuner, A100")  # noqa: N815
     local_block_GBps: float = _rate(20.0, origin="assumption")  # noqa: N815
-    copy_share: float = _number(1.0, most=1.0, origin="assumption")
+    copy_share: float = _number(1.0, open_=True, most=1.0, origin="assumption")
     memory_GBps: float = _rate(1555.0, origin="data sheet, A100")  # noqa: N815
     wire_efficiency: ByProtocol = _number(
-        0.5, 120 / 128, 1.0, open_=False, least=0.01, most=1.0, origin="protocol"
+        0.5, 120 / 128, 1.0, least=0.01, most=1.0, origin="protocol"
     )
-    tile_bytes: ByProtocol = _number(32 * 2**10, 576_000, 2 * 2**20, least=1e-6, origin="MSCCL")
-    slices: ByProtocol = _number(1, 1, 2, whole=True, most=16, origin="NCCL")
-    least_slice_bytes: float = _number(16 * 2**10, least=1e-6, origin="NCCL")
-    part_overhead_bytes: float = _number(0.0, open_=False, origin="assumption")
-    wait_us: float = _number(0.5, open_=False, origin="assumption")
-    fence_share: ByProtocol = _number(0.0, 0.0, 1.0, open_=False, most=1.0, origin="assumption")
-    decode_us: float = _number(0.0, open_=False, origin="assumption")
-    interpreter_loss: float = _number(0.171, open_=False, most=0.99, origin="ResCCL, figure 3")
-    contention: float = _number(0.0, open_=False, origin="assumption")
+    tile_bytes: ByProtocol = _number(
+        32 * 2**10, 576_000, 2 * 2**20, open_=True, least=1e-6, origin="MSCCL"
+    )
+    slices: ByProtocol = _number(1, 1, 2, open_=True, whole=True, most=16, origin="NCCL")
+    least_slice_bytes: float = _number(16 * 2**10, open_=True, least=1e-6, origin="NCCL")
+    part_overhead_bytes: float = _number(0.0, origin="assumption")
+    wait_us: float = _number(0.5, origin="assumption")
+    fence_share: ByProtocol = _number(0.0, 0.0, 1.0, most=1.0, origin="assumption")
+    decode_us: float = _number(0.0, origin="assumption")
+    interpreter_loss: float = _number(0.171, most=0.99, origin="ResCCL, figure 3")
+    contention: float = _number(0.0, origin="assumption")
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
-from sley.ir.tables import IntArray, LongArray, Value, distinct, offsets_of
+from sley.ir.tables import IntArray, LongArray, Value, distinct, offsets_of, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Buffer
 
 UNIT_BYTES = 16
@@ -93,9 +93,8 @@ def _moves(plan: Plan, messages: Messages, offset: LongArray) -> tuple[LongArray
 
     def places(rows: NDArray[Any], buffer: NDArray[Any], index: NDArray[Any]) -> LongArray:
         """The place of every chunk of the instructions `rows`."""
-        count = t.count[rows].astype(np.int64)
-        row = np.repeat(rows, count)
-        chunk = index[row] + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        owner, chunk = spans(index[rows], t.count[rows])
+        row = rows[owner]
         scratch = chunks + offset[plan.rank[row]] + chunk
         found: LongArray = np.where(buffer[row] == Buffer.SCRATCH, scratch, chunk % chunks)
         return found

@@ -1,4 +1,8 @@
-"""Graph: levels and cycles of directed graphs."""
+"""Graph: levels, cycles, flows, shortest paths and strong components of directed graphs.
+
+Vertices are numbers from 0. `src` and `dst`, int64 (edges,), are the ends of the edges; several may
+have the same ends. Errors of all functions: R512 without the extension module.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.extension import load
-from sley.ir.tables import Edges, IntArray
+from sley.ir.tables import BoolArray, Edges, FloatArray, IntArray, LongArray
+
+_MODULE = "sley.ir._graphs"
 
 
 def levels(nodes: int, source: NDArray[Any], target: NDArray[Any]) -> IntArray:
@@ -18,7 +24,7 @@ def levels(nodes: int, source: NDArray[Any], target: NDArray[Any]) -> IntArray:
     source, target: (edges,), the nodes of each edge. Errors: R512.
     """
     ends = (np.ascontiguousarray(column, np.int32) for column in (source, target))
-    found: IntArray = load("sley.ir._graphs").levels(nodes, *ends)
+    found: IntArray = load(_MODULE).levels(nodes, *ends)
     return found
 
 
@@ -34,3 +40,32 @@ def find_cycle(predecessors: Edges, stuck: NDArray[np.bool_]) -> list[int]:
         before = predecessors[node]
         node = int(before[stuck[before]][0])
     return path[seen[node] :]
+
+
+def maximum_flow(
+    vertices: int, src: LongArray, dst: LongArray, capacity: LongArray, ends: tuple[int, int]
+) -> tuple[int, BoolArray]:
+    """The value of a maximum flow between two `ends`, the source and the sink; and bool
+    (vertices,), the smallest side of a smallest cut that contains the source.
+
+    capacity: int64 (edges,), from 0; those that leave the source add up to less than 2^63.
+    """
+    value, reached = load(_MODULE).maximum_flow(vertices, src, dst, capacity, *ends)
+    return value, reached.astype(bool)
+
+
+def distances(
+    vertices: int, src: LongArray, dst: LongArray, length: FloatArray, origins: LongArray
+) -> FloatArray:
+    """float64 (origins, vertices): the lengths of the shortest paths; infinity where there is none.
+
+    length: float64 (edges,), from 0.
+    """
+    found: FloatArray = load(_MODULE).distances(vertices, src, dst, length, origins)
+    return found
+
+
+def strong_components(vertices: int, src: LongArray, dst: LongArray) -> LongArray:
+    """int64 (vertices,): the number of each vertex's strong component, from 0."""
+    found: LongArray = load(_MODULE).strong_components(vertices, src, dst)
+    return found

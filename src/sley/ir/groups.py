@@ -146,6 +146,4 @@ def _sends(op: Op, targets: list[int]) -> list[_Row]:
     what the others send."""
     plain = {"op": Op.SEND, "dst_buffer": NONE, "dst_index": NONE}
     found: list[_Row] = [{**plain, "send_peer": rank} for rank in targets[:-1]]
-    if op is Op.SEND:
-        return [*found, {**plain, "send_peer": targets[-1]}]
-    return [*found, {"send_peer": targets[-1]}]
+    return [*found, {**(plain if op is Op.SEND else {}), "send_peer": targets[-1]}]

@@ -232,13 +232,10 @@ class OneSidedPlan(BlockPlan):
     def writes_input(self) -> bool:
         """Whether any operation writes to the input of a rank; in place, only where it isn't also
         the output."""
-        r, c = self.ranges, self.collective
+        r = self.ranges
         rows = np.flatnonzero(r.writes & (r.buffer != Buffer.SCRATCH))
-        rank = r.rank[rows]
-        first = self.layout.cell(rank, r.buffer[rows], r.index[rows])
-        output = self.layout.cell(rank, Buffer.OUTPUT, 0)
-        within = (first >= output) & (first + r.count[rows] <= output + c.output_chunks[rank])
-        return not bool(within.all())
+        first = self.layout.cell(r.rank[rows], r.buffer[rows], r.index[rows])
+        return not bool(self.within_output(r.rank[rows], first, r.count[rows]).all())
 
     def label(self, operation: int) -> str:
         """An operation's name for messages: "rank 0 block 1 operation 2 (put)"."""

@@ -6,8 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
 from sley.ir.tables import (
     NONE,
+    BoolArray,
     ByteArray,
     Edges,
     FloatArray,
@@ -109,6 +109,11 @@ class BlockPlan(Value):
     sources: Sources
 
     @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The cell of every chunk."""
+
+    @property
     def ranks(self) -> int:
         """The number of ranks."""
         return self.collective.ranks
@@ -138,6 +143,11 @@ class BlockPlan(Value):
     def rank(self) -> IntArray:
         """int32 (rows,): the rank of each row."""
         return frozen_array(self.block_rank[self.block], np.int32)
+
+    def within_output(self, rank: IntArray, first: LongArray, count: IntArray) -> BoolArray:
+        """Whether ranges of `count` cells from `first` on are parts of their ranks' outputs."""
+        output, size = self.layout.base[Buffer.OUTPUT, rank], self.collective.output_chunks[rank]
+        return np.asarray((first >= output) & (first + count <= output + size))
 
     @abstractmethod
     def place(self, row: int) -> Place:
@@ -237,12 +247,10 @@ class Plan(BlockPlan):
     def input_writes(self) -> IntArray:
         """The rows of the instructions that write to the input of their rank, ascending; in place,
         only where it isn't also the output."""
-        t, c = self.instructions, self.collective
+        t = self.instructions
         rows = np.flatnonzero(WRITES_DESTINATION[t.op] & (t.dst_buffer != Buffer.SCRATCH))
-        first, rank = self.destination_cells(rows), self.rank[rows]
-        output = self.layout.cell(rank, Buffer.OUTPUT, 0)
-        is_within = (first >= output) & (first + t.count[rows] <= output + c.output_chunks[rank])
-        return frozen_array(rows[~is_within], np.int32)
+        kept = self.within_output(self.rank[rows], self.destination_cells(rows), t.count[rows])
+        return frozen_array(rows[~kept], np.int32)
 
     @cached_property
     def blocks_per_rank(self) -> int:
@@ -300,36 +308,17 @@ class Plan(BlockPlan):
         receives = RECEIVES[t.op] & (t.recv_peer >= ranks)
         return np.flatnonzero(receives | (SENDS[t.op] & (t.send_peer >= ranks)))
 
-    def blocks(self) -> list[SimpleNamespace]:
-        """The blocks as rows for people: rank, number, send_peers, recv_peers, channels,
-        instructions."""
-        t, rows = self.instructions, []
-        for b, (begin, end) in enumerate(pairwise(self.block_offset.tolist())):
-            sends, receives = (
-                sorted(
-                    {rank for peer in set(column[begin:end].tolist()) for rank in self.peers(peer)}
-                )
-                for column in (t.send_peer, t.recv_peer)
-            )
-            channels = sorted(set(t.channel[begin:end].tolist()) - {NONE})
-            rows.append(
-                SimpleNamespace(
-                    rank=int(self.block_rank[b]),
-                    number=int(self.block_number[b]),
-                    send_peers=sends,
-                    recv_peers=receives,
-                    channels=channels,
-                    instructions=end - begin,
-                )
-            )
-        return rows
-
     def label(self, instruction: int) -> str:
         """An instruction's name for messages: "rank 0 block 1 step 2 (send, ring.py:7)"."""
-        block = self.block_number[self.block[instruction]]
-        where = f"rank {self.rank[instruction]} block {block} step {self.step[instruction]}"
         place = self.sources.place(int(self.instructions.source[instruction]))
-        return f"{where} ({', '.join(filter(None, (self._operation(instruction), place.short)))})"
+        words = ", ".join(filter(None, (self._operation(instruction), place.short)))
+        return f"{self._position(instruction, ' ')} ({words})"
+
+    def _position(self, instruction: int, between: str) -> str:
+        block = self.block_number[self.block[instruction]]
+        numbers = (self.rank[instruction], block, self.step[instruction])
+        words = zip(("rank", "block", "step"), numbers, strict=True)
+        return between.join(f"{word} {number}" for word, number in words)
 
     def _operation(self, instruction: int) -> str:
         number = int(self.instructions.op[instruction])
@@ -337,11 +326,7 @@ class Plan(BlockPlan):
 
     def place(self, instruction: int) -> Place:
         """An instruction's source line, with its rank, block, step and operation."""
-        detail = (
-            f"rank {self.rank[instruction]}, "
-            f"block {self.block_number[self.block[instruction]]}, "
-            f"step {self.step[instruction]} ({self._operation(instruction)})"
-        )
+        detail = f"{self._position(instruction, ', ')} ({self._operation(instruction)})"
         return self.sources.place(int(self.instructions.source[instruction]), detail)
 
 

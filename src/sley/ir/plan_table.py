@@ -1,4 +1,4 @@
-"""Plan table: which plan runs for which calls, as a value and as TOML.
+"""Plan table: which plan runs for which calls, as a value and as TOML; and what makes a plan.
 
     [[plans]]
     what = "ring-allreduce"          # an algorithm, or a file beside the table
@@ -22,18 +22,83 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NoReturn
 
 from sley.errors import Place, Rule, SleyError, did_you_mean
 from sley.errors.deployment import F528
 from sley.errors.policy import D903
 from sley.errors.text_files import checked_words, text_of, toml_tables
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer, is_real
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What a plan is made from; selection, the command line and the tuner build it.
+
+    name: of an algorithm of the library, or the path of a file with a program, a schedule or a
+        plan (`file.py:function` for one of several functions).
+    arguments: of the algorithm or the function, by name.
+    options: of the compiler, by the names in `sley.Options`.
+    tile: the tile's size as a share of the runtime's own.
+
+    Enumerations become their values and lists tuples, so a recipe is equal to the one that is read
+    back from a file.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tile: float = 1.0
+
+    def __post_init__(self) -> None:
+        for word in ("arguments", "options"):
+            object.__setattr__(self, word, _plain(getattr(self, word)))
+
+    @property
+    def key(self) -> str:
+        """Equal for equal recipes."""
+        arguments, options = sorted(self.arguments.items()), sorted(self.options.items())
+        return repr((self.name, arguments, options, self.tile))
+
+    @property
+    def stem(self) -> str:
+        """The algorithm's name, or the file's without its suffix."""
+        return Path(self.name.partition(".py:")[0]).stem
+
+    def given(self, **arguments: Any) -> Recipe:
+        """The recipe with further arguments; None leaves one as it is."""
+        more = {word: value for word, value in arguments.items() if value is not None}
+        return replace(self, arguments={**self.arguments, **more})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        words = [f"{word}={value}" for word, value in self.options.items()]
+        words += [f"tile={self.tile:g}"] if self.tile != 1 else []
+        if orders := self.arguments.get("orders"):
+            words.append("orders=" + ";".join(",".join(map(str, order)) for order in orders))
+        return " ".join([self.name, *words])
+
+
+def _plain(value: Any) -> Any:
+    """The value as a file has it: an enumeration's member as its value, a list as a tuple."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return value
+
 
 TABLE = "plans.toml"
 """The name of the table in a folder of plans."""
@@ -243,13 +308,11 @@ class _Reader:
         for word, value in found.items():
             if isinstance(value, dict) and word not in ("machine", "facts"):
                 remedy = f"Write [[plans]], what = {json.dumps(word)} and the entries of the plan."
-                expected = "tables [[plans]]"
-                raise self.rule.error(at=at, expected=expected, found=repr(word), remedy=remedy)
+                self._refuse(at, "tables [[plans]]", repr(word), remedy)
         self._words(found, ("plans", "machine", "facts"), at)
         rows = found.get("plans", [] if "machine" in found else None)
         if not isinstance(rows, list) or not (rows or "machine" in found):
-            nothing = "no plans" if rows is None else repr(rows)
-            raise self.rule.error(at=at, expected="tables [[plans]]", found=nothing)
+            self._refuse(at, "tables [[plans]]", "no plans" if rows is None else repr(rows))
         places = [Place(at.file, detail=f"plan {number}") for number in range(1, len(rows) + 1)]
         machine = self._machine(found["machine"], at) if "machine" in found else None
         facts = found.get("facts", {})
@@ -261,7 +324,7 @@ class _Reader:
         others = [self._recipe(one, at) for one in self._list(row, "alternatives", at)]
         refused = self._list(row, "refused", at)
         if not all(isinstance(one, str) for one in refused):
-            raise self.rule.error(at=at, expected="refused: texts", found=repr(refused))
+            self._refuse(at, "refused: texts", repr(refused))
         own = {word: row[word] for word in _RECIPE if word in row}
         return PlanRow(
             self._recipe(own, at),
@@ -282,14 +345,14 @@ class _Reader:
         what = given.get("what")
         if not isinstance(what, str) or not what:
             found = "no what" if what is None else repr(what)
-            raise self.rule.error(at=at, expected="what: an algorithm or a file", found=found)
+            self._refuse(at, "what: an algorithm or a file", found)
         arguments = dict(self._one(given, "arguments", dict, {}, at))
         for word in _GRID:
             if (number := self._number(given, word, 1, at)) is not None:
                 arguments[word] = number
         tile = given.get("tile", 1.0)
         if not is_real(tile) or not 0 < tile <= 1:
-            raise self.rule.error(at=at, expected="tile: above 0, at most 1", found=repr(tile))
+            self._refuse(at, "tile: above 0, at most 1", repr(tile))
         options = self._one(given, "options", dict, {}, at)
         return Recipe(self._source(what), arguments, options, float(tile))
 
@@ -303,8 +366,7 @@ class _Reader:
         words = [one.name for one in fields(Measured)]
         self._words(given, words, at)
         if not all(is_real(given.get(word)) and 0 < given[word] < _MOST_NUMBER for word in words):
-            expected = f"measured: {', '.join(words)}, all positive"
-            raise self.rule.error(at=at, expected=expected, found=repr(given))
+            self._refuse(at, f"measured: {', '.join(words)}, all positive", repr(given))
         return Measured(int(given["size_bytes"]), *(float(given[word]) for word in words[1:]))
 
     def _machine(self, given: Any, top: Place) -> Machine:
@@ -312,10 +374,12 @@ class _Reader:
         words = [one.name for one in fields(Machine)]
         self._words(given, words, at)
         if missing := [word for word in words if word not in given]:
-            expected = ", ".join(words)
-            raise self.rule.error(at=at, expected=expected, found=f"no {', '.join(missing)}")
+            self._refuse(at, ", ".join(words), f"no {', '.join(missing)}")
         numbers = [self._number(given, word, 1, at) or 0 for word in words[3:]]
         return Machine(*(self._one(given, word, str, "", at) for word in words[:3]), *numbers)
+
+    def _refuse(self, at: Place, expected: str, found: str, remedy: str = "") -> NoReturn:
+        raise self.rule.error(at=at, expected=expected, found=found, remedy=remedy)
 
     def _words(self, table: Any, words: Sequence[str], at: Place) -> None:
         try:
@@ -333,19 +397,17 @@ class _Reader:
         value = table.get(word, default)
         if word in table and not isinstance(value, kind):
             names = {str: "a text", bool: "true or false", dict: "a table of values by name"}
-            found = f"{word} = {value!r}"
-            raise self.rule.error(at=at, expected=f"{word}: {names[kind]}", found=found)
+            self._refuse(at, f"{word}: {names[kind]}", f"{word} = {value!r}")
         return value
 
     def _number(self, table: Mapping[str, Any], word: str, least: int, at: Place) -> int | None:
         value: Any = table.get(word)
         if word in table and not (is_integer(value) and least <= int(value) <= MAX_RANKS):
-            expected = f"{word}: a number from {least} to {MAX_RANKS}"
-            raise self.rule.error(at=at, expected=expected, found=f"{word} = {value!r}")
+            self._refuse(at, f"{word}: a number from {least} to {MAX_RANKS}", f"{word} = {value!r}")
         return None if value is None else int(value)
 
     def _list(self, table: Mapping[str, Any], word: str, at: Place) -> list[Any]:
         value = table.get(word, [])
         if not isinstance(value, list):
-            raise self.rule.error(at=at, expected=f"{word}: a list", found=repr(value))
+            self._refuse(at, f"{word}: a list", repr(value))
         return value

@@ -6,23 +6,10 @@ from collections import deque
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
-from sley.ir.paths import strong_components
+from sley.ir.graph import strong_components
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
-
-
-def find_unreachable(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
-    """bool (vertices,): those that can't be reached from vertex 0 over links src -> dst."""
-    later = Edges.from_pairs(vertices, src, dst)
-    lost = np.ones(vertices, bool)
-    front: NDArray[np.int32] = np.zeros(1, np.int32)
-    while len(front):
-        lost[front] = False
-        after = np.concatenate([later[v] for v in front.tolist()])
-        front = np.unique(after[lost[after]])
-    return lost
 
 
 def card_groups(vertices: Vertices, links: TopologyLinks) -> dict[tuple[int, ...], list[int]]:

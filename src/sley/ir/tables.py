@@ -127,25 +127,6 @@ def _brief(value: Any) -> str:
     return f"{len(value)} rows" if isinstance(value, Table) else repr(value)
 
 
-def difference(one: Value, other: Value) -> str:
-    """The first difference between two values of one type: the field, and in an array the row with
-    both values; "" if they are equal."""
-    for f in fields(one):
-        a, b = getattr(one, f.name), getattr(other, f.name)
-        if _equal(a, b):
-            continue
-        name = f"{type(one).__name__}.{f.name}"
-        if isinstance(a, Value) and type(a) is type(b):
-            return f"{name}: {difference(a, b)}"
-        if not isinstance(a, np.ndarray) or np.ndim(a) == 0:
-            return f"{name}: {a!r} != {b!r}"
-        if np.shape(a) != np.shape(b):
-            return f"{name}: {np.shape(a)} values != {np.shape(b)}"
-        row = int(np.flatnonzero((a != b).reshape(len(a), -1).any(axis=1))[0])
-        return f"{name}, row {row}: {a[row]} != {b[row]}"
-    return ""
-
-
 _SHOWN_ROWS = 5
 
 

@@ -14,7 +14,8 @@ from sley.errors.compiler import C308
 from sley.errors.topology import T601, T602, T603
 from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
-from sley.ir.routes import Pairs, Routes, find_unreachable, nearest_cards
+from sley.ir.graph import distances
+from sley.ir.routes import Pairs, Routes, nearest_cards
 from sley.ir.tables import (
     NONE,
     BoolArray,
@@ -71,29 +72,30 @@ class Topology(Value):
             row = int(np.flatnonzero(outside | (t.src == t.dst))[0])
             expected = f"links between two of {len(kind)} vertices"
             raise T601.error(expected=expected, found=f"{self.name}, link {row}: {t[row]}")
-        for name in ("nominal_GBps", "GBps"):
-            rate = getattr(t, name)
-            self._refuse(name, ~((rate >= LEAST_GBPS) & (rate <= MOST_GBPS)))
-        own = t.latency_us
-        self._refuse("latency_us", ~(((own >= 0) & (own <= MOST_US)) | (own == NONE)))
+        rates = (LEAST_GBPS, MOST_GBPS)
+        for name, least, most in (
+            *(("nominal_GBps", *rates), ("GBps", *rates)),
+            ("latency_us", 0, MOST_US),
+        ):
+            values = getattr(t, name)
+            wrong = ~((values >= least) & (values <= most))
+            if name == "latency_us":
+                wrong &= values != NONE
+            for row in np.flatnonzero(wrong)[:1].tolist():
+                raise T602.error(
+                    expected=f"{name} from {least:g} to {most:g} for every link",
+                    found=f"{self.name}, {self.link_label(row)}: {values[row]:g}",
+                )
         for sources, targets, way in ((t.src, t.dst, "to"), (t.dst, t.src, "from")):
-            lost = find_unreachable(len(kind), sources, targets)[:ranks]
+            src, dst = sources.astype(np.int64), targets.astype(np.int64)
+            lengths = distances(len(kind), src, dst, np.zeros(len(t)), np.zeros(1, np.int64))
+            lost = np.isinf(lengths[0, :ranks])
             if lost.any():
                 raise T603.error(
                     expected="a path from every GPU to every other",
                     found=f"{self.name}: GPU 0 has none {way} {counted(int(lost.sum()), 'GPU')}, "
                     f"such as GPU {int(np.flatnonzero(lost)[0])}",
                 )
-
-    def _refuse(self, name: str, wrong: BoolArray) -> None:
-        """Raises T602 for the first link with a wrong number."""
-        for row in np.flatnonzero(wrong)[:1].tolist():
-            most = MOST_US if name == "latency_us" else MOST_GBPS
-            least = 0 if name == "latency_us" else LEAST_GBPS
-            found = f"{self.name}, {self.link_label(row)}: {getattr(self.links, name)[row]:g}"
-            raise T602.error(
-                expected=f"{name} from {least:g} to {most:g} for every link", found=found
-            )
 
     @cached_property
     def ranks(self) -> int:
@@ -235,9 +237,8 @@ class Topology(Value):
                     expected=f"links between two ranks from 0 to {ranks - 1}", found=repr(link)
                 )
         count = np.zeros((ranks, ranks), int)
-        for source, destination in links:
-            count[source, destination] += 1
-            count[destination, source] += both_ways
+        np.add.at(count, tuple(np.reshape(np.array(links, int), (-1, 2)).T), 1)
+        count += both_ways * count.T
         np.fill_diagonal(count, 0)
         src, dst = np.nonzero(count)
         builder = Builder(name, np.zeros(ranks, np.int32))
@@ -321,18 +322,10 @@ class Builder:
         columns = np.broadcast_arrays(src, dst, int(kind), nominal_GBps, GBps, latency_us)
         self._links.append(tuple(np.atleast_1d(c) for c in columns))
 
-    def both(
-        self,
-        src: ArrayLike,
-        dst: ArrayLike,
-        kind: LinkKind,
-        nominal_GBps: ArrayLike,  # noqa: N803 - a unit
-        GBps: ArrayLike,  # noqa: N803
-        latency_us: ArrayLike = NONE,
-    ) -> None:
-        """Adds links in both directions."""
-        self.link(src, dst, kind, nominal_GBps, GBps, latency_us)
-        self.link(dst, src, kind, nominal_GBps, GBps, latency_us)
+    def both(self, src: ArrayLike, dst: ArrayLike, kind: LinkKind, *rates: ArrayLike) -> None:
+        """Adds links in both directions. rates: as for `link`, and perhaps the latency."""
+        self.link(src, dst, kind, *rates)
+        self.link(dst, src, kind, *rates)
 
     def topology(
         self,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
+from typing import TypeVar
 
 import numpy as np
 
+from sley.errors import Place, Rule
 from sley.ir.tables import BoolArray
 
 
@@ -68,57 +71,30 @@ def is_real(value: object) -> bool:
     return is_integer(value) or isinstance(value, (float, np.floating))
 
 
-def _flags(*ops: Op) -> BoolArray:
+def _flags(ops: Iterable[Op]) -> BoolArray:
     flags = np.zeros(len(Op), bool)
     flags[list(ops)] = True
     flags.flags.writeable = False
     return flags
 
 
-SENDS = _flags(
-    Op.SEND,
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-    Op.COPY_SEND,
-)
+# The name of an operation lists what it does.
+SENDS = _flags(op for op in Op if "SEND" in op.name)
 """SENDS[op]: whether the operation sends a message."""
 
-RECEIVES = _flags(
-    Op.RECV,
-    Op.RECV_REDUCE_COPY,
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-)
+RECEIVES = _flags(op for op in Op if "RECV" in op.name)
 """RECEIVES[op]: whether the operation receives a message."""
 
-REDUCES = _flags(Op.REDUCE, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
+REDUCES = _flags(op for op in Op if "REDUCE" in op.name)
 """REDUCES[op]: whether the operation combines two operands."""
 
-READS_SOURCE = _flags(
-    Op.SEND,
-    Op.COPY,
-    Op.REDUCE,
-    Op.RECV_REDUCE_COPY,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-    Op.COPY_SEND,
-)
+READS_SOURCE = _flags({*Op} - {Op.NOP, Op.RECV, Op.RECV_COPY_SEND})
 """READS_SOURCE[op]: whether the operation reads (src_buffer, src_index)."""
 
-WRITES_DESTINATION = _flags(
-    Op.RECV,
-    Op.COPY,
-    Op.REDUCE,
-    Op.RECV_REDUCE_COPY,
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-    Op.COPY_SEND,
-)
+WRITES_DESTINATION = _flags({*Op} - {Op.NOP, Op.SEND, Op.RECV_REDUCE_SEND})
 """WRITES_DESTINATION[op]: whether the operation writes (dst_buffer, dst_index)."""
 
-SENDS_SOURCE = _flags(Op.SEND, Op.COPY_SEND)
+SENDS_SOURCE = _flags(op for op in Op if SENDS[op] and not RECEIVES[op])
 """SENDS_SOURCE[op]: whether the operation sends its source; the others send their result."""
 
 
@@ -189,3 +165,25 @@ class ReduceOp(IntEnum):
     BAND = 5
     BOR = 6
     BXOR = 7
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def member(
+    kind: type[E], value: object, name: str, rule: Rule, *, at: Place | Sequence[Place] = ()
+) -> E:
+    """The member of `kind` that `value` is, or names by the member's value, in upper or lower case.
+
+    name: the setting's name, for the message. Errors: `rule`, at the place `at`.
+    """
+    word = value.lower() if isinstance(value, str) else None
+    for one in kind:
+        if value is one or word == one.value.lower():
+            return one
+    raise rule.error(
+        at=at,
+        expected=f"{name} to be one of {', '.join(repr(one.value) for one in kind)}",
+        found=f"{name}={value!r}",
+        remedy="Give one of these words, or leave it out.",
+    )

@@ -5,9 +5,9 @@ transfers.py      ResCCL's language in Python
 rescclang/        ResCCL's own text
 msccl/            scripts for msccl-tools
 schedules/        schedules of synthesisers
-files.py          the program of a Python file; modules.py and interpreter.py load and run it,
+files.py          the program of a Python file; interpreter.py loads and runs it,
                   deferred.py keeps the programs that could not be traced
-recorder.py, arguments.py, memory.py   what the languages in Python share
+recorder.py       what the languages in Python share
 """
 
 from sley.lang import rescclang

@@ -8,15 +8,16 @@
                 c = c.copy((rank + step) % 4, "out", rank)
 
 Ranks and indices may be arrays: then a reference has one range of chunks for each element, and copy
-and reduce work element by element.
+and reduce work element by element. While a program is traced, the memory knows the write that each
+cell holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,7 +39,6 @@ from sley.errors.language import (
     L123,
     L137,
 )
-from sley.ir.choices import member
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, LongArray, distinct
@@ -49,12 +49,118 @@ from sley.ir.words import (
     TransferKind,
     chunk_range,
     is_integer,
+    member,
 )
-from sley.lang.arguments import broadcast, check_span, refuse
 from sley.lang.deferred import traced
-from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, CellVersions
-from sley.lang.recorder import Recorder, caller_place
+from sley.lang.recorder import Recorder, broadcast, caller_place, check_span, refuse
 from sley.lang.transfers import StepRecorder
+
+UNWRITTEN = -2
+"""Version of a cell that was never written."""
+
+INITIAL = -1
+"""Version of a cell that still holds the collective's input."""
+
+MAX_SCRATCH_CELLS = 2**26
+"""Bound on the chunks of all scratch buffers of all ranks together, where each rank counts as the
+one with the largest buffer: more are a mistake, and would take more than a GB while tracing."""
+
+Cells: TypeAlias = slice | LongArray
+"""Cells of a reference: a slice for one range, an array (elements, count) for several ranges."""
+
+
+@dataclass
+class ScratchCells:
+    """A scratch buffer of all ranks: `capacity` cells for each, which grow on use.
+
+    versions: int64 (ranks * capacity,), the version of each cell. used: int64 (ranks,), the chunks
+    that are in use. length: the largest number of these.
+    """
+
+    versions: LongArray
+    capacity: int
+    used: LongArray
+    length: int = 0
+
+    @classmethod
+    def start(cls, ranks: int) -> ScratchCells:
+        """A buffer in which nothing is used."""
+        return cls(np.full(ranks, UNWRITTEN, np.int64), 1, np.zeros(ranks, np.int64))
+
+    def reserve(self, rank: Any, index: Any, count: int) -> None:
+        """Makes room for `count` chunks at (rank, index ...)."""
+        needed = int(index if isinstance(index, int) else index.max(initial=0)) + count
+        if needed > self.capacity:
+            ranks, capacity = len(self.used), max(needed, 2 * self.capacity)
+            grown = np.full((ranks, capacity), UNWRITTEN, np.int64)
+            grown[:, : self.capacity] = self.versions.reshape(ranks, -1)
+            self.versions, self.capacity = grown.ravel(), capacity
+        np.maximum.at(self.used, rank, np.asarray(index) + count)
+        self.length = max(self.length, needed)
+
+
+@dataclass
+class CellVersions:
+    """The version of each cell: the last transfer that wrote to it, INITIAL or UNWRITTEN.
+
+    Input and output share one array, so that aliases in place are one cell. Every other number of a
+    buffer, from `Buffer.SCRATCH`, is a scratch buffer of its own.
+
+    base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank), see `Layout`. scratch_length: the
+    lengths of all scratch buffers together.
+    """
+
+    ranks: int
+    base: LongArray
+    data: LongArray
+    scratch: dict[int, ScratchCells] = field(default_factory=dict)
+    scratch_length: int = 0
+
+    @classmethod
+    def start(cls, collective: Collective) -> CellVersions:
+        """The memory before the first transfer."""
+        layout = collective.layout(np.zeros(collective.ranks, np.int32))
+        data = np.full(layout.cells, UNWRITTEN, np.int64)
+        data[collective.input_cells(layout)[collective.initial]] = INITIAL
+        return cls(collective.ranks, layout.base, data)
+
+    def versions(self, buffer: int) -> LongArray:
+        """The array of versions that `cells` of this buffer index."""
+        return self.data if buffer < Buffer.SCRATCH else self._scratch(buffer).versions
+
+    def cells(self, rank: Any, buffer: int, index: Any, count: int) -> Cells:
+        """The cells of `count` chunks at (rank, buffer, index); grows scratch as needed."""
+        if buffer < Buffer.SCRATCH:
+            start = self.base[buffer, rank] + index
+        else:
+            scratch = self._scratch(buffer)
+            before = scratch.length
+            scratch.reserve(rank, index, count)
+            self.scratch_length += scratch.length - before
+            start = rank * scratch.capacity + index
+        if isinstance(start, np.ndarray):
+            return start[:, None] + np.arange(count)
+        return slice(int(start), int(start) + count)
+
+    def room(self, buffer: int) -> int:
+        """The most chunks that a scratch buffer may have on a rank beside the others."""
+        others = self.scratch_length - self._scratch(buffer).length
+        return MAX_SCRATCH_CELLS // self.ranks - others
+
+    def _scratch(self, buffer: int) -> ScratchCells:
+        if buffer not in self.scratch:
+            self.scratch[buffer] = ScratchCells.start(self.ranks)
+        return self.scratch[buffer]
+
+    def scratch_starts(self) -> LongArray:
+        """int64 (buffers + 1, ranks): where each scratch buffer begins in a rank's scratch, one
+        after another in the order of their numbers; at last the chunks of all together. 0 for input
+        and output."""
+        starts = np.zeros((max(self.scratch, default=Buffer.OUTPUT) + 2, self.ranks), np.int64)
+        for buffer, scratch in self.scratch.items():
+            starts[buffer + 1] = scratch.used
+        return np.cumsum(starts, axis=0)
+
 
 BUFFER_NAMES = {
     "in": Buffer.INPUT,
@@ -149,7 +255,8 @@ class Ref:
         p = self.program
         p._check_current(self)
         target = p._range(rank, buffer, index, self.count, self.size)
-        return p._transfer(TransferKind.COPY, self, target, channel, send_block, recv_block)
+        requested = {"channel": channel, "send_block": send_block, "recv_block": recv_block}
+        return p._transfer(TransferKind.COPY, self, target, requested)
 
     def reduce(
         self,
@@ -168,7 +275,8 @@ class Ref:
                 f"as many chunks on both sides ({self.size} x {self.count})",
                 f"{other.size} x {other.count} chunks to reduce into them",
             )
-        return p._transfer(TransferKind.REDUCE, other, self, channel, send_block, recv_block)
+        requested = {"channel": channel, "send_block": send_block, "recv_block": recv_block}
+        return p._transfer(TransferKind.REDUCE, other, self, requested)
 
     def multicast(
         self, ranks: ArrayLike, buffer: Hashable, index: int, *, channel: int | None = None
@@ -184,7 +292,7 @@ class Ref:
         ranks = np.atleast_1d(np.asarray(ranks))
         target = p._range(ranks, buffer, index, self.count, len(ranks))
         p._check_group(self, target)
-        return p._transfer(TransferKind.COPY, self, target, channel, None, None, grouped=True)
+        return p._transfer(TransferKind.COPY, self, target, {"channel": channel}, grouped=True)
 
     def load_reduce(self, others: Ref, *, channel: int | None = None) -> Ref:
         """Reduces the same chunks of several ranks into these at once, by a switch
@@ -199,17 +307,20 @@ class Ref:
         if self.count != others.count:
             refuse(L107, f"{counted(self.count, 'chunk')} of each rank", f"{others.count}")
         p._check_group(self, others)
-        return p._transfer(TransferKind.REDUCE, others, self, channel, None, None, grouped=True)
+        return p._transfer(TransferKind.REDUCE, others, self, {"channel": channel}, grouped=True)
 
     def __repr__(self) -> str:
         return f"Ref({self.name(0)}{', ...' if self.size > 1 else ''})"
 
     def name(self, element: int = 0) -> str:
         """An element's place, for messages: "rank 1 in[3:5]"."""
-        rank, index = (
-            int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index)
-        )
+        rank, index = (_value_of(v, element) for v in (self.rank, self.index))
         return f"rank {rank} {self.program.word(self.buffer)}{chunk_range(index, self.count)}"
+
+
+def _value_of(values: Any, element: int) -> int:
+    """The value of an element; an integer is that of all."""
+    return int(values[element] if np.ndim(values) else values)
 
 
 class ChunkProgram:
@@ -269,39 +380,32 @@ class ChunkProgram:
         """
         if self._recorder.rows or self._lane:
             refuse(L123, "only p.chunk and p.lane", "p.transfer in a program of chunks")
-        self._steps.transfer(src, dst, step, chunk, type, channel, self._instances)
+        values = {"src": src, "dst": dst, "step": step, "chunk": chunk}
+        values |= {} if channel is None else {"channel": channel}
+        self._steps.transfer(type, self._instances, values)
 
     def parallelize(self, instances: int) -> AbstractContextManager[None]:
         """Cuts the transfers in the ``with`` block into `instances` parts that run in parallel,
         each on its own channels (MSCCLang 5.1). Nested numbers multiply."""
         if not (is_integer(instances) and 1 <= instances <= MAX_NUMBER // self._instances):
             refuse(L102, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
-        return self._parallel(int(instances))
-
-    @contextmanager
-    def _parallel(self, instances: int) -> Iterator[None]:
-        outer = self._instances
-        self._instances = outer * instances
-        try:
-            yield
-        finally:
-            self._instances = outer
+        return self._within("_instances", self._instances * int(instances))
 
     def lane(self, number: int) -> AbstractContextManager[None]:
         """Makes the copies and reduces in the ``with`` block a part of the program that runs in
         parallel with the parts of other numbers, on its own channels. Errors: L102."""
         if not (is_integer(number) and 0 <= number < MAX_NUMBER):
             refuse(L102, f"a lane from 0 to {MAX_NUMBER - 1}", repr(number))
-        return self._in_lane(int(number))
+        return self._within("_lane", int(number))
 
     @contextmanager
-    def _in_lane(self, number: int) -> Iterator[None]:
-        outer = self._lane
-        self._lane = number
+    def _within(self, setting: str, value: int) -> Iterator[None]:
+        outer = getattr(self, setting)
+        setattr(self, setting, value)
         try:
             yield
         finally:
-            self._lane = outer
+            setattr(self, setting, outer)
 
     def finish(self, name: str, protocol: Protocol | str | None, whole: Place) -> Program:
         """The program of the operations so far, which begins at `whole`."""
@@ -333,23 +437,20 @@ class ChunkProgram:
         self, rank: ArrayLike, buffer: Hashable, index: ArrayLike, count: int, size: int | None
     ) -> Ref:
         """A reference within the bounds, which may be unwritten; `size` elements, if given."""
-        word = self.number(buffer)
+        number = self.number(buffer)
         if not is_integer(count) or count < 1:
             refuse(L102, "a positive count", repr(count))
         (ranks, indices), length = broadcast(size, rank=rank, index=index)
         check_span(L101, "a rank", ranks, self.collective.ranks)
-        if word >= Buffer.SCRATCH:
-            self._check_scratch(word, indices, int(count))
+        if number >= Buffer.SCRATCH:
+            self._check_scratch(number, indices, int(count))
         else:
-            sizes = (
-                self.collective.input_chunks
-                if word == Buffer.INPUT
-                else self.collective.output_chunks
-            )
-            self._check_index(word, ranks, indices, count, sizes)
-        cells = self._memory.cells(ranks, word, indices, int(count))
-        versions = self._memory.versions(word)[cells].copy()
-        return Ref(self, ranks, word, indices, int(count), length, versions)
+            c = self.collective
+            sizes = c.input_chunks if number == Buffer.INPUT else c.output_chunks
+            self._check_index(number, ranks, indices, count, sizes)
+        cells = self._memory.cells(ranks, number, indices, int(count))
+        versions = self._memory.versions(number)[cells].copy()
+        return Ref(self, ranks, number, indices, int(count), length, versions)
 
     def _check_scratch(self, buffer: int, index: Any, count: int) -> None:
         limit = self._memory.room(buffer) - count + 1
@@ -364,7 +465,7 @@ class ChunkProgram:
         bad = (index < 0) | (index + count > sizes[rank])
         if np.any(bad):
             element = int(np.argmax(bad))
-            r, i = (int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (rank, index))
+            r, i = (_value_of(v, element) for v in (rank, index))
             word = Buffer(buffer).word
             refuse(
                 L103,
@@ -411,25 +512,21 @@ class ChunkProgram:
         if (np.ravel(members.index) != np.ravel(members.index)[0]).any():
             refuse(L137, "the same index on all ranks", f"{np.ravel(members.index).tolist()}")
 
-    # More than eight parameters: all of a statement's directives, which are columns of its rows.
     def _transfer(
         self,
         kind: TransferKind,
         source: Ref,
         target: Ref,
-        channel: int | None,
-        send_block: int | None,
-        recv_block: int | None,
+        requested: Mapping[str, int | None],
         *,
         grouped: bool = False,
     ) -> Ref:
-        for word, value in (
-            ("channel", channel),
-            ("send_block", send_block),
-            ("recv_block", recv_block),
-        ):
-            if value is not None and not (is_integer(value) and 0 <= value < MAX_NUMBER):
-                refuse(L102, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
+        directives = {"channel": NONE, "send_block": NONE, "recv_block": NONE}
+        for word, value in requested.items():
+            if value is not None:
+                if not (is_integer(value) and 0 <= value < MAX_NUMBER):
+                    refuse(L102, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
+                directives[word] = value
         self._check_overlap(source, target)
         recorder, size = self._recorder, max(source.size, target.size)
         group = self._groups if grouped else NONE
@@ -444,27 +541,17 @@ class ChunkProgram:
             dst_buffer=target.buffer,
             dst_index=target.index,
             count=source.count,
-            channel=NONE if channel is None else channel,
             instances=self._instances,
             lane=self._lane,
-            send_block=NONE if send_block is None else send_block,
-            recv_block=NONE if recv_block is None else recv_block,
             step=NONE,
             group=group,
             source=recorder.source(),
+            **directives,
         )
         cells = self._memory.cells(target.rank, target.buffer, target.index, target.count)
         versions = self._memory.versions(target.buffer)
         versions[cells] = row if isinstance(cells, slice) else row + np.arange(target.size)[:, None]
-        return Ref(
-            self,
-            target.rank,
-            target.buffer,
-            target.index,
-            target.count,
-            target.size,
-            versions[cells].copy(),
-        )
+        return Ref(**{**vars(target), "versions": versions[cells].copy()})
 
     def _check_overlap(self, source: Ref, target: Ref) -> None:
         read, written = (

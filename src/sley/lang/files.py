@@ -34,20 +34,17 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> PythonF
 
     arguments: those after the file's name in `sys.argv`. Errors: L114, F404.
     """
-    file = UserFile(path, arguments, run_name=_RUN_NAME)
+    file = PythonFile(path, arguments, run_name=_RUN_NAME)
     with deferred_errors(file.path):
         file.run(may_exit=True)
-    return PythonFile(file)
+    return file
 
 
-@dataclass(frozen=True)
-class PythonFile:
+class PythonFile(UserFile):
     """A Python file that was run."""
 
-    file: UserFile
-
     def program(self) -> Program:
-        """The only program. Errors: L115, and those of the program."""
+        """The only program. Errors: L115, L115, and those of the program."""
         programs = self._programs
         if not programs:
             raise self._without_program()
@@ -57,7 +54,7 @@ class PythonFile:
         return self.without_error(next(iter(programs.values())))
 
     def find(self, name: str) -> Program | ProgramFunction:
-        """The program called `name`, or the function with this name. Errors: L115, and those
+        """The program called `name`, or the function with this name. Errors: L115, L115, and those
         of the program."""
         programs, functions = self._programs, self._functions
         if name in programs:
@@ -73,7 +70,7 @@ class PythonFile:
 
     @property
     def _programs(self) -> dict[str, Program]:
-        return {n: value for n, value in self.file.values.items() if isinstance(value, Program)}
+        return {n: value for n, value in self.values.items() if isinstance(value, Program)}
 
     @property
     def _functions(self) -> dict[str, object]:
@@ -81,7 +78,7 @@ class PythonFile:
         program, if there are any."""
         own: dict[str, object] = {
             name: value
-            for name, value in self.file.values.items()
+            for name, value in self.values.items()
             if inspect.isfunction(value) and value.__module__ == _RUN_NAME
         }
         return {name: value for name, value in own.items() if _inner_names(value)} or own
@@ -89,28 +86,28 @@ class PythonFile:
     def without_error(self, program: Program) -> Program:
         """The program. Errors: that of a program with an error."""
         if isinstance(program, WrongProgram):
-            raise self.file.problem(program.error) from program.error
+            raise self.problem(program.error) from program.error
         return program
 
     def _selection(self, names: Mapping[str, object]) -> str:
-        return f"Select one, as in {self.file.path}:{next(iter(names))}."
+        return f"Select one, as in {self.path}:{next(iter(names))}."
 
     def _without_program(self) -> SleyError:
         remedy = ""
         if functions := self._functions:
             remedy = (
                 "Decorate a function with @sley.program(collective), or name a function that "
-                f"returns a program: {', '.join(f'{self.file.path}:{name}' for name in functions)}"
+                f"returns a program: {', '.join(f'{self.path}:{name}' for name in functions)}"
             )
         return L115.error(
-            at=Place(str(self.file.path)),
+            at=Place(str(self.path)),
             expected="a function decorated with @sley.program(collective)",
             found="a file without a program",
             remedy=remedy,
         )
 
     def _which_program(self, expected: str, found: str, remedy: str) -> SleyError:
-        at = Place(str(self.file.path))
+        at = Place(str(self.path))
         return L115.error(at=at, expected=expected, found=found, remedy=remedy)
 
 
@@ -138,7 +135,7 @@ class ProgramFunction:
     @classmethod
     def of(cls, file: PythonFile, name: str) -> ProgramFunction | None:
         """The function of a file with this name; None if there is none."""
-        function = file.file.values.get(name)
+        function = file.values.get(name)
         if not callable(function):
             return None
         try:
@@ -171,7 +168,7 @@ class ProgramFunction:
             for word, p in self.parameters.items()
             if p.kind is Parameter.POSITIONAL_ONLY
         ]
-        with self.file.file.running("Correct the named line, or the arguments."):
+        with self.file.running("Correct the named line, or the arguments."):
             program = self.function(*first, **named)
         if isinstance(program, Program):
             right = self.file.without_error(program)
@@ -179,7 +176,7 @@ class ProgramFunction:
             is_inner = right.name in map(name_of, _inner_names(self.function))
             return replace(right, name=name_of(self.name)) if is_inner else right
         code = getattr(self.function, "__code__", None)
-        path = str(self.file.file.path)
+        path = str(self.file.path)
         raise L115.error(
             at=Place(code.co_filename, code.co_firstlineno) if code else Place(path),
             expected=f"a program that {self.name} returns",

@@ -1,37 +1,41 @@
-"""Recorder: collects the transfers of a program and their source lines."""
+"""Recorder: collects the transfers of a program and their source lines, checks and broadcasts the
+arguments of the languages' functions, and refuses mistakes at the user's own line."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
 from sysconfig import get_path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy import ndarray
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from sley.errors import Place, without_inner_frames
+from sley.errors import Place, Rule, SleyError
+from sley.errors.language import L112
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Table
-
-_HERE = (str(Path(__file__).parent), str(Path(without_inner_frames.__code__.co_filename).parent))
-"""The folders of the languages, and of the decorator that runs their functions."""
-
+from sley.ir.words import is_integer
 
 _LIBRARY = get_path("stdlib")
 """The folder of Python's library."""
 
 
+def _is_own(frame: FrameType) -> bool:
+    """Whether a frame runs code of the languages, or of the decorator that runs their functions.
+    The methods that dataclasses generate have no file, but the module of their class."""
+    return _is_own_module(frame.f_globals.get("__name__"))
+
+
 @cache  # every operation asks for some
-def _is_own(file: str) -> bool:
-    """Whether a file is one of the languages'."""
-    return file.startswith(_HERE)
+def _is_own_module(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(("sley.lang.", "sley.errors"))
 
 
 @cache
@@ -51,14 +55,14 @@ def call_stack() -> tuple[tuple[str, int], ...]:
     """File and line of the user's frames, the innermost first: from the one that called a language
     to the program's function, or to the module that calls the languages itself. At least one."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_own(frame.f_code.co_filename):
+    while frame is not None and _is_own(frame):
         frame = frame.f_back
     assert frame is not None  # somebody has called
     innermost = frame.f_code.co_filename, frame.f_lineno
     stack: list[tuple[str, int]] = []
     while frame is not None and len(stack) < _MOST_LINES:
         code = frame.f_code
-        if _is_own(code.co_filename):
+        if _is_own(frame):
             break
         if not _is_of_library(code.co_filename):
             stack.append((code.co_filename, frame.f_lineno))
@@ -160,3 +164,51 @@ class Recorder:
                 return _place(list(self.stacks)[source])
             row -= size
         return Place()
+
+
+def refuse(rule: Rule, expected: str, found: str, remedy: str = "") -> NoReturn:
+    """Raises `rule` at the user's own line."""
+    raise rule.error(at=caller_place(), expected=expected, found=found, remedy=remedy)
+
+
+@contextmanager
+def placed(place: Place) -> Iterator[None]:
+    """Puts `place` first in the diagnostics of the ``with`` block that name no line."""
+    try:
+        yield
+    except SleyError as error:
+        if any(p.line for d in error.diagnostics for p in d.places[:1]):
+            raise
+        raise SleyError(
+            [replace(d, places=(place, *d.places)) for d in error.diagnostics]
+        ) from error
+
+
+def broadcast(size: int | None, **values: ArrayLike) -> tuple[tuple[Any, ...], int]:
+    """The values as integers, or as int64 arrays of one length (`size`, if given); and this length.
+    Errors: L112."""
+    if all(map(is_integer, values.values())) and size in (None, 1):
+        return tuple(int(v) for v in values.values()), 1  # type: ignore[arg-type]
+    try:
+        arrays = [np.asarray(v) for v in values.values()]
+        if any(a.dtype.kind not in "iu" or a.ndim > 1 for a in arrays):
+            raise ValueError
+        if any(a.dtype.kind == "u" and (a > np.iinfo(np.int64).max).any() for a in arrays):
+            raise ValueError
+        length = np.broadcast_shapes(*(a.shape for a in arrays), () if size is None else (size,))
+        if size is not None and length not in ((size,), ()):
+            raise ValueError
+    except (ValueError, TypeError):
+        expected = "integers, or arrays of integers of one length"
+        refuse(L112, expected, ", ".join(f"{word} {value!r}" for word, value in values.items()))
+    if length == ():
+        length = (1,)
+    return tuple(np.broadcast_to(a.astype(np.int64), length) for a in arrays), length[0]
+
+
+def check_span(rule: Rule, what: str, value: Any, limit: int) -> None:
+    """Refuses values outside 0 ... limit - 1; `value` is an integer or an array."""
+    bad = (value < 0) | (value >= limit)
+    if bad is not False and np.any(bad):
+        found = int(np.ravel(value)[int(np.argmax(bad))])
+        refuse(rule, f"{what} from 0 to {limit - 1}", str(found))

@@ -16,6 +16,7 @@ or scratch for chunks that the output doesn't have, and leave the input unchange
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,6 @@ from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import (
     NONE,
-    BoolArray,
     ByteArray,
     IntArray,
     LongArray,
@@ -39,8 +39,7 @@ from sley.ir.tables import (
 )
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind
-from sley.lang.arguments import broadcast, check_span, refuse
-from sley.lang.recorder import Recorder, caller_place
+from sley.lang.recorder import Recorder, broadcast, caller_place, check_span, refuse
 
 TYPES = {"recv": TransferKind.COPY, "rrc": TransferKind.REDUCE}
 """The types of transfers by ResCCL's names."""
@@ -82,48 +81,33 @@ class StepRecorder:
         self._recorder = Recorder(TransferSteps)
         self._data_chunks: IntArray | None = None
 
-    def transfer(
-        self,
-        src: ArrayLike,
-        dst: ArrayLike,
-        step: ArrayLike,
-        chunk: ArrayLike,
-        type: str,
-        channel: ArrayLike | None,
-        instances: int,
-    ) -> None:
-        """See `ChunkProgram.transfer`."""
+    def transfer(self, type: str, instances: int, given: Mapping[str, ArrayLike]) -> None:
+        """See `ChunkProgram.transfer`. given: its src, dst, step, chunk and, if any, channel."""
         self.used = True
         if self._data_chunks is None:
-            self._data_chunks = data_chunks(self._collective, caller_place())
-        optional = {} if channel is None else {"channel": channel}
-        values, size = broadcast(None, src=src, dst=dst, step=step, chunk=chunk, **optional)
-        sender, receiver, number, index = values[:4]
-        requested = values[4] if optional else NONE
-        for word, rank in (("a source rank", sender), ("a destination rank", receiver)):
+            self._data_chunks = _twin(self._collective, caller_place()).data_chunks
+        found, size = broadcast(None, **given)
+        values = dict(zip(given, found, strict=True))
+        src, dst, chunk = values["src"], values["dst"], values["chunk"]
+        for word, rank in (("a source rank", src), ("a destination rank", dst)):
             check_span(L101, word, rank, self._collective.ranks)
         if not isinstance(type, str) or type not in TYPES:
             refuse(L124, " or ".join(map(repr, TYPES)), repr(type))
-        if np.any(np.equal(sender, receiver)):
+        if np.any(np.equal(src, dst)):
             refuse(L124, "two different ranks", "a transfer from a rank to itself")
-        check_span(L124, "a step", number, MAX_STEP)
-        limit = np.minimum(self._data_chunks[sender], self._data_chunks[receiver])
-        outside = np.less(index, 0) | np.greater_equal(index, limit)
+        check_span(L124, "a step", values["step"], MAX_STEP)
+        limit = np.minimum(self._data_chunks[src], self._data_chunks[dst])
+        outside = np.less(chunk, 0) | np.greater_equal(chunk, limit)
         if np.any(outside):
-            chunk, limit = (np.ravel(v)[int(np.argmax(outside))] for v in (index, limit))
+            chunk, limit = (np.ravel(v)[int(np.argmax(outside))] for v in (chunk, limit))
             refuse(L103, f"a chunk from 0 to {limit - 1}", str(chunk))
-        if optional:
-            check_span(L102, "a channel", requested, MAX_NUMBER)
+        check_span(L102, "a channel", values.get("channel", 0), MAX_NUMBER)
         self._recorder.add(
             size,
-            src=sender,
-            dst=receiver,
-            step=number,
-            chunk=index,
             kind=TYPES[type],
-            channel=requested,
             instances=instances,
             source=self._recorder.source(),
+            **{"channel": NONE, **values},
         )
 
     def program(self, name: str, protocol: Protocol | None, whole: Place) -> Program:
@@ -137,11 +121,6 @@ class StepRecorder:
         )
 
 
-def data_chunks(collective: Collective, whole: Place) -> IntArray:
-    """int32 (ranks,): chunks of each rank's data buffer. Errors: L124."""
-    return _twin(collective, whole).data_chunks
-
-
 def assemble(
     collective: Collective,
     steps: TransferSteps,
@@ -153,7 +132,8 @@ def assemble(
 ) -> Program:
     """The program of `steps`, whose ranks and chunks are in range. Errors: L122, L124."""
     twin = _twin(collective, sources.whole)
-    t = _by_step(steps)
+    order = np.argsort(steps.step, kind="stable")  # then in the order of their calls
+    t = TransferSteps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
     start = offsets_of(twin.data_chunks)
     reads, writes = start[t.src] + t.chunk, start[t.dst] + t.chunk
     _check_conflicts(t, reads, writes, sources)
@@ -167,12 +147,6 @@ def assemble(
         sources=sources,
         topology=topology,
     )
-
-
-def _by_step(steps: TransferSteps) -> TransferSteps:
-    """The transfers by ascending step, then in the order of their calls."""
-    order = np.argsort(steps.step, kind="stable")
-    return TransferSteps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
 
 
 def _twin(collective: Collective, whole: Place) -> Collective:
@@ -282,51 +256,37 @@ class _CellPlaces:
         input_index, output_index = chunk - twin.input_base[rank], chunk - twin.output_base[rank]
         written = np.full(len(rank), _NEVER, np.int64)
         np.minimum.at(written, writes, t.step)
+        own = np.zeros(len(rank), bool)
+        copied = scratch = own
         if c.in_place:
-            return cls(
-                rank=rank,
-                buffer=np.where(in_input, Buffer.INPUT, Buffer.OUTPUT),
-                index=np.where(in_input, input_index, output_index),
-                input_index=np.full(len(rank), NONE),
-                written=written,
-                copied=np.zeros(0, np.int64),
-                scratch_chunks=np.zeros(c.ranks, np.int32),
-            )
-        # A cell needs the rank's own contribution if its first write reduces into it, or if it is
-        # part of the result and never written.
-        first = writes[(t.kind == TransferKind.REDUCE) & (written[writes] == t.step)]
-        needed = np.zeros(len(rank), bool)
-        needed[first] = True
-        rows = np.flatnonzero(in_output & (written == _NEVER))
-        needed[rows] |= c.expected[c.output_offset[rank[rows]] + output_index[rows]] != NONE
-        touched = np.zeros(len(rank), bool)
-        touched[writes], touched[reads[written[reads] < t.step]] = True, True
-        scratch_index, scratch_chunks = _number_cells(rank, touched & ~in_output, c.ranks)
+            buffer = np.where(in_input, Buffer.INPUT, Buffer.OUTPUT)
+            index = np.where(in_input, input_index, output_index)
+        else:
+            # A cell needs the rank's own contribution if its first write reduces into it, or if it
+            # is part of the result and never written.
+            first = writes[(t.kind == TransferKind.REDUCE) & (written[writes] == t.step)]
+            needed = np.zeros(len(rank), bool)
+            needed[first] = True
+            rows = np.flatnonzero(in_output & (written == _NEVER))
+            needed[rows] |= c.expected[c.output_offset[rank[rows]] + output_index[rows]] != NONE
+            touched = np.zeros(len(rank), bool)
+            touched[writes], touched[reads[written[reads] < t.step]] = True, True
+            own, copied, scratch = in_input, needed & in_input, touched & ~in_output
+            buffer = np.where(in_output, Buffer.OUTPUT, Buffer.SCRATCH)
+        # Scratch cells are numbered on each rank, from 0.
+        scratch_chunks = np.bincount(rank[scratch], minlength=c.ranks)
+        if not c.in_place:
+            number = np.cumsum(scratch) - scratch - offsets_of(scratch_chunks)[rank]
+            index = np.where(in_output, output_index, number)
         return cls(
             rank=rank,
-            buffer=np.where(in_output, Buffer.OUTPUT, Buffer.SCRATCH),
-            index=np.where(in_output, output_index, scratch_index),
-            input_index=np.where(in_input, input_index, NONE),
+            buffer=buffer,
+            index=index,
+            input_index=np.where(own, input_index, NONE),
             written=written,
-            copied=np.flatnonzero(needed & in_input),
-            scratch_chunks=scratch_chunks,
+            copied=np.flatnonzero(copied),
+            scratch_chunks=scratch_chunks.astype(np.int32),
         )
-
-
-def _number_cells(rank: LongArray, wanted: BoolArray, ranks: int) -> tuple[LongArray, IntArray]:
-    """The number of each wanted cell on its rank, from 0; and how many each rank has."""
-    before: LongArray = np.cumsum(wanted) - wanted
-    count = np.bincount(rank[wanted], minlength=ranks)
-    return before - offsets_of(count)[rank], count.astype(np.int32)
-
-
-def _first_writers(t: TransferSteps, places: _CellPlaces, writes: LongArray) -> LongArray:
-    """int64 (cells,): the source row of the first transfer that writes to each cell, or NONE. It is
-    also the source row of a copy for that transfer."""
-    writer = np.full(len(places.rank), NONE)
-    rows = np.flatnonzero(places.written[writes] == t.step)
-    writer[writes[rows]] = t.source[rows]
-    return writer
 
 
 def _transfers(
@@ -335,6 +295,10 @@ def _transfers(
     """Copies of own contributions, then the transfers."""
     from_input = (places.written[reads] >= t.step) & (places.input_index[reads] != NONE)
     c, none = places.copied, np.full(len(places.copied), NONE)
+    # A copy has the line of the first transfer that writes to its cell.
+    first = np.flatnonzero(places.written[writes] == t.step)
+    writer = np.full(len(places.rank), NONE)
+    writer[writes[first]] = t.source[first]
     ones = np.ones(len(c) + len(t), np.int32)
     columns: dict[str, tuple[Any, Any]] = {
         "kind": (np.full(len(c), TransferKind.COPY), t.kind),
@@ -353,7 +317,7 @@ def _transfers(
         "channel": (none, t.channel),
         "instances": (np.full(len(c), int(t.instances.max(initial=1))), t.instances),
         "step": (none, t.step),
-        "source": (_first_writers(t, places, writes)[c], t.source),
+        "source": (writer[c], t.source),
     }
     joined = {name: np.concatenate(pair) for name, pair in columns.items()}
     return Transfers(

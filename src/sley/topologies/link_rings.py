@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sley.ir.paths import maximum_flow
+from sley.ir.graph import maximum_flow
 from sley.ir.tables import LongArray, frozen_array
 from sley.ir.topology import Topology
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import Recipe
 from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
 from sley.tuning.backends import Backend
 

@@ -32,7 +32,7 @@ from sley.errors.tuning import D923, D926
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer

@@ -10,8 +10,7 @@ import numpy as np
 
 from sley.compiler import Options
 from sley.errors.tuning import D923
-from sley.ir.plan_table import PlanRow
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.sizes import size_text
 from sley.ir.words import Protocol
 from sley.report.plots import charts

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.tuning import D922, D923
-from sley.ir.plan_table import Measured, PlanRow
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import Measured, PlanRow, Recipe
 from sley.ir.sizes import SizeRange
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent

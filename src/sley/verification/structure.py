@@ -24,7 +24,7 @@ def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
         return []
     if collective.name not in STANDARD:
         return _refuse_varying(collective, at) if collective.varies else []
-    build = STANDARD[collective.name].build.__name__
+    build = STANDARD[collective.name].title
     expected = f"the buffers and results of sley.{build}"
     return [L118.diagnostic(at=at, expected=expected, found=f"{collective} with others")]
 

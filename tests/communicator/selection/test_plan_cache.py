@@ -18,7 +18,7 @@ from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.rules import default_rows
 from sley.errors.disk_cache import folder as cache_folder
 from sley.ir.plan import Plan
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import Recipe
 from sley.ir.tables import Edges, Table
 from support.generators.examples import examples
 from support.processes.call_cases import hosts_of, requests

@@ -83,7 +83,7 @@ def test_huge_files_are_refused_in_bounded_time_and_memory(tmp_path: Path) -> No
         start = time.process_time()
         tracemalloc.start()
         with pytest.raises(sley.SleyError):
-            schedules.program(schedules.read(path))
+            schedules.read(path).program()
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < 1 << 30, case

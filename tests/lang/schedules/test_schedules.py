@@ -18,7 +18,7 @@ from sley.engine.measure import Sweep
 from sley.formats import program_source
 from sley.ir.program import Program, Transfers
 from sley.lang import schedules
-from sley.lang.schedules import forestcoll, taccl, teccl_files
+from sley.lang.schedules import forestcoll, taccl, teccl
 from sley.model.bounds.loads import busiest_link
 from support.inputs.schedule_files import (
     forest,
@@ -101,9 +101,9 @@ TWO_STEPS = [
 ]
 
 SMALL: dict[str, tuple[Callable[[str], Any], str, tuple[str, ...]]] = {
-    "TE-CCL ring": (teccl_files.read, teccl_allgather(ring_flows(4, 2), 3), ("allgather",)),
-    "TE-CCL with a spare flow": (teccl_files.read, teccl_allgather(GATHER, 2), ("allgather",)),
-    "TE-CCL halves": (teccl_files.read, teccl_alltoall(halves(3), 2), ("alltoall",)),
+    "TE-CCL ring": (teccl.read, teccl_allgather(ring_flows(4, 2), 3), ("allgather",)),
+    "TE-CCL with a spare flow": (teccl.read, teccl_allgather(GATHER, 2), ("allgather",)),
+    "TE-CCL halves": (teccl.read, teccl_alltoall(halves(3), 2), ("alltoall",)),
     "ForestColl star": (forestcoll.read, forest(4, 2), forestcoll.COLLECTIVES),
     "ForestColl numbers": (forestcoll.read, numbered_forest(3), forestcoll.COLLECTIVES),
     "ForestColl star and chain": (forestcoll.read, forest(3, 1, 2), forestcoll.COLLECTIVES),
@@ -167,7 +167,7 @@ def test_every_teccl_file_is_known(data_dir: Path) -> None:
 def test_a_teccl_file_is_replayed_to_its_finishing_epoch(name: str, data_dir: Path) -> None:
     path = data_dir / "teccl" / f"{name}.json"
     epochs, codes = FINISHING[name]
-    schedule = teccl_files.read(path)
+    schedule = teccl.read(path)
     found = schedule.replay()
     assert found.epochs == epochs == json.loads(path.read_text())["3-Epochs_Required"]
     assert schedule.machine is not None
@@ -182,11 +182,11 @@ def test_a_teccl_file_is_replayed_to_its_finishing_epoch(name: str, data_dir: Pa
 @pytest.mark.parametrize("name", FINISHING)
 def test_a_teccl_file_with_its_faults_allowed_runs(name: str, data_dir: Path) -> None:
     schedule = schedules.read(data_dir / "teccl" / f"{name}.json")
-    program = schedules.program(schedule, allow=schedules.ALLOWED)
+    program = schedule.program(allow=schedules.ALLOWED)
     assert program.collective.ranks == (15 if "NDv2_output-2" in name else 32)
     assert_same(through_text(program), program)
     assert_runs(program)
-    told = dict(schedules.changes(schedule, schedules.ALLOWED))
+    told = dict(schedule.changes(schedules.ALLOWED))
     # On its own machine it takes no longer than claimed, but for many copies.
     plan = sley.compile(program, topology=schedule.topology, slots=64, fusion=False)
     time_us = sley.simulate(plan, schedule.size_bytes).time_us
@@ -200,14 +200,14 @@ def test_a_teccl_file_with_its_faults_allowed_runs(name: str, data_dir: Path) ->
 def test_a_lost_gpu_and_the_ranks_that_remain_are_named(data_dir: Path) -> None:
     path = data_dir / "teccl" / "NDv2_output-2_chassis-AllGather-Slow-1MB.json"
     with pytest.raises(sley.SleyError) as caught:
-        schedules.program(schedules.read(path), allow=["multicast"])
+        schedules.read(path).program(allow=["multicast"])
     assert "GPU 0; 15 GPUs send" in caught.value.diagnostics[0].found
     assert "all 16 GPUs" in caught.value.diagnostics[0].expected
 
 
 def test_early_stop_files_have_twice_the_size_of_their_name(data_dir: Path) -> None:
     name = "DGX2_output-2_chassis-AllGather-Fast_Early_Stop-1MB.json"
-    facts = dict(teccl_files.read(data_dir / "teccl" / name).facts())
+    facts = dict(teccl.read(data_dir / "teccl" / name).facts())
     assert facts["data"].startswith("2000000 bytes, 62500 of each of 32 ranks")
 
 
@@ -216,7 +216,7 @@ CHASSIS = "NDv2_output-4_chassis-AllGather-Fast-1MB.json"
 
 def test_the_one_flow_that_no_known_machine_links_is_named(data_dir: Path) -> None:
     text = (data_dir / "teccl" / CHASSIS).read_text().replace("over 1->2", "over 1->17", 1)
-    schedule = teccl_files.read(text)
+    schedule = teccl.read(text)
     near = "NDv2 with 4 chassis has all links but 1->17 (line 3082)"
     assert near in dict(schedule.facts())["machine"]
     with pytest.raises(sley.SleyError) as caught:
@@ -228,7 +228,7 @@ def test_early_sends_name_the_claim_that_may_be_wrong_instead(data_dir: Path) ->
     text = (data_dir / "teccl" / CHASSIS).read_text()
     claimed = next(line for line in text.splitlines() if "5-Algo_Bandwidth" in line)
     with pytest.raises(sley.SleyError) as caught:
-        teccl_files.read(text.replace(claimed, '"5-Algo_Bandwidth": 20.0,')).check()
+        teccl.read(text.replace(claimed, '"5-Algo_Bandwidth": 20.0,')).check()
     assert caught.value.code == "F556"
     assert "5-Algo_Bandwidth" in caught.value.diagnostics[0].notes[0]
 
@@ -270,7 +270,7 @@ def test_congestion_of_trees_equals_the_bandwidth_printed_with_them(
 
 def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_dir: Path) -> None:
     cluster = sley.Topology.cluster(2, 8, nvlink_GBps=(300, 300), nic_GBps=(25, 25))
-    program = schedules.program(schedules.read(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml"))
+    program = schedules.read(data_dir / "forestcoll" / "tree-a100-2x8-k1.xml").program()
     busiest = busiest_link(program, cluster)
     assert busiest is not None
     assert busiest.algbw_GBps == pytest.approx(342.857, abs=0.005)
@@ -281,7 +281,7 @@ def test_the_busiest_link_of_trees_allows_the_bandwidth_printed_with_them(data_d
 @pytest.mark.parametrize("collective", forestcoll.COLLECTIVES)
 @pytest.mark.parametrize("name", FORESTS)
 def test_real_trees_run(name: str, collective: str, data_dir: Path) -> None:
-    program = schedules.program(schedules.read(data_dir / "forestcoll" / f"{name}.xml"), collective)
+    program = schedules.read(data_dir / "forestcoll" / f"{name}.xml").program(collective)
     assert_same(through_text(program), program)
     assert_runs(program)
 
@@ -300,7 +300,7 @@ def test_real_trees_of_an_adjacency_table_run(name: str, bandwidth: float, data_
 def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
     folder, suffix = ("forestcoll", "xml") if name in FORESTS else ("teccl", "json")
     allow = () if name in FORESTS else schedules.ALLOWED
-    program = schedules.program(schedules.read(data_dir / folder / f"{name}.{suffix}"), allow=allow)
+    program = schedules.read(data_dir / folder / f"{name}.{suffix}").program(allow=allow)
     rows = jobs.run(sley.compile(program), Sweep([64 * 1024, 100_001], iterations=1, warmup=0))
     assert [row.wrong for row in rows] == [0, 0]
 
@@ -311,7 +311,7 @@ def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
 def code_of(text: str, **settings: Any) -> str:
     """The code with which the schedule of a text is refused."""
     with pytest.raises(sley.SleyError) as caught:
-        read = forestcoll.read if text.startswith("<") else teccl_files.read
+        read = forestcoll.read if text.startswith("<") else teccl.read
         read = taccl.read if '"sccl_type"' in text else read
         read(text).program(**settings)
     return caught.value.code
@@ -453,7 +453,7 @@ def test_other_collectives_and_places_are_refused() -> None:
 
 
 def test_copies_are_messages_of_their_own_if_allowed() -> None:
-    program = teccl_files.read(gather(*COPIES)).program(allow=["multicast"])
+    program = teccl.read(gather(*COPIES)).program(allow=["multicast"])
     assert int(program.transfers.remote.sum()) == 6
     assert_runs(program)
 
@@ -461,7 +461,7 @@ def test_copies_are_messages_of_their_own_if_allowed() -> None:
 def test_a_mistake_points_at_the_line_of_the_flow() -> None:
     text = gather(*[(*f[:4], 0, f[5]) for f in RING])
     with pytest.raises(sley.SleyError) as caught:
-        teccl_files.read(text, file="x.json").replay()
+        teccl.read(text, file="x.json").replay()
     place = caught.value.diagnostics[0].places[0]
     assert "in epoch 0" in text.split("\n")[place.line - 1]
     assert place.file == "x.json"
@@ -469,7 +469,7 @@ def test_a_mistake_points_at_the_line_of_the_flow() -> None:
 
 def test_a_transfer_points_at_the_line_of_its_flow() -> None:
     text = gather()
-    program = teccl_files.read(text).program()
+    program = teccl.read(text).program()
     lines = text.split("\n")
     for row in program.transfers:
         if row.src != row.dst:
@@ -540,7 +540,7 @@ def test_allow_is_refused_where_it_would_do_nothing(tmp_path: Path) -> None:
             assert "F560" in found.stderr, name
     (tmp_path / "flows").write_text(gather())
     with pytest.raises(sley.SleyError) as caught:
-        schedules.program(schedules.read(tmp_path / "flows"), allow=["multicat"])
+        schedules.read(tmp_path / "flows").program(allow=["multicat"])
     assert caught.value.code == "F560"
 
 

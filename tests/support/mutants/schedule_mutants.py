@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from sley.lang.schedules import ImportedSchedule, forestcoll, taccl, teccl_files
+from sley.lang.schedules import ImportedSchedule, forestcoll, taccl, teccl
 from support.inputs.schedule_files import (
     forest,
     halves,
@@ -27,9 +27,9 @@ REDUCE = [
     [[0, 0, 1, 9, 0, None], [1, 1, 0, 9, 0, None]],
 ]
 SEEDS: list[tuple[Callable[[str], ImportedSchedule], str]] = [
-    (teccl_files.read, teccl_allgather(ring_flows(3, 2), 2)),
-    (teccl_files.read, teccl_allgather(VIA, 1, **{"6-Demand_Met": MET})),
-    (teccl_files.read, teccl_alltoall(halves(3), 2)),
+    (teccl.read, teccl_allgather(ring_flows(3, 2), 2)),
+    (teccl.read, teccl_allgather(VIA, 1, **{"6-Demand_Met": MET})),
+    (teccl.read, teccl_alltoall(halves(3), 2)),
     (forestcoll.read, forest(3, 2, 2)),
     (forestcoll.read, numbered_forest(3)),
     (taccl.read, taccl_schedule("Allgather(n=2)", 2, GATHER)),

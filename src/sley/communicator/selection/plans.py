@@ -28,8 +28,7 @@ from sley.errors.runtime import R514
 from sley.errors.simulation import S702
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
-from sley.ir.plan_table import PlanRow, PlanTable
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import PlanRow, PlanTable, Recipe
 from sley.ir.sizes import SizeRange, borders, size_text
 from sley.ir.words import is_integer
 

@@ -13,9 +13,8 @@ from typing import Any
 from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collective_of
-from sley.ir.plan_table import PlanRow
+from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace

@@ -33,9 +33,8 @@ from sley.errors.selection import N651, N653, N654
 from sley.errors.simulation import S702
 from sley.formats import read
 from sley.ir.plan import Plan
-from sley.ir.plan_table import TABLE, PlanRow, read_table
+from sley.ir.plan_table import TABLE, PlanRow, Recipe, read_table
 from sley.ir.program import Program
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import ALL_SIZES, SizeRange
 
 UserSource: TypeAlias = Plan | Program | str | os.PathLike[str]

@@ -10,9 +10,8 @@ import numpy as np
 from sley.engine.kernels import Engine
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors.runtime import R514
-from sley.ir.choices import member
 from sley.ir.plan import Plan
-from sley.ir.words import LoopOrder, Protocol
+from sley.ir.words import LoopOrder, Protocol, member
 
 THREADS = 512
 """Default threads of a block on a GPU."""

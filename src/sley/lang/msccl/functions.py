@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from typing import NoReturn
 
 from sley.errors.language import L129, L134
-from sley.lang.arguments import refuse
 from sley.lang.msccl.programs import MSCCLProgram, Ref
 from sley.lang.msccl.session import current_session
+from sley.lang.recorder import refuse
 
 
 def _current() -> MSCCLProgram:

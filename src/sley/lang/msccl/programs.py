@@ -19,20 +19,53 @@ from sley.ir.collective import Collective as SleyCollective
 from sley.ir.tables import NONE
 from sley.ir.words import MAX_NUMBER, TransferKind, chunk_range, is_integer
 from sley.ir.words import Buffer as SleyBuffer
-from sley.lang.arguments import placed, refuse
+from sley.lang.chunks import Cells, ChunkProgram
 from sley.lang.msccl.buffers import Buffer, BufferSlice, ThreadblockPolicy
 from sley.lang.msccl.chunks import Chunk
 from sley.lang.msccl.collectives import Buffers, Collective
-from sley.lang.msccl.promises import declare, is_standard, lacks, promised
-from sley.lang.msccl.replication import batched, interleaved
+from sley.lang.msccl.promises import batched, declare, interleaved, is_standard, lacks, promised
 from sley.lang.msccl.session import ScriptProgram, current_session
 from sley.lang.msccl.topologies import Topology
-from sley.lang.msccl.tracer import DATA, Tracer
-from sley.lang.recorder import caller_place
+from sley.lang.recorder import caller_place, placed, refuse
+
+DATA: dict[Hashable, SleyBuffer] = {
+    Buffer.input: SleyBuffer.INPUT,
+    Buffer.output: SleyBuffer.OUTPUT,
+}
+"""The buffers of the collective."""
+
+
+class Tracer(ChunkProgram):
+    """A program under construction. A buffer's name is a `Buffer` or any other value; those that
+    are not of the collective are scratch buffers, numbered as they are named first."""
+
+    def __init__(self, collective: SleyCollective) -> None:
+        super().__init__(collective)
+        self._numbers = {name: int(number) for name, number in DATA.items()}
+        self._names: list[Hashable] = [*DATA, *([None] * (SleyBuffer.SCRATCH - len(DATA)))]
+
+    def number(self, buffer: Hashable) -> int:
+        if buffer not in self._numbers:
+            self._numbers[buffer] = len(self._names)
+            self._names.append(buffer)
+        return self._numbers[buffer]
+
+    def word(self, buffer: int) -> str:
+        return super().word(buffer) if buffer < SleyBuffer.SCRATCH else repr(self._names[buffer])
+
+    def memory(self, rank: int, buffer: Hashable, index: int, count: int) -> tuple[int, Cells]:
+        """The memory of a place within the bounds, which may be unwritten: equal for places of one
+        memory. Errors: L101 to L103, L112."""
+        ref = self._range(rank, buffer, index, count, None)
+        # Input and output are one memory, each scratch buffer is one of its own.
+        cells = self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count)
+        return max(ref.buffer, SleyBuffer.OUTPUT), cells
+
 
 _PROTOCOLS = ("Simple", "LL", "LL128")
 
 
+@dataclass(eq=False, repr=False)
 class MSCCLProgram:
     """A program, whose operations are those inside its ``with``.
 
@@ -49,36 +82,25 @@ class MSCCLProgram:
     Errors: L102, L112, L132.
     """
 
-    def __init__(  # as many parameters as in msccl-tools
-        self,
-        name: str,
-        topo: Topology,
-        collective: Collective,
-        instances: int,
-        protocol: str = "Simple",
-        threadblock_policy: ThreadblockPolicy = ThreadblockPolicy.auto,
-        interleaved_replication: bool = True,
-        instr_fusion: bool = True,
-        check_xml: bool = True,
-        dependence_nop: bool = False,
-    ) -> None:
-        self.name = name
-        self.topo = topo
-        self.collective = collective
-        self.instances = instances
-        self.protocol = protocol
-        self.threadblock_policy = threadblock_policy
-        self.interleaved_replication = interleaved_replication
-        self.instr_fusion = instr_fusion
-        self.check_xml = check_xml
-        self.dependence_nop = dependence_nop
+    name: str
+    topo: Topology
+    collective: Collective
+    instances: int
+    protocol: str = "Simple"
+    threadblock_policy: ThreadblockPolicy = ThreadblockPolicy.auto
+    interleaved_replication: bool = True
+    instr_fusion: bool = True
+    check_xml: bool = True
+    dependence_nop: bool = False
+
+    def __post_init__(self) -> None:
         self._place = caller_place()
         self._check_arguments()
-        self.num_ranks = topo.num_nodes()
+        self.num_ranks = self.topo.num_nodes()
         with placed(self._place):
             self.buffers = self._first_buffers()
             self._inputs = [list(own[Buffer.input]) for own in self.buffers]
-            self._tracer = Tracer(declare(collective, self.buffers))
+            self._tracer = Tracer(declare(self.collective, self.buffers))
 
     def _check_arguments(self) -> None:
         if not isinstance(self.collective, Collective) or not hasattr(self.topo, "num_nodes"):
@@ -202,28 +224,28 @@ class MSCCLProgram:
             refuse(L101, f"a rank from 0 to {self.num_ranks - 1}", str(rank))
         return int(rank)
 
-    def check_link(self, src: int, dst: int) -> None:
-        """Refuses a transfer between ranks without a link. Errors: C301."""
-        if src != dst and not self.topo.link(src, dst):
-            found = f"none in {getattr(self.topo, 'name', self.topo)}"
-            refuse(
-                C301,
-                f"a link from rank {src} to rank {dst}",
-                found,
-                remedy="Forward the data through linked ranks, or pass another topology.",
-            )
-
-    def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: BlockRequest) -> None:
-        """Copies `source` to `target`, or reduces it into `target`. Errors: L129 outside of the
-        program's ``with``."""
+    def transfer(
+        self, kind: TransferKind, source: Ref, target: Ref, *, sendtb: int, recvtb: int, ch: int
+    ) -> None:
+        """Copies `source` to `target`, or reduces it into `target`. sendtb, recvtb, ch: the
+        thread blocks at both ends and the channel that it asks for; -1 for none. Errors: L129
+        outside of the program's ``with``."""
         if current_session().current is not self:
             refuse(L129, "operations inside of the program's with", "one outside of it")
-        self.check_link(source.rank, target.rank)
-        requested = blocks.requested(self.threadblock_policy)
-        read = self._tracer.chunk(source.rank, source.buffer, source.index, source.size)
+        if source.rank != target.rank and not self.topo.link(source.rank, target.rank):
+            refuse(
+                C301,
+                f"a link from rank {source.rank} to rank {target.rank}",
+                f"none in {getattr(self.topo, 'name', self.topo)}",
+                remedy="Forward the data through linked ranks, or pass another topology.",
+            )
+        words = {"channel": ch}
+        if self.threadblock_policy is ThreadblockPolicy.manual:
+            words |= {"send_block": sendtb, "recv_block": recvtb}
+        requested = {word: None if number == -1 else number for word, number in words.items()}
+        read = self._tracer.chunk(*source.place)
         if kind is TransferKind.REDUCE:
-            written = self._tracer.chunk(target.rank, target.buffer, target.index, target.size)
-            written.reduce(read, **requested)
+            self._tracer.chunk(*target.place).reduce(read, **requested)
         else:
             read.copy(target.rank, target.buffer, target.index, **requested)
         from_, to = (self.buffers[ref.rank][ref.buffer] for ref in (source, target))
@@ -235,12 +257,11 @@ class MSCCLProgram:
 
     def is_same_place(self, one: Ref, other: Ref) -> bool:
         """Whether two references name the same memory. Errors: L103, L112."""
-        places = (self._tracer.place(r.rank, r.buffer, r.index, r.size) for r in (one, other))
-        return self._tracer.is_same_place(*places)
+        return self._tracer.memory(*one.place) == self._tracer.memory(*other.place)
 
     def read(self, ref: Ref) -> None:
         """Refuses a reference to chunks that don't exist or hold no data. Errors: L103, L105."""
-        self._tracer.chunk(ref.rank, ref.buffer, ref.index, ref.size)
+        self._tracer.chunk(*ref.place)
 
     def lines(self) -> list[str]:
         """The transfers so far, in words."""
@@ -252,23 +273,6 @@ class MSCCLProgram:
         ]
 
 
-@dataclass(frozen=True)
-class BlockRequest:
-    """The thread blocks at both ends and the channel that an operation asks for; -1 for none."""
-
-    sendtb: int
-    recvtb: int
-    ch: int
-
-    def requested(self, policy: ThreadblockPolicy) -> dict[str, int | None]:
-        """The directives of the chunk language; without thread blocks if the compiler assigns
-        them."""
-        words = {"channel": self.ch}
-        if policy is ThreadblockPolicy.manual:
-            words |= {"send_block": self.sendtb, "recv_block": self.recvtb}
-        return {word: None if number == -1 else number for word, number in words.items()}
-
-
 @dataclass
 class Ref:
     """A reference to `size` chunks at (rank, buffer, index ...)."""
@@ -278,6 +282,10 @@ class Ref:
     index: int
     size: int
     prog: MSCCLProgram = field(repr=False)
+
+    @property
+    def place(self) -> tuple[int, Any, int, int]:
+        return self.rank, self.buffer, self.index, self.size
 
     def copy(
         self,
@@ -306,17 +314,15 @@ class Ref:
         buffer, index = prog.collective.get_buffer_index(self.rank, buffer, index)
         target = Ref(dst, buffer, index, size, prog)
         if not prog.is_same_place(self, target):
-            blocks = BlockRequest(sendtb, recvtb, ch)
-            prog.transfer(TransferKind.COPY, self, target, blocks)
+            prog.transfer(TransferKind.COPY, self, target, sendtb=sendtb, recvtb=recvtb, ch=ch)
         return target
 
     def reduce(self, other_chunkref: Ref, sendtb: int = -1, recvtb: int = -1, ch: int = -1) -> Ref:
         """Reduces another reference's chunks into these, and returns this reference."""
         if not isinstance(other_chunkref, Ref) or other_chunkref.prog is not self.prog:
             refuse(L110, "a reference of this program", repr(other_chunkref))
-        self.prog.transfer(
-            TransferKind.REDUCE, other_chunkref, self, BlockRequest(sendtb, recvtb, ch)
-        )
+        kind, asked = TransferKind.REDUCE, {"sendtb": sendtb, "recvtb": recvtb, "ch": ch}
+        self.prog.transfer(kind, other_chunkref, self, **asked)
         return self
 
     def split(self, num: int) -> list[Ref]:

@@ -1,30 +1,34 @@
-"""Promises: a script's collective as a `sley.Collective`.
+"""Promises: a script's collective as a `sley.Collective`, and parallel parts of its program.
 
 A standard collective promises what it promises everywhere. A script's own class says in Python
 whether the result is right; so its promise is what the program leaves in the outputs if its
 operations run one after another, once the script's `check` has accepted that.
+
+Interleaved parts divide each chunk: part k of every chunk is the k-th piece of it, as
+`parallelize` cuts it. Batched parts divide the buffers: part k is the whole program, on the k-th
+section of each buffer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sley.errors.language import L132
+from sley.errors.language import L132, L133
 from sley.ir.collective import Collective as SleyCollective
-from sley.ir.collectives import recognized
-from sley.ir.program import Program
-from sley.ir.tables import NONE, Edges, offsets_of
+from sley.ir.collectives import AllReduce, standard, unpromised, with_results
+from sley.ir.program import Program, Transfers
+from sley.ir.tables import NONE
 from sley.ir.words import TransferKind, chunk_range, is_integer
-from sley.lang.arguments import refuse
 from sley.lang.msccl import collectives
 from sley.lang.msccl.buffers import Buffer
 from sley.lang.msccl.chunks import Chunk, parts
 from sley.lang.msccl.collectives import Buffers, Collective, StandardCollective
+from sley.lang.recorder import refuse
 
 _DEFINED = ("init_buffers", "check", "get_buffer_index")
 """The methods by which a class defines a collective."""
@@ -58,39 +62,21 @@ def declare(collective: Collective, buffers: Buffers) -> SleyCollective:
     ]
     aliases = [_alias(collective, rank, len(inputs[rank]), sizes[rank]) for rank in everyone]
     one = all(data is output for data, output in zip(inputs, outputs, strict=True))
-    return SleyCollective(
-        name=str(collective.name),
-        ranks=len(buffers),
-        chunks=1,
-        in_place=one or any(alias.in_place for alias in aliases),
-        root=NONE,
-        input_chunks=np.array([len(data) for data in inputs], np.int32),
-        output_chunks=np.array(sizes, np.int32),
-        input_base=np.array([alias.input_base for alias in aliases], np.int32),
-        output_base=np.array([alias.output_base for alias in aliases], np.int32),
+    return unpromised(
+        str(collective.name),
+        one or any(in_place for _, _, in_place in aliases),
+        np.array([len(data) for data in inputs], np.int32),
+        np.array(sizes, np.int32),
+        bases=np.array([bases for *bases, _ in aliases], np.int32).T,
         initial=np.array([chunk is not None for data in inputs for chunk in data], bool),
-        expected=np.full(sum(sizes), NONE, np.int32),
-        values=Edges(np.zeros(1, np.int64), np.zeros(0, np.int32)),
     )
 
 
-@dataclass(frozen=True)
-class _Alias:
-    """How a rank's input and output share memory.
-
-    input_base: the output index at which the input begins. output_base: the input index at which
-    the output begins. in_place: whether one of them lies in the other; else both bases are 0.
-    """
-
-    input_base: int
-    output_base: int
-    in_place: bool
-
-
-def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> _Alias:
-    """How `inputs` and `outputs` chunks of a rank share memory, by `get_buffer_index`. Errors: L132
-    if the places of a buffer don't stand for places one after another, or stand for others of the
-    same buffer."""
+def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> tuple[int, int, bool]:
+    """How `inputs` and `outputs` chunks of a rank share memory, by `get_buffer_index`: the output
+    index at which the input begins, the input index at which the output begins, and whether one of
+    them lies in the other; else both are 0. Errors: L132 if the places of a buffer don't stand for
+    places one after another, or stand for others of the same buffer."""
     bases = []
     for buffer, other, size in (
         (Buffer.input, Buffer.output, inputs),
@@ -108,7 +94,7 @@ def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> _Ali
                 refuse(L132, expected, found, "Return the index, or the index plus a constant.")
         bases.append((base, stands_for is other))
     (input_base, in_output), (output_base, in_input) = bases
-    return _Alias(input_base, output_base, in_output or in_input)
+    return input_base, output_base, in_output or in_input
 
 
 def _base(collective: Collective, rank: int, buffer: Buffer) -> tuple[Any, int]:
@@ -178,20 +164,6 @@ def _names(chunk: Any) -> Counter[Hashable]:
     return Counter(p.origin if isinstance(p, Chunk) else id(p) for p in parts(chunk))
 
 
-def with_results(
-    c: SleyCollective, results: Sequence[Value | None], chunk_factor: int
-) -> SleyCollective:
-    """A collective that promises `results` in all output chunks, rank after rank; None for any
-    data. Errors: L118."""
-    rows: dict[Value, int] = {}
-    expected = [NONE if ids is None else rows.setdefault(ids, len(rows)) for ids in results]
-    ids = np.array([i for value in rows for i in value], np.int32)
-    values = Edges(offsets_of(np.array([len(value) for value in rows], np.int64)), ids)
-    return recognized(
-        replace(c, expected=np.array(expected, np.int32), values=values), chunk_factor
-    )
-
-
 def _contents(program: Program) -> dict[int, Value]:
     """The value of each cell with data, after all transfers one after another."""
     c, t = program.collective, program.transfers
@@ -205,3 +177,64 @@ def _contents(program: Program) -> dict[int, Value]:
                 value = tuple(sorted(held[target + k] + value))
             held[target + k] = value
     return held
+
+
+def interleaved(program: Program, instances: int) -> Program:
+    """The program with each transfer in `instances` parts."""
+    parts = np.full(len(program.transfers), instances)
+    return replace(program, transfers=replace(program.transfers, instances=parts))
+
+
+def batched(program: Program, instances: int) -> Program:
+    """The program on each of `instances` sections of all buffers, each section in its own lane.
+    Errors: L133."""
+    t = program.transfers
+    part = np.repeat(np.arange(instances), len(t))
+    columns = {name: np.tile(getattr(t, name), instances) for name in Transfers.column_names()}
+    size = program.layout.size
+    for side in ("src", "dst"):
+        section = size[columns[f"{side}_buffer"], columns[side]]
+        columns[f"{side}_index"] = columns[f"{side}_index"] + part * section
+    columns["lane"] = part
+    return replace(
+        program,
+        collective=_sections(program, instances),
+        transfers=Transfers(**columns),
+        scratch_chunks=program.scratch_chunks * instances,
+    )
+
+
+def _sections(program: Program, instances: int) -> SleyCollective:
+    """The collective whose buffers have `instances` sections, each of which is the program's.
+    Errors: L133."""
+    c = program.collective
+    row = standard(c)
+    if row is not None and row.name == "allreduce":
+        return AllReduce(c.ranks, c.chunks * instances, c.in_place)
+    one_memory = (c.input_chunks == c.output_chunks).all() and not c.input_base.any()
+    if row is not None or (c.in_place and not one_memory):
+        raise L133.error(
+            at=program.sources.whole,
+            expected="interleaved parts, or an AllReduce",
+            found=f"interleaved_replication=False with {instances} instances of {c.name}",
+        )
+    rank = np.repeat(np.arange(c.ranks), c.input_chunks)
+    first = c.input_offset[rank] * (instances - 1)
+    results: list[Value | None] = []
+    for r in range(c.ranks):
+        for k in range(instances):
+            for value in c.expected[c.output_offset[r] : c.output_offset[r + 1]].tolist():
+                ids = c.values.target[c.values.offset[value] : c.values.offset[value + 1]]
+                # An id counts the input chunks before it. Lower ranks have `instances` times as
+                # many of them now, and the rank itself has k sections before this one.
+                moved = ids + first[ids] + k * c.input_chunks[rank[ids]]
+                results.append(None if value == NONE else tuple(sorted(moved.tolist())))
+    starts = np.split(c.initial, c.input_offset[1:-1])
+    larger = replace(
+        c,
+        input_chunks=c.input_chunks * instances,
+        output_chunks=c.output_chunks * instances,
+        initial=np.concatenate([np.tile(start, instances) for start in starts]),
+        expected=np.full(len(results), NONE, np.int32),
+    )
+    return with_results(larger, results, c.chunks)

@@ -23,50 +23,29 @@ from sley.lang.interpreter import UserFile
 from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
 from sley.lang.msccl.session import ScriptProgram, Session, under_way
 
-_BUFFERS = (buffers.Buffer, buffers.BufferSlice, buffers.ThreadblockPolicy)
+
+def _own(module: ModuleType) -> tuple[Any, ...]:
+    """The functions and classes that a module defines for scripts."""
+    defined = (v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__)
+    return tuple(value for value in defined if not value.__name__.startswith("_"))
+
+
+_BUFFERS = _own(buffers)
 _CHUNKS = (chunks.Chunk, chunks.ReduceChunk)
+_TOPOLOGIES = _own(topologies)
 _LANGUAGE = (
     *_BUFFERS,
     *_CHUNKS,
-    programs.MSCCLProgram,
-    functions.MSCCLPPProgram,
-    programs.Ref,
-    functions.chunk,
-    functions.Check,
-    functions.Json,
-    functions.Print,
-    functions.XML,
+    *_own(functions),
+    *(programs.MSCCLProgram, programs.Ref),
     # What `from msccl.language import *` brings along from the standard library.
-    Enum,
-    dataclass,
-    defaultdict,
-    field,
-    functools,
-    heapq,
-    json,
+    *(Enum, dataclass, defaultdict, field, functools, heapq, json),
 )
 _COLLECTIVES = (
-    collectives.Collective,
-    collectives.AllGather,
-    collectives.AllReduce,
-    collectives.AllToAll,
-    collectives.ReduceScatter,
+    *(collectives.Collective, collectives.AllGather, collectives.AllReduce),
+    *(collectives.AllToAll, collectives.ReduceScatter),
 )
-_TOPOLOGIES = (
-    topologies.Topology,
-    topologies.dgx1,
-    topologies.dgx_a100,
-    topologies.distributed_fully_connected,
-    topologies.distributed_hub_and_spoke,
-    topologies.distributed_node_local,
-    topologies.fully_connected,
-    topologies.hub_and_spoke,
-    topologies.line,
-    topologies.nvlink_only,
-    topologies.ring,
-    topologies.star,
-)
-_ROUTINES = (routines.allgather_ring_inplace, routines.allreduce_ring_inplace)
+_ROUTINES = _own(routines)
 
 MODULES: dict[str, tuple[Any, ...]] = {
     "msccl": (),
@@ -90,7 +69,7 @@ def run(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> tuple[Sc
     """Runs a script as `python path arguments...` would, and returns its programs in order, at
     least one. XML() and Json() print nothing.
 
-    Errors: L114, L115, F404, and L1xx of its programs.
+    Errors: L115, L114, F404, L114, and L1xx of its programs.
     """
     file = UserFile(path, arguments, run_name="__main__", remedy="Correct the named line.")
     session = Session()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sley.errors.language import L129
 from sley.ir.program import Program
-from sley.lang.arguments import refuse
+from sley.lang.recorder import refuse
 
 if TYPE_CHECKING:
     from sley.lang.msccl.programs import MSCCLProgram

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from sley.errors.language import L102
-from sley.lang.arguments import refuse
+from sley.lang.recorder import refuse
 
 MAX_RANKS = 4096
 

@@ -1,12 +1,10 @@
 """ResCCLang: ResCCL's own language as text (ResCCL 4.2, appendix B).
 
-In the order of processing: `text` reads a text into a `Program`; `lexer`, `parser` and `syntax`;
-`header` checks the parameters; `evaluate` runs the statements, with `lanes` for many iterations at
-once where `flow` allows it, `arithmetic` for expressions, and a `budget`.
+In the order of processing: `text` reads a text into a `Program`, and checks its header's
+parameters; `parser` makes statements of it, which `evaluate` runs.
 """
 
-from sley.lang.rescclang.header import NUMBERS, WORDS
-from sley.lang.rescclang.text import load, parse
+from sley.lang.rescclang.text import NUMBERS, WORDS, load, parse
 
 __all__ = ["HEADER", "load", "parse"]
 

@@ -9,32 +9,316 @@ expression = term {("+" | "-") term}
 term       = factor {("*" | "/" | "//" | "%") factor}
 factor     = {"-"} (number | name | "(" expression ")")
 type       = "recv" | "rrc", bare or in quotes
+
+First the values that the parser makes of a text, then the lexer, whose tokens include those of the
+indentation, then the parser. Lines and columns count from 1.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import NoReturn
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from sley.errors import Place, Rule
 from sley.errors.language import L115, L124
 from sley.errors.rescclang import L143, L150, L153
-from sley.lang.rescclang.lexer import INDENTATION, Lexer, Token, TokenKind, shorten
-from sley.lang.rescclang.syntax import (
-    MAX_VALUE,
-    Act,
-    Assign,
-    Block,
-    Expression,
-    ExpressionStep,
-    For,
-    Parameter,
-    Statement,
-    SyntaxTree,
-    Transfer,
-)
+from sley.ir.words import TransferKind
 from sley.lang.transfers import TYPES
+
+MIN_VALUE, MAX_VALUE = -(2**31), 2**31 - 1
+"""Bounds on all numbers of a program, intermediate results included."""
+
+
+class Act(IntEnum):
+    """The operation of a node of an expression on the stack of values."""
+
+    NEGATE = 0
+    ADD = 1
+    SUBTRACT = 2
+    MULTIPLY = 3
+    DIVIDE = 4
+    REMAINDER = 5
+    NUMBER = 6
+    NAME = 7
+
+
+class ExpressionStep(NamedTuple):
+    """A step of an expression in postfix order: pushes a value, or combines the last values.
+
+    word: the name, or the operator as it is written. value: the value of a number.
+    """
+
+    act: Act
+    word: str
+    value: int
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression in postfix order, which is evaluated without recursion.
+
+    text: the expression as it is written, for messages; "" if that is long.
+    """
+
+    nodes: tuple[ExpressionStep, ...]
+    text: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`name = value`"""
+
+    name: str
+    value: Expression
+    line: int
+    column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`transfer(src, dst, step, chunk, kind)`; `site` counts the transfers of the text from 0."""
+
+    src: Expression
+    dst: Expression
+    step: Expression
+    chunk: Expression
+    kind: TransferKind
+    site: int
+    line: int
+    column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """Source rank, destination rank, step and chunk."""
+        return self.src, self.dst, self.step, self.chunk
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for name in range(start, stop, step): body`; `number` counts the loops of the text from 0.
+
+    The default of start is 0, that of step is 1.
+    """
+
+    name: str
+    start: Expression
+    stop: Expression
+    step: Expression
+    body: Block
+    number: int
+    line: int
+    column: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """Start, stop and step of the range."""
+        return self.start, self.stop, self.step
+
+
+Statement: TypeAlias = Assign | Transfer | For
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements. cost: steps of evaluation to run them once, without the bodies of loops."""
+
+    statements: tuple[Statement, ...]
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the header, whose name is at (line, column).
+
+    value: None if it is neither a number nor a string. word: the value as it is written.
+    """
+
+    name: str
+    value: int | str | None
+    word: str
+    line: int
+    column: int
+    value_line: int
+    value_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyntaxTree:
+    """A text: the header, which begins at (line, column), and the body.
+
+    transfers: the transfers in the order of their sites. loops: the number of loops.
+    """
+
+    parameters: tuple[Parameter, ...]
+    body: Block
+    transfers: tuple[Transfer, ...]
+    loops: int
+    line: int
+    column: int
+
+
+MAX_BLOCKS = 32
+"""Bound on nested blocks."""
+
+INDENTATION = "Indent all statements of a block equally, with only spaces or only tabs."
+"""The remedy for an indentation that fits no block."""
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_BLANK = re.compile(r"[ \t]*(#.*)?$")
+_TOKEN = re.compile(
+    r"[ \t]*(?:([A-Za-z][A-Za-z0-9_]*)|([0-9]+)|(\"[^\"]*\"|'[^']*')|(//|[-+*/%(),:=])|(?:#.*)?$)"
+)
+
+
+class TokenKind(Enum):
+    """The kind of a token; the value is its name in messages."""
+
+    WORD = "word"
+    NUMBER = "number"
+    STRING = "string"
+    SIGN = "sign"
+    NEWLINE = "the end of the line"
+    INDENT = "an indented line"
+    DEDENT = "the end of the block"
+    END = "the end of the text"
+
+
+_KINDS = (TokenKind.WORD, TokenKind.NUMBER, TokenKind.STRING, TokenKind.SIGN)
+"""Kinds of tokens in the order of the pattern's groups."""
+
+
+class Token(NamedTuple):
+    """A token; `text` is empty for tokens of the layout."""
+
+    kind: TokenKind
+    text: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return repr(shorten(self.text)) if self.text else self.kind.value
+
+
+def shorten(text: str) -> str:
+    """The user's text, shortened for a message."""
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, as an editor counts them, without a byte order mark."""
+    return _NEWLINE.split(text.removeprefix("\ufeff"))
+
+
+class Lexer:
+    """Makes tokens of lines. Errors: L143."""
+
+    def __init__(self, lines: list[str], file: str) -> None:
+        self._lines = lines
+        self._file = file
+        self._indents = [""]
+        self._open: list[Token] = []
+
+    def tokens(self) -> Iterator[Token]:
+        """All tokens. Within parentheses, line ends and indentation are ignored."""
+        number = 0
+        for number, line in enumerate(self._lines, 1):
+            if _BLANK.match(line):
+                continue
+            start = 0
+            if not self._open:
+                start = len(line) - len(line.lstrip(" \t"))
+                yield from self._layout(line[:start], number)
+            yield from self._line(line, start, number)
+            if not self._open:
+                yield Token(TokenKind.NEWLINE, "", number, len(line) + 1)
+        if self._open:
+            last = self._open[-1]
+            raise L143.error(
+                at=Place(self._file, last.line, last.column),
+                expected="a ')' that closes this '('",
+                found=TokenKind.END.value,
+            )
+        end = len(self._lines[-1]) + 1
+        for _ in self._indents[1:]:
+            yield Token(TokenKind.DEDENT, "", number, end)
+        yield Token(TokenKind.END, "", number, end)
+
+    def _layout(self, indent: str, number: int) -> Iterator[Token]:
+        column = len(indent) + 1
+        if indent != self._indents[-1] and indent.startswith(self._indents[-1]):
+            self._indents.append(indent)
+            if len(self._indents) > MAX_BLOCKS + 1:
+                raise L143.error(
+                    at=Place(self._file, number, column),
+                    expected=f"at most {MAX_BLOCKS} nested blocks",
+                    found="one more",
+                    remedy="Nest fewer loops.",
+                )
+            yield Token(TokenKind.INDENT, "", number, column)
+            return
+        while indent != self._indents[-1]:
+            if not self._indents[-1].startswith(indent):
+                raise L143.error(
+                    at=Place(self._file, number, column),
+                    expected="the indentation of a block around this line, or deeper: "
+                    + " or ".join(map(_spell, self._indents[:4])),
+                    found=_spell(indent),
+                    remedy=INDENTATION,
+                )
+            self._indents.pop()
+            yield Token(TokenKind.DEDENT, "", number, column)
+
+    def _line(self, line: str, start: int, number: int) -> Iterator[Token]:
+        while match := _TOKEN.match(line, start):
+            group = match.lastindex
+            if group is None:
+                return
+            text = match[group]
+            token = Token(_KINDS[group - 1], text, number, match.start(group) + 1)
+            if text == "(":
+                self._open.append(token)
+            elif text == ")" and self._open:
+                self._open.pop()
+            yield token
+            start = match.end()
+        start = len(line) - len(line[start:].lstrip(" \t"))
+        self._refuse(line[start], number, start + 1)
+
+    def _refuse(self, character: str, line: int, column: int) -> NoReturn:
+        if character in "\"'":
+            expected, found = f"a string that ends in its line with {character}", "none"
+        elif character == "_":
+            expected, found = "a name that begins with a letter", repr(character)
+        else:
+            expected = "a name, a number, a string, or one of + - * / // % ( ) , : ="
+            found = f"{character!r} (U+{ord(character):04X})"
+        raise L143.error(
+            at=Place(self._file, line, column),
+            expected=expected,
+            found=found,
+            remedy="Remove the character; a string ends on its line, with the quote with "
+            "which it starts.",
+        )
+
+
+def _spell(indent: str) -> str:
+    spaces, tabs = indent.count(" "), indent.count("\t")
+    if spaces and tabs:
+        return f"{tabs} tabs and {spaces} spaces"
+    return f"{tabs} tabs" if tabs else f"{spaces} spaces"
+
 
 HEAD = "ResCCLAlgo"
 RESERVED = frozenset({"def", "for", "in", "range", "transfer", "recv", "rrc", HEAD})
@@ -43,8 +327,11 @@ RESERVED = frozenset({"def", "for", "in", "range", "transfer", "recv", "rrc", HE
 MAX_PARENTHESES = 64
 """Bound on nested parentheses."""
 
-_SUMS = {"+": Act.ADD, "-": Act.SUBTRACT}
-_PRODUCTS = {"*": Act.MULTIPLY, "/": Act.DIVIDE, "//": Act.DIVIDE, "%": Act.REMAINDER}
+_LEVELS = (
+    {"+": Act.ADD, "-": Act.SUBTRACT},
+    {"*": Act.MULTIPLY, "/": Act.DIVIDE, "//": Act.DIVIDE, "%": Act.REMAINDER},
+)
+_OPERAND = "a number, a name or '('"
 _ARGUMENTS = ("source rank", "destination rank", "step", "chunk")
 _MAX_TEXT, _MAX_CANDIDATES = 60, 1000
 
@@ -120,9 +407,24 @@ class Parser:
     def _place(self) -> Place:
         return Place(self._file, self._next.line, self._next.column)
 
-    def _refuse(self, rule: Rule, expected: str, hint: str = "", remedy: str = "") -> NoReturn:
-        found = f"{self._next}{hint}"
-        raise rule.error(at=self._place(), expected=expected, found=found, remedy=remedy)
+    def _refuse(
+        self,
+        rule: Rule,
+        expected: str,
+        *,
+        hint: str = "",
+        remedy: str = "",
+        token: Token | None = None,
+    ) -> NoReturn:
+        """Refuses a token, by default the next one."""
+        token = token or self._next
+        at, found = Place(self._file, token.line, token.column), f"{token}{hint}"
+        raise rule.error(at=at, expected=expected, found=found, remedy=remedy)
+
+    def _word(self, expected: str) -> Token:
+        if not self._at(TokenKind.WORD):
+            self._refuse(L143, expected)
+        return self._advance()
 
     def _header(self) -> tuple[Parameter, ...]:
         self._expect("(")
@@ -135,9 +437,7 @@ class Parser:
         return tuple(parameters)
 
     def _parameter(self) -> Parameter:
-        if not self._at(TokenKind.WORD):
-            self._refuse(L143, "the name of a parameter, or ')'")
-        name = self._advance()
+        name = self._word("the name of a parameter, or ')'")
         self._expect("=")
         first, value = self._next, self._value()
         # The header refuses values that are not literals, since it knows the parameters' rules.
@@ -180,21 +480,16 @@ class Parser:
         return self._for() if self._next.text == "for" else self._simple("a statement")
 
     def _simple(self, expected: str) -> Statement:
-        word = self._next
-        if word.kind is not TokenKind.WORD:
-            self._refuse(L143, expected)
+        word = self._word(expected)
         statement: Statement
         if word.text == "transfer":
-            statement = self._transfer()
+            statement = self._transfer(word)
         else:
-            self._advance()
             if self._next.text != "=":
-                raise L143.error(
-                    at=Place(self._file, word.line, word.column),
-                    expected="name = ..., for ... in range(...): or transfer(...)",
-                    found=f"{word}{nearest(word.text, ['for', 'transfer'])}",
-                    remedy="Use one of these words in this spelling.",
-                )
+                words = "name = ..., for ... in range(...): or transfer(...)"
+                hint = nearest(word.text, ["for", "transfer"])
+                remedy = "Use one of these words in this spelling."
+                self._refuse(L143, words, hint=hint, remedy=remedy, token=word)
             self._check_variable(word)
             self._advance()
             statement = Assign(word.text, self._expression(), word.line, word.column)
@@ -204,21 +499,16 @@ class Parser:
         return statement
 
     def _check_variable(self, word: Token) -> None:
-        at = Place(self._file, word.line, word.column)
         if word.text in RESERVED:
             remedy = "The name of a variable can't be a word of the language."
-            expected = "the name of a variable"
-            raise L143.error(at=at, expected=expected, found=str(word), remedy=remedy)
+            self._refuse(L143, "the name of a variable", remedy=remedy, token=word)
         if word.text in self._parameters:
-            raise L150.error(at=at, expected="another name", found=str(word))
+            self._refuse(L150, "another name", token=word)
 
     def _for(self) -> For:
         start = self._advance()
-        name = self._next
-        if name.kind is not TokenKind.WORD:
-            self._refuse(L143, "the name of a variable")
+        name = self._word("the name of a variable")
         self._check_variable(name)
-        self._advance()
         self._expect("in")
         self._expect("range", "range(...)")
         self._expect("(")
@@ -242,8 +532,7 @@ class Parser:
         self._expect(")", "an operator or ')'")
         return first, stop, step
 
-    def _transfer(self) -> Transfer:
-        start = self._advance()
+    def _transfer(self, start: Token) -> Transfer:
         self._expect("(")
         src, dst, step, chunk = (self._argument(word) for word in _ARGUMENTS)
         kind = TYPES.get(self._next.text.strip("\"'"))
@@ -261,10 +550,10 @@ class Parser:
         self._expect(",", "an operator or ','")
         return argument
 
-    def _expression(self, expected: str = "a number, a name or '('") -> Expression:
+    def _expression(self, expected: str = _OPERAND) -> Expression:
         first = self._next
         nodes: list[ExpressionStep] = []
-        self._sum(nodes, expected)
+        self._binary(nodes, expected)
         last = self._last
         text = ""
         if last.line == first.line:
@@ -273,19 +562,17 @@ class Parser:
         text = text if len(text) <= _MAX_TEXT else ""
         return Expression(tuple(nodes), text, first.line, first.column)
 
-    def _sum(self, nodes: list[ExpressionStep], expected: str) -> None:
-        self._product(nodes, expected)
-        while self._next.text in _SUMS:
+    def _binary(self, nodes: list[ExpressionStep], expected: str, level: int = 0) -> None:
+        """Operands joined by the operators of a level, each of them of the next one."""
+        if level == len(_LEVELS):
+            self._factor(nodes, expected)
+            return
+        self._binary(nodes, expected, level + 1)
+        while self._next.text in _LEVELS[level]:
             sign = self._advance()
-            self._product(nodes, "a number, a name or '('")
-            nodes.append(ExpressionStep(_SUMS[sign.text], sign.text, 0, sign.line, sign.column))
-
-    def _product(self, nodes: list[ExpressionStep], expected: str) -> None:
-        self._factor(nodes, expected)
-        while self._next.text in _PRODUCTS:
-            sign = self._advance()
-            self._factor(nodes, "a number, a name or '('")
-            nodes.append(ExpressionStep(_PRODUCTS[sign.text], sign.text, 0, sign.line, sign.column))
+            self._binary(nodes, _OPERAND, level + 1)
+            act = _LEVELS[level][sign.text]
+            nodes.append(ExpressionStep(act, sign.text, 0, sign.line, sign.column))
 
     def _factor(self, nodes: list[ExpressionStep], expected: str) -> None:
         signs = []
@@ -312,7 +599,7 @@ class Parser:
             remedy = "Assign parts of the expression to variables."
             self._refuse(L143, f"at most {MAX_PARENTHESES} nested parentheses", remedy=remedy)
         self._advance()
-        self._sum(nodes, "a number, a name or '('")
+        self._binary(nodes, _OPERAND)
         self._expect(")", "an operator or ')'")
         self._depth -= 1
 
@@ -336,10 +623,4 @@ def _constant(value: int, like: Expression) -> Expression:
 
 
 def _cost(statement: Statement) -> int:
-    match statement:
-        case Assign():
-            return 1 + len(statement.value.nodes)
-        case Transfer(src=src, dst=dst, step=step, chunk=chunk):
-            return 1 + sum(len(e.nodes) for e in (src, dst, step, chunk))
-        case For():
-            return 1 + sum(len(e.nodes) for e in (statement.start, statement.stop, statement.step))
+    return 1 + sum(len(expression.nodes) for expression in statement.expressions)

@@ -12,28 +12,168 @@ value after a loop, as in Python.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple, NoReturn, cast
 
 import numpy as np
 
-from sley.errors import Place, reason_of
+from sley.errors import Place
 from sley.errors.formats import F404
 from sley.errors.language import L112
+from sley.errors.rescclang import L150
+from sley.errors.text_files import text_of
+from sley.ir.collective import Collective
+from sley.ir.collectives import STANDARD
 from sley.ir.program import Program
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
+from sley.ir.topology import Topology
+from sley.ir.words import MAX_NUMBER, is_integer
 from sley.lang.rescclang.evaluate import transfers
-from sley.lang.rescclang.header import NUMBERS, Header, read_header
-from sley.lang.rescclang.lexer import split_lines
-from sley.lang.rescclang.parser import Parser
-from sley.lang.rescclang.syntax import SyntaxTree
+from sley.lang.rescclang.parser import Parser, SyntaxTree, nearest, shorten, split_lines
 from sley.lang.transfers import TransferSteps, assemble
+
+MAX_RANKS = 4096
+"""Bound on ranks: a collective stores the results of each rank, so memory grows quadratically."""
+
+MAX_WARPS = 32
+"""Bound on warps: a thread block of CUDA has at most 1024 threads."""
+
+NUMBERS = {
+    "nRanks": MAX_RANKS,
+    "nChannels": MAX_NUMBER,
+    "nWarps": MAX_WARPS,
+    "GPUPerNode": MAX_RANKS,
+    "NICPerNode": MAX_RANKS,
+}
+"""Parameters that are numbers from 1, with their bounds. They are variables of the body."""
+
+WORDS = ("AlgoName", "OpType")
+"""Parameters that are strings."""
+
+OPERATIONS = {"allreduce": "Allreduce", "allgather": "Allgather", "reducescatter": "Reducescatter"}
+"""Operators in lower case, and in ResCCL's spelling."""
+
+_MAX_NAME = 200
+
+
+class _Parameter(NamedTuple):
+    """A parameter: its value, the value as it is written, and where."""
+
+    value: object
+    word: str
+    place: Place
+
+
+class _Parameters:
+    """The parameters of the text and of the caller."""
+
+    def __init__(self, algorithm: SyntaxTree, overrides: Mapping[str, object], file: str) -> None:
+        self.whole = Place(file, algorithm.line, algorithm.column)
+        self.given: dict[str, _Parameter] = {}
+        for p in algorithm.parameters:
+            place = Place(file, p.line, p.column)
+            self._check_name(p.name, place)
+            if p.name in self.given:
+                before = f"{p.name}={_escape(self.given[p.name].word)}"
+                found = f"{p.name}={_escape(p.word)}, after {before}"
+                raise L150.error(at=place, expected=f"{p.name} once", found=found)
+            own = Place(file, p.value_line, p.value_column)
+            self.given[p.name] = _Parameter(p.value, p.word, own)
+        if "GPUPerNode" in overrides and "NICPerNode" not in overrides and self._own_cards():
+            overrides = {**overrides, "NICPerNode": overrides["GPUPerNode"]}
+        for name, value in overrides.items():
+            place = Place(file, algorithm.line, algorithm.column, "given by the caller")
+            self._check_name(name, place)
+            self.given[name] = _Parameter(value, repr(value), place)
+
+    def _own_cards(self) -> bool:
+        """Whether each GPU of the text has its own network card."""
+        cards, gpus = (self.given.get(name) for name in ("NICPerNode", "GPUPerNode"))
+        return cards is not None and gpus is not None and cards.value == gpus.value
+
+    def _check_name(self, name: str, at: Place) -> None:
+        known = (*NUMBERS, *WORDS)
+        if name not in known:
+            found = f"{_escape(name)}{nearest(name, known)}"
+            raise L150.error(at=at, expected=", ".join(known), found=found)
+
+    def number(self, name: str) -> int | None:
+        """A parameter from 1 to its bound. Errors: L150."""
+        if name not in self.given:
+            return None
+        value = self.given[name].value
+        number = int(cast("int", value)) if is_integer(value) else 0
+        if not 1 <= number <= NUMBERS[name]:
+            self.refuse(name, f"a number from 1 to {NUMBERS[name]}")
+        return number
+
+    def word(self, name: str) -> str | None:
+        """A parameter that is a string. Errors: L150."""
+        if name not in self.given:
+            return None
+        value = self.given[name].value
+        if not isinstance(value, str) or not 1 <= len(value) <= _MAX_NAME:
+            self.refuse(name, f"a string of 1 to {_MAX_NAME} characters")
+        return value
+
+    def refuse(self, name: str, expected: str, *others: str) -> NoReturn:
+        """Raises L150 for a parameter, and the others that it contradicts."""
+        raise L150.error(
+            at=[self.given[name].place, *(self.given[n].place.labelled(n) for n in others)],
+            expected=expected,
+            found=f"{name}={_escape(self.given[name].word)}",
+        )
+
+    def missing(self, name: str, expected: str) -> NoReturn:
+        raise L150.error(
+            at=self.whole,
+            expected=expected,
+            found=f"no {name}",
+            remedy="Add the parameter to the header, or pass it when you read the text.",
+        )
+
+
+def _escape(text: str) -> str:
+    """The user's text for a message, without control characters for a terminal."""
+    text = shorten(text)
+    return text if text.isprintable() else ascii(text)
+
+
+def _collective(given: _Parameters, variables: dict[str, int], in_place: bool) -> Collective:
+    """The collective, with one chunk a rank (ResCCL 4.2 and appendix A)."""
+    if "nRanks" not in variables:
+        given.missing("nRanks", "nRanks=..., the number of GPUs")
+    known = " or ".join(f'"{word}"' for word in OPERATIONS.values())
+    operation = given.word("OpType")
+    if operation is None:
+        given.missing("OpType", f"OpType={known}")
+    operation, ranks = operation.lower(), variables["nRanks"]
+    if operation not in OPERATIONS:
+        given.refuse("OpType", known)
+    row = STANDARD[operation]
+    return row.of(ranks, 1 if row.has_parts else ranks, in_place=in_place)
+
+
+def _topology(given: _Parameters, variables: dict[str, int]) -> Topology | None:
+    ranks, gpus = variables["nRanks"], variables.get("GPUPerNode")
+    nics = variables.get("NICPerNode")
+    if gpus is None:
+        if nics is not None:
+            given.refuse("NICPerNode", "GPUPerNode as well")
+        return None
+    if ranks % gpus:
+        given.refuse("GPUPerNode", f"a number that divides nRanks={ranks}", "nRanks")
+    if nics is not None and gpus % nics:
+        given.refuse("NICPerNode", f"a number that divides GPUPerNode={gpus}", "GPUPerNode")
+    return Topology.cluster(ranks // gpus, gpus, nics)
+
 
 MAX_BYTES = 4 * 2**20
 """Bound on the size of a text."""
 
 _NO_FILE = "<rescclang>"
-_SHORT = "Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short."
 
 
 def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | str) -> Program:
@@ -59,66 +199,36 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
             at=Place(name),
             expected=f"at most {MAX_BYTES} bytes",
             found=f"{len(text)} characters",
-            remedy=_SHORT,
+            remedy="Give a text of at most 4 MB; loops make large algorithms short.",
         )
     algorithm = Parser(split_lines(text), name, NUMBERS).algorithm()
-    read = read_header(algorithm, header, in_place=in_place, file=name)
-    steps = _steps(algorithm, read, name)
-    default = Path(file).stem if file else "rescclang"
+    given = _Parameters(algorithm, header, name)
+    variables = {word: v for word in NUMBERS if (v := given.number(word)) is not None}
+    title = given.word("AlgoName") or (Path(file).stem if file else "rescclang")
+    if not title.isprintable() and "AlgoName" in given.given:
+        given.refuse("AlgoName", "printable characters")
+    collective = _collective(given, variables, in_place)
+    topology = _topology(given, variables)
+    src, dst, step, chunk, site = transfers(algorithm, variables, collective.ranks, file=name)
     sources = Sources.of_file(
         name,
         [t.line for t in algorithm.transfers],
         [t.column for t in algorithm.transfers],
         whole=Place(name, algorithm.line, algorithm.column),
     )
-    return assemble(
-        read.collective,
-        steps,
-        name=read.name or default,
-        sources=sources,
-        topology=read.topology,
-    )
-
-
-def load(path: str | Path, *, in_place: bool = False, **header: int | str) -> Program:
-    """The program of a file of UTF-8 text; see `parse`. Errors: F404, and those of `parse`."""
-    return parse(_read(Path(path)), file=str(path), in_place=in_place, **header)
-
-
-def _read(path: Path) -> str:
-    at = Place(str(path))
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise F404.error(
-            at=at, expected="a file of text", found=reason_of(error), remedy=_SHORT
-        ) from None
-    if len(data) > MAX_BYTES:
-        raise F404.error(at=at, expected=f"at most {MAX_BYTES} bytes", found="more", remedy=_SHORT)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        before = split_lines(data[: error.start].decode())
-        raise F404.error(
-            at=Place(str(path), len(before), len(before[-1]) + 1),
-            expected="UTF-8",
-            found=f"the byte 0x{data[error.start]:02X}: {error.reason}",
-            remedy=_SHORT,
-        ) from None
-
-
-def _steps(algorithm: SyntaxTree, header: Header, file: str) -> TransferSteps:
-    ranks = header.collective.ranks
-    src, dst, step, chunk, site = transfers(algorithm, header.variables, ranks, file=file)
-    kinds = np.array([t.kind for t in algorithm.transfers], np.int8)
-    return TransferSteps(
+    steps = TransferSteps(
         src=src,
         dst=dst,
         step=step,
         chunk=chunk,
-        kind=kinds[site],
+        kind=np.array([t.kind for t in algorithm.transfers], np.int8)[site],
         channel=np.full(len(site), NONE, np.int32),
-        instances=np.full(len(site), header.instances, np.int32),
+        instances=np.full(len(site), variables.get("nChannels", 1), np.int32),
         source=site,
     )
+    return assemble(collective, steps, name=title, sources=sources, topology=topology)
+
+
+def load(path: str | Path, *, in_place: bool = False, **header: int | str) -> Program:
+    """The program of a file of UTF-8 text; see `parse`. Errors: F404, and those of `parse`."""
+    return parse(text_of(Path(path), F404), file=str(path), in_place=in_place, **header)

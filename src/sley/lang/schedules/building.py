@@ -1,22 +1,229 @@
-"""Building: a schedule's sends as a `Program`; its transfers point at the lines of the schedule."""
+"""Building: what schedules of all synthesisers have in common: JSON texts, read within limits, with
+the lines of their strings; a schedule; and the program of its sends."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.formats import F403
+from sley.errors.formats import F403, F404, F424
+from sley.errors.recognition import Kind
+from sley.errors.schedules import F551, F560
+from sley.errors.text_files import text_of
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
-from sley.ir.words import Buffer, TransferKind
+from sley.ir.topology import Topology
+from sley.ir.words import Buffer, TransferKind, is_real
+
+MAX_TEXT = 16 << 20
+MAX_CONTAINERS = 2_000_000
+"""Limit of the lists and objects of a text."""
+
+_MAX_NUMBER = 1e18
+
+
+def file_text(path: str | os.PathLike[str]) -> str:
+    """The text of a schedule's file. Errors: F404, F403."""
+    text = text_of(Path(path), F404)
+    if len(text) > MAX_TEXT:
+        expected = f"at most {MAX_TEXT} characters"
+        raise F403.error(at=Place(os.fspath(path)), expected=expected, found=str(len(text)))
+    return text
+
+
+def source_text(
+    source: str | os.PathLike[str], beginning: str, file: str | None
+) -> tuple[str, str]:
+    """The text of a source, and its name in messages.
+
+    source: a file (a path), or a text that begins with `beginning`. file: the name; by default the
+    path. Errors: F404, F403.
+    """
+    if isinstance(source, str) and source.lstrip()[:1] == beginning:
+        return source, file or "<text>"
+    return file_text(source), file or os.fspath(source)
+
+
+def json_object(file: str, text: str) -> dict[str, Any]:
+    """The JSON object of a text, in bounded memory. Errors: F551, F403."""
+    if text.count("{") + text.count("[") > MAX_CONTAINERS:
+        expected = f"at most {MAX_CONTAINERS} objects and lists"
+        raise F403.error(at=Place(file), expected=expected, found="more")
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as problem:
+        at = Place(file, problem.lineno, problem.colno)
+        raise F551.error(at=at, expected="JSON", found=problem.msg) from problem
+    except (RecursionError, ValueError) as problem:
+        found = "lists in lists, too deep" if isinstance(problem, RecursionError) else str(problem)
+        raise F551.error(at=Place(file), expected="JSON", found=found) from problem
+    if not isinstance(found, dict):
+        raise F551.error(at=Place(file), expected="an object in JSON", found=_kind(found))
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word}, which is no number of JSON")
+
+
+def _kind(value: object) -> str:
+    kinds: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string"}
+    return kinds.get(type(value), repr(value)[:40])
+
+
+class JsonObject:
+    """Checked access to a JSON object.
+
+    where: what the object is, for messages; "" for the outermost one.
+    """
+
+    def __init__(self, file: str, values: Mapping[str, Any], where: str = "") -> None:
+        self.file = file
+        self.values = values
+        self._where = where
+
+    def refuse(self, key: str, expected: str, found: object) -> NoReturn:
+        """Refuses the value of a key. Errors: F551."""
+        detail = f"{self._where}, {key}" if self._where else key
+        at = Place(self.file, detail=detail)
+        raise F551.error(at=at, expected=expected, found=_kind(found))
+
+    def _value(self, key: str, expected: str) -> Any:
+        if key not in self.values:
+            where = self._where or "the outermost object"
+            at = Place(self.file, detail=where)
+            raise F551.error(at=at, expected=f"{key}: {expected}", found="no such key")
+        return self.values[key]
+
+    def number(self, key: str) -> float:
+        """A finite number above 0. Errors: F551."""
+        value = self._value(key, "a number above 0")
+        if not is_real(value) or not 0 < value <= _MAX_NUMBER:
+            self.refuse(key, f"a number above 0, up to {_MAX_NUMBER:g}", value)
+        return float(value)
+
+    def items(self, key: str) -> list[Any]:
+        """A list. Errors: F551."""
+        return cast("list[Any]", self._typed(key, list, "a list"))
+
+    def table(self, key: str) -> dict[str, Any]:
+        """An object. Errors: F551."""
+        return cast("dict[str, Any]", self._typed(key, dict, "an object"))
+
+    def text(self, key: str) -> str:
+        """A string. Errors: F551."""
+        return cast("str", self._typed(key, str, "a string"))
+
+    def _typed(self, key: str, kind: type, expected: str) -> object:
+        value = self._value(key, expected)
+        if not isinstance(value, kind):
+            self.refuse(key, expected, value)
+        return value
+
+
+class Lines:
+    """The lines of the strings of a text; of equal strings, that of the first.
+
+    pattern: what the strings begin with.
+    """
+
+    def __init__(self, text: str, pattern: str) -> None:
+        ends = np.array([found.start() for found in re.finditer("\n", text)], np.int64)
+        found = [(m[1], m.start()) for m in re.finditer(rf'"((?:{pattern})[^"\n]*)"', text)]
+        lines = np.searchsorted(ends, np.array([at for _, at in found], np.int64)) + 1
+        self._line: dict[str, int] = {}
+        for (string, _), line in zip(found, lines.tolist(), strict=True):
+            self._line.setdefault(string, line)
+
+    def __getitem__(self, string: str) -> int:
+        return self._line.get(string, 1)
+
 
 MAX_CELLS = 1 << 24
 """Limit of the output chunks of all ranks together, and of the scratch chunks of each rank."""
+
+
+class ImportedSchedule(ABC):
+    """A schedule of a synthesiser.
+
+    name: the synthesiser. kind: that of its files. allowed: what `allow` may have. serves: the
+    collectives of its programs in words, if they are several. file: where it is from. collective:
+    the one that it implements, by default.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    allowed: ClassVar[tuple[str, ...]] = ()
+    serves: ClassVar[str] = ""
+    file: str
+    collective: str
+
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """The collectives that it can serve."""
+        return (self.collective,)
+
+    @property
+    def topology(self) -> Topology | None:
+        """The machine that it was solved for, with the synthesiser's rates and latencies, and the
+        ranks of the program; None if the file does not tell."""
+        return None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of the call that the file's time is for; None if it has none."""
+        return None
+
+    @abstractmethod
+    def facts(self) -> list[tuple[str, str]]:
+        """What the file is and claims, for people: pairs of a word and a text."""
+
+    @abstractmethod
+    def check(self) -> list[tuple[str, str]]:
+        """What following the schedule shows, for people. Errors: F554, F556, F557."""
+
+    def changes(self, allow: Iterable[str]) -> list[tuple[str, str]]:
+        """What the program does otherwise than the schedule, if faults are allowed, for people:
+        pairs of a word and a text."""
+        return []
+
+    def program(
+        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
+    ) -> Program:
+        """The program of the schedule.
+
+        collective: one of those that the schedule can serve, by default its own. allow: faults of
+        the schedule, of `allowed`. Errors: F403, F554 to F560.
+        """
+        collective, allow, at = collective or self.collective, tuple(allow), Place(self.file)
+        for word in allow:
+            if word not in self.allowed:
+                words = ", ".join(self.allowed)
+                expected = f"one of {words}" if words else "nothing to allow"
+                found = f"{word!r} for a schedule of {self.name}"
+                raise F560.error(at=at, expected=expected, found=found)
+        if collective not in self.collectives:
+            remedy = "Give one of these, or omit the option." if self.serves else ""
+            expected = self.serves or self.collective
+            raise F424.error(at=at, expected=expected, found=collective, remedy=remedy)
+        if in_place and collective == "alltoall":
+            raise F424.error(at=at, expected="alltoall out of place", found="in place")
+        return self._program(collective, in_place, allow)
+
+    @abstractmethod
+    def _program(self, collective: str, in_place: bool, allow: tuple[str, ...]) -> Program:
+        """As `program`, of arguments that are right for themselves."""
 
 
 def check_size(file: str, cells: int) -> None:
@@ -56,6 +263,13 @@ class ProgramBuilder:
     def reduce(self, source: Cells, target: Cells, line: int) -> None:
         """Reduces `source` into `target`. line: the line of the schedule."""
         self._add(TransferKind.REDUCE, source, target, line)
+
+    def copy_own(self, count: int, source: int = 0, target: int = 0) -> None:
+        """Copies `count` chunks of each rank's input to its output. source, target: the distance
+        between the places of one rank and the next."""
+        for rank in range(self.collective.ranks):
+            own = Cells(rank, Buffer.INPUT, rank * source, count)
+            self.copy(own, Cells(rank, Buffer.OUTPUT, rank * target, count), 1)
 
     def new_scratch(self, rank: int, count: int) -> Cells:
         """Scratch chunks of a rank that no other transfer uses. Errors: F403."""

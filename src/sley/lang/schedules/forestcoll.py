@@ -16,15 +16,20 @@ from itertools import pairwise
 from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
-from sley.errors import Place, counted
-from sley.errors.formats import F403, F424
+from sley.errors import Place, Rule, counted
+from sley.errors.formats import F403
 from sley.errors.recognition import FORESTCOLL
 from sley.errors.schedules import F551, F554, F557
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.words import Buffer
-from sley.lang.schedules.building import Cells, ProgramBuilder, check_size
-from sley.lang.schedules.documents import source_text
+from sley.lang.schedules.building import (
+    Cells,
+    ImportedSchedule,
+    ProgramBuilder,
+    check_size,
+    source_text,
+)
 
 COLLECTIVES = ("allgather", "reducescatter", "allreduce")
 MAX_NODES = 4096
@@ -111,7 +116,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Forest:
+class Forest(ImportedSchedule):
     """The trees of a file. chunks: those of each GPU's data, nchunkspernode."""
 
     file: str
@@ -120,8 +125,9 @@ class Forest:
 
     name = "ForestColl"
     kind = FORESTCOLL
-    topology = size_bytes = None  # the file has neither rates nor sizes
     collective = COLLECTIVES[0]
+    collectives = COLLECTIVES
+    serves = f"one of {', '.join(COLLECTIVES)}, which trees serve"
 
     @cached_property
     def gpus(self) -> tuple[ForestNode, ...]:
@@ -193,30 +199,19 @@ class Forest:
                 )
         return depths
 
-    def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
-        """The program: an AllGather down the trees, a ReduceScatter up the trees, or an AllReduce,
-        up and then down. Trees advance together, level by level.
-
-        collective: one of COLLECTIVES. Errors: F403, F557, F554, F424.
-        """
-        collective = collective or self.collective
+    def _program(self, collective: str, in_place: bool, allow: tuple[str, ...]) -> Program:
+        """An AllGather down the trees, a ReduceScatter up the trees, or an AllReduce, up and then
+        down. Trees advance together, level by level."""
         ranks = len(self.gpus)
         build = {"allgather": AllGather, "reducescatter": ReduceScatter, "allreduce": AllReduce}
-        if collective not in build:
-            expected = ", ".join(COLLECTIVES)
-            raise F424.error(
-                at=Place(self.file),
-                expected=f"one of {expected}, which trees serve",
-                found=str(collective),
-                remedy="Give one of these, or omit the option.",
-            )
         depths = self.replay()
         check_size(self.file, ranks * ranks * self.chunks)
         chunks = self.chunks * (ranks if collective == "allreduce" else 1)
         builder = ProgramBuilder(self.file, build[collective](ranks, chunks, in_place))
         rows = self._ordered_sends(depths)
         if collective == "allgather":
-            self._start_output(builder, in_place)
+            if not in_place:
+                builder.copy_own(self.chunks, target=self.chunks)
             self._down(builder, rows, in_place)
         elif collective == "reducescatter":
             self._up(builder, rows[::-1], in_place=in_place, whole_output=False)
@@ -241,12 +236,6 @@ class Forest:
     @cached_property
     def _rank(self) -> dict[ForestNode, int]:
         return {node: rank for rank, node in enumerate(self.gpus)}
-
-    def _start_output(self, builder: ProgramBuilder, in_place: bool) -> None:
-        """Out of place, copies each rank's data to its part of the output."""
-        for rank in range(0 if in_place else len(self.gpus)):
-            own = Cells(rank, Buffer.INPUT, 0, self.chunks)
-            builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * self.chunks, self.chunks), 1)
 
     def _down(
         self, builder: ProgramBuilder, rows: list[tuple[int, int, Tree, Send]], in_place: bool
@@ -352,11 +341,9 @@ class _ForestReader:
                         found=f"{node!r}, which has no tree",
                     )
 
-    def _line(self) -> Place:
-        return Place(self._file, self._parser.CurrentLineNumber)
-
-    def _refuse(self, expected: str, found: str) -> NoReturn:
-        raise F551.error(at=self._line(), expected=expected, found=found)
+    def _refuse(self, expected: str, found: str, rule: Rule = F551) -> NoReturn:
+        at = Place(self._file, self._parser.CurrentLineNumber)
+        raise rule.error(at=at, expected=expected, found=found)
 
     # Called by expat
 
@@ -370,10 +357,8 @@ class _ForestReader:
         elif (parent, name) == ("tree", "send"):
             self._send(attributes)
         else:
-            expected = "<Algo> with <tree>s with <send>s"
-            self._refuse(
-                expected, f"<{name[:40]}> in <{parent[:40]}>" if parent else f"<{name[:40]}>"
-            )
+            inside = f" in <{parent[:40]}>" if parent else ""
+            self._refuse("<Algo> with <tree>s with <send>s", f"<{name[:40]}>{inside}")
 
     def _characters(self, text: str) -> None:
         if text.strip():
@@ -395,20 +380,16 @@ class _ForestReader:
     def _send(self, attributes: dict[str, str]) -> None:
         self._sends += 1
         if self._sends > MAX_SENDS:
-            expected = f"at most {MAX_SENDS} sends"
-            raise F403.error(at=self._line(), expected=expected, found="more")
+            self._refuse(f"at most {MAX_SENDS} sends", "more", F403)
         src, dst = (self._node(self._attribute(attributes, word)) for word in ("src", "dst"))
         text = self._attribute(attributes, "path")
         if len(text) > _MAX_PATH_CHARS or not _NODES.fullmatch(text):
-            self._refuse_send("a path (0, 'GPU', 0),(0, 'GPU', 1) or 0,1", text)
+            self._refuse("a path (0, 'GPU', 0),(0, 'GPU', 1) or 0,1", repr(text[:100]))
         path = tuple(self._node(found[0]) for found in _NODE.finditer(text))
         if len(path) < 2 or (path[0], path[-1]) != (src, dst) or src == dst:
-            self._refuse_send(f"a path from {src!r} to {dst!r}", text)
+            self._refuse(f"a path from {src!r} to {dst!r}", repr(text[:100]))
         send = Send(src, dst, path, self._parser.CurrentLineNumber)
         self._edges[-1].append(send)
-
-    def _refuse_send(self, expected: str, text: str) -> NoReturn:
-        raise F551.error(at=self._line(), expected=expected, found=repr(text[:100]))
 
     def _attribute(self, attributes: dict[str, str], word: str) -> str:
         if word not in attributes:
@@ -419,8 +400,7 @@ class _ForestReader:
         text = self._attribute(attributes, word)
         number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
         if number > most:
-            expected = f"{word} up to {most}"
-            raise F403.error(at=self._line(), expected=expected, found=text)
+            self._refuse(f"{word} up to {most}", text, F403)
         if number < least:
             self._refuse(f"{word}: a whole number from {least}", repr(text[:40]))
         return number
@@ -430,10 +410,9 @@ class _ForestReader:
         if text not in self._nodes:
             found = _NODE.fullmatch(text)
             if found is None:
-                self._refuse_send("a node (0, 'GPU', 0) or 0", text)
+                self._refuse("a node (0, 'GPU', 0) or 0", repr(text[:100]))
             if len(self._nodes) >= 4 * MAX_NODES:
-                expected = f"at most {4 * MAX_NODES} nodes"
-                raise F403.error(at=self._line(), expected=expected, found="more")
+                self._refuse(f"at most {4 * MAX_NODES} nodes", "more", F403)
             number = int(found["number"] or found["place"])
             self._nodes[text] = ForestNode(int(found["host"] or 0), found["kind"] or "", number)
         return self._nodes[text]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -25,8 +25,15 @@ from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.words import Buffer, is_integer
-from sley.lang.schedules.building import Cells, ProgramBuilder, check_size
-from sley.lang.schedules.documents import JsonObject, json_object, source_text
+from sley.lang.schedules.building import (
+    Cells,
+    ImportedSchedule,
+    JsonObject,
+    ProgramBuilder,
+    check_size,
+    json_object,
+    source_text,
+)
 
 MAX_RANKS = 4096
 MAX_SENDS = 1 << 20
@@ -51,7 +58,7 @@ class Sends(Table):
 
 
 @dataclass(frozen=True)
-class TacclSchedule:
+class TacclSchedule(ImportedSchedule):
     """A schedule of TACCL.
 
     title: its name. chunks: into how many each chunk of the collective is divided.
@@ -66,7 +73,6 @@ class TacclSchedule:
 
     name = "TACCL"
     kind = TACCL_SCHEDULE
-    topology = size_bytes = None  # the file has neither rates nor sizes
 
     def facts(self) -> list[tuple[str, str]]:
         """What the file is and claims, for people."""
@@ -142,7 +148,7 @@ class TacclSchedule:
         if len(early):
             row = int(early[0])
             raise F556.error(
-                at=self._place(row),
+                at=Place(self.file, detail=f"step {s.step[row]}, send {row}"),
                 expected="sends of what a rank has",
                 found=f"rank {s.src[row]} sends address {s.address[row]} before it has it",
             )
@@ -158,24 +164,10 @@ class TacclSchedule:
                 found=f"address {address} never gets to rank {rank}",
             )
 
-    def _place(self, row: int) -> Place:
-        return Place(self.file, detail=f"step {self.sends.step[row]}, send {row}")
-
-    def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
-        """The program with the sends in the order of the steps.
-
-        collective: only the schedule's own. Errors: F403, F554, F556, F424.
-        """
-        if collective not in (None, self.collective):
-            raise F424.error(at=Place(self.file), expected=self.collective, found=str(collective))
+    def _program(self, collective: str, in_place: bool, allow: tuple[str, ...]) -> Program:
+        """The sends in the order of the steps."""
         self.replay()
-        if self.collective == "alltoall":
-            if in_place:
-                raise F424.error(
-                    at=Place(self.file), expected="alltoall out of place", found="in place"
-                )
-            return self._all_to_all()
-        return self._gathered(in_place)
+        return self._all_to_all() if collective == "alltoall" else self._gathered(in_place)
 
     def _gathered(self, in_place: bool) -> Program:
         """An AllGather or an AllReduce: an address is a chunk of the output."""
@@ -183,10 +175,8 @@ class TacclSchedule:
         build = AllReduce if reduced else AllGather
         chunks = self.addresses if reduced else self.chunks
         builder = ProgramBuilder(self.file, build(self.ranks, chunks, in_place))
-        for rank in range(0 if in_place else self.ranks):
-            first, count = (0, self.addresses) if reduced else (rank * chunks, chunks)
-            own = Cells(rank, Buffer.INPUT, 0, count)
-            builder.copy(own, Cells(rank, Buffer.OUTPUT, first, count), 1)
+        if not in_place:
+            builder.copy_own(chunks, target=0 if reduced else chunks)
         for _, step in groupby(self._useful(), key=lambda row: row.step):
             rows = list(step)
             for row, source in zip(rows, _sources(builder, rows), strict=True):
@@ -207,29 +197,19 @@ class TacclSchedule:
     def _all_to_all(self) -> Program:
         """An address goes from the source's input, through scratch, to the target's output."""
         builder = ProgramBuilder(self.file, AllToAll(self.ranks, self.chunks))
-        for rank in range(self.ranks):
-            first = rank * self.chunks
-            own = Cells(rank, Buffer.INPUT, first, self.chunks)
-            builder.copy(own, Cells(rank, Buffer.OUTPUT, first, self.chunks), 1)
+        builder.copy_own(self.chunks, self.chunks, self.chunks)
         sources, targets = self._starts()
         place: dict[tuple[int, int], Cells] = {}
-        for address, (source, target) in enumerate(
-            zip(sources.tolist(), targets.tolist(), strict=True)
-        ):
-            part = address % self.chunks
-            start = Cells(source, Buffer.INPUT, target * self.chunks + part)
-            place[source, address] = start
+        for address, (source, target) in enumerate(np.stack([sources, targets], 1).tolist()):
+            index = target * self.chunks + address % self.chunks
+            place[source, address] = Cells(source, Buffer.INPUT, index)
         for row in self.sends:
             key = (row.dst, row.address)
             if key in place:
                 continue
             source, target = int(sources[row.address]), int(targets[row.address])
-            part = row.address % self.chunks
-            place[key] = (
-                Cells(row.dst, Buffer.OUTPUT, source * self.chunks + part)
-                if row.dst == target
-                else builder.new_scratch(row.dst, 1)
-            )
+            end = Cells(row.dst, Buffer.OUTPUT, source * self.chunks + row.address % self.chunks)
+            place[key] = end if row.dst == target else builder.new_scratch(row.dst, 1)
             builder.copy(place[row.src, row.address], place[key], 1)
         return builder.program()
 
@@ -288,14 +268,13 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedu
         expected = f"at most {MAX_RANKS} ranks, and at least 1 chunk"
         raise F403.error(at=Place(file), expected=expected, found=f"{ranks:g} and {chunks}")
     check_size(file, int(ranks) ** (3 if word == "alltoall" else 2) * chunks)
-    empty = Sends(*np.zeros((5, 0), np.int32))
     title = top.text("name")[:200]
     if not title.isprintable():  # it is shown on terminals
         top.refuse("name", "a name of printable characters", title)
+    empty = Sends(*np.zeros((5, 0), np.int32))
     schedule = TacclSchedule(file, title, word, int(ranks), chunks, empty)
-    rows = _rows(file, top, schedule)
-    table = np.array(rows, np.int32).reshape(-1, 5).T
-    return TacclSchedule(file, schedule.title, word, int(ranks), chunks, Sends(*table))
+    table = np.array(_rows(file, top, schedule), np.int32).reshape(-1, 5).T
+    return replace(schedule, sends=Sends(*table))
 
 
 def _rows(file: str, top: JsonObject, schedule: TacclSchedule) -> list[tuple[int, ...]]:

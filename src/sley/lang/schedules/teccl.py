@@ -1,34 +1,215 @@
 """TE-CCL's schedules: flows of chunks over links, each in an epoch.
 
 A flow of an AllGather is a whole chunk; an AllToAll has paths, each for a part of a chunk. A
-schedule is followed epoch by epoch, and made a program. Source: TE-CCL's code,
-teccl/solvers/allgather.py and alltoall.py.
+schedule is followed epoch by epoch, and made a program. In its files (JSON) a flow is a line of
+text. The flow texts of an AllToAll are no list of its flows, as equal ones are written once; its
+paths are.
+
+First the machines that TE-CCL knows: their links, with the rates and latencies that it assumes;
+then a schedule, then the files. Source: TE-CCL's code, teccl/topologies (ndv2, dgx2), and
+teccl/solvers (allgather.py, alltoall.py, and the arrival of flows).
 """
 
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sley.errors import Diagnostic, Place, SleyError, counted, shortened
-from sley.errors.formats import F403, F424
+from sley.errors import Diagnostic, Place, Rule, SleyError, counted, shortened
+from sley.errors.formats import F403
 from sley.errors.recognition import TECCL
-from sley.errors.schedules import F554, F555, F556, F557
+from sley.errors.schedules import F551, F554, F555, F556, F557
 from sley.ir.collectives import AllGather, AllToAll
+from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
+from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
-from sley.ir.topology import Topology
+from sley.ir.topology import Builder, Topology
 from sley.ir.words import Buffer
-from sley.lang.schedules.building import Cells, ProgramBuilder, check_size
-from sley.lang.schedules.teccl_machines import TecclMachine, Timing, machine_of, stray_links
+from sley.lang.schedules.building import (
+    Cells,
+    ImportedSchedule,
+    JsonObject,
+    Lines,
+    ProgramBuilder,
+    check_size,
+    json_object,
+    source_text,
+)
+
+Link = tuple[int, int]
+
+_FREE, _WHOLE = ByProtocol.same(0.0), ByProtocol.same(1.0)
+
+LINKS_ONLY = CostModel(
+    launch_us=_FREE,
+    nvlink_latency_us=_FREE,
+    pcie_latency_us=_FREE,
+    network_latency_us=_FREE,
+    post_us=0.0,
+    proxy_us=0.0,
+    nvlink_block_GBps=MOST_GBPS,
+    pcie_block_GBps=MOST_GBPS,
+    network_block_GBps=MOST_GBPS,
+    local_block_GBps=MOST_GBPS,
+    memory_GBps=MOST_GBPS,
+    wire_efficiency=_WHOLE,
+    tile_bytes=ByProtocol.same(1e12),
+    slices=_WHOLE,
+    wait_us=0.0,
+    fence_share=_FREE,
+    interpreter_loss=0.0,
+)
+"""The costs in TE-CCL's model: none but those of links."""
+
+_ALPHA_THRESHOLD = 0.1
+"""A latency up to this share of an epoch counts as none."""
+
+_TOLERANCE = 1e-6
+"""Quotients are rounded up, but not because of the last digits of a float."""
+
+
+@dataclass(frozen=True)
+class TecclMachine:
+    """A machine by its links, between nodes that are GPUs or switches.
+
+    name: with the number of chassis. links: (GB/s, latency in s) of each link (from, to). mistaken:
+    GPUs that TE-CCL takes for switches.
+    """
+
+    name: str
+    gpus: frozenset[int]
+    switches: frozenset[int]
+    links: dict[Link, tuple[float, float]]
+    mistaken: frozenset[int] = frozenset()
+
+    def topology(self, gpus: Sequence[int]) -> Topology:
+        """The machine as TE-CCL models it, with these GPUs as ranks: rates and latencies of links,
+        and no other costs. The mistaken GPUs that are not among them are switches."""
+        switches = sorted(self.switches | (self.mistaken - {*gpus}))
+        vertex = {node: number for number, node in enumerate((*gpus, *switches))}
+        builder = Builder(f"{self.name}, TE-CCL's model", [0] * len(gpus))
+        builder.add(VertexKind.SWITCH, [0] * len(switches))
+        for (src, dst), (rate, alpha) in self.links.items():
+            kind = LinkKind.NVLINK
+            builder.link(vertex[src], vertex[dst], kind, rate, rate, round(alpha * 1e6, 6))
+        return builder.topology(LINKS_ONLY)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long flows travel, in epochs.
+
+    epoch: its duration in s. chunk: its size in GB. fluid: whether flows are fractions of chunks,
+    which a link carries in one epoch (AllToAll); whole chunks take a slow link several epochs.
+    """
+
+    machine: TecclMachine
+    epoch: float
+    chunk: float
+    fluid: bool
+
+    def epochs(self, route: tuple[int, ...]) -> int:
+        """The epochs from the one in which a flow leaves the first node of a route to the one in
+        which the last node has it. A switch passes a whole chunk on without another transmission.
+        """
+        total = 0
+        for number, hop in enumerate(pairwise(route)):
+            rate, alpha = self.machine.links[hop]
+            if alpha / self.epoch > _ALPHA_THRESHOLD:
+                total += _ceil(alpha / self.epoch)
+            if self.fluid:
+                total += 1
+            elif number == 0 or hop[1] in self.machine.switches:
+                total += max(1, _ceil(self.chunk / (rate * self.epoch)))
+        return total
+
+
+def _ceil(value: float) -> int:
+    return math.ceil(min(value, 1e9) * (1 - _TOLERANCE))
+
+
+def nearest_machine(
+    gpus: frozenset[int], links: frozenset[Link]
+) -> tuple[TecclMachine | None, list[Link]]:
+    """The machine that has these GPUs, perhaps without mistaken ones, and all but a few of these
+    links, and those that it lacks; None and none if no machine is near."""
+    near = [
+        (sorted(links - machine.links.keys()), machine)
+        for machine in _candidates(max(gpus, default=0))
+        if machine.gpus - machine.mistaken <= gpus <= machine.gpus
+    ]
+    lacking, machine = min(near, key=lambda one: len(one[0]), default=([], None))
+    return (machine, lacking) if len(lacking) <= _MOST_STRAYS else (None, [])
+
+
+_MOST_STRAYS = 4
+_MOST_CHASSIS = 64
+
+
+def _candidates(largest: int) -> Iterator[TecclMachine]:
+    yield _ndv2_pair()
+    chassis = -(-largest // 8)
+    if 1 <= chassis <= _MOST_CHASSIS:
+        yield _ndv2(chassis)
+    yield _dgx2()
+
+
+_NVLINK_ALPHA, _NDV2_CARD = 0.7e-6, (12.5, 1.3e-6)
+_NDV2_DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
+_NDV2_SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
+
+
+def _ndv2_links(first: int) -> dict[Link, tuple[float, float]]:
+    """The NVLinks of the NDv2 whose first GPU has this number."""
+    return {
+        (first + one, first + other): (rate, _NVLINK_ALPHA)
+        for pairs, rate in ((_NDV2_DOUBLE, 50.0), (_NDV2_SINGLE, 25.0))
+        for a, b in pairs
+        for one, other in ((a, b), (b, a))
+    }
+
+
+def _ndv2_pair() -> TecclMachine:
+    """Two NDv2 without a switch between them: GPU 0 of each sends to GPU 1 of the other."""
+    links = _ndv2_links(0) | _ndv2_links(8) | {(8, 1): _NDV2_CARD, (0, 9): _NDV2_CARD}
+    gpus = frozenset(range(16))
+    return TecclMachine("NDv2 with 2 chassis", gpus, frozenset(), links, mistaken=frozenset({0}))
+
+
+def _ndv2(chassis: int) -> TecclMachine:
+    """NDv2 chassis around switch 0, to which the first GPU of each sends, and from which the second
+    receives."""
+    links: dict[Link, tuple[float, float]] = {}
+    for first in range(1, 8 * chassis, 8):
+        links |= _ndv2_links(first) | {(first, 0): _NDV2_CARD, (0, first + 1): _NDV2_CARD}
+    gpus = frozenset(range(1, 8 * chassis + 1))
+    return TecclMachine(f"NDv2 with {chassis} chassis", gpus, frozenset({0}), links)
+
+
+def _dgx2() -> TecclMachine:
+    """Two DGX-2: 16 GPUs around switches 0 and 17, and a link from every second GPU to the one
+    before it in the other chassis."""
+    links: dict[Link, tuple[float, float]] = {}
+    for switch, other in ((0, 17), (17, 0)):
+        for gpu in range(1, 17):
+            both = (switch + gpu, switch), (switch, switch + gpu)
+            links |= dict.fromkeys(both, (125.0, 0.35e-6))
+        for sender in range(2, 17, 2):
+            links[switch + sender, other + sender - 1] = (12.5, 2.6e-6)
+    gpus = frozenset(range(34)) - {0, 17}
+    return TecclMachine("DGX-2 with 2 chassis", gpus, frozenset({0, 17}), links)
+
 
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
@@ -111,7 +292,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class TecclSchedule:
+class TecclSchedule(ImportedSchedule):
     """A schedule of TE-CCL.
 
     collective: "allgather" or "alltoall". routes: the distinct sequences of switches.
@@ -126,6 +307,7 @@ class TecclSchedule:
 
     name = "TE-CCL"
     kind = TECCL
+    allowed = ALLOWED
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:
@@ -150,7 +332,12 @@ class TecclSchedule:
     @cached_property
     def machine(self) -> TecclMachine | None:
         """The machine of TE-CCL's whose links the flows use; None for another one."""
-        return machine_of(frozenset(self.gpus), frozenset(self._lines_of_links))
+        machine, lacking = self._nearest_machine
+        return None if lacking else machine
+
+    @cached_property
+    def _nearest_machine(self) -> tuple[TecclMachine | None, list[tuple[int, int]]]:
+        return nearest_machine(frozenset(self.gpus), frozenset(self._lines_of_links))
 
     @property
     def topology(self) -> Topology | None:
@@ -185,12 +372,14 @@ class TecclSchedule:
         if self.switches:
             shown += f", through switches {', '.join(map(str, self.switches))}"
         ranks = len(self.gpus if self.machine is None else self.machine.gpus)
+        moved = [f"GPU {g} is rank {r}" for r, g in enumerate(self.gpus) if g != r]
+        ranks_shown = [("ranks", ", ".join(shortened(moved)))] if moved else []
         data = self._data_bytes
         return [
             ("collective", self.collective),
             ("machine", self._machine_shown()),
             ("sends", shown),
-            *self._ranks_shown(),
+            *ranks_shown,
             (
                 "data",
                 f"{data:.0f} bytes, {data / ranks:.0f} of each of {counted(ranks, 'rank')}: "
@@ -201,11 +390,12 @@ class TecclSchedule:
         ]
 
     def _machine_shown(self) -> str:
-        if self.machine is not None:
-            return self.machine.name
-        name, links = stray_links(frozenset(self.gpus), frozenset(self._lines_of_links))
+        machine, links = self._nearest_machine
+        if machine is None:
+            return "unknown"
         shown = [f"{a}->{b} (line {self._lines_of_links[a, b]})" for a, b in links]
-        return f"unknown: {name} has all links but {', '.join(shown)}" if name else "unknown"
+        lacking = f"unknown: {machine.name} has all links but {', '.join(shown)}"
+        return lacking if links else machine.name
 
     def _doubts(self) -> list[str]:
         """What may be wrong instead, if following the schedule contradicts it."""
@@ -215,11 +405,6 @@ class TecclSchedule:
             f"arrivals are computed with chunks of {BANDWIDTH} times {TIME}; if one is wrong, so "
             "are they"
         ]
-
-    def _ranks_shown(self) -> list[tuple[str, str]]:
-        """Which GPU becomes which rank, if they have other numbers."""
-        moved = [f"GPU {g} is rank {r}" for r, g in enumerate(self.gpus) if g != r]
-        return [("ranks", ", ".join(shortened(moved)))] if moved else []
 
     def check(self) -> list[tuple[str, str]]:
         """What `replay` shows, for people. Errors: those of `replay`."""
@@ -266,19 +451,25 @@ class TecclSchedule:
         which = self._ranks(f.source) * chunks + f.chunk
         total = ranks * chunks
         never = np.iinfo(np.int64).max
-        present = np.full(ranks * total, never, np.int64)
+        present = np.full((ranks, total), never, np.int64)
         own = np.arange(total)
-        present[own // chunks * total + own] = 0
-        np.minimum.at(present, self._ranks(f.dst) * total + which, arrival)
-        self._refuse_early(f.epoch < present[self._ranks(f.src) * total + which], present, which)
+        present[own // chunks, own] = 0
+        np.minimum.at(present, (self._ranks(f.dst), which), arrival)
+        self._refuse_early(present[self._ranks(f.src), which])
         missing = np.flatnonzero(present == never)
         if len(missing):
             gpu, chunk = divmod(int(missing[0]), total)
-            self._refuse_missing(gpu, *divmod(chunk, chunks), len(missing))
+            source, chunk = divmod(chunk, chunks)
+            self._refuse_missing(
+                "flows that bring every chunk to every GPU",
+                f"chunk {chunk} of GPU {self.gpus[source]} never gets to GPU {self.gpus[gpu]}"
+                + _more(len(missing)),
+                self._doubts() if self.machine is None else (),
+            )
         rank_of = self._rank_of
         for (gpu, source, chunk), epoch in self.claims.met.items():
             if gpu in rank_of and source in rank_of and chunk < chunks:
-                found = int(present[rank_of[gpu] * total + rank_of[source] * chunks + chunk])
+                found = int(present[rank_of[gpu], rank_of[source] * chunks + chunk])
                 if found != epoch:
                     self._refuse_claim(
                         f"{MET}: chunk {chunk} of GPU {source} at GPU {gpu} after {epoch} epochs",
@@ -286,51 +477,37 @@ class TecclSchedule:
                     )
         return int(present.max(initial=0))
 
-    def _refuse_early(self, early: Any, present: LongArray, which: LongArray) -> None:
-        rows = np.flatnonzero(early)
-        if len(rows) == 0:
+    def _refuse_early(self, arrived: LongArray) -> None:
+        """Refuses flows that leave a GPU before it has what they carry. arrived: int64 (flows,),
+        when each has it. Errors: F556."""
+        f = self.flows
+        early = np.flatnonzero(f.epoch < arrived)
+        if not len(early):
             return
-        f, row = self.flows, int(rows[0])
-        total = len(present) // len(self.gpus)
-        epoch = int(present[self._rank_of[int(f.src[row])] * total + int(which[row])])
-        when = (
-            f"arrives there for epoch {epoch}" if epoch <= MAX_EPOCH * 4 else "never arrives there"
-        )
+        row = int(early[0])
+        epoch, part = int(arrived[row]), "a part of " if self.collective == "alltoall" else ""
+        when = f"arrives there for epoch {epoch}"
         raise F556.error(
             at=Place(self.file, int(f.line[row])),
             expected="flows of what a GPU has",
-            found=f"GPU {f.src[row]} sends chunk {f.chunk[row]} of GPU {f.source[row]} in epoch "
-            f"{f.epoch[row]}; it {when}" + _more(len(rows)),
+            found=f"GPU {f.src[row]} sends {part}chunk {f.chunk[row]} of GPU {f.source[row]} in "
+            f"epoch {f.epoch[row]}; it "
+            f"{when if epoch <= MAX_EPOCH * 4 else 'never arrives there'}" + _more(len(early)),
             notes=self._doubts(),
         )
 
-    def _refuse_missing(self, gpu: int, source: int, chunk: int, number: int) -> None:
-        raise F554.error(
-            at=Place(self.file),
-            expected="flows that bring every chunk to every GPU",
-            found=f"chunk {chunk} of GPU {self.gpus[source]} never gets to GPU {self.gpus[gpu]}"
-            + _more(number),
-            remedy=_WRITE_AGAIN,
-            notes=self._doubts() if self.machine is None else (),
-        )
+    def _refuse_missing(self, expected: str, found: str, notes: Sequence[str] = ()) -> None:
+        remedy = "Write the file again with its synthesiser."
+        at = Place(self.file)
+        raise F554.error(at=at, expected=expected, found=found, remedy=remedy, notes=notes)
 
     def _follow_paths(self, arrival: LongArray) -> int:
         """Follows the paths; returns the epoch by which the last one has arrived."""
         f, p = self.flows, self.paths
         follows = np.flatnonzero(f.path[1:] == f.path[:-1]) + 1
-        early = np.zeros(len(f), np.bool_)
-        early[follows] = f.epoch[follows] < arrival[follows - 1]
-        rows = np.flatnonzero(early)
-        if len(rows):
-            row = int(rows[0])
-            raise F556.error(
-                at=Place(self.file, int(f.line[row])),
-                expected="flows of what a GPU has",
-                found=f"GPU {f.src[row]} sends a part of chunk {f.chunk[row]} of GPU "
-                f"{f.source[row]} in epoch {f.epoch[row]}; it arrives there for epoch "
-                f"{arrival[row - 1]}" + _more(len(rows)),
-                notes=self._doubts(),
-            )
+        arrived = np.zeros(len(f), np.int64)
+        arrived[follows] = arrival[follows - 1]
+        self._refuse_early(arrived)
         shares: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
         for path in p:
             shares[path.source, path.target, path.chunk] += Fraction(path.parts, path.of)
@@ -339,24 +516,17 @@ class TecclSchedule:
         for source in self.gpus:
             for target in self.gpus:
                 if source != target and pairs[source, target] != number:
-                    self._refuse_demand(source, target, pairs[source, target], number)
+                    self._refuse_missing(
+                        f"{counted(number, 'chunk')} from every GPU to every other",
+                        f"{pairs[source, target]} from GPU {source} to GPU {target}",
+                    )
         for (source, target, chunk), share in shares.items():
             if share != 1:
-                raise F554.error(
-                    at=Place(self.file),
-                    expected="paths that together bring all of a chunk",
-                    found=f"{float(share):g} of chunk {chunk} of GPU {source} to GPU {target}",
-                    remedy=_WRITE_AGAIN,
+                self._refuse_missing(
+                    "paths that together bring all of a chunk",
+                    f"{float(share):g} of chunk {chunk} of GPU {source} to GPU {target}",
                 )
         return int(arrival.max(initial=0))
-
-    def _refuse_demand(self, source: int, target: int, found: int, number: int) -> None:
-        raise F554.error(
-            at=Place(self.file),
-            expected=f"{counted(number, 'chunk')} from every GPU to every other",
-            found=f"{found} from GPU {source} to GPU {target}",
-            remedy=_WRITE_AGAIN,
-        )
 
     def _check_claims(self, last: int, rates: str) -> None:
         c = self.claims
@@ -383,28 +553,17 @@ class TecclSchedule:
     def _chunks_of_a_rank(self) -> int:
         return int(self.flows.chunk.max(initial=0)) + 1
 
-    def program(
-        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
-    ) -> Program:
-        """The program with the flows in the order of their epochs; switches are on the way of a
-        message, and GPUs numbered again.
-
-        collective: only the schedule's own. in_place: for an AllGather. allow: "multicast" makes
-        each copy of a switch a message of its own, "incomplete" leaves out GPUs without data.
-        Errors: F554 to F557, F424.
-        """
-        if collective not in (None, self.collective):
-            raise _other_collective(self.file, self.collective, str(collective))
-        if in_place and self.collective == "alltoall":
-            raise _other_collective(self.file, "alltoall out of place", "in place")
+    def _program(self, collective: str, in_place: bool, allow: tuple[str, ...]) -> Program:
+        """The flows in the order of their epochs; switches are on the way of a message, and GPUs
+        numbered again. allow: "multicast" makes each copy of a switch a message of its own,
+        "incomplete" leaves out GPUs without data."""
         found = self.replay()
-        self._refuse_faults(tuple(allow))
-        if self.collective == "alltoall":
+        self._refuse_faults(allow)
+        if collective == "alltoall":
             return self._all_to_all()
         return self._all_gather(found, in_place)
 
     def changes(self, allow: Iterable[str]) -> list[tuple[str, str]]:
-        """What a program with these faults allowed does otherwise than the schedule, for people."""
         rows = []
         if "incomplete" in allow and self.lost:
             left = ", ".join(shortened([f"GPU {gpu}" for gpu in self.lost]))
@@ -474,9 +633,7 @@ class TecclSchedule:
         f, ranks, chunks = self.flows, len(self.gpus), self._chunks_of_a_rank()
         builder = ProgramBuilder(self.file, AllGather(ranks, chunks, in_place))
         if not in_place:
-            for rank in range(ranks):
-                own = Cells(rank, Buffer.INPUT, 0, chunks)
-                builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * chunks, chunks), 1)
+            builder.copy_own(chunks, target=chunks)
         which = self._ranks(f.source) * chunks + f.chunk
         src, dst = self._ranks(f.src), self._ranks(f.dst)
         seen = {(source, source * chunks + k) for source in range(ranks) for k in range(chunks)}
@@ -505,59 +662,235 @@ class TecclSchedule:
                 expected=f"volumes in multiples of one part of at most {MAX_PARTS} of a chunk",
                 found=f"parts of 1/{cuts}",
             )
-        numbers = self._chunk_numbers()
-        each = (max(numbers.values(), default=0) + 1) * cuts
+        counts = (p.parts * (cuts // p.of)).tolist()
+        # The parts of a chunk add up to all of it, so its place follows that of the chunk before.
+        filled: Counter[tuple[int, int]] = Counter()
+        starts = np.zeros(len(p), np.int64)
+        for row in np.lexsort((p.chunk, p.target, p.source)).tolist():
+            pair = int(p.source[row]), int(p.target[row])
+            starts[row] = filled[pair]
+            filled[pair] += counts[row]
+        each = max(filled.values(), default=cuts)
         check_size(self.file, ranks * ranks * each)
         builder = ProgramBuilder(self.file, AllToAll(ranks, each))
-        for rank in range(ranks):
-            own = Cells(rank, Buffer.INPUT, rank * each, each)
-            builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * each, each), 1)
-        ends = self._path_ends(numbers, cuts, each)
+        builder.copy_own(each, each, each)
+        src, dst = self._ranks(p.source), self._ranks(p.target)
+        sources = zip(src.tolist(), (dst * each + starts).tolist(), counts, strict=True)
+        targets = zip(dst.tolist(), (src * each + starts).tolist(), counts, strict=True)
+        place = [Cells(rank, Buffer.INPUT, at, count) for rank, at, count in sources]
+        ends = [Cells(rank, Buffer.OUTPUT, at, count) for rank, at, count in targets]
         order = np.argsort(f.epoch, kind="stable")
         last = np.append(f.path[1:] != f.path[:-1], True)
-        place = {path: start for path, (start, _) in enumerate(ends)}
         for row in order.tolist():
             path = int(f.path[row])
             source, rank = place[path], self._rank_of[int(f.dst[row])]
-            target = ends[path][1] if last[row] else builder.new_scratch(rank, source.count)
+            target = ends[path] if last[row] else builder.new_scratch(rank, source.count)
             builder.copy(source, target, int(f.line[row]))
             place[path] = target
         return builder.program()
-
-    def _chunk_numbers(self) -> dict[tuple[int, int, int], int]:
-        """The number of each chunk among those of its source and target."""
-        p = self.paths
-        keys = sorted(set(zip(p.source.tolist(), p.target.tolist(), p.chunk.tolist(), strict=True)))
-        number: Counter[tuple[int, int]] = Counter()
-        found = {}
-        for source, target, chunk in keys:
-            found[source, target, chunk] = number[source, target]
-            number[source, target] += 1
-        return found
-
-    def _path_ends(
-        self, numbers: dict[tuple[int, int, int], int], cuts: int, each: int
-    ) -> list[tuple[Cells, Cells]]:
-        """The input and the output of each path."""
-        done: Counter[tuple[int, int, int]] = Counter()
-        ends = []
-        for row in self.paths:
-            key = (row.source, row.target, row.chunk)
-            count = row.parts * (cuts // row.of)
-            at = numbers[key] * cuts + done[key]
-            done[key] += count
-            source, target = self._rank_of[row.source], self._rank_of[row.target]
-            start = Cells(source, Buffer.INPUT, target * each + at, count)
-            ends.append((start, Cells(target, Buffer.OUTPUT, source * each + at, count)))
-        return ends
-
-
-_WRITE_AGAIN = "Write the file again with its synthesiser."
 
 
 def _more(number: int) -> str:
     return f"; and {counted(number - 1, 'other')} like this" if number > 1 else ""
 
 
-def _other_collective(file: str, own: str, other: str) -> SleyError:
-    return F424.error(at=Place(file), expected=own, found=other)
+MAX_NODE = 4095
+
+_NUMBER = r"([0-9]{1,9})"
+_HOP = rf"{_NUMBER}->{_NUMBER}(?: with volume ([0-9.eE+-]{{1,30}}))? in epoch {_NUMBER}"
+_VIA = r"(?: via switches ([0-9]{1,9}(?:(?:->|, ?)[0-9]{1,9}){0,9}))?"
+_FLOW = re.compile(rf"Chunk {_NUMBER} from {_NUMBER} traveled over {_HOP}{_VIA}")
+_STEP = re.compile(_HOP + _VIA)
+_DEMAND = re.compile(rf"Demand at {_NUMBER} for chunk {_NUMBER} from {_NUMBER} met by epoch .*")
+_GPU = re.compile(rf"GPU {_NUMBER}")
+_CHUNK = re.compile(rf"Chunk {_NUMBER}")
+_FLOWS, _PATHS = re.compile(r"\d-Flows"), re.compile(r"\d-[Cc]hunk paths")
+_DURATION = "1-Epoch_Duration"
+
+
+class _Hop(NamedTuple):
+    """A hop of a chunk, or of a part of one.
+
+    volume: the part as a fraction of the chunk; None for all of it. epoch: the one in which it
+    leaves `src`. via: the switches between the ends.
+    """
+
+    src: int
+    dst: int
+    volume: Fraction | None
+    epoch: int
+    via: tuple[int, ...]
+
+
+class _Flow(NamedTuple):
+    """The text of a flow, read. chunk: its number among those of `source`."""
+
+    chunk: int
+    source: int
+    hop: _Hop
+    line: int
+
+
+def read(source: str | os.PathLike[str], file: str | None = None) -> TecclSchedule:
+    """The schedule in a file (a path), or of a text that begins with {.
+
+    file: the file's name in messages. Errors: F404, F551, F403.
+    """
+    text, file = source_text(source, "{", file)
+    return _TecclReader(file, text).schedule()
+
+
+class _TecclReader:
+    """Reads one file."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file = file
+        self._top = JsonObject(file, json_object(file, text))
+        self._lines = Lines(text, r"Chunk |Demand at ")
+        self._routes: dict[tuple[int, ...], int] = {}
+        self._rows: list[tuple[int, ...]] = []  # of `Flows`
+        self._paths: list[tuple[int, ...]] = []  # of `Paths`
+
+    def schedule(self) -> TecclSchedule:
+        flows = self._top.items(self._key(_FLOWS, "7-Flows"))
+        parsed = [self._flow(text) for text in flows]
+        fluid = any(flow.hop.volume is not None for flow in parsed)
+        if fluid:
+            self._read_paths(self._top.table(self._key(_PATHS, "8-Chunk paths")))
+        else:
+            self._rows = [self._row(f.chunk, f.source, f.hop, -1, f.line) for f in parsed]
+        if not self._rows:
+            self._top.refuse("7-Flows", "at least one flow", flows)
+        return TecclSchedule(
+            self._file,
+            "alltoall" if fluid else "allgather",
+            self._claims(),
+            Flows(*np.array(self._rows, np.int32).T),
+            Paths(*np.array(self._paths, np.int32).reshape(-1, 6).T),
+            tuple(self._routes),
+        )
+
+    def _key(self, pattern: re.Pattern[str], usual: str) -> str:
+        """The key whose number varies."""
+        return next((key for key in self._top.values if pattern.fullmatch(key)), usual)
+
+    def _refuse(self, rule: Rule, text: object, expected: str) -> SleyError:
+        shown = repr(text[:100]) if isinstance(text, str) else type(text).__name__
+        line = self._lines[text] if isinstance(text, str) else 0
+        return rule.error(at=Place(self._file, line), expected=expected, found=shown)
+
+    def _row(self, chunk: int, source: int, hop: _Hop, path: int, line: int) -> tuple[int, ...]:
+        """The row of a hop; its route gets a number."""
+        route = self._routes.setdefault(hop.via, len(self._routes))
+        return (chunk, source, hop.src, hop.dst, hop.epoch, route, path, line)
+
+    def _flow(self, text: object) -> _Flow:
+        found = _FLOW.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            expected = "Chunk C from S traveled over A->B [with volume V] in epoch K"
+            raise self._refuse(F551, text, expected)
+        chunk, source = int(found[1]), self._node(found[2], text)
+        if chunk > MAX_NODE:
+            raise self._refuse(F403, text, f"chunks up to {MAX_NODE}")
+        return _Flow(chunk, source, self._hop(found.groups()[2:], text), self._lines[str(text)])
+
+    def _hop(self, groups: tuple[str | None, ...], text: object) -> _Hop:
+        """A hop. groups: those of _HOP and _VIA. text: where they are from."""
+        *ends, share, epoch, via = groups
+        src, dst = (self._node(str(node), text) for node in ends)
+        if int(epoch or 0) > MAX_EPOCH:
+            raise self._refuse(F403, text, f"epochs up to {MAX_EPOCH}")
+        switches = re.split(r"->|, ?", via) if via else []
+        route = tuple(self._node(switch, text) for switch in switches)
+        if src == dst:
+            raise self._refuse(F551, text, "two different nodes")
+        volume = None if share is None else self._share(share, text)
+        return _Hop(src, dst, volume, int(epoch or 0), route)
+
+    def _node(self, word: str, text: object) -> int:
+        if int(word) > MAX_NODE:
+            raise self._refuse(F403, text, f"nodes up to {MAX_NODE}")
+        return int(word)
+
+    def _share(self, word: str, text: object) -> Fraction:
+        """A volume as a fraction of a chunk; TE-CCL rounds to six digits."""
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= 1:
+            raise self._refuse(F551, text, "a volume above 0 and up to 1")
+        share = Fraction(value).limit_denominator(MAX_PARTS)
+        if share == 0 or abs(float(share) - value) > 1e-5:
+            expected = f"a volume that is a fraction with a denominator up to {MAX_PARTS}"
+            raise self._refuse(F403, text, expected)
+        return share
+
+    def _read_paths(self, demands: dict[str, Any]) -> None:
+        for text, paths in demands.items():
+            found = _DEMAND.fullmatch(text)
+            if found is None or not isinstance(paths, list):
+                raise self._refuse(F551, text, "Demand at D for chunk C from S met by epoch K")
+            target, chunk, source = int(found[1]), int(found[2]), int(found[3])
+            for node in (target, source):
+                self._node(str(node), text)
+            if chunk > MAX_NODE * MAX_NODE:
+                raise self._refuse(F403, text, f"chunks up to {MAX_NODE * MAX_NODE}")
+            for path in paths:
+                self._read_path(path, text, (source, target, chunk))
+
+    def _read_path(self, path: object, demand: str, key: tuple[int, int, int]) -> None:
+        """A path is a list of [epoch, text of a hop]."""
+        source, target, chunk = key
+        line, at, shares = self._lines[demand], source, set()
+        if not isinstance(path, list) or not path:
+            raise self._refuse(F551, demand, "paths, each a list of hops")
+        for entry in path:
+            text = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
+            found = _STEP.fullmatch(text) if isinstance(text, str) else None
+            if found is None:
+                raise self._refuse(F551, demand, "hops A->B with volume V in epoch K")
+            hop = self._hop(found.groups(), text)
+            if hop.src != at or hop.volume is None:
+                raise self._refuse(F551, demand, f"hops with volumes that lead on from GPU {at}")
+            at = hop.dst
+            shares.add(hop.volume)
+            self._rows.append(self._row(chunk, source, hop, len(self._paths), line))
+        if at != target or len(shares) != 1:
+            expected = f"paths of one volume that lead from GPU {source} to GPU {target}"
+            raise self._refuse(F551, demand, expected)
+        share = shares.pop()
+        self._paths.append((source, target, chunk, share.numerator, share.denominator, line))
+
+    def _claims(self) -> Claims:
+        top = self._top
+        epoch = top.number(_DURATION)
+        epochs = top.number(EPOCHS)
+        if epochs != int(epochs) or epochs > 2 * MAX_EPOCH:
+            top.refuse(EPOCHS, f"a whole number up to {2 * MAX_EPOCH}", epochs)
+        met = self._met(epoch) if MET in top.values else {}
+        return Claims(epoch, int(epochs), top.number(TIME), top.number(BANDWIDTH), met)
+
+    def _met(self, epoch: float) -> dict[tuple[int, int, int], int]:
+        """The epoch by which each (GPU, source, chunk) arrives: {"GPU 3": {"GPU 1": {"Chunk 0":
+        seconds}}}."""
+        met: dict[tuple[int, int, int], int] = {}
+        for word, sources in self._top.table(MET).items():
+            gpu = self._numbered(_GPU, word)
+            for other, chunks in JsonObject(self._file, {word: sources}, MET).table(word).items():
+                source = self._numbered(_GPU, other)
+                inside = JsonObject(self._file, {other: chunks}, f"{MET}, {word}").table(other)
+                times = JsonObject(self._file, inside, f"{MET}, {word}, {other}")
+                for name in inside:
+                    key = gpu, source, self._numbered(_CHUNK, name)
+                    met[key] = round(min(times.number(name) / epoch, 1e12))
+        return met
+
+    def _numbered(self, pattern: re.Pattern[str], word: str) -> int:
+        found = pattern.fullmatch(word)
+        if found is None:
+            expected = "GPU N, and in it Chunk N"
+            raise F551.error(
+                at=Place(self._file, detail=MET), expected=expected, found=repr(word[:40])
+            )
+        return int(found[1])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sley.ir.paths import distances
+from sley.ir.graph import distances
 from sley.ir.tables import FloatArray, LongArray
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides, tightest
 from sley.model.bounds.linear import LinearProgram

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.fabric import LinkKind
-from sley.ir.paths import distances
+from sley.ir.graph import distances
 from sley.ir.tables import NONE, FloatArray, LongArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.ir.paths import maximum_flow
+from sley.ir.graph import maximum_flow
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 
 _WHOLE = 2**40

@@ -26,7 +26,7 @@ from itertools import pairwise
 import numpy as np
 
 from sley.ir.fabric import LinkKind
-from sley.ir.paths import strong_components
+from sley.ir.graph import strong_components
 from sley.ir.tables import NONE, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.topologies import LinkRings, link_rings

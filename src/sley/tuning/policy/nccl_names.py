@@ -14,8 +14,7 @@ from types import MappingProxyType
 from sley.algorithms import CATALOG
 from sley.compiler import Options
 from sley.errors.policy import D905
-from sley.ir.plan_table import PlanRow
-from sley.ir.recipe import Recipe
+from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.words import Protocol
 from sley.tuning.policy.policy import Policy, label
 

@@ -19,9 +19,8 @@ from sley.errors.policy import D901, D904
 from sley.errors.recognition import OLD_POLICY, kind_of
 from sley.formats import write_file
 from sley.ir.collectives import SIZED
-from sley.ir.plan_table import Machine, PlanRow, PlanTable, read_table
+from sley.ir.plan_table import Machine, PlanRow, PlanTable, Recipe, read_table
 from sley.ir.program import Program
-from sley.ir.recipe import Recipe
 from sley.ir.sizes import SizeRange
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer
