@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 MINUTES ?= 1
 SEED ?= 0
-JOBS ?= 3  # a third of the tests wait: three processes keep two cores busy
+JOBS ?= 4  # tests wait for a third of their time: four processes keep two cores busy
 
 # Without bytecode each of the many processes of the tests would compile sley again.
 export PYTHONDONTWRITEBYTECODE :=
