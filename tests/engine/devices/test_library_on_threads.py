@@ -34,34 +34,25 @@ def chosen() -> list[Any]:
     return found
 
 
-TEXTS = [
-    "three-step-alltoall-2x2-in-place-direct",
-    "three-step-alltoall-2x2-simple",
-    "two-level-one-step-allreduce-2x3-ll",
-    "two-level-one-step-allreduce-2x2-in-place-simple",
-    "two-level-one-step-allreduce-2x2-direct",
-    "hierarchical-allreduce-2x3-ll128",
-    "double-binary-tree-allreduce-5-in-place-direct",
-    "double-binary-tree-allreduce-5-simple",
-    "two-level-allreduce-2x2-in-place-ll",
-    "hm-allgather-2x2-direct",
-    "two-level-reducescatter-2x3-direct",
-    "all-pairs-reduce-4-in-place-direct",
-    "recursive-halving-doubling-allreduce-4-direct",
-    "one-step-allreduce-3-ll128",
-    "ring-allreduce-3-direct",
-    "multi-ring-allgather-2x2-ll128",
-]
+TEXTS = """
+three-step-alltoall-2x2-in-place-direct three-step-alltoall-2x2-simple
+two-level-one-step-allreduce-2x3-ll two-level-one-step-allreduce-2x2-in-place-simple
+two-level-one-step-allreduce-2x2-direct hierarchical-allreduce-2x3-ll128
+double-binary-tree-allreduce-5-in-place-direct double-binary-tree-allreduce-5-simple
+two-level-allreduce-2x2-in-place-ll hm-allgather-2x2-direct two-level-reducescatter-2x3-direct
+all-pairs-reduce-4-in-place-direct recursive-halving-doubling-allreduce-4-direct
+one-step-allreduce-3-ll128 ring-allreduce-3-direct multi-ring-allgather-2x2-ll128
+"""
 """Cases whose texts together have 9 of 10 forms of calls that texts of all cases have: primitives,
 the buffers that they read and write, waits and posts. Each text is compiled."""
 
 
 def generated() -> list[Any]:
     """The cases of TEXTS; the others are slow."""
-    every = {case.id: case for case in chosen()}
-    usual = [pytest.param(*every[name].values, id=name) for name in TEXTS]
-    others = [case for name, case in every.items() if name not in TEXTS]
-    return usual + [pytest.param(*o.values, id=o.id, marks=pytest.mark.slow) for o in others]
+    usual, every = TEXTS.split(), chosen()
+    assert {case.id for case in every} >= set(usual)
+    marks = {case.id: () if case.id in usual else pytest.mark.slow for case in every}
+    return [pytest.param(*case.values, id=case.id, marks=marks[case.id]) for case in every]
 
 
 def named(name: str, case: dict[str, Any], protocol: sley.Protocol) -> str:

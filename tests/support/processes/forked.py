@@ -7,6 +7,4 @@ from __future__ import annotations
 import multiprocessing
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    ["sley.cli", "sley.torch", "support.processes.rank_processes", "pytest", "hypothesis"]
-)
+PROCESSES.set_forkserver_preload(["sley.cli", "sley.torch", "pytest", "hypothesis"])
