@@ -32,7 +32,7 @@ def chosen(*arguments: object) -> dict[str, Any]:
 
 
 def test_the_table_covers_the_sizes() -> None:
-    sizes = ("-b", "3K", "-e", "1M", "-f", 4, "--schedule", "msccl")
+    sizes = ("-b", "3K", "-e", "1M", "-f", 4, "--schedule", "msccl", "--allocate", "connection")
     table = chosen("ring-allreduce", "all-pairs-allreduce", *FEW, *sizes)
     ranges = table["ranges"]
     assert ranges[0]["begin"]["size_bytes"] == 3 * 2**10
@@ -128,7 +128,7 @@ def test_mistakes_end_with_their_code_and_message(
 def test_a_long_search_tells_how_far_it_is_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    line = ("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "4M")
+    line = ("choose", "ring-allreduce", *FEW, "--protocol", "ll", "-b", "4K", "-e", "4K")
     assert "choosing" not in sley(*line).stderr
     monkeypatch.setattr("sley.cli.output._LINE_S", 0.0)
     monkeypatch.setattr("sley.cli.choose.LONG", 0)
@@ -155,7 +155,7 @@ def test_a_collective_stands_for_its_algorithms_that_fit() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        ("ring-allreduce", "all-pairs-allreduce", *FEW, "--set", "contention=0.01"),
+        ("ring-allreduce", *FEW, "--set", "contention=0.01"),
         ("ring-allreduce", *FEW, "--out-of-place", "--target", "rccl"),
         ("{folder}/ring.py:ring", *FEW, "--arg", "shift=2", "--fusion", "--", "8"),
         ("{folder}/ring.xml", "--topology", "ndv4", "--instances", 1, "--interpreter"),

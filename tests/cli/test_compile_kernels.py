@@ -35,14 +35,13 @@ def code_of(call: Any) -> str:
     return caught.value.code
 
 
-@pytest.mark.parametrize("protocol", list(sley.Protocol))
-def test_a_written_kernel_compiles_for_a_gpu(protocol: sley.Protocol, tmp_path: Path) -> None:
+def test_a_written_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     from sley.engine.devices.cuda.compiler import compile_text
 
     path = tmp_path / "kernels.cu"
     result = compile_command(
-        "ring-allreduce", "--ranks", 3, "--protocol", protocol.value, "-o", path, "--op", "avg"
+        "ring-allreduce", "--ranks", 3, "--protocol", "Direct", "-o", path, "--op", "avg"
     )
     assert result.exit_code == 0, result.output
     assert f"{path} for float32 and avg" in result.stdout

@@ -50,12 +50,12 @@ def test_bench_prints_a_row_for_each_size() -> None:
 
 
 def test_bench_prints_json_with_every_figure() -> None:
-    result = bench("ring-allreduce", *QUICK, "--device", "threads", "--op", "avg", "--json")
+    result = bench("ring-allreduce", *QUICK, "--device", "threads", "--json")
     said = json.loads(result.stdout)
     assert said["ok"] is True
     assert said["where"] == "2 ranks on threads of this machine (device 0), 2 thread blocks"
     for row in said["rows"]:
-        assert row["reduce_op"] == "avg"
+        assert row["reduce_op"] == "sum"
         for engine in ("generated", "interpreted"):
             side = row[engine]
             assert side["wrong"] == 0

@@ -21,7 +21,10 @@ data = [np.ones(1 << 20, np.float32) for _ in range(8)]
 """
 
 ENDS = {
-    "calls at work": "works = [comm.all_reduce(x, async_op=True) for x in data]",
+    "calls and messages at work": """
+works = [comm.all_reduce(x, async_op=True) for x in data[:4]]
+works += [comm.recv(x, 1 - rank, async_op=True) for x in data[4:]]
+""",
     "calls that the other rank never makes": """
 works = [comm.all_reduce(x, async_op=True) for x in data if rank == 0]
 time.sleep(0.2)
@@ -30,13 +33,9 @@ time.sleep(0.2)
 for x in data:
     comm.all_reduce(x, async_op=True).on_done(lambda: sum(range(100_000)))
 """,
-    "messages at work": "works = [comm.recv(x, 1 - rank, async_op=True) for x in data]",
-    "a thread that waits for a message": """
+    "threads that wait for a message and for a call": """
 threading.Thread(target=comm.recv, args=(data[0], 1 - rank), daemon=True).start()
-time.sleep(0.2)
-""",
-    "a thread that waits for a call": """
-work = comm.all_reduce(data[0], async_op=True) if rank == 0 else None
+work = comm.all_reduce(data[1], async_op=True) if rank == 0 else None
 if work:
     threading.Thread(target=work.wait, daemon=True).start()
 time.sleep(0.2)
@@ -73,7 +72,7 @@ def test_a_process_ends_well_with(what: str, tmp_path: Path) -> None:
 
 
 def test_an_exception_with_calls_at_work_is_told(tmp_path: Path) -> None:
-    code = ENDS["calls at work"] + "\nraise ZeroDivisionError"
+    code = ENDS["calls and messages at work"] + "\nraise ZeroDivisionError"
     for end, said in ends_of(code, tmp_path):
         assert end == 1, said
         assert "ZeroDivisionError" in said.splitlines()[-1]

@@ -18,7 +18,7 @@ from support.processes.threads_group import Ranks
 
 RANKS = 4
 MIB = 1 << 20
-DATA_BYTES = 32 * MIB
+DATA_BYTES = 16 * MIB
 
 
 def large_calls(comm: Communicator) -> list[int]:

@@ -29,7 +29,7 @@ from support.generators.random_programs import (
 )
 from support.processes.rank_threads import execute
 
-RUNS = examples(50)
+RUNS = examples(32)
 """Of those that run plans."""
 
 

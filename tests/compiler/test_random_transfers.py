@@ -28,7 +28,7 @@ from support.generators.random_transfers import (
     run,
 )
 
-RUNS = examples(50)
+RUNS = examples(32)
 """Of those that run plans, or make large programs."""
 
 WHOLE = ("hpds", "round-robin")
@@ -152,7 +152,6 @@ def test_what_is_in_no_conflict_is_not_refused(random: RandomTransfers) -> None:
     assert program.transfers.step.tolist() == sorted(m.step for m in random.moves)
 
 
-@RUNS
 @given(programs, ways("msccl", *WHOLE))
 def test_the_same_options_give_the_same_plan(random: RandomTransfers, way: dict[str, Any]) -> None:
     one, two = (

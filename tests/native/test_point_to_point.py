@@ -19,7 +19,7 @@ PROGRAM = (*SOURCES["FABRIC"], *SOURCES["MESSAGES"], TESTS / "messages_traffic.c
 @pytest.mark.parametrize(
     ("sanitizers", "worlds"),
     [
-        ("thread", 6),
+        ("thread", 3),
         *(pytest.param(name, 16, marks=pytest.mark.slow) for name in ("thread", ALL_SANITIZERS)),
     ],
 )

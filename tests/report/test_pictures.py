@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -52,9 +53,15 @@ def case(request: pytest.FixtureRequest) -> tuple[sley.Program, sley.Plan]:
     return made, sley.compile(made, **options)
 
 
+@lru_cache(maxsize=1)
+def svg_of(picture: Picture) -> str:
+    """Its SVG, kept for the next question: to write it takes longer than all that is checked."""
+    return picture.svg().decode()
+
+
 def ids(picture: Picture, word: str) -> list[str]:
     """The ids in the SVG that start with a word."""
-    return re.findall(rf'<g id="({word}-[^"]*)"', picture.svg().decode())
+    return re.findall(rf'<g id="({word}-[^"]*)"', svg_of(picture))
 
 
 def transfer_pairs(made: sley.Program) -> set[tuple[int, int]]:

@@ -159,9 +159,10 @@ def test_elements_are_divided_whatever_their_number_and_alignment(workers: int) 
         assert place.holds(values // 3), (length, shift)
 
 
-@pytest.mark.parametrize("workers", [1, 96])
-@pytest.mark.parametrize("dtype", ["int32", "uint8"])
-@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+@pytest.mark.parametrize(
+    ("protocol", "dtype", "workers"),
+    [("LL", "int32", 1), ("LL", "uint8", 96), ("LL128", "uint8", 1), ("LL128", "int32", 96)],
+)
 def test_flagged_messages_arrive_whatever_their_length_and_alignment(
     protocol: str, dtype: str, workers: int
 ) -> None:

@@ -25,19 +25,14 @@ def _nvrtc() -> None:
 
 
 def cases() -> list[Any]:
-    """Every protocol and every one of TYPES, with the architectures in turn, and the interpreter
-    once, which takes longer. The rest is slow."""
+    """Every protocol and every one of TYPES, with the architectures in turn. The rest is slow."""
     found = []
     for protocol, dtype, engine, architecture in product(
         PROTOCOLS, DATA_TYPES, Engine, ARCHITECTURES
     ):
-        marks = [pytest.mark.slow]
-        if dtype in TYPES:
-            k, t = PROTOCOLS.index(protocol), TYPES.index(dtype)
-            turn = Engine.INTERPRETED if k == t == 0 else Engine.GENERATED
-            is_next = t == (k + 1) % len(TYPES) or k == t == 0
-            if is_next and (engine, architecture) == (turn, ARCHITECTURES[k % len(ARCHITECTURES)]):
-                marks = []
+        k = PROTOCOLS.index(protocol)
+        turn = TYPES[(k + 1) % len(TYPES)], Engine.GENERATED, ARCHITECTURES[k % len(ARCHITECTURES)]
+        marks = [] if (dtype, engine, architecture) == turn else [pytest.mark.slow]
         found.append(pytest.param(protocol, dtype, engine, architecture, marks=marks))
     return found
 

@@ -32,9 +32,8 @@ BROKEN = [
 ]
 THREADS = ",".join([*BROKEN, "simple:tasks:interpreted", "direct:tiles:interpreted"])
 """Every protocol, both engines and every kind of plan, with few texts to compile."""
-FLAGS = {
-    "tsan": ("-fsanitize=thread", "-DSLEY_RELEASE_MAY_BREAK"),
-    # -O0, because with these checks optimising takes longer than it saves
+FLAGS = {  # -O0, because with these checks optimising takes longer than it saves
+    "tsan": ("-O0", "-fsanitize=thread", "-DSLEY_RELEASE_MAY_BREAK"),
     "asan": ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 }
 OPTIONS = {
