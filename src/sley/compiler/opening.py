@@ -229,12 +229,11 @@ class Source:
 
     def _schedule(self) -> Maker:
         found = schedules.read(self.file)
-
-        def make(given: Mapping[str, Any]) -> Program:
-            return schedules.program(found, **given)
-
-        both = found.collective != "alltoall"
-        return Maker(make, takes_place=True, has_both_places=both)
+        return Maker(
+            lambda given: schedules.program(found, **given),
+            takes_place=True,
+            has_both_places=found.collective != "alltoall",
+        )
 
 
 _MAKERS: Mapping[Kind, Callable[[Source], Maker]] = {

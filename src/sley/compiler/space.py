@@ -125,7 +125,9 @@ def _fitting_allocations(fixed: Options, program: Program) -> tuple[Allocation, 
 
 
 def _fitting_channels(_fixed: Options, program: Program) -> tuple[int, ...]:
-    return CHANNELS if _leaves_channels(program) else (1,)
+    t = program.transfers
+    # Whether the compiler may choose the channel of any transfer.
+    return CHANNELS if ((t.channel == NONE) & t.remote & ~t.by_hand).any() else (1,)
 
 
 def _fitting_protocols(fixed: Options, program: Program) -> tuple[Protocol, ...]:
@@ -149,12 +151,6 @@ _FITTING: Mapping[str, Callable[[Options, Program], tuple[Any, ...]]] = {
     "instances": _fitting_instances,
 }
 """The values of each searched option that fit the fixed options and a program."""
-
-
-def _leaves_channels(program: Program) -> bool:
-    """Whether the compiler may choose the channel of any transfer."""
-    t = program.transfers
-    return bool(((t.channel == NONE) & t.remote & ~t.by_hand).any())
 
 
 @dataclass(frozen=True)
