@@ -153,7 +153,7 @@ class Arms:
                 plans[whole] = compile(program, whole.options, topology=topology, verify=is_first)
                 verified.add(whole.algorithm)
             if whole not in least:
-                least[whole] = LeastTime.of(plans[whole], topology, interpreter=False)
+                least[whole] = LeastTime.of(Simulator(plans[whole], topology))
             shares = theirs.get(decision, (1.0, 1.0))
             rows.append(Arm(len(rows), decision, plans[whole], least[whole], shares))
         return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)

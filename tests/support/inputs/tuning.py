@@ -5,6 +5,7 @@ import numpy as np
 from sley.compiler import Options, compile
 from sley.compiler.space import LeastTime
 from sley.model.nccl import choice as nccl
+from sley.model.simulation import Simulator
 from sley.tuning import Arms, Noise
 from sley.tuning.arms import IN_PLACE, Arm, decision_of, grid_of
 from sley.tuning.policy import Decision, Machine
@@ -82,6 +83,6 @@ def arms_among(collective, topology, decisions, sizes):
     for decision, share in shares.items():
         program = decision.program(*grid, in_place=IN_PLACE[collective])
         plan = compile(program, decision.options, topology=topology)
-        least = LeastTime.of(plan, topology, interpreter=False)
+        least = LeastTime.of(Simulator(plan, topology))
         rows.append(Arm(len(rows), decision, plan, least, share))
     return Arms(collective, topology, topology, *grid, tuple(rows), "all")

@@ -275,10 +275,12 @@ def _shares(
             runs(begin, limit),
             overlaps.merges(int(limit.min())).colours(limit[begin.rank]),
         ]
-    shared = [merge(begin, colour) for colour in colours]
+    # Where ranks have equal loads, several ways are one.
+    ways = (merge(begin, colour) for colour in colours)
+    shared = list({blocks.instruction_block.tobytes(): blocks for blocks in ways}.values())
     if unmerged.order.whole:
         for tiles in sorted({1, estimator.tiles}):
-            way = replace(estimator, tiles=tiles)
+            here = replace(estimator, tiles=tiles)
             for blocks in shared:
-                yield _reorder(dag, unmerged.order, blocks, way.greedy(unmerged.order, blocks))
+                yield _reorder(dag, unmerged.order, blocks, here.greedy(unmerged.order, blocks))
     yield from ((unmerged.order, blocks) for blocks in shared)
