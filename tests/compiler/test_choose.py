@@ -17,7 +17,7 @@ from sley.compiler import pipeline
 from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row
-from sley.compiler.space import Contender, LeastTime, Space, candidates
+from sley.compiler.space import Contender, Space, candidates
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
@@ -236,7 +236,7 @@ def test_the_least_time_is_a_bound(
     )
     nearest = 0.0
     for candidate in found:
-        least = LeastTime.of(candidate.plan, topology, interpreter=interpreter)
+        least = candidate.least
         for size in (2**10, 2**20, 2**25):
             time_us = candidate.simulator(size).time_us
             assert least(size) <= time_us * (1 + 1e-9)

@@ -61,7 +61,7 @@ PASSES = tuple(each.value for each in Pass)
 
 SIMULATED_BYTES = (2**20, 2**26)
 """Sizes of calls by which ways to share thread blocks are compared: one that latencies decide, and
-one that rates decide. A third one has `TILES` tiles a chunk."""
+one that rates decide. No call has more than four times `TILES` tiles a chunk."""
 
 
 class Phase(Interface):
@@ -241,8 +241,8 @@ def _allocate(
 
     tile_bytes = machine.model.tile_bytes[settings.protocol] / costs.longest
     largest = int(TILES * tile_bytes * program.collective.blocks * program.collective.chunks)
-    # A call of a protocol for small calls has thousands of tiles at the other sizes.
-    sizes = sorted({largest, *(size for size in SIMULATED_BYTES if size <= 4 * largest)})
+    # A call of a protocol for small calls would have thousands of tiles.
+    sizes = sorted({min(size, 4 * largest) for size in SIMULATED_BYTES})
 
     def simulate(order: Order, blocks: Blocks) -> Iterator[float]:
         plan = _emit(dag, order, blocks, settings)

@@ -19,7 +19,6 @@ from sley.errors import without_inner_frames
 from sley.errors.compiler import C304, C313
 from sley.errors.simulation import S701
 from sley.formats import FORMATS, Target, refuse_varying_counts, target_named
-from sley.ir.collective import Collective
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -111,7 +110,9 @@ def choose(
     if model is not None:
         cluster = replace(cluster, model=model)
     all_sizes = _add_sizes(sorted(set(checked_sizes(sizes))))
-    runtime = _target(target, first.collective)
+    runtime = None if target is None else target_named(target)
+    if runtime is not None:
+        refuse_varying_counts(first.collective)
     if interpreter is None:
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
     space = Space.of(options, overrides, runtime)
@@ -351,15 +352,6 @@ def _contenders(programs: object) -> list[Contender]:
                 remedy=_SAME_PLACE if c.name == first.name and c.ranks == first.ranks else "",
             )
     return [Contender(lift(one), one) if isinstance(one, Plan) else Contender(one) for one in given]
-
-
-def _target(target: str | Target | None, collective: Collective) -> Target | None:
-    """The target of a search, if it has one. Errors: F437."""
-    if target is None:
-        return None
-    found = target_named(target)
-    refuse_varying_counts(collective)
-    return found
 
 
 def _add_sizes(sizes: list[int]) -> list[int]:

@@ -30,7 +30,6 @@ from sley.ir.words import (
 )
 from sley.model.bounds import Bounds
 from sley.model.simulation import Simulator
-from sley.model.simulation.inputs import LoopInputs
 from sley.report.limit import RESIDENT_BLOCKS
 
 T = TypeVar("T")
@@ -125,7 +124,9 @@ def _fitting_allocations(fixed: Options, program: Program) -> tuple[Allocation, 
 
 
 def _fitting_channels(_fixed: Options, program: Program) -> tuple[int, ...]:
-    return CHANNELS if _leaves_channels(program) else (1,)
+    t = program.transfers
+    # Whether the compiler may choose the channel of any transfer.
+    return CHANNELS if ((t.channel == NONE) & t.remote & ~t.by_hand).any() else (1,)
 
 
 def _fitting_protocols(fixed: Options, program: Program) -> tuple[Protocol, ...]:
@@ -151,12 +152,6 @@ _FITTING: Mapping[str, Callable[[Options, Program], tuple[Any, ...]]] = {
 """The values of each searched option that fit the fixed options and a program."""
 
 
-def _leaves_channels(program: Program) -> bool:
-    """Whether the compiler may choose the channel of any transfer."""
-    t = program.transfers
-    return bool(((t.channel == NONE) & t.remote & ~t.by_hand).any())
-
-
 @dataclass(frozen=True)
 class LeastTime:
     """A lower bound of the simulated time of a plan, from the load of its blocks and links.
@@ -177,10 +172,9 @@ class LeastTime:
         return self.launch_us + self.us_per_byte * size_bytes
 
     @classmethod
-    def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> LeastTime:
-        """Errors: C301, C305."""
-        model = topology.model
-        c = LoopInputs.of(plan, topology, interpreter=interpreter)
+    def of(cls, simulator: Simulator) -> LeastTime:
+        """Of the simulator's plan on its topology."""
+        plan, c = simulator.plan, simulator.inputs
         chunks = c.messages.astype(float) * c.chunks  # that an instruction moves
         kinds = len(c.class_cap)
         moving = c.kind != NONE
@@ -196,8 +190,8 @@ class LeastTime:
         us_per_chunk_byte = max(
             float(work.max(initial=0.0)), float((load / c.capacity).max(initial=0.0))
         )
-        collective = plan.collective
-        data = collective.blocks * collective.chunks * model.wire_efficiency[plan.protocol]
+        collective, efficiency = plan.collective, simulator.topology.model.wire_efficiency
+        data = collective.blocks * collective.chunks * efficiency[plan.protocol]
         return cls(c.launch_us, us_per_chunk_byte / data)
 
 
@@ -296,8 +290,8 @@ def candidates(
     made = []
     for index, one in enumerate(kept):
         run = one.plan if space.target is None else space.target.simulated(one.plan)
-        least = LeastTime.of(run, topology, interpreter=interpreter)
         simulator = Simulator(run, topology, interpreter=interpreter, bounds=bounds)
+        least = LeastTime.of(simulator)
         made.append(Candidate(index=index, **one._asdict(), least=least, simulator=simulator))
     return made
 

@@ -151,7 +151,7 @@ class Arms:
                 plans[whole] = compile(program, topology=topology, verify=is_first, **whole.options)
                 verified.add(whole.name)
             if whole not in least:
-                least[whole] = LeastTime.of(plans[whole], topology, interpreter=False)
+                least[whole] = LeastTime.of(Simulator(plans[whole], topology))
             shares = theirs.get(recipe, (1.0, 1.0))
             rows.append(Arm(len(rows), recipe, plans[whole], least[whole], shares))
         return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)

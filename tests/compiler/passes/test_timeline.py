@@ -150,7 +150,8 @@ def test_a_copy_that_is_sent_takes_no_time_of_its_own(schedule: Schedule) -> Non
     assert found.start_us.tolist() == [0.0, 0.0, 3.0]
     assert found.end_us.tolist() == [7.0, 7.0, 10.0]
     if order.whole:
-        assert estimator.greedy(order, assign_blocks(low, order)).tolist() == [0, 1, 2]
+        sequence = estimator.greedy(order, assign_blocks(low, order))
+        assert sequence[sequence != 0].tolist() == [1, 2]  # the copy may be anywhere
 
 
 def test_a_send_with_a_copy_waits_for_its_block() -> None:
@@ -271,7 +272,7 @@ def test_any_timeline_follows_the_rules(
 
 @examples(23)
 @given(cases())
-def test_the_greedy_order_takes_what_can_start_first(
+def test_the_greedy_order_takes_what_has_the_longest_way_to_go(
     case: tuple[InstructionDag, Order, Blocks, sley.Topology | None, int],
 ) -> None:
     low, order, blocks, topology, tiles = case

@@ -5,6 +5,7 @@ import numpy as np
 from sley.compiler import compile
 from sley.compiler.space import LeastTime
 from sley.model.nccl import choice as nccl
+from sley.model.simulation import Simulator
 from sley.tuning import Arms, Noise
 from sley.tuning.arms import IN_PLACE, Arm, grid_of, recipe_of
 from sley.tuning.policy import Machine, Recipe
@@ -83,6 +84,6 @@ def arms_among(collective, topology, recipes, sizes):
     for recipe, share in shares.items():
         program = program_of(recipe, *grid, in_place=IN_PLACE[collective])
         plan = compile(program, topology=topology, **recipe.options)
-        least = LeastTime.of(plan, topology, interpreter=False)
+        least = LeastTime.of(Simulator(plan, topology))
         rows.append(Arm(len(rows), recipe, plan, least, share))
     return Arms(collective, topology, topology, *grid, tuple(rows), "all")

@@ -163,11 +163,13 @@ def round_robin(g: Graph) -> list[set[int]]:
 
 @dataclass
 class Clock:
-    """The times at which links and blocks become free, and the start and end of each transfer."""
+    """The times at which links and blocks become free, and at which each transfer starts, its first
+    byte arrives, and it ends."""
 
     links: dict[Hashable, float] = field(default_factory=dict)
     blocks: dict[int, float] = field(default_factory=dict)
     start: dict[int, float] = field(default_factory=dict)
+    arrival: dict[int, float] = field(default_factory=dict)
     end: dict[int, float] = field(default_factory=dict)
 
 
@@ -205,24 +207,29 @@ class Times:
         blocks."""
         return max(
             0.0,
-            *(clock.start[p] + self.latency(p) + self.tile(p) for p in self.graph.before[t]),
+            *(clock.arrival[p] + self.tile(p) for p in self.graph.before[t]),
             *(clock.links.get(link, 0.0) for link in self.graph.links[t]),
             *(clock.blocks.get(block, 0.0) for block in blocks),
             0.0,
         )
 
-    def do(self, t: int, begin: float, clock: Clock, blocks: Sequence[int]) -> None:
-        """Executes the transfer from `begin` on."""
+    def do(
+        self, t: int, begin: float, clock: Clock, blocks: Sequence[int], receiver: int | None = None
+    ) -> None:
+        """Executes the transfer from `begin` on. receiver: the block at its destination, if the
+        others don't wait for it."""
         last = max((clock.end[p] for p in self.graph.before[t]), default=0.0)
-        end = max(
-            begin + self.latency(t) + self.tiles * self.tile(t),
-            last + self.tile(t),
-        )
-        clock.start[t], clock.end[t] = begin, end
-        for link in self.graph.links[t]:
-            clock.links[link] = end
-        for block in blocks:
-            clock.blocks[block] = max(clock.blocks.get(block, 0.0), end)
+        work = self.tiles * self.tile(t)
+        arrival = begin + self.latency(t)
+        if receiver is not None:
+            arrival = max(arrival, clock.blocks.get(receiver, 0.0))
+        end = max(arrival + work, last + self.tile(t))
+        clock.start[t], clock.arrival[t], clock.end[t] = begin, arrival, end
+        free = end if receiver is None else begin + work
+        clock.links |= dict.fromkeys(self.graph.links[t], free)
+        for block, until in [*((block, free) for block in blocks), (receiver, end)]:
+            if block is not None:
+                clock.blocks[block] = max(clock.blocks.get(block, 0.0), until)
 
 
 def sequence(order: Order) -> list[int]:
@@ -265,14 +272,25 @@ def timeline(times: Times, order: Order, blocks: Blocks) -> Clock:
 
 
 def greedy(times: Times, order: Order, blocks: Blocks) -> list[int]:
-    """The transfers in the order in which they can start; ties as in `order`."""
+    """The transfers by the longest way to the end, less the time until they can start; ties as in
+    `order`. Where there is one tile, sends don't wait for the blocks that receive them."""
     at_src, at_dst, _ = ends(order, blocks)
     place = {t: k for k, t in enumerate(sequence(order))}
+    before = times.graph.before
+
+    def way(t: int) -> float:
+        hop, tile = times.latency(t), times.tile(t)
+        after = [hop + tile + way(other) for other in place if t in before[other]]
+        return max([hop + times.tiles * tile, *after])
+
+    ways = {t: way(t) for t in place}
+    held = (at_src,) if times.tiles == 1 else (at_src, at_dst)
     clock, done = Clock(), []
     while len(done) < len(place):
-        ready = [t for t in place if t not in clock.start and times.graph.before[t] <= set(done)]
-        ours = {t: [at[t] for at in (at_src, at_dst) if t in at] for t in ready}
-        begin, _, t = min((times.begin(t, clock, ours[t]), place[t], t) for t in ready)
-        times.do(t, begin, clock, ours[t])
+        ready = [t for t in place if t not in clock.start and before[t] <= set(done)]
+        ours = {t: [at[t] for at in held if t in at] for t in ready}
+        begin = {t: times.begin(t, clock, ours[t]) for t in ready}
+        t = min(ready, key=lambda t: (begin[t] - ways[t], place[t]))
+        times.do(t, begin[t], clock, ours[t], at_dst[t] if times.tiles == 1 else None)
         done.append(t)
     return done

@@ -67,20 +67,19 @@ class _Draft:
 
     def moving_us(self, estimator: Estimator) -> FloatArray:
         """float64 (blocks,): how long each moves a tile of all its data."""
-        order, blocks = self.order, self.blocks
-        main = np.where(order.send != NONE, order.send, order.receive)
-        total = np.bincount(
-            blocks.instruction_block, estimator.tile_us[main], minlength=len(blocks.rank)
-        )
-        return total.astype(np.float64)
+        main = np.where(self.order.send != NONE, self.order.send, self.order.receive)
+        return self._per_block(estimator.tile_us[main])
 
     @property
     def busy_us(self) -> FloatArray:
         """float64 (blocks,): how long each is active."""
         start, end = self.activity
-        blocks = self.blocks
-        total = np.bincount(blocks.instruction_block, end - start, minlength=len(blocks.rank))
-        return total.astype(np.float64)
+        return self._per_block(end - start)
+
+    def _per_block(self, each_us: FloatArray) -> FloatArray:
+        """float64 (blocks,): the sum over the instructions of each."""
+        block, blocks = self.blocks.instruction_block, len(self.blocks.rank)
+        return np.bincount(block, each_us, minlength=blocks).astype(np.float64)
 
 
 def allocate(
@@ -124,7 +123,7 @@ def allocate(
     if simulate is not None and draft is not unmerged:
         fits = (d for d in others if (np.bincount(d.blocks.rank) <= limit).all())
         ways = ((d.order, d.blocks) for d in islice(fits, OTHERS))
-        found = chain(ways, _shares(dag, unmerged, limit, estimator))
+        found = chain(_shares(dag, unmerged, limit, estimator), ways)
         draft = _fastest(draft, found, unmerged, estimator, simulate, exceeds)
     estimate = Estimate(draft.time_us, unmerged.time_us, draft.busy_us, estimator.tiles)
     return Allocated(draft.order, draft.blocks, estimate)
@@ -228,14 +227,12 @@ def _fastest(
 
     exceeds: whether the unmerged plan has too many blocks.
     """
-    if not len(draft.order):
-        return draft  # of a program that moves nothing
-    tries = SIMULATED // len(draft.order) - 2
-    if tries < 0:
+    tries = SIMULATED // max(len(draft.order), 1) - 2
+    if tries < 0 or not len(draft.order):
         return draft
     most = list(simulate(draft.order, draft.blocks))
     best, fastest = float(np.log(most).sum()), None
-    # Every way is simulated: none has a bound, and an early one is not more often the fastest.
+    # Every way is simulated, since none has a bound.
     for order, blocks in islice(ways, tries):
         # A size at which it is slower rules a way out, however fast it is at another: what the
         # simulation changes makes no call slower. Larger calls, which take longer to simulate, need
@@ -260,27 +257,30 @@ def _shares(
 ) -> Iterator[tuple[Order, Blocks]]:
     """Ways to share blocks, at most `limit` (ranks,) on each rank.
 
-    Which blocks share doesn't depend on the timeline, except for the last of four ways. Each is in
-    the order of the schedule, and in that in which blocks become free in calls of one tile and of
-    many: which of them is faster depends on the call.
+    Blocks share by their loads (the bytes that they move, or how long they are active), in turn, as
+    neighbours, or by least overlap. Each way is in greedy orders for calls of one tile and of many,
+    and in that of the schedule: which of them is faster depends on the call. Of large plans only
+    the first ways are simulated, so those come first that are more often the fastest.
     """
     begin = unmerged.blocks
     if (limit >= np.bincount(begin.rank)).all():
-        colours: list[IntArray | LongArray] = [
-            np.arange(len(begin.rank))
-        ]  # nothing is shared, but the order may be better
+        # Nothing is shared, but another order may be better.
+        colours: list[IntArray | LongArray] = [np.arange(len(begin.rank))]
     else:
         overlaps = Overlaps.of(unmerged.order, begin, *unmerged.activity)
         colours = [
             spread(begin, unmerged.moving_us(estimator), limit),
+            spread(begin, unmerged.busy_us, limit),
             deal(begin, limit),
             runs(begin, limit),
             overlaps.merges(int(limit.min())).colours(limit[begin.rank]),
         ]
-    shared = [merge(begin, colour) for colour in colours]
-    yield from ((unmerged.order, blocks) for blocks in shared)
+    # Where ranks have equal loads, several ways are one.
+    ways = (merge(begin, colour) for colour in colours)
+    shared = list({blocks.instruction_block.tobytes(): blocks for blocks in ways}.values())
     if unmerged.order.whole:
         for tiles in sorted({1, estimator.tiles}):
-            way = replace(estimator, tiles=tiles)
+            here = replace(estimator, tiles=tiles)
             for blocks in shared:
-                yield _reorder(dag, unmerged.order, blocks, way.greedy(unmerged.order, blocks))
+                yield _reorder(dag, unmerged.order, blocks, here.greedy(unmerged.order, blocks))
+    yield from ((unmerged.order, blocks) for blocks in shared)

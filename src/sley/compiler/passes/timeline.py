@@ -129,23 +129,30 @@ class Estimator:
         return self._run(order, blocks, greedy=False)[0]
 
     def greedy(self, order: Order, blocks: Blocks) -> IntArray:
-        """int32 (transfers,): the transfers in an order in which always the one comes next that
-        can start first, by its links and blocks; ties as in `order`."""
+        """int32 (transfers,): whole transfers in an order for these blocks, by dynamic levels (Sih
+        and Lee, 1993): always the one comes next with the longest way to the end of the call, less
+        the time until its links and blocks are free; ties as in `order`.
+
+        In a call of one tile a message fits into its connection, so a send doesn't wait for the
+        block that receives it; in one of many tiles it does.
+        """
         return self._run(order, blocks, greedy=True)[1]
 
     def _run(self, order: Order, blocks: Blocks, *, greedy: bool) -> tuple[Timeline, IntArray]:
         """The timeline and the order of the transfers: that of `order`, or the greedy one."""
         transfers = len(self.tile_us)
         sequence = sequence_of(order, transfers)
-        start, end = np.zeros((2, transfers))
+        start, end, way = np.zeros((3, transfers))
         _run(
             transfers,
             greedy,
+            greedy and self.tiles == 1,
             # Numba needs integers of one type, 64 bits, in the queue.
             Arcs(self.later.offset, self.later.target.astype(np.int64)),
             np.bincount(self.later.target, minlength=transfers).astype(np.int32),
             inverse(sequence),
             *self._needs(order, blocks),
+            way,
             _Times(start, end),
             sequence,
         )
@@ -222,28 +229,36 @@ class _Times(NamedTuple):
 @Loop
 def _run(
     greedy: bool,
+    apart: bool,
     later: Arcs,
     waiting: IntArray,
     place: LongArray,
     needs: _Needs,
     free: FloatArray,
+    way: FloatArray,
     times: _Times,
     sequence: IntArray,
 ) -> None:
     """Fills `times`. The transfers run in the order of `sequence`, or `greedy`, which fills it:
-    always the one comes next that can start first, ties by `place`.
+    always the one comes next with the longest way less its start, ties by `place`.
 
-    later: the transfers that depend on each one. waiting: how many each depends on. free: (links
-    and blocks + 1,), when each becomes free; always 0 for neither.
+    apart: whether a send doesn't wait for the block that receives it. later: the transfers that
+    depend on each one. waiting: how many each depends on. free: (links and blocks + 1,), when each
+    becomes free; always 0 for neither. way: (transfers,), 0 at first; if greedy, filled with the
+    time of the longest chain that begins with each.
     """
     (offset, target), (start, end) = later, times
     latency, tile, tiles, first_link, second_link, at_src, at_dst, waits_for = needs
     queue = [(0.0, 0, 0)]
     queue.pop()
     if greedy:
-        for t in range(len(sequence)):
+        # Backwards, all that depends on a transfer comes before it.
+        for t in sequence[::-1]:
+            way[t] = latency[t] + tiles[t]
+            for edge in range(offset[t], offset[t + 1]):
+                way[t] = max(way[t], latency[t] + tile[t] + way[target[edge]])
             if waiting[t] == 0:
-                queue.append((0.0, place[t], t))
+                queue.append((-way[t], place[t], t))
         heapify(queue)
     taken = 0
     # Without cycles some transfer always waits for nothing, so each turn takes one or, if greedy,
@@ -251,20 +266,25 @@ def _run(
     # transfer taken in between.
     while taken < len(sequence):
         if greedy:
-            # A key in the queue is at most the time when its transfer can start, since links and
-            # blocks only become free later. So one that can start at its key is the first of all.
-            soonest, _, t = heappop(queue)
+            # A key in the queue is at most that with which its transfer can start, since links and
+            # blocks only become free later. So one that can start with its key is the first of all.
+            least, _, t = heappop(queue)
         else:
-            soonest, t = np.inf, sequence[taken]
+            least, t = np.inf, sequence[taken]
         first, second, src, dst = first_link[t], second_link[t], at_src[t], at_dst[t]
-        begin = max(start[t], free[first], free[second], free[waits_for[t]], free[dst])
-        if begin > soonest:
-            heappush(queue, (begin, place[t], t))
+        begin = max(start[t], free[first], free[second], free[waits_for[t]])
+        if not apart:
+            begin = max(begin, free[dst])
+        if begin - way[t] > least:
+            heappush(queue, (begin - way[t], place[t], t))
             continue
-        finish = max(begin + latency[t] + tiles[t], end[t])
+        arrival = max(begin + latency[t], free[dst])
+        finish = max(arrival + tiles[t], end[t])
         start[t], end[t] = begin, finish
-        free[src] = max(free[src], finish)
-        free[first] = free[second] = free[dst] = finish
+        free[dst] = finish
+        sent = begin + tiles[t] if apart else finish
+        free[src] = max(free[src], sent)
+        free[first] = free[second] = sent
         free[-1] = 0.0  # a transfer without a second link or a block has written there
         sequence[taken] = t
         taken += 1
@@ -272,9 +292,9 @@ def _run(
         # it, so its earliest times are complete when its own turn comes.
         for edge in range(offset[t], offset[t + 1]):
             after = target[edge]
-            start[after] = max(start[after], begin + latency[t] + tile[t])
+            start[after] = max(start[after], arrival + tile[t])
             end[after] = max(end[after], finish + tile[after])
             if greedy:
                 waiting[after] -= 1
                 if waiting[after] == 0:
-                    heappush(queue, (start[after], place[after], after))
+                    heappush(queue, (start[after] - way[after], place[after], after))

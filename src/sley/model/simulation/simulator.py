@@ -44,6 +44,8 @@ class Simulator:
     executions: whether the results contain every execution.
     bounds: the collective's lower bounds on the topology, if they have been computed already.
 
+    The attribute `inputs` has what the event loop gets of the plan and the topology, for any size.
+
     Errors: S701, R514, V201, C301, C305, C307, T604.
     """
 
@@ -70,7 +72,7 @@ class Simulator:
         self.topology = replace(chosen, model=model) if model else chosen
         self.interpreter = bool(interpreter)
         self._keep = executions
-        self._inputs = LoopInputs.of(plan, self.topology, interpreter=self.interpreter)
+        self.inputs = LoopInputs.of(plan, self.topology, interpreter=self.interpreter)
         self._bounds = bounds or Bounds.of(plan.collective, self.topology)
 
     def __call__(self, size: int | str) -> Simulation:
@@ -89,7 +91,7 @@ class Simulator:
             )
         efficiency = model.wire_efficiency[plan.protocol]
         found = _run(
-            self._inputs,
+            self.inputs,
             cut.tiles,
             cut.tile_bytes / efficiency,
             cut.last_bytes / efficiency,
@@ -106,9 +108,9 @@ class Simulator:
             tiles=cut.tiles,
             tile_bytes=cut.tile_bytes,
             interpreter=self.interpreter,
-            launch_us=self._inputs.launch_us,
+            launch_us=self.inputs.launch_us,
             startup_us=self.topology.startup_us,
-            time_us=float(blocks.end_us.max(initial=self._inputs.launch_us)),
+            time_us=float(blocks.end_us.max(initial=self.inputs.launch_us)),
             bound=self._bounds.at(size_bytes),
             blocks=blocks,
             links=_loads(found, len(self.topology.links)),
