@@ -127,15 +127,16 @@ class _Replay:
         self.memory[cells] = value[stores]
         if self.plan.collective.varies:
             self.writes.append((row[stores], cells, value[stores]))
+        sent, place = value[sends], part[sends]
         for at, messages in _each(self.outgoing, row[sends]):
-            self.messages[self.message_at[messages] + part[sends][at]] = value[sends][at]
+            self.messages[self.message_at[messages] + place[at]] = sent[at]
 
     def _receive(self, row: np.ndarray, part: np.ndarray) -> Values:
         """The message of each row, of several their sum."""
         value = Values.nothing(len(row))
-        value.number[:] = 0
-        for at, messages in _each(self.incoming, row):
-            value[at] = value[at] + self.messages[self.message_at[messages] + part[at]]
+        for k, (at, messages) in enumerate(_each(self.incoming, row)):
+            found = self.messages[self.message_at[messages] + part[at]]
+            value[at] = value[at] + found if k else found
         return value
 
     def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> Values:
@@ -152,12 +153,13 @@ def _by_instruction(row: np.ndarray, instructions: int) -> Edges:
     return Edges(offsets_of(np.bincount(row, minlength=instructions)), order)
 
 
-def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
     """Groups messages by their position within a row: all firsts, then all seconds, ...: the places
     among `row`, and the messages."""
     first, number = messages.offset[row], messages.offset[row + 1] - messages.offset[row]
     for k in range(int(number.max(initial=0))):
-        at = np.flatnonzero(number > k)
+        # Every row has a first message, and a slice copies nothing.
+        at = np.flatnonzero(number > k) if k else slice(None)
         yield at, messages.target[first[at] + k]
 
 
