@@ -59,6 +59,7 @@ void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t vers
 SimulatorResult Simulator::run() {
     now_ = settings_.launch_us;
     for (std::size_t b = 0; b < blocks_.size(); ++b) advance(static_cast<std::int32_t>(b));
+    // Ends: a plan has so many parts, and each has a few events; one that hangs has none left.
     while (true) {
         if (sharing_.is_dirty()) {
             sharing_.update_rates([this](std::int32_t flow, double rate) {
@@ -210,6 +211,7 @@ void Simulator::keep(const Execution& at) {
 // Advances a block until it must wait or spend time.
 void Simulator::advance(std::int32_t block) {
     Block& b = blocks_[block];
+    // Goes on without an event only over parts that take no time, so it ends with the block.
     while (true) {
         if (b.state == State::moving) free_received(block);
         if (b.state == State::moving && !b.at.sends.empty()) {
@@ -379,6 +381,7 @@ void Simulator::record(std::int32_t link, double from, double to, double bytes) 
     double& bin_us = result_.bin_us;
     std::vector<double>& load_bytes = result_.load_bytes;
     result_.moved_bytes[link] += bytes;
+    // Two bins become one, so that memory doesn't grow with the time of the run.
     while (to >= bin_us * static_cast<double>(kBins)) {
         for (std::int64_t k = 0; k < kBins; ++k) {
             for (std::int32_t l = 0; l < settings_.links; ++l) {
@@ -410,6 +413,7 @@ void Simulator::post_part(std::int32_t connection, Part part) {
 // Begins the posts of the next part that its proxy sees.
 void Simulator::next_post(std::int32_t connection) {
     Connection& c = connections_[connection];
+    // Several at once only where posts take no time: then none blocks the next.
     while (!c.posting && !c.posts.empty() && c.posts.front().ready_us <= now_) {
         const double post_us = c.posts.front().post_us;
         if (post_us > 0) {

@@ -48,6 +48,7 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
     replay = _Replay.start(plan, messages)
     order = np.argsort(level, kind="stable")
     bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
+    # A level at a time: a plan has far fewer levels than instructions, and NumPy runs a level.
     for k in range(len(bounds) - 1):
         replay.step(order[bounds[k] : bounds[k + 1]])
     found = _compare(plan, messages, replay, order)
@@ -339,6 +340,7 @@ def _trace_back(
     empty_reads: dict[int, int] = {}
     result: dict[int, Counter[int] | None] = {int(cell): Counter() for cell in cells}
     input_of = {cell: i for i, cell in enumerate(plan.collective.input_cells(layout).tolist())}
+    # What is still wanted was written by no instruction: inputs, or nothing.
     for cell, wanted in cell_wanted.items():
         source = input_of.get(cell, NONE)
         is_empty = source == NONE or not plan.collective.initial[source]

@@ -176,6 +176,7 @@ def _by_state(dag: InstructionDag, draft: _Draft) -> Blocks:
         merge_apart(paired, Overlaps.of(order, paired, start, end)),
         merge_apart(draft.blocks, overlaps),
     ]
+    # The fullest rank decides how many thread blocks a call occupies on every GPU.
     return min(ways, key=lambda blocks: (_most(blocks), len(blocks.rank)))
 
 
