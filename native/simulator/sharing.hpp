@@ -24,8 +24,8 @@ class Sharing {
 public:
     // gamma: of each resource, how much its capacity falls: to 1 / (1 + gamma * x) of it when the
     // flows offer (1 + x) times the capacity.
-    Sharing(FlowClasses classes, std::vector<double> capacity, std::vector<double> gamma,
-            std::int32_t flows);
+    Sharing(FlowClasses classes, const std::vector<double>& capacity,
+            const std::vector<double>& gamma, std::int32_t flows);
 
     // Starts a flow of class `kind`; `update_rates` gives it a rate.
     void start(std::int32_t flow, std::int32_t kind);
@@ -36,44 +36,65 @@ public:
     void update_rates(Changed&& changed) {
         gather();
         fill();
-        for (std::int32_t flow : flows_) {
-            const double before = rate_[flow], now = fresh_[flow];
-            if (std::abs(now - before) > 1e-12 * before) {
-                changed(flow, now);
-                rate_[flow] = now;
+        for (std::int32_t number : affected_) {
+            Flow& flow = flows_[number];
+            if (std::abs(flow.fresh - flow.rate) > 1e-12 * flow.rate) {
+                changed(number, flow.fresh);
+                flow.rate = flow.fresh;
             }
-            marked_flow_[flow] = 0;
+            flow.marked = false;
         }
-        for (std::int32_t resource : resources_) marked_resource_[resource] = 0;
-        flows_.clear();
-        resources_.clear();
+        for (std::int32_t r : full_) resources_[r].marked = false;
+        affected_.clear();
+        full_.clear();
         is_dirty_ = false;
     }
 
     bool is_dirty() const { return is_dirty_; }
-    double rate(std::int32_t flow) const { return rate_[flow]; }
-    std::int32_t kind(std::int32_t flow) const { return kind_[flow]; }
+    double rate(std::int32_t flow) const { return flows_[flow].rate; }
+    std::int32_t kind(std::int32_t flow) const { return flows_[flow].kind; }
     const FlowClasses& classes() const { return classes_; }
 
 private:
-    double capacity(std::int32_t resource) const;
-    bool binds(std::int32_t resource) const;
+    // A row each, not a column each: a start or stop reads and writes nearly all of a resource.
+    struct Resource {
+        Resource(double most, double gamma) : most(most), gamma(gamma) {}
+
+        double most, gamma;
+        double demand = 0, push = 0;      // the sums of its flows
+        double left = 0, weight = 0;      // while rates are filled
+        std::vector<std::int32_t> flows;  // those on it
+        bool marked = false;
+
+        double capacity() const;
+        bool binds() const;
+    };
+
+    struct Flow {
+        std::int32_t kind = -1;           // -1 while it is stopped
+        bool marked = false, frozen = false;
+        double rate = 0, fresh = 0;
+        std::vector<std::int32_t> place;  // among the flows of each of its resources
+    };
+
     void mark_flow(std::int32_t flow);
     void mark_resource(std::int32_t resource);
     void gather();
     void fill();
-    void freeze(std::int32_t flow, double rate);
+    void freeze(Flow& flow, double rate);
+
+    // Calls use(resource, weight) for the resources of a class.
+    template <class Use>
+    void each_use(std::int32_t kind, Use&& use) {
+        for (std::int64_t k = classes_.first[kind]; k < classes_.first[kind + 1]; ++k) {
+            use(classes_.resource[k], classes_.weight[k]);
+        }
+    }
 
     FlowClasses classes_;
-    std::vector<double> capacity_, gamma_;
-    std::vector<double> demand_, push_;                // the sums of each resource's flows
-    std::vector<std::vector<std::int32_t>> on_;        // the flows on each resource
-    std::vector<std::int32_t> kind_;                   // of each flow, -1 while it is stopped
-    std::vector<std::vector<std::int32_t>> place_;     // of each flow in `on_` of its resources
-    std::vector<double> rate_, fresh_;
-    std::vector<char> marked_flow_, marked_resource_, frozen_;
-    std::vector<std::int32_t> flows_, resources_;      // affected by changes
-    std::vector<double> left_, weight_;                // of each resource, while rates are filled
+    std::vector<Resource> resources_;
+    std::vector<Flow> flows_;
+    std::vector<std::int32_t> affected_, full_;  // flows and resources, by changes
     bool is_dirty_ = false;
 };
 

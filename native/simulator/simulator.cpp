@@ -15,12 +15,12 @@ constexpr double kMoment_us = 1e-7;
 }  // namespace
 
 Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowClasses classes,
-                     std::vector<double> capacity, std::vector<double> gamma,
+                     const std::vector<double>& capacity, const std::vector<double>& gamma,
                      SimulatorSettings settings)
     : plan_(std::move(plan)),
       ends_(std::move(connections)),
       settings_(settings),
-      sharing_(std::move(classes), std::move(capacity), std::move(gamma),
+      sharing_(std::move(classes), capacity, gamma,
                static_cast<std::int32_t>(plan_.block_offset.size() - 1 + 2 * ends_.wire.size())) {
     const auto blocks = plan_.block_offset.size() - 1;
     const auto instructions = plan_.kind.size();
@@ -34,6 +34,7 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     for (std::size_t b = 0; b < blocks; ++b) {
         blocks_[b].instruction = plan_.block_offset[b];
         blocks_[b].since = settings_.launch_us;
+        if (plan_.block_offset[b] < plan_.block_offset[b + 1]) come_to_execution(blocks_[b]);
     }
     for (auto& c : connections_) c.credit = c.clear = settings_.slots * unit_;
     for (auto* times : {&result_.end_us, &result_.moving_us, &result_.waiting_us,
@@ -51,14 +52,14 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     result_.bin_us = 1.0 / 64;
 }
 
-void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t version,
-                     std::int64_t room) {
-    queue_.push({time, events_++, kind, id, version, room});
+void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t version) {
+    queue_.push({time, events_++, kind, id, version});
 }
 
 SimulatorResult Simulator::run() {
     now_ = settings_.launch_us;
     for (std::size_t b = 0; b < blocks_.size(); ++b) advance(static_cast<std::int32_t>(b));
+    // Ends: a plan has so many parts, and each has a few events; one that hangs has none left.
     while (true) {
         if (sharing_.is_dirty()) {
             sharing_.update_rates([this](std::int32_t flow, double rate) {
@@ -72,6 +73,7 @@ SimulatorResult Simulator::run() {
         while (!queue_.empty() && queue_.top().time <= end) {
             const Event event = queue_.top();
             queue_.pop();
+            if (!queue_.empty()) fetch(queue_.top());
             handle(event);
         }
     }
@@ -80,6 +82,21 @@ SimulatorResult Simulator::run() {
         result_.stuck.push_back(static_cast<std::int32_t>(b.instruction));
     }
     return std::move(result_);
+}
+
+// Begins to read what an event is about while the event before it is handled: in large plans, most
+// of the time of a run is spent waiting for memory.
+void Simulator::fetch(const Event& event) const {
+    const auto all_of = [](const auto& item) {
+        const auto* bytes = reinterpret_cast<const char*>(&item);
+        for (std::size_t at = 0; at < sizeof(item); at += 64) __builtin_prefetch(bytes + at);
+    };
+    if (event.kind == Kind::moved) all_of(flows_[event.id]);
+    if (event.kind != Kind::moved && event.kind != Kind::resume) {
+        all_of(connections_[event.id]);
+    } else if (event.id < static_cast<std::int32_t>(blocks_.size())) {
+        all_of(blocks_[event.id]);
+    }
 }
 
 void Simulator::handle(const Event& event) {
@@ -112,13 +129,13 @@ void Simulator::handle(const Event& event) {
         ++c.arrived;
         if (c.receiver != kNone) advance(std::exchange(c.receiver, kNone));
     } else if (event.kind == Kind::clear) {
-        c.clear += event.room;
-        c.last_cleared = c.clearing.front();
+        c.clear += c.clearing.front().room;
+        c.last_cleared = c.clearing.front().execution;
         c.clearing.pop_front();
         next_on_wire(event.id);
     } else {
-        c.credit += event.room;
-        c.last_freed = c.freed.front();
+        c.credit += c.freed.front().room;
+        c.last_freed = c.freed.front().execution;
         c.freed.pop_front();
         if (c.sender != kNone) advance(std::exchange(c.sender, kNone));
     }
@@ -135,7 +152,7 @@ void Simulator::enter(std::int32_t block, State state) {
         case State::slot: result_.slot_us[block] += spent; break;
         case State::moving:
             result_.moving_us[block] += spent;
-            result_.executions.moving_us[row(b)] += spent;
+            b.at.moving_us += spent;
             break;
         case State::ready:
         case State::done: break;
@@ -144,39 +161,62 @@ void Simulator::enter(std::int32_t block, State state) {
     b.since = now_;
 }
 
-void Simulator::blame(std::int32_t block, Cause cause, std::int64_t after) {
-    const std::int64_t execution = row(blocks_[block]);
-    result_.executions.cause[execution] = static_cast<std::int8_t>(cause);
-    result_.executions.after[execution] = after;
-    result_.executions.cause_us[execution] = now_;
-    if (result_.executions.start_us[execution] < 0) {
-        result_.executions.first_cause[execution] = static_cast<std::int8_t>(cause);
-        result_.executions.first_after[execution] = after;
+void Simulator::blame(Execution& execution, Cause cause, std::int64_t after) {
+    execution.cause = cause;
+    execution.after = after;
+    execution.cause_us = now_;
+    if (execution.start_us < 0) {
+        execution.first_cause = cause;
+        execution.first_after = after;
     }
 }
 
-double Simulator::message_bytes(const Block& b) const {
-    const double tile = b.tile + 1 < settings_.tiles ? settings_.tile_bytes
-                                                     : settings_.last_tile_bytes;
-    return tile * plan_.chunks[b.instruction];
+// Reads what the block's next execution needs.
+void Simulator::come_to_execution(Block& b) {
+    const std::int64_t i = b.instruction;
+    const auto targets = [i](const auto& offset, const auto& target) {
+        return Targets{target.data() + offset[i], target.data() + offset[i + 1]};
+    };
+    Execution at;
+    at.row = i * settings_.tiles + b.tile;
+    at.sends = targets(plan_.send_offset, plan_.send_target);
+    at.receives = targets(plan_.receive_offset, plan_.receive_target);
+    at.waits = targets(plan_.wait_offset, plan_.wait_target);
+    const bool last = b.tile + 1 == settings_.tiles;
+    const double bytes = (last ? settings_.last_tile_bytes : settings_.tile_bytes) *
+                         plan_.chunks[i];
+    if (!at.sends.empty() || !at.receives.empty()) {  // a local operation has one part
+        const double most = std::ceil(bytes / settings_.least_slice_bytes);
+        at.parts = std::max<std::int64_t>(
+            1, most < settings_.slices ? static_cast<std::int64_t>(most) : settings_.slices);
+    }
+    at.part_bytes = bytes / static_cast<double>(at.parts);
+    b.at = at;
 }
 
-// The number of parts of each message of an execution; a local operation has one.
-std::int64_t Simulator::parts(const Block& b) const {
-    if (sends(b).empty() && receives(b).empty()) return 1;
-    const double most = std::ceil(message_bytes(b) / settings_.least_slice_bytes);
-    return std::max<std::int64_t>(1, most < settings_.slices ? static_cast<std::int64_t>(most)
-                                                             : settings_.slices);
+// Writes an execution that has ended into its row of the result.
+void Simulator::keep(const Execution& at) {
+    Executions& all = result_.executions;
+    all.turn_us[at.row] = at.turn_us;
+    all.start_us[at.row] = at.start_us;
+    all.end_us[at.row] = now_;
+    all.cause[at.row] = static_cast<std::int8_t>(at.cause);
+    all.first_cause[at.row] = static_cast<std::int8_t>(at.first_cause);
+    all.after[at.row] = at.after;
+    all.first_after[at.row] = at.first_after;
+    all.cause_us[at.row] = at.cause_us;
+    all.moving_us[at.row] = at.moving_us;
 }
 
 // Advances a block until it must wait or spend time.
 void Simulator::advance(std::int32_t block) {
     Block& b = blocks_[block];
+    // Goes on without an event only over parts that take no time, so it ends with the block.
     while (true) {
         if (b.state == State::moving) free_received(block);
-        if (b.state == State::moving && !sends(b).empty()) {
+        if (b.state == State::moving && !b.at.sends.empty()) {
             double fence = 0;
-            for (const auto send : sends(b)) fence = std::max(fence, ends_.fence_us[send]);
+            for (const auto send : b.at.sends) fence = std::max(fence, ends_.fence_us[send]);
             enter(block, State::fence);
             if (fence > 0) {
                 push(now_ + fence, Kind::resume, block);
@@ -190,33 +230,29 @@ void Simulator::advance(std::int32_t block) {
             return;
         }
         if (!may_begin(block) || !may_move(block)) return;
-        begin_part(block);
-        if (moves(b)) return;
+        if (begin_part(block)) return;
     }
 }
 
 // Whether an execution's waits are over, and its overhead spent.
 bool Simulator::may_begin(std::int32_t block) {
     Block& b = blocks_[block];
-    if (b.paid) return true;
+    if (b.at.paid) return true;
     if (b.state == State::ready) {
-        result_.executions.turn_us[row(b)] = now_;
+        b.at.turn_us = now_;
         const bool first = b.tile == 0 && b.instruction == plan_.block_offset[block];
-        if (first) blame(block, Cause::launch, kNone);
+        if (first) blame(b.at, Cause::launch, kNone);
     }
-    const std::int64_t from = plan_.wait_offset[b.instruction];
-    const std::int64_t to = plan_.wait_offset[b.instruction + 1];
-    for (std::int64_t k = from; k < to; ++k) {
-        const std::int32_t other = plan_.wait_target[k];
+    for (const auto other : b.at.waits) {
         if (done_[other] > b.tile) continue;
-        blame(block, Cause::wait, other * settings_.tiles + b.tile);
+        blame(b.at, Cause::wait, other * settings_.tiles + b.tile);
         next_waiter_[block] = waiter_[other];
         waiter_[other] = block;
         enter(block, State::waiting);
         return false;
     }
-    b.paid = true;
-    const double cost = settings_.decode_us + (to > from ? settings_.wait_us : 0);
+    b.at.paid = true;
+    const double cost = settings_.decode_us + (b.at.waits.empty() ? 0 : settings_.wait_us);
     if (cost == 0) return true;
     enter(block, State::overhead);
     push(now_ + cost, Kind::resume, block);
@@ -226,7 +262,7 @@ bool Simulator::may_begin(std::int32_t block) {
 // Whether the next part has arrived, of all messages, and has room at all its destinations.
 bool Simulator::may_move(std::int32_t block) {
     Block& b = blocks_[block];
-    for (const auto take : receives(b)) {
+    for (const auto take : b.at.receives) {
         if (connections_[take].arrived > 0) continue;
         enter(block, State::message);
         connections_[take].receiver = block;
@@ -234,74 +270,67 @@ bool Simulator::may_move(std::int32_t block) {
         return false;
     }
     if (b.state == State::message) {
-        blame(block, Cause::message, connections_[b.awaited].sent.front());
+        blame(b.at, Cause::message, connections_[b.awaited].sent.front());
     }
-    for (const auto send : sends(b)) {
-        if (connections_[send].credit >= unit_ / parts(b)) continue;
+    for (const auto send : b.at.sends) {
+        if (connections_[send].credit >= room(b)) continue;
         enter(block, State::slot);
         connections_[send].sender = block;
         b.awaited = send;
         return false;
     }
-    if (b.state == State::slot) blame(block, Cause::slot, connections_[b.awaited].last_freed);
+    if (b.state == State::slot) blame(b.at, Cause::slot, connections_[b.awaited].last_freed);
     return true;
 }
 
-// Takes a part and its room, and begins to move the part.
-void Simulator::begin_part(std::int32_t block) {
-    const Block& b = blocks_[block];
-    const std::int64_t count = parts(b);
-    for (const auto send : sends(b)) connections_[send].credit -= unit_ / count;
-    for (const auto take : receives(b)) --connections_[take].arrived;
+// Takes a part and its room, and begins to move the part; false if there is nothing to move.
+bool Simulator::begin_part(std::int32_t block) {
+    Block& b = blocks_[block];
+    for (const auto send : b.at.sends) connections_[send].credit -= room(b);
+    for (const auto take : b.at.receives) --connections_[take].arrived;
     enter(block, State::moving);
-    double& start = result_.executions.start_us[row(b)];
-    if (start < 0) start = now_;
-    const double bytes = message_bytes(b) / static_cast<double>(count);
-    if (moves(b)) {
-        begin_flow(block, plan_.kind[b.instruction], bytes + settings_.overhead_bytes);
-    }
+    if (b.at.start_us < 0) b.at.start_us = now_;
+    const std::int32_t kind = plan_.kind[b.instruction];
+    if (kind == kNone || b.at.part_bytes <= 0) return false;
+    begin_flow(block, kind, b.at.part_bytes + settings_.overhead_bytes);
+    return true;
 }
 
 // Frees the room of a received part that has been moved on.
 void Simulator::free_received(std::int32_t block) {
     const Block& b = blocks_[block];
-    for (const auto take : receives(b)) {
+    for (const auto take : b.at.receives) {
         Connection& c = connections_[take];
         const bool direct = ends_.wire[take] == kNone;
         c.sent.pop_front();
-        (direct ? c.freed : c.clearing).push_back(row(b));
-        push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take, 0,
-             unit_ / parts(b));
+        (direct ? c.freed : c.clearing).push_back({b.at.row, room(b)});
+        push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take);
     }
 }
 
 // Announces a part that has been moved.
 void Simulator::end_part(std::int32_t block) {
     Block& b = blocks_[block];
-    const std::int64_t count = parts(b);
-    for (const auto send : sends(b)) {
-        connections_[send].sent.push_back(row(b));
+    for (const auto send : b.at.sends) {
+        connections_[send].sent.push_back(b.at.row);
         if (ends_.wire[send] == kNone) {
             push(now_ + ends_.latency_us[send], Kind::arrive, send);
         } else {
-            const auto share = static_cast<double>(count);
-            post_part(send, {0, message_bytes(b) / share, ends_.post_us[send] / share,
-                             unit_ / count, row(b)});
+            const double post_us = ends_.post_us[send] / static_cast<double>(b.at.parts);
+            post_part(send, {0, b.at.part_bytes, post_us, room(b), b.at.row});
         }
     }
     enter(block, State::ready);
-    if (++b.part == count * plan_.messages[b.instruction]) finish(block);
+    if (++b.at.part == b.at.parts * plan_.messages[b.instruction]) finish(block);
 }
 
 // Ends an execution: blocks that wait for it go on, and the block turns to its next one.
 void Simulator::finish(std::int32_t block) {
     Block& b = blocks_[block];
-    const std::int64_t ended = row(b);
+    const std::int64_t ended = b.at.row;
     const std::int32_t instruction = static_cast<std::int32_t>(b.instruction);
-    result_.executions.end_us[ended] = now_;
+    keep(b.at);
     ++done_[instruction];
-    b.part = 0;
-    b.paid = false;
     const bool tiles_left = b.tile + 1 < settings_.tiles;
     if (plan_.instruction_major) {
         if (tiles_left) {
@@ -314,7 +343,10 @@ void Simulator::finish(std::int32_t block) {
         b.instruction = plan_.block_offset[block];
         ++b.tile;
     }
-    if (b.instruction < plan_.block_offset[block + 1]) blame(block, Cause::turn, ended);
+    if (b.instruction < plan_.block_offset[block + 1]) {
+        come_to_execution(b);
+        blame(b.at, Cause::turn, ended);
+    }
     for (std::int32_t other = std::exchange(waiter_[instruction], kNone); other != kNone;) {
         push(now_, Kind::resume, other);
         other = std::exchange(next_waiter_[other], kNone);
@@ -349,6 +381,7 @@ void Simulator::record(std::int32_t link, double from, double to, double bytes) 
     double& bin_us = result_.bin_us;
     std::vector<double>& load_bytes = result_.load_bytes;
     result_.moved_bytes[link] += bytes;
+    // Two bins become one, so that memory doesn't grow with the time of the run.
     while (to >= bin_us * static_cast<double>(kBins)) {
         for (std::int64_t k = 0; k < kBins; ++k) {
             for (std::int32_t l = 0; l < settings_.links; ++l) {
@@ -380,6 +413,7 @@ void Simulator::post_part(std::int32_t connection, Part part) {
 // Begins the posts of the next part that its proxy sees.
 void Simulator::next_post(std::int32_t connection) {
     Connection& c = connections_[connection];
+    // Several at once only where posts take no time: then none blocks the next.
     while (!c.posting && !c.posts.empty() && c.posts.front().ready_us <= now_) {
         const double post_us = c.posts.front().post_us;
         if (post_us > 0) {
@@ -428,8 +462,8 @@ void Simulator::end_wire(std::int32_t connection) {
     const double left_us = ends_.latency_us[connection] - std::max(0.0, part.post_us - before_us);
     c.last_arrival_us = std::max(c.last_arrival_us, now_ + std::max(0.0, left_us));
     push(c.last_arrival_us, Kind::arrive, connection);
-    c.freed.push_back(part.after);
-    push(now_ + ends_.credit_us[connection], Kind::free, connection, 0, part.room);
+    c.freed.push_back({part.after, part.room});
+    push(now_ + ends_.credit_us[connection], Kind::free, connection);
     c.wire.pop_front();
     c.busy = false;
 }

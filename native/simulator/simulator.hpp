@@ -3,8 +3,8 @@
 // us, data in bytes as they cross a link, rates in bytes per us.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <queue>
 #include <vector>
 
@@ -75,10 +75,37 @@ struct SimulatorResult {
     std::vector<std::int32_t> stuck;
 };
 
+// A FIFO in one piece of memory: a connection holds few parts, for which a deque takes 600 bytes.
+template <class T>
+class Queue {
+public:
+    bool empty() const { return size_ == 0; }
+    T& front() { return items_[first_]; }
+
+    void push_back(const T& item) {
+        if (size_ == items_.size()) {
+            std::rotate(items_.begin(), items_.begin() + first_, items_.end());
+            first_ = 0;
+            items_.resize(size_ ? 2 * size_ : 4);  // a power of two, so that a mask wraps places
+        }
+        items_[(first_ + size_++) & (items_.size() - 1)] = item;
+    }
+
+    void pop_front() {
+        first_ = (first_ + 1) & (items_.size() - 1);
+        --size_;
+    }
+
+private:
+    std::vector<T> items_;
+    std::size_t first_ = 0, size_ = 0;
+};
+
 class Simulator {
 public:
     Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowClasses classes,
-              std::vector<double> capacity, std::vector<double> gamma, SimulatorSettings settings);
+              const std::vector<double>& capacity, const std::vector<double>& gamma,
+              SimulatorSettings settings);
 
     // To be called once.
     SimulatorResult run();
@@ -95,18 +122,45 @@ private:
         Kind kind;
         std::int32_t id;
         std::uint32_t version;  // of a flow: the number of its rate
-        std::int64_t room;      // of a `free` or `clear`: the credit
         bool operator<(const Event& other) const {  // the queue returns the greatest first
             return time != other.time ? time > other.time : number > other.number;
         }
     };
 
+    // A row of a CSR.
+    struct Targets {
+        const std::int32_t* first = nullptr;
+        const std::int32_t* last = nullptr;
+        const std::int32_t* begin() const { return first; }
+        const std::int32_t* end() const { return last; }
+        bool empty() const { return first == last; }
+    };
+
+    // The execution at which a block is: what its parts need of the plan, and its row of
+    // `Executions`. Both stand together here, since an execution has up to a dozen events.
+    struct Execution {
+        std::int64_t row = 0;
+        Targets sends, receives, waits;
+        std::int64_t parts = 1;  // of each message
+        double part_bytes = 0;
+        std::int64_t part = 0;   // of all messages
+        bool paid = false;      // whether the overhead has been spent
+        double turn_us = 0, start_us = -1, cause_us = 0, moving_us = 0;
+        Cause cause = Cause::launch, first_cause = Cause::launch;
+        std::int64_t after = kNone, first_after = kNone;
+    };
+
     struct Block {
-        std::int64_t instruction, tile = 0, part = 0;
+        std::int64_t instruction, tile = 0;
+        Execution at;
         State state = State::ready;
         double since = 0;
-        bool paid = false;  // whether the execution's overhead has been spent
         std::int32_t awaited = kNone;  // the connection for which it waits
+    };
+
+    // The execution that took a part, and the room that this frees.
+    struct Taken {
+        std::int64_t execution, room;
     };
 
     // A part between the FIFOs of a connection with two hops.
@@ -121,15 +175,15 @@ private:
         std::int64_t credit = 0;   // room for the sender, in units of a slot's smallest part
         std::int64_t arrived = 0;  // parts that the receiver may take
         std::int32_t sender = kNone, receiver = kNone;  // blocks that wait for the connection
-        std::deque<std::int64_t> sent;      // the executions of parts in flight or not yet taken
-        std::deque<std::int64_t> freed;     // executions that took parts, until the sender knows
+        Queue<std::int64_t> sent;  // the executions of parts in flight or not yet taken
+        Queue<Taken> freed;        // parts that were taken, until the sender knows
         std::int64_t last_freed = kNone;
         // With two hops: the room for the second one, and who freed it; the parts before and during
         // their posts, then before and on the second hop.
         std::int64_t clear = 0;
-        std::deque<std::int64_t> clearing;
+        Queue<Taken> clearing;
         std::int64_t last_cleared = kNone;
-        std::deque<Part> posts, wire;
+        Queue<Part> posts, wire;
         bool posting = false, busy = false, blocked = false;
         double last_arrival_us = 0;
     };
@@ -139,18 +193,20 @@ private:
         std::uint32_t version = 0;
     };
 
-    void push(double time, Kind kind, std::int32_t id, std::uint32_t version = 0,
-              std::int64_t room = 0);
+    void push(double time, Kind kind, std::int32_t id, std::uint32_t version = 0);
+    void fetch(const Event& event) const;
     void handle(const Event& event);
     void advance(std::int32_t block);
     bool may_begin(std::int32_t block);
     bool may_move(std::int32_t block);
-    void begin_part(std::int32_t block);
+    bool begin_part(std::int32_t block);
     void free_received(std::int32_t block);
     void end_part(std::int32_t block);
     void finish(std::int32_t block);
+    void come_to_execution(Block& b);
+    void keep(const Execution& execution);
     void enter(std::int32_t block, State state);
-    void blame(std::int32_t block, Cause cause, std::int64_t after);
+    void blame(Execution& execution, Cause cause, std::int64_t after);
     void begin_flow(std::int32_t flow, std::int32_t kind, double amount);
     void settle(std::int32_t flow);
     void record(std::int32_t link, double from, double to, double bytes);
@@ -159,30 +215,7 @@ private:
     void end_post(std::int32_t connection);
     void next_on_wire(std::int32_t connection);
     void end_wire(std::int32_t connection);
-    // A row of a CSR.
-    struct Targets {
-        const std::int32_t* first;
-        const std::int32_t* last;
-        const std::int32_t* begin() const { return first; }
-        const std::int32_t* end() const { return last; }
-        bool empty() const { return first == last; }
-    };
-    Targets sends(const Block& b) const {
-        const std::int32_t* target = plan_.send_target.data();
-        const std::int64_t* offset = plan_.send_offset.data() + b.instruction;
-        return {target + offset[0], target + offset[1]};
-    }
-    Targets receives(const Block& b) const {
-        const std::int32_t* target = plan_.receive_target.data();
-        const std::int64_t* offset = plan_.receive_offset.data() + b.instruction;
-        return {target + offset[0], target + offset[1]};
-    }
-    std::int64_t row(const Block& b) const { return b.instruction * settings_.tiles + b.tile; }
-    double message_bytes(const Block& b) const;
-    bool moves(const Block& b) const {
-        return plan_.kind[b.instruction] != kNone && message_bytes(b) > 0;
-    }
-    std::int64_t parts(const Block& b) const;
+    std::int64_t room(const Block& b) const { return unit_ / b.at.parts; }
 
     SimulatorPlan plan_;
     SimulatorConnections ends_;

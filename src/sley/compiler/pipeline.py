@@ -88,6 +88,17 @@ def build(
 
     Errors: C3xx for a program or options that can't be compiled, V2xx if `verify` refuses the plan.
     """
+    # Results of passes are as large as the plan, and go before the proof needs room for its own.
+    plan = _run_passes(program, options, topology, phase)
+    if verify:
+        phase("verification", lambda: verify_plan(plan))
+    return plan
+
+
+def _run_passes(
+    program: Program, options: Options, topology: Topology | None, phase: Phase
+) -> Plan:
+    """`build` without the proof."""
     if options.switches is False:
         program = without_groups(program)
     topology = topology or program.topology
@@ -117,15 +128,12 @@ def build(
             lambda: _allocate(lowered, ordered, blocks, links, topology, settings),
         )
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
-    plan = phase(
+    return phase(
         Pass.EMIT,
         lambda: replace(
             _emit(lowered, ordered, blocks, settings), estimate=estimate, topology=topology
         ),
     )
-    if verify:
-        phase("verification", lambda: verify_plan(plan))
-    return plan
 
 
 @dataclass(frozen=True)

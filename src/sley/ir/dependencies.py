@@ -107,20 +107,16 @@ def _dependencies(a: _Accesses) -> Dependencies:
     before = np.concatenate([a.last_write[true], reused, a.last_write[overwritten]])
     after = np.concatenate([true, a.next_write[reused], overwritten])
     by_value = np.repeat([1, 0, 0], [len(true), len(reused), len(overwritten)])
-    total = int(a.transfer.max(initial=0)) + 1
-    key = (
-        (a.transfer[before] * 2 + a.at_dst[before]) * (2 * total)
-        + a.transfer[after] * 2
-        + a.at_dst[after]
-    ) * 2 + by_value
-    key = distinct(key)
-    earlier, later = np.divmod(key // 2, 2 * total)
+    half = 2 * a.transfer + a.at_dst
+    bits = int(half.max(initial=0)).bit_length()
+    key = distinct((half[before] << bits | half[after]) << 1 | by_value)
+    earlier, later = key >> (bits + 1), key >> 1
     return Dependencies(
-        before=earlier // 2,
-        before_at_dst=earlier % 2,
-        after=later // 2,
-        after_at_dst=later % 2,
-        true=key % 2,
+        before=earlier >> 1,
+        before_at_dst=earlier & 1,
+        after=(later & ((1 << bits) - 1)) >> 1,
+        after_at_dst=later & 1,
+        true=key & 1,
     )
 
 

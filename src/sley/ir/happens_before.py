@@ -44,7 +44,7 @@ def hazards(plan: Plan, level: IntArray, *, unordered: bool = False) -> Hazards:
     write is adjacent to the write before it and to the reads since. If all these pairs are ordered,
     so are all other conflicts. A copy of chunks onto themselves doesn't change them and counts as a
     read.
-    unordered: leaves out pairs that one block or one wait orders (`by_block_or_wait`), in large
+    unordered: leaves out pairs that one block or one wait orders, in large
         plans nearly all.
     """
     t = plan.instructions
@@ -93,28 +93,6 @@ class HappensBefore:
         self._level = np.ascontiguousarray(self.level).data
         # Filled by the first search: most plans need none.
         self._rows, self._levels, self._sources, self._first = [memoryview(b"")] * 4
-
-    def by_block_or_wait(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Whether one block or one wait orders each pair; if False, `reaches` decides."""
-        block, plan = self.plan.block.astype(np.int64), self.plan
-        same = (block[first] == block[second]) & (first < second)
-        # The latest wait of block Y on block X at or before an instruction of Y.
-        wait_at, wait_for = plan.waits.source.astype(np.int64), plan.waits.target.astype(np.int64)
-        blocks, rows = len(plan.block_rank), len(plan.instructions)
-        key = (block[wait_at] * blocks + block[wait_for]) * rows + wait_at
-        order = np.argsort(key, kind="stable")
-        key, target = key[order], wait_for[order]
-        pair = key // rows if rows else key
-        # Running maximum of the instruction waited for, within (Y, X).
-        # Pairs ascend, so a maximum never passes from one pair into the next.
-        reach = np.maximum.accumulate(pair * rows + target) % rows if len(key) else target
-        wanted = block[second] * blocks + block[first]
-        at = np.searchsorted(key, wanted * rows + second, side="right") - 1
-        hit = at >= 0
-        hit[hit] = pair[at[hit]] == wanted[hit]
-        waited = np.zeros(len(first), bool)
-        waited[hit] = reach[at[hit]] >= first[hit]
-        return np.asarray(same | waited)
 
     def reaches(self, first: int, second: int, *, whole: bool = False) -> bool:
         """Whether `first` happens before `second`. Searches the blocks and waits of their rank

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from functools import cache
 
 import numpy as np
@@ -94,14 +93,17 @@ def _columns(ranks: int, rank: LongArray, group: LongArray, used: BoolArray) -> 
 
 
 class _Graph:
-    """A topology's links by source vertex. after: (destination, row, kind) of each link."""
+    """A topology's links by vertex: (other end, row, kind) of each link from it, and to it."""
 
     def __init__(self, vertices: Vertices, links: TopologyLinks) -> None:
         self.kind: list[int] = vertices.kind.tolist()
         self.after: list[list[tuple[int, int, int]]] = [[] for _ in self.kind]
+        self.before: list[list[tuple[int, int, int]]] = [[] for _ in self.kind]
+        self._onward = cache(self._links_onward)
         rows = zip(links.src.tolist(), links.dst.tolist(), links.kind.tolist(), strict=True)
         for row, (src, dst, kind) in enumerate(rows):
             self.after[src].append((dst, row, kind))
+            self.before[dst].append((src, row, kind))
 
     def beside(self, vertex: int) -> frozenset[int]:
         """The cards and vertices of PCIe that a vertex is linked to."""
@@ -120,20 +122,29 @@ class _Graph:
             seen |= front
         return ()
 
-    def walk(self, start: int, through: frozenset[int], links: frozenset[int]) -> dict[int, int]:
-        """The link by which each vertex is first reached from `start`, over links of kinds `links`
-        and vertices of kinds `through`."""
-        arrived: dict[int, int] = {start: NONE}
-        queue = deque([start])
-        while queue:
-            vertex = queue.popleft()
-            if vertex != start and self.kind[vertex] not in through:
-                continue
-            for other, row, kind in self.after[vertex]:
-                if other not in arrived and kind in links:
-                    arrived[other] = row
+    def walk(
+        self, start: int, through: frozenset[int], links: frozenset[int]
+    ) -> dict[int, tuple[int, int]]:
+        """The vertices of kinds `through` that can be reached from `start` over such vertices and
+        links of kinds `links`: how many are reached before each, and the link by which it is."""
+        arrived = {start: (0, NONE)}
+        # The queue grows while it is read. Ends: each vertex comes into it once.
+        queue = [start]
+        for vertex in queue:
+            for other, row in self._onward(vertex, through, links):
+                if other not in arrived:
+                    arrived[other] = (len(queue), row)
                     queue.append(other)
         return arrived
+
+    def _links_onward(
+        self, vertex: int, through: frozenset[int], links: frozenset[int]
+    ) -> list[tuple[int, int]]:
+        """(destination, row) of the links of some kinds from a vertex to vertices of kinds
+        `through`. Found once: a switch has links to thousands of cards, at which ways end."""
+        return [
+            (v, row) for v, row, k in self.after[vertex] if k in links and self.kind[v] in through
+        ]
 
 
 _INSIDE = frozenset({VertexKind.SWITCH, VertexKind.PCIE})
@@ -164,7 +175,7 @@ class Routes:
         if self._node[src] == self._node[dst]:
             return self._way(src, dst, _INSIDE, _LOCAL)
         a, b = self._card[src], self._card[dst]
-        if a != NONE and b != NONE:
+        if NONE not in (a, b) and a != b:
             parts = (
                 self._way(src, a, _INSIDE, _LOCAL),
                 self._way(a, b, _OUTSIDE, _ANY),
@@ -178,11 +189,12 @@ class Routes:
         self, start: int, end: int, through: frozenset[VertexKind], links: frozenset[LinkKind]
     ) -> list[int]:
         arrived = self._walk(start, through, links)
-        rows: list[int] = []
-        vertex = end
-        while vertex != start:
-            if vertex not in arrived:
-                return []
-            rows.append(arrived[vertex])
-            vertex = self._source[rows[-1]]
+        # The end is reached from the vertex that was reached first, by the first of its links.
+        into = self._graph.before[end]
+        last = [(arrived[v][0], row) for v, row, k in into if v in arrived and k in links]
+        if not last:
+            return []
+        rows = [min(last)[1]]
+        while (vertex := self._source[rows[-1]]) != start:
+            rows.append(arrived[vertex][1])
         return rows[::-1]

@@ -268,13 +268,36 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 def ordered_by(*columns: NDArray[Any]) -> LongArray:
     """The rows in ascending order of the columns, the first one the most significant: as
     `np.lexsort`, in one sort if the columns fit into one number. No value is negative."""
+    key, _ = _packed(columns)
+    return np.lexsort(columns[::-1]) if key is None else np.argsort(key, kind="stable")
+
+
+def sorted_rows(*columns: NDArray[Any]) -> list[NDArray[Any]]:
+    """The columns with their rows in the order of `ordered_by`: several times faster than to sort
+    the rows' numbers and to look up each column by them."""
+    key, widths = _packed(columns)
+    if key is None:
+        order = np.lexsort(columns[::-1])
+        return [column[order] for column in columns]
+    key.sort()
+    found = []
+    for column, width in zip(columns[::-1], widths[::-1], strict=True):
+        found.append((key & ((1 << width) - 1)).astype(column.dtype))
+        key >>= width
+    return found[::-1]
+
+
+def _packed(columns: tuple[NDArray[Any], ...]) -> tuple[LongArray | None, list[int]]:
+    """int64 (rows,): the columns in one number, the first one the most significant, or None if they
+    don't fit; and the bits of each. No value is negative."""
     widths = [int(column.max(initial=0)).bit_length() for column in columns]
     if sum(widths) >= 63:
-        return np.lexsort(columns[::-1])
+        return None, widths
     key = np.zeros(len(columns[0]), np.int64)
     for column, width in zip(columns, widths, strict=True):
-        key = (key << width) | column
-    return np.argsort(key, kind="stable")
+        key <<= width
+        key |= column
+    return key, widths
 
 
 def inverse(order: NDArray[Any]) -> LongArray:

@@ -52,10 +52,11 @@ def run_abstractly(
         takes one for each chunk only in larger calls; for the notes of V203.
     """
     events = Events.of(plan, per_chunk)
-    before, behind = _waiting(plan, messages, slots, events, holds)
-    level = levels(events.total, before, behind)
+    level = levels(events.total, *_waiting(plan, messages, slots, events, holds))
     found = []
     if (level == NONE).any():
+        # Built again rather than kept: a plan that ends has no use for it, and it is large.
+        before, behind = _waiting(plan, messages, slots, events, holds)
         predecessors = Edges.from_pairs(events.total, behind, before)
         found.append(
             _describe(plan, predecessors, level, messages, slots, events, holds, one_slot_bytes)
@@ -67,7 +68,7 @@ def run_abstractly(
 
 def _waiting(
     plan: Plan, messages: Messages, slots: int, events: Events, holds: Edges | None
-) -> tuple[LongArray, LongArray]:
+) -> tuple[IntArray, IntArray]:
     """The graph of waiting, as pairs of events: the first comes before the second."""
     before, behind = wait_pairs(plan, messages, slots, events)
     if holds is not None:
@@ -114,17 +115,20 @@ class Events:
 
 def wait_pairs(
     plan: Plan, messages: Messages, slots: int, events: Events
-) -> tuple[LongArray, LongArray]:
+) -> tuple[IntArray, IntArray]:
     """Pairs of events, the first of which must come before the second, without holds.
 
     An event waits for its predecessor in its block, for its waits, and for the message that it
     receives; the send of message m on a connection waits for the receive of message m - slots.
     """
-    first, last = events.offset[:-1], events.offset[1:] - 1
+    # 32 bits, as `levels` reads: large plans have a hundred million pairs.
+    offset = events.offset.astype(np.int32)
+    first, last = offset[:-1], offset[1:] - 1
     same_block = np.ones(events.total, bool)
     same_block[first[plan.block_offset[:-1][np.diff(plan.block_offset) > 0]]] = False
-    after = np.flatnonzero(same_block)
-    put, taken = events.all_of(messages.send), events.all_of(messages.receive)
+    after = np.flatnonzero(same_block).astype(np.int32)
+    put = events.all_of(messages.send).astype(np.int32)
+    taken = events.all_of(messages.receive).astype(np.int32)
     pairs = [
         (after - 1, after),
         (last[plan.waits.target], first[plan.waits.source]),
@@ -140,11 +144,11 @@ def wait_pairs(
     return before, behind
 
 
-def hold_pairs(messages: Messages, holds: Edges, events: Events) -> tuple[LongArray, LongArray]:
+def hold_pairs(messages: Messages, holds: Edges, events: Events) -> tuple[IntArray, IntArray]:
     """Pairs of events as in `wait_pairs`, one for each hold: the receive of the message comes
     before the instruction with the hold. The plan must have no groups."""
-    taken = messages.receive_of[holds.target]
-    return events.offset[taken + 1] - 1, events.offset[holds.source]
+    taken, offset = messages.receive_of[holds.target], events.offset.astype(np.int32)
+    return offset[taken + 1] - 1, offset[holds.source]
 
 
 def _describe(

@@ -40,6 +40,7 @@ def check_races(plan: Plan, messages: Messages, level: np.ndarray) -> list[Diagn
     sort = np.lexsort((cell, aligned, second, first))
     _, one = np.unique(np.stack([first, second])[:, sort], axis=1, return_index=True)
     found = []
+    # One after another: nearly all pairs were left out, and a plan with races needs only a few.
     for k in sort[one].tolist():
         a, b = int(first[k]), int(second[k])
         if varies and order.reaches_within_rank(a, b):

@@ -31,6 +31,7 @@ def unheard(plan: Plan, messages: Messages, order: np.ndarray, wrong: int) -> li
     for value in values.tolist():
         rows = source[c.values.offset[value] : c.values.offset[value + 1]]
         sources.append(sum(1 << rank for rank in np.unique(rows).tolist()))
+    # Each pair once: a rank wants the same value in many places.
     for rank, value in set(zip(owner.tolist(), of.tolist(), strict=True)):
         wanted[rank] |= sources[value]
     heard = _heard(plan, messages, order)
@@ -60,6 +61,7 @@ def _heard(plan: Plan, messages: Messages, order: np.ndarray) -> list[int]:
         for message, row in enumerate(rows.tolist()):
             events.setdefault(row, []).append((sends, message))
     rank = plan.rank.tolist()
+    # In the order of a run, every message is carried before it is heard.
     for row in order.tolist():
         for sends, message in events.get(row, ()):
             if sends:

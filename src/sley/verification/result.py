@@ -48,6 +48,7 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
     replay = _Replay.start(plan, messages)
     order = np.argsort(level, kind="stable")
     bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
+    # A level at a time: a plan has far fewer levels than instructions, and NumPy runs a level.
     for k in range(len(bounds) - 1):
         replay.step(order[bounds[k] : bounds[k + 1]])
     found = _compare(plan, messages, replay, order)
@@ -127,15 +128,16 @@ class _Replay:
         self.memory[cells] = value[stores]
         if self.plan.collective.varies:
             self.writes.append((row[stores], cells, value[stores]))
+        sent, place = value[sends], part[sends]
         for at, messages in _each(self.outgoing, row[sends]):
-            self.messages[self.message_at[messages] + part[sends][at]] = value[sends][at]
+            self.messages[self.message_at[messages] + place[at]] = sent[at]
 
     def _receive(self, row: np.ndarray, part: np.ndarray) -> Values:
         """The message of each row, of several their sum."""
         value = Values.nothing(len(row))
-        value.number[:] = 0
-        for at, messages in _each(self.incoming, row):
-            value[at] = value[at] + self.messages[self.message_at[messages] + part[at]]
+        for k, (at, messages) in enumerate(_each(self.incoming, row)):
+            found = self.messages[self.message_at[messages] + part[at]]
+            value[at] = value[at] + found if k else found
         return value
 
     def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> Values:
@@ -152,12 +154,13 @@ def _by_instruction(row: np.ndarray, instructions: int) -> Edges:
     return Edges(offsets_of(np.bincount(row, minlength=instructions)), order)
 
 
-def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
     """Groups messages by their position within a row: all firsts, then all seconds, ...: the places
     among `row`, and the messages."""
     first, number = messages.offset[row], messages.offset[row + 1] - messages.offset[row]
     for k in range(int(number.max(initial=0))):
-        at = np.flatnonzero(number > k)
+        # Every row has a first message, and a slice copies nothing.
+        at = np.flatnonzero(number > k) if k else slice(None)
         yield at, messages.target[first[at] + k]
 
 
@@ -337,6 +340,7 @@ def _trace_back(
     empty_reads: dict[int, int] = {}
     result: dict[int, Counter[int] | None] = {int(cell): Counter() for cell in cells}
     input_of = {cell: i for i, cell in enumerate(plan.collective.input_cells(layout).tolist())}
+    # What is still wanted was written by no instruction: inputs, or nothing.
     for cell, wanted in cell_wanted.items():
         source = input_of.get(cell, NONE)
         is_empty = source == NONE or not plan.collective.initial[source]

@@ -53,10 +53,10 @@ class Values:
         np.add.at(found.weight, collective.values.source, self.weight[collective.values.target])
         return found
 
-    def __getitem__(self, index: np.ndarray) -> Values:
+    def __getitem__(self, index: np.ndarray | slice) -> Values:
         return Values(self.weight[index], self.number[index])
 
-    def __setitem__(self, index: np.ndarray, values: Values) -> None:
+    def __setitem__(self, index: np.ndarray | slice, values: Values) -> None:
         self.weight[index], self.number[index] = values.weight, values.number
 
     def __add__(self, other: Values) -> Values:

@@ -60,10 +60,13 @@ class _Draft:
     def activity(self) -> tuple[FloatArray, FloatArray]:
         """When each instruction of the order is active: while any of its transfers is."""
         order, timeline = self.order, self.timeline
-        first = np.where(order.receive != NONE, order.receive, order.send)
-        last = np.where(order.send != NONE, order.send, order.receive)
-        start = np.minimum(timeline.start_us[first], timeline.start_us[last])
-        return start, np.maximum(timeline.end_us[first], timeline.end_us[last])
+        main = np.where(order.send != NONE, order.send, order.receive)
+        start, end = timeline.start_us[main], timeline.end_us[main]
+        fused = np.flatnonzero(order.fused)
+        received = order.receive[fused]
+        start[fused] = np.minimum(start[fused], timeline.start_us[received])
+        end[fused] = np.maximum(end[fused], timeline.end_us[received])
+        return start, end
 
     def moving_us(self, estimator: Estimator) -> FloatArray:
         """float64 (blocks,): how long each moves a tile of all its data."""
@@ -172,6 +175,7 @@ def _by_state(dag: InstructionDag, draft: _Draft) -> Blocks:
         merge_apart(paired, Overlaps.of(order, paired, start, end)),
         merge_apart(draft.blocks, overlaps),
     ]
+    # The fullest rank decides how many thread blocks a call occupies on every GPU.
     return min(ways, key=lambda blocks: (_most(blocks), len(blocks.rank)))
 
 

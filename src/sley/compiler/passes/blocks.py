@@ -127,6 +127,7 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
     rank[group] = ends.columns[0]
     for requested, end in ((t.recv_block, ends.receive_end), (t.send_block, ends.send_end)):
         rows = np.flatnonzero((requested != NONE) & (end != NONE))
+        # One after another, so that the message names the first two requests that differ.
         for row in rows.tolist():
             g = group[end[row]]
             number = int(requested[row]) * lanes + int(t.lane[row])

@@ -117,6 +117,7 @@ class _CopySearch:
         while self._queue:
             read = self._queue.popleft()
             self._queued[read] = False
+            # A moved read may be one of another copy, so it is tried until it stays.
             while not self._removed[read % self._transfers] and self._move(read):
                 pass
 
@@ -139,6 +140,7 @@ class _CopySearch:
             same = self._buffer[writer] == self._buffer[copy] and self._shift(writer) == shift
             if not same:
                 return False
+        # Chunk by chunk: each must still hold, in the place that was copied, what the copy read.
         for k, writer in enumerate(sources):
             if self._last_writer(place + k) > writer:
                 self._prevented[place + k].append(read)

@@ -64,6 +64,7 @@ class _Peers:
         t = program.transfers
         of_send, of_receive = t.dst.copy(), t.src.copy()
         number: dict[tuple[int, ...], int] = {}
+        # Groups of the same members share a number, as their messages share a switch's group.
         for leader, rows in t.group_rows().items():
             reduces = t.kind[leader] == TransferKind.REDUCE
             members = tuple(sorted((t.src if reduces else t.dst)[rows].tolist()))

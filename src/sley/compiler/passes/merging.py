@@ -190,6 +190,7 @@ def _measure_overlaps(
         own, r = block[k], rank[k]
         low, high = rank_block[r], rank_block[r + 1]
         size, base = high - low, offset[r]
+        # A rank has tens of blocks; to pass over those that have ended takes more than to look.
         for other in range(low, high):
             if other != own and until[other] > start[k]:
                 common = min(until[other], end[k]) - start[k]
@@ -277,6 +278,8 @@ def _merge_least(
             into[low + two] = low + one
             left[low + two] = remaining
             remaining -= 1
+            # The sum may count a time twice. It is only compared with others, and the exact time
+            # would need all rows again.
             for b in range(size):
                 overlap[base + one * size + b] += overlap[base + two * size + b]
                 overlap[base + b * size + one] = overlap[base + one * size + b]

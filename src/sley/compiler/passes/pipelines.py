@@ -126,6 +126,7 @@ def _join(
         row = k >> 1
         cell = read[row] if k % 2 == 0 else written[row]
         a = transfer[row]
+        # Ends: a parent is a lower number.
         while parent[a] != a:
             parent[a] = parent[parent[a]]
             a = parent[a]
@@ -228,6 +229,7 @@ def _schedule(
     """
     (offset, target), size, turns = later, groups.size, groups.turns
     transfers, number_of_groups = len(waiting), len(size)
+    # Ascending, so that of a group's ready transfers the earliest in the program comes first.
     for t in range(transfers):
         if waiting[t] == 0:
             _make_ready(groups, t)

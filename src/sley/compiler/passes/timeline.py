@@ -141,6 +141,7 @@ class Estimator:
     def _run(self, order: Order, blocks: Blocks, *, greedy: bool) -> tuple[Timeline, IntArray]:
         """The timeline and the order of the transfers: that of `order`, or the greedy one."""
         transfers = len(self.tile_us)
+        # Also where greedy: ties come in the order of the plan.
         sequence = sequence_of(order, transfers)
         start, end, way = np.zeros((3, transfers))
         _run(

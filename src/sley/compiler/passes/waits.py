@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sley.compiler.passes.loops import Loop
 from sley.ir.dag import Blocks, InstructionDag, Order
-from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, offsets_of, ordered_by
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, offsets_of, sorted_rows
 
 SEARCH = 256
 """Edges that a search follows before it gives up, so that its cost does not grow with the plan; a
@@ -42,10 +42,9 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     _keep(
         len(order) + SEARCHED * len(before),
         _Candidates(before, after, aligned, kept),
-        block,
-        sender,
-        _Incoming.empty(np.bincount(block[after], minlength=count), len(order)),
-        _Incoming.empty(np.bincount(block[arrives], minlength=count), len(order)),
+        np.stack([block, sender, sender, sender], axis=1).ravel(),
+        _Incoming.empty(np.bincount(block[after], minlength=count)),
+        _Incoming.empty(np.bincount(block[arrives], minlength=count)),
         _Search(
             SEARCH,
             np.zeros(count, np.int64),
@@ -67,22 +66,22 @@ def _candidates(
 
     at: int64 (2 * transfers,), `Order.row_of_half`.
     """
-    d, program = dag.chunks.dependencies, dag.chunks.program
+    program, block = dag.chunks.program, blocks.instruction_block
     ends = np.stack([program.source_cells, program.destination_cells], axis=1).ravel()
-    earlier = 2 * d.before.astype(np.int64) + d.before_at_dst
-    later = 2 * d.after.astype(np.int64) + d.after_at_dst
-    before, after, aligned = at[earlier], at[later], ends[earlier] == ends[later]
-    block = blocks.instruction_block.astype(np.int64)
-    across = block[before] != block[after]
-    before, after, aligned = before[across], after[across], aligned[across]
+    earlier, later = dag.chunks.half_pairs()
+    before, after, moved = at[earlier], at[later], ends[earlier] != ends[later]
+    own, other = block[after], block[before]
+    across = own != other
+    before, after, moved = before[across], after[across], moved[across]
+    # Dependencies are within a rank, so few bits tell the blocks apart.
+    place = other[across] - offsets_of(np.bincount(blocks.rank))[blocks.rank[own[across]]]
     # Of several instructions of one block, only the latest needs a wait. Of several dependencies on
     # that one, one that isn't aligned decides.
-    key = after * len(blocks.rank) + block[before]
-    sort = ordered_by(key, 2 * before + ~aligned)
-    last = np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]
-    before, after, aligned = before[sort][last], after[sort][last], aligned[sort][last]
-    sort = ordered_by(after, len(order) - before)
-    return before[sort].astype(np.int32), after[sort].astype(np.int32), aligned[sort]
+    after, place, before, moved = sorted_rows(after, place, before, moved)
+    last = np.ones(len(after), bool)
+    last[:-1] = (after[1:] != after[:-1]) | (place[1:] != place[:-1])
+    after, behind, moved = sorted_rows(after[last], len(order) - before[last], moved[last])
+    return (len(order) - behind).astype(np.int32), after.astype(np.int32), ~moved
 
 
 def _senders(dag: InstructionDag, order: Order, at: LongArray) -> IntArray:
@@ -106,26 +105,23 @@ class _Candidates(NamedTuple):
 
 
 class _Incoming(NamedTuple):
-    """Edges into blocks, added row by row of the order: those into block b are at room[b] to
-    end[b] - 1 of `row` and `source`, by ascending row.
+    """Edges into blocks, added row by row of the order: those into block b are the edges room[b] to
+    end[b] - 1, by ascending row.
 
-    row, source: the target and the source of each edge, rows of the order.
-    room: int64 (blocks + 1,), where each block's edges begin. end: int64 (blocks,), where they end
-    so far. upto: int64 (rows,), the value of `end` for the row's block right after the row.
+    ends: int32 (2 * edges,), the target and the source of each edge, rows of the order.
+    room: int64 (blocks + 1,), where each block's edges begin. end: int32 (blocks,), where they end
+    so far.
     """
 
-    row: IntArray
-    source: IntArray
+    ends: IntArray
     room: LongArray
-    end: LongArray
-    upto: LongArray
+    end: IntArray
 
     @classmethod
-    def empty(cls, counts: NDArray[Any], rows: int) -> _Incoming:
+    def empty(cls, counts: NDArray[Any]) -> _Incoming:
         """No edges yet, and room for `counts` edges into each block."""
         room = offsets_of(counts)
-        row, source = np.zeros((2, int(room[-1])), np.int32)
-        return cls(row, source, room, room[:-1].copy(), np.zeros(rows, np.int64))
+        return cls(np.zeros(2 * int(room[-1]), np.int32), room, room[:-1].astype(np.int32))
 
 
 class _Search(NamedTuple):
@@ -145,14 +141,14 @@ class _Search(NamedTuple):
 def _add(edges: _Incoming, block: int, row: int, source: int) -> None:
     """Adds an edge from `source` into `row` of a block."""
     place = edges.end[block]
-    edges.row[place] = row
-    edges.source[place] = source
+    edges.ends[2 * place] = row
+    edges.ends[2 * place + 1] = source
     edges.end[block] = place + 1
 
 
 def _follow(
     edges: _Incoming,
-    at: int,
+    end: int,
     block: int,
     low: int,
     goal: int,
@@ -160,18 +156,19 @@ def _follow(
     height: int,
     left: int,
 ) -> tuple[int, int]:
-    """Pushes the sources, from the goal on, of the edges into rows `low` + 1 to `at` of a block.
-    Returns the height of the stack, and how many more edges the search may follow."""
-    row, source, room, _, upto = edges
-    first = end = upto[at]
+    """Pushes the sources, from the goal on, of the edges before `end` into rows from `low` + 1 on
+    of a block. Returns the height of the stack, and how many more edges the search may follow."""
+    ends, room, _ = edges
+    first = end
     begin = room[block]
     # Edges into `low` and before were searched. An early end only keeps a wait that is redundant.
-    while first > begin and left > 0 and row[first - 1] > low:
+    while first > begin and left > 0 and ends[2 * first - 2] > low:
         first -= 1
         left -= 1
     for edge in range(first, end):
-        if source[edge] >= goal:
-            stack[height] = source[edge]
+        source = ends[2 * edge + 1]
+        if source >= goal:
+            stack[height] = source
             height += 1
     return height, left
 
@@ -181,7 +178,7 @@ def _implied(
     start: int,
     number: int,
     by_messages: bool,
-    block: IntArray,
+    rows: IntArray,
     waits: _Incoming,
     messages: _Incoming,
     search: _Search,
@@ -191,12 +188,13 @@ def _implied(
     limit, passed_in, passed, stack = search
     stack[0] = start
     height, left = 1, limit
+    goal_block = rows[4 * goal]
     # Rows before the goal can't come after it, so the search stays between `goal` and `start`.
     while height > 0 and left > 0:
         height -= 1
         at = stack[height]
-        own = block[at]
-        if own == block[goal]:
+        own = rows[4 * at]
+        if own == goal_block:
             return True
         low = goal
         if passed_in[own] == number and passed[own] > low:
@@ -205,33 +203,34 @@ def _implied(
             continue
         passed_in[own] = number
         passed[own] = at
-        height, left = _follow(waits, at, own, low, goal, stack, height, left)
+        height, left = _follow(waits, rows[4 * at + 2], own, low, goal, stack, height, left)
         if by_messages:
-            height, left = _follow(messages, at, own, low, goal, stack, height, left)
+            height, left = _follow(messages, rows[4 * at + 3], own, low, goal, stack, height, left)
     return False
 
 
-def _passed_on(goal: int, start: int, sender: IntArray) -> bool:
+def _passed_on(goal: int, start: int, rows: IntArray) -> bool:
     """Whether row `goal` sent the message that row `start` receives, and other ranks passed it
     on."""
     at = start
     while at > goal:  # a message is sent by an earlier row
-        at = sender[at]
+        at = rows[4 * at + 1]
     return at == goal
 
 
 @Loop
 def _keep(
     candidates: _Candidates,
-    block: IntArray,
-    sender: IntArray,
+    rows: IntArray,
     waits: _Incoming,
     messages: _Incoming,
     search: _Search,
 ) -> None:
     """Marks the candidates that the candidates kept before them don't imply.
 
-    block: the block of each row of the order. sender: see `_senders`. waits, messages: empty.
+    rows: int32 (4 * rows,), of each row of the order its block, its sender (`_senders`), and room
+    for the values of `end` of its block's waits and messages right after it. waits, messages:
+    empty.
     """
     before, after, aligned, kept = candidates
     row = 0
@@ -240,21 +239,21 @@ def _keep(
         goal, start = before[candidate], after[candidate]
         # Candidates ascend by `after`: every edge that a path into `start` can use is known by now.
         while row <= start:
-            own = block[row]
-            if sender[row] != NONE:
-                _add(messages, own, row, sender[row])
-            messages.upto[row] = messages.end[own]
-            waits.upto[row] = waits.end[own]
+            own = rows[4 * row]
+            if rows[4 * row + 1] != NONE:
+                _add(messages, own, row, rows[4 * row + 1])
+            rows[4 * row + 2] = waits.end[own]
+            rows[4 * row + 3] = messages.end[own]
             row += 1
         # Most redundant waits are implied by the rank's own waits, so these are searched first.
         number += 2
         if not (
-            _implied(goal, start, number - 1, False, block, waits, messages, search)
+            _implied(goal, start, number - 1, False, rows, waits, messages, search)
             or (
-                (aligned[candidate] or not _passed_on(goal, start, sender))
-                and _implied(goal, start, number, True, block, waits, messages, search)
+                (aligned[candidate] or not _passed_on(goal, start, rows))
+                and _implied(goal, start, number, True, rows, waits, messages, search)
             )
         ):
             kept[candidate] = 1
-            _add(waits, block[start], start, goal)
-            waits.upto[start] = waits.end[block[start]]
+            _add(waits, rows[4 * start], start, goal)
+            rows[4 * start + 2] = waits.end[rows[4 * start]]

@@ -15,6 +15,7 @@ import numpy as np
 
 from sley.formats.mscclpp.analysis import Analysis
 from sley.formats.mscclpp.words import MEMORY, PORT
+from sley.ir.happens_before import hazards
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import Protocol
@@ -100,9 +101,8 @@ def _needed_order(analysis: Analysis) -> list[tuple[int, int]]:
     waits = plan.waits
     pairs = set(zip(waits.target.tolist(), waits.source.tolist(), strict=True))
     if plan.protocol is Protocol.LL:
-        conflicts = analysis.conflicts
-        unordered = ~order.by_block_or_wait(conflicts[:, 0], conflicts[:, 1])
-        for before, after in conflicts[unordered].tolist():
+        unordered = hazards(plan, order.level, unordered=True)
+        for before, after in zip(unordered.first.tolist(), unordered.second.tolist(), strict=True):
             if not order.reaches_within_rank(before, after):
                 pairs.add((before, after))
     return sorted(pair for pair in pairs if plan.block[pair[0]] != plan.block[pair[1]])

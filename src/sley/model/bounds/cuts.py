@@ -96,10 +96,10 @@ class Cuts:
             where the cut is narrowest.
         """
         apart = apart and self.ranks < self.topology.ranks
-        last = self.topology.ranks if apart else self.ranks
-        members, rest = np.flatnonzero(gpus[:last]), np.flatnonzero(~gpus[:last])
+        inside = gpus[: self.topology.ranks if apart else self.ranks]
         # Out of a group is into the rest, so the smaller side identifies the cut.
-        small, inward = (members, into) if len(members) <= len(rest) else (rest, not into)
+        few = 2 * np.count_nonzero(inside) <= len(inside)
+        small, inward = np.flatnonzero(inside if few else ~inside), into == few
         node = self.topology.node[small]
         alike = not apart and (node == node[0]).all()
         name = (apart, inward, (self.representative[small] if alike else small).tobytes())
@@ -107,11 +107,27 @@ class Cuts:
             if len(self._leaving) >= self.affordable:
                 return float(self.GBps.sum())
             network = self.backwards if into else self.network
-            self._leaving[name] = network.leaving_GBps(network.min_cut(members, rest))
+            side = network.min_cut(np.flatnonzero(inside), np.flatnonzero(~inside))
+            self._leaving[name] = network.leaving_GBps(side)
         return self._leaving[name]
 
-    def limit(self, chunks: float, gpus: BoolArray, *, into: bool) -> RateLimit:
-        """The limit if `chunks` chunks must leave some GPUs, or enter them."""
+    def tightest(self, crossings: Iterable[tuple[float, BoolArray, bool]]) -> RateLimit:
+        """The limit with the longest time; of equals, the first.
+
+        crossings: (chunks, gpus, into), chunks that must leave some GPUs, or with `into`, enter
+            them.
+        """
+
+        def ratio(crossing: tuple[float, BoolArray, bool]) -> float:
+            chunks, gpus, into = crossing
+            return chunks / self.leaving_GBps(gpus, into=into)
+
+        # Thousands of groups are tried, and the words for one take longer than its cut, which
+        # mostly is an equal one's: only the chosen group is described.
+        chosen = max(crossings, key=ratio, default=None)
+        if chosen is None:
+            return NOTHING
+        chunks, gpus, into = chosen
         where = self.describe(gpus, outward=not into)
         return RateLimit(chunks, self.leaving_GBps(gpus, into=into), where)
 

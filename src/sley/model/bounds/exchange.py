@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from sley.ir.graph import distances
-from sley.ir.tables import FloatArray, LongArray
+from sley.ir.tables import BoolArray, FloatArray, LongArray, distinct, numbering
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides, tightest
 from sley.model.bounds.linear import LinearProgram
 from sley.model.bounds.needs import Exchange
@@ -37,11 +38,11 @@ def exchange(cuts: Cuts, needs: Exchange) -> RateLimit:
     """
     if not len(needs.src):
         return NOTHING
-    limits = _cuts_between(cuts, needs)
+    limits = [cuts.tightest(_cuts_between(cuts, needs))]
     network, src, dst = cuts.network, needs.src, needs.dst
-    if len(np.unique(dst)) < len(np.unique(src)):
+    if len(distinct(dst)) < len(distinct(src)):
         network, src, dst = cuts.backwards, dst, src
-    origins, origin = np.unique(src, return_inverse=True)
+    origins, origin = numbering(src, cuts.ranks)
     size = len(origins) * len(network.src)
     if size > MOST_SPREAD:
         return tightest(limits)
@@ -63,8 +64,8 @@ def exchange(cuts: Cuts, needs: Exchange) -> RateLimit:
     return replace(found if flow.ratio <= found.ratio * (1 + 1e-6) else flow, exact=True)
 
 
-def _cuts_between(cuts: Cuts, needs: Exchange) -> list[RateLimit]:
-    limits = []
+def _cuts_between(cuts: Cuts, needs: Exchange) -> Iterator[tuple[float, BoolArray, bool]]:
+    """The chunks that must leave and enter natural groups of GPUs, as for `Cuts.tightest`."""
     for level in cuts.levels:
         a, b = level.group[needs.src], level.group[needs.dst]
         chunks = np.where(a != b, needs.chunks, 0)
@@ -73,8 +74,7 @@ def _cuts_between(cuts: Cuts, needs: Exchange) -> list[RateLimit]:
             part = int(level.group[gpus][0])
             for amount, inward in ((out[part], False), (into[part], True)):
                 if amount:
-                    limits.append(cuts.limit(amount, gpus, into=inward))
-    return limits
+                    yield amount, gpus, inward
 
 
 def _load_of_shortest_paths(

@@ -31,7 +31,7 @@ def latency(cuts: Cuts, needs: Needs) -> tuple[float, str]:
     if not len(src):
         return launch, f"{launch:g} us for the launch"
     hops = Hops(topology)
-    backwards = len(np.unique(dst)) < len(np.unique(src))
+    backwards = len(distinct(dst)) < len(distinct(src))
     far, pair = hops.farthest(dst, src, backwards=True) if backwards else hops.farthest(src, dst)
     path = f"GPU {src[pair]} to GPU {dst[pair]}"
     return launch + far, f"{launch:g} us for the launch, {far:g} us for the path from {path}"

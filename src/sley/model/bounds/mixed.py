@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from sley.ir.tables import BoolArray
-from sley.model.bounds.cuts import Cuts, RateLimit, sides, tightest
+from sley.ir.tables import BoolArray, distinct
+from sley.model.bounds.cuts import Cuts, RateLimit, sides
 from sley.model.bounds.needs import Mixed
 
 WORK = 2**29
@@ -15,18 +17,21 @@ WORK = 2**29
 def mixed(cuts: Cuts, needs: Mixed) -> RateLimit:
     """The tightest bound of the simple cuts: the chunks that a group's ranks need and do not have
     must enter it, and those that the other ranks need and only the group has must leave it."""
-    limits: list[RateLimit] = []
+    return cuts.tightest(_crossings(cuts, needs))
+
+
+def _crossings(cuts: Cuts, needs: Mixed) -> Iterator[tuple[float, BoolArray, bool]]:
+    """The chunks that must enter and leave natural groups of GPUs, as for `Cuts.tightest`."""
     left = WORK
     for level in reversed(cuts.levels):
         for gpus in sides(level, cuts.ranks):
             for inside, inward in ((gpus, True), (~gpus, False)):
                 left -= len(needs.inputs) + len(needs.value)
                 if left < 0:
-                    return tightest(limits)
+                    return
                 chunks = entering_chunks(needs, inside[: cuts.ranks])
                 if chunks:
-                    limits.append(cuts.limit(chunks, gpus, into=inward))
-    return tightest(limits)
+                    yield chunks, gpus, inward
 
 
 def entering_chunks(needs: Mixed, inside: BoolArray) -> int:
@@ -38,9 +43,9 @@ def entering_chunks(needs: Mixed, inside: BoolArray) -> int:
 
     inside: bool (ranks,).
     """
-    values = np.unique(needs.value[inside[needs.rank]])
+    values = distinct(needs.value[inside[needs.rank]])
     outside = ~inside[needs.owner]
     most = int(needs.inputs.max(initial=0)) + 1
     first = np.minimum.reduceat(np.where(outside, needs.inputs, most), needs.start[:-1])[values]
     last = np.maximum.reduceat(np.where(outside, needs.inputs, -1), needs.start[:-1])[values]
-    return max(len(np.unique(first[first < most])), len(np.unique(last[last >= 0])))
+    return max(len(distinct(first[first < most])), len(distinct(last[last >= 0])))

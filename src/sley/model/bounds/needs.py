@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sley.ir.collective import Collective
-from sley.ir.tables import NONE, LongArray, distinct
+from sley.ir.tables import NONE, LongArray, distinct, numbering
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +82,7 @@ def needs_of(collective: Collective) -> Needs:
     values = len(collective.values.offset) - 1
     key = distinct(rank[wanted] * max(values, 1) + collective.expected[wanted])
     rank, value = np.divmod(key, max(values, 1))
-    used = np.unique(value)
-    value = np.searchsorted(used, value)
+    used, value = numbering(value, values)
     owners = np.repeat(np.arange(ranks, dtype=np.int64), collective.input_chunks)
     size = np.diff(collective.values.offset)[used]
     inputs = collective.values.pick(used).target.astype(np.int64)
@@ -92,7 +91,7 @@ def needs_of(collective: Collective) -> Needs:
         copied = _copy_needs(ranks, rank, inputs[value], owner[value])
         if copied is not None:
             return copied
-    elif (size == ranks).all() and len(np.unique(inputs)) == len(inputs):
+    elif (size == ranks).all() and len(distinct(inputs)) == len(inputs):
         reduced = _reduction_needs(ranks, rank, value, owner)
         if reduced is not None:
             return reduced

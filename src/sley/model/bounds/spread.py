@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from sley.ir.tables import LongArray
-from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides, tightest
+from sley.ir.tables import BoolArray, LongArray
+from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides
 from sley.model.bounds.groups import representatives
 
 
@@ -22,7 +24,7 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit
 
     chunks: int64 (ranks,), the number of chunks that each rank has, or needs.
     """
-    found = tightest(_simple_cuts(cuts, chunks, collect=collect))
+    found = cuts.tightest(_simple_cuts(cuts, chunks, collect=collect))
     marks = np.zeros(cuts.topology.ranks, np.int64)
     marks[: cuts.ranks] = 1 + chunks
     first = np.unique(representatives(cuts.topology, cuts.GBps, marks)[: cuts.ranks]).tolist()
@@ -49,12 +51,12 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit
     return RateLimit(found.chunks, found.GBps, found.where, exact=True)
 
 
-def _simple_cuts(cuts: Cuts, chunks: LongArray, *, collect: bool) -> list[RateLimit]:
-    """The limits from the chunks that natural groups of GPUs must send and receive."""
-    limits = []
+def _simple_cuts(
+    cuts: Cuts, chunks: LongArray, *, collect: bool
+) -> Iterator[tuple[float, BoolArray, bool]]:
+    """The chunks that natural groups of GPUs must send and receive, as for `Cuts.tightest`."""
     for level in cuts.levels:
         for gpus in sides(level, cuts.ranks):
             for inside in (gpus, ~gpus):
                 amount = int(chunks[inside[: cuts.ranks]].sum())
-                limits.append(cuts.limit(amount, inside, into=collect))
-    return limits
+                yield amount, inside, collect

@@ -87,6 +87,8 @@ class Moves:
             (pooled.sent, 2),
         ):
             key = key * number + values
+        # Instructions with equal keys cross the same resources at the same rate, and the loop below
+        # computes each class once: millions of instructions have thousands of classes.
         _, first, kind = np.unique(key, return_index=True, return_inverse=True)
         memory = len(topology.links) + memory_of(topology)
         classes = [

@@ -52,6 +52,7 @@ class ConnectionRoutes:
                 found=f"{topology.name}: {topology.ranks} ranks",
             )
         c = Connections.of(plan)
+        # Each pair of ranks once: its channels share one path.
         pairs, pair = np.unique(c.src.astype(np.int64) * ranks + c.dst, return_inverse=True)
         path = topology.paths(*np.divmod(pairs, ranks)).pick(pair)
         for missing in np.flatnonzero(np.diff(path.offset) == 0)[:1]:

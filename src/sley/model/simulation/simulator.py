@@ -237,6 +237,7 @@ def _critical(found: Result, tiles: int) -> TileExecutions:
     seen: set[tuple[int, bool]] = set()
     row = int(end.argmax()) if len(end) else NONE
     until = float(end[row]) if len(end) else 0.0
+    # Backwards from the last end. Ends: no execution is visited twice by one of its two waits.
     while row != NONE:
         until = min(until, float(end[row]))
         cause, after = int(found.execution_cause[row]), int(found.execution_after[row])

@@ -90,6 +90,7 @@ class _Tile:
 
     def _release(self, rows: list[int]) -> None:
         """Removes one predecessor of each of `rows`, and runs the events that then can run."""
+        # Ends: an event comes into the queue when its last predecessor goes, so once.
         queue: deque[int] = deque()
         while True:
             for row in rows:

@@ -169,6 +169,8 @@ class _Run:
         """Performs all that can be performed."""
         for rank in range(self._plan.collective.ranks):
             self._end_call(rank)
+        # Ends: only an operation of another block or the end of a call makes a block ready again,
+        # and each happens once a call.
         while self._ready:
             self._advance(self._ready.popleft())
 
@@ -179,6 +181,7 @@ class _Run:
         next call. A rank without blocks ends all its calls at once."""
         first, last = np.searchsorted(self._plan.block_rank, (rank, rank + 1)).tolist()
         begun = self._zero
+        # Ends: each round begins a call of the rank, which has so many.
         while True:
             clock = begun
             for b in range(first, last):
@@ -238,6 +241,7 @@ class _Run:
     def _advance(self, b: int) -> None:
         """Lets the threads of a block run until all of them wait."""
         block = self._blocks[b]
+        # Ends: each round passes a meeting, at which all threads go to later rows, or returns.
         while not block.ended:
             for thread in self._threads[b]:
                 self._advance_thread(b, block, thread)
@@ -503,6 +507,7 @@ class _Run:
         """Whether packets show that chunk `place` of a move was read before an access to its chunk
         `at`: those that the move computed from it were read by the access, or before it, or so were
         packets computed from them."""
+        # A search over what was computed from the chunk. Ends: each (move, chunk) is visited once.
         stack, found = [(move, place)], {(move, place)}
         while stack:
             move, place = stack.pop()
@@ -588,6 +593,7 @@ class _Run:
         rows = {b: self._stuck_rows(b) for b in waiting}
         b = waiting[0]
         first = rows[b][0]
+        # Ends: blocks are finite, and one without a reason among the others comes back to itself.
         while b not in seen:
             seen.add(b)
             text, following = self._reason(rows[b][0])

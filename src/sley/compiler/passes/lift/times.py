@@ -87,9 +87,12 @@ class _Cycles:
         """Breaks all cycles; the sends of the messages that were split."""
         ready = [event for event in self.todo if self._ready(event)]
         at = 0
+        # Ends: each round without a ready event splits a message, none twice, and with all split
+        # nothing waits in a cycle.
         while True:
             while ready:
                 ready += self._finish(ready.pop())
+            # Done events stay done, so over the whole loop each is passed once.
             while at < len(self.todo) and self.done[self.todo[at]]:
                 at += 1
             if at == len(self.todo):
@@ -133,6 +136,7 @@ class _Cycles:
         left_by = start
         seen: dict[int, int] = {}
         path: list[tuple[int, int]] = []  # (event that waits, event that it waits for)
+        # Ends: what an event waits for isn't done, so it waits too, and events are finite.
         while True:
             other = self.other[left_by]
             node = left_by if other == NONE else min(left_by, other)
@@ -157,6 +161,8 @@ class _Cycles:
         send = self.send_of.get(event, NONE)
         if send != NONE and not self.done[send]:
             return send
+        # The place is kept: what is done stays done, so each predecessor is passed once. Ends: the
+        # event misses one that isn't done.
         while self.done[self.predecessor[self.looked[event]]]:
             self.looked[event] += 1
         before: int = self.predecessor[self.looked[event]]
