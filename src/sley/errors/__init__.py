@@ -1,9 +1,9 @@
 """Errors: diagnostics, the rules that they cite, and what must end in one whatever the system does.
 
-A rule's first letter identifies the stage: L language, C compiler, V verifier, F formats and
-deployment, R runtime, K kernels and devices, N communicator, B PyTorch's backend, T topologies, S
-simulation, P pictures and reports. (click handles wrong usage of the command line, with exit code
-2.)
+A rule's first letter identifies the stage: L language, C compiler, V verifier, D policies and
+tuning, F formats, schedules and deployment, R runtime, K kernels and devices, N communicator, B
+PyTorch's backend, T topologies, S simulation, P pictures and reports. (click handles wrong usage of
+the command line, with exit code 2.)
 
 diagnostic.py     Rule, Diagnostic, Place, SleyError
 frames.py         tracebacks without sley's own frames

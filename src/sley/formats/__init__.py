@@ -1,10 +1,10 @@
 """Formats: files with plans, sley's own, and of other tools and for other tools.
 
-A format is a folder with a `RuntimeFormat` (`format`), and an entry in `FORMATS` by the suffix of
-its files. They are `msccl_xml`, `mscclpp`, and
-`chakra` (execution traces, written only); `kernel_files` writes kernels. `files` loads, saves and
-verifies files of all formats. `problems` collects the problems of a file or plan; `rewriting`
-replaces instructions that a target doesn't run. `program_source` writes programs as Python.
+What a runtime reads is a folder with a `RuntimeFormat` (`format`), and an entry in `FORMATS` by the
+suffix of its files: `msccl_xml` and `mscclpp`. `files` has the other formats, loads, saves and
+verifies files of all: `chakra` (execution traces) and `kernel_files` are only written. `problems`
+collects the problems of a file or plan; `rewriting` replaces instructions that a target doesn't
+run. `program_source` writes programs as Python.
 `plan_file` is sley's own format, with `plan_header`, `plan_faults` and `source_paths`.
 """
 
