@@ -267,16 +267,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "waits: the first of a block's instructions is waited for, not the last",
         "compiler/passes compiler",
-        "np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]",
-        "np.append(True, key[sort][1:] != key[sort][:-1])[: len(sort)]",
+        "last[:-1] = (after[1:] != after[:-1]) | (place[1:] != place[:-1])",
+        "last[1:] = (after[1:] != after[:-1]) | (place[1:] != place[:-1])",
     ),
     _fault(
         "waits: a path from the instruction itself is not found",
         "compiler/passes compiler",
-        "                        if source >= goal:\n",
-        "                        if source > goal:\n",
-        "        if source[edge] >= goal:\n",
-        "        if source[edge] > goal:\n",
+        "        if source >= goal:\n",
+        "        if source > goal:\n",
     ),
     _fault(
         "waits: messages imply waits though counts vary",
@@ -362,8 +360,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "races: a wait for the instruction before is enough",
         "verification",
-        "waited[hit] = reach[at[hit]] >= first[hit]",
-        "waited[hit] = reach[at[hit]] >= first[hit] - 1",
+        "return found != latest_.end() && found->second >= first;",
+        "return found != latest_.end() && found->second >= first - 1;",
     ),
     _fault(
         "races: messages order instructions though counts vary",
@@ -386,7 +384,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "waits: a message that comes back implies the waits between all its chunks",
         "verification compiler/passes compiler",
-        "(aligned[candidate] or not _passed_on(goal, start, sender))",
+        "(aligned[candidate] or not _passed_on(goal, start, rows))",
         "True",
     ),
     _fault(
@@ -513,7 +511,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "nops: a wait for a nop does not include the instruction before it",
         "formats",
-        "return waits if first else [*waits, row - 1]",
+        "return waits if row == plan.block_offset[plan.block[row]] else [*waits, row - 1]",
         "return waits",
     ),
     _fault(
@@ -537,8 +535,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "runtime: an announcement does not end a run of reductions",
         "formats",
-        'joins[1:] &= raw.step("hasdep")[rows[:-1]] == 0',
-        'joins[1:] &= raw.step("hasdep")[rows[:-1]] >= 0',
+        'joins[1:] &= raw.steps["hasdep"][rows[:-1]] == 0',
+        'joins[1:] &= raw.steps["hasdep"][rows[:-1]] >= 0',
     ),
     _fault(
         "runtime: runs of reductions end one later",
@@ -592,8 +590,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "event loop: a slot is free again without latency",
         "model/simulation native",
-        "push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take, 0,",
-        "push(now_, direct ? Kind::free : Kind::clear, take, 0,",
+        "push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take);",
+        "push(now_, direct ? Kind::free : Kind::clear, take);",
     ),
     _fault(
         "event loop: a part crosses the network before the receiver has room",
@@ -604,8 +602,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "event loop: credits of the network take as long as two messages",
         "model/simulation native",
-        "push(now_ + ends_.credit_us[connection], Kind::free, connection, 0, part.room);",
-        "push(now_ + 2 * ends_.latency_us[connection], Kind::free, connection, 0, part.room);",
+        "push(now_ + ends_.credit_us[connection], Kind::free, connection);",
+        "push(now_ + 2 * ends_.latency_us[connection], Kind::free, connection);",
     ),
     _fault(
         "simulator inputs: each connection has a proxy of its own",
@@ -616,14 +614,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "sharing: no other flow gets the rate of a flow that ends",
         "model/simulation native",
-        "        if (binds(r)) mark_resource(r);  // the others on it get more now\n",
+        "        if (resource.binds()) mark_resource(r);  // the others on it get more now\n",
         "",
     ),
     _fault(
         "sharing: contention begins below a link's capacity",
         "model/simulation native",
-        "std::max(0.0, push_[r] / capacity_[r] - 1)",
-        "std::max(0.0, push_[r] / capacity_[r] - 0.5)",
+        "std::max(0.0, push / most - 1)",
+        "std::max(0.0, push / most - 0.5)",
     ),
     # ---- Engine
     _fault(
