@@ -34,6 +34,7 @@ def test_extras_are_not_needed_for_a_proof_a_time_and_its_bound() -> None:
 
 def test_a_missing_engine_is_r512(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sley.engine._native", None)
+    monkeypatch.delitem(vars(native), "Segment", raising=False)  # kept by an earlier use
     with pytest.raises(SleyError) as caught:
         native.Segment.create(1)
     assert caught.value.code == "R512"
