@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from sley.ir.tables import NONE
 from sley.verification import Proof
 
 _BY_SEVERITY = (F505, F515, F516, F517, F529)
+"""The consequences of problems, the gravest first."""
 
 
 def _table(rows: Mapping[Rule, str]) -> Mapping[str, Rule]:
@@ -70,13 +71,6 @@ PLAN_CONSEQUENCES = _table(
 )
 """What the problem of an execution plan means, by code. MSCCL++ reads a plan when a call has chosen
 it, so no problem stops the start."""
-
-
-def _worst(problems: Sequence[Diagnostic], table: Mapping[str, Rule]) -> tuple[Diagnostic, Rule]:
-    """The problem with the gravest consequence, and this consequence: F505, F515, F516, F517 or
-    F529, in this order. problems: at least one."""
-    found = [(problem, table.get(problem.code, F529)) for problem in problems]
-    return min(found, key=lambda pair: _BY_SEVERITY.index(pair[1]))
 
 
 class PlaceSupport(NamedTuple):
@@ -180,7 +174,8 @@ def _prove(
     try:
         proofs = files.verify_file(found.path, runtime.target).proofs
     except SleyError as error:
-        cause, rule = _worst(error.diagnostics, consequences)
+        problems = [(one, consequences.get(one.code, F529)) for one in error.diagnostics]
+        cause, rule = min(problems, key=lambda pair: _BY_SEVERITY.index(pair[1]))
         place = cause.places[0] if cause.places else Place()
         problem = rule.diagnostic(
             at=replace(place, file=str(found.path)),
