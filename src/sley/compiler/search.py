@@ -101,7 +101,7 @@ def choose(
     those of `compile`.
     """
     contenders = _contenders(programs)
-    first = contenders[0].program
+    first, _ = contenders[0]
     cluster = first.topology if topology is None else topology_of(topology)
     if cluster is None:
         raise S701.error(expected="a topology to choose on", found="none")
@@ -116,7 +116,7 @@ def choose(
     space = Space.of(options, overrides, runtime)
     report = progress or (lambda done, total: None)
     steps = len(all_sizes)
-    built = max(sum(len(s) for c in contenders for s in space.series(c.program)), 1)
+    built = max(sum(len(s) for program, _ in contenders for s in space.series(program)), 1)
     report(0, built + steps)
     found = candidates(
         contenders,
@@ -327,7 +327,7 @@ def _contenders(programs: object) -> list[Contender]:
                 found=f"{one.name} for {c}",
                 remedy=_SAME_PLACE if c.name == first.name and c.ranks == first.ranks else "",
             )
-    return [Contender(lift(one), one) if isinstance(one, Plan) else Contender(one) for one in given]
+    return [(lift(one), one) if isinstance(one, Plan) else (one, None) for one in given]
 
 
 def _add_sizes(sizes: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -174,16 +174,9 @@ class LeastTime:
         return cls(c.launch_us, us_per_chunk_byte / data)
 
 
-@dataclass(frozen=True)
-class Contender:
-    """What is compiled to candidates.
-
-    program: compiled with each combination of a space. plan: the plan that the program was lifted
-    from, which is a candidate as it is; None without one.
-    """
-
-    program: Program
-    plan: Plan | None = None
+Contender: TypeAlias = tuple[Program, Plan | None]
+"""What is compiled to candidates: a program, with each combination of a space; and the plan that it
+was lifted from, which is a candidate as it is, None without one."""
 
 
 @dataclass(frozen=True)
@@ -219,18 +212,17 @@ def candidates(
     progress: called with the number of combinations that are done, and of all. Errors: C3xx, V2xx
     for a program that does not do what it promises, F4xx if the target can run none.
     """
-    programs = [contender.program for contender in contenders]
-    rows = [(program, series) for program in programs for series in space.series(program)]
+    rows = [(program, series) for program, _ in contenders for series in space.series(program)]
     total, done = sum(len(series) for _, series in rows), 0
     found: dict[bytes, tuple[Program, Options, Plan, bool]] = {}
     refused: SleyError | None = None
-    for contender in contenders:
-        if contender.plan is not None:
-            plan = replace(contender.plan, topology=topology)
+    for program, given in contenders:
+        if given is not None:
+            plan = replace(given, topology=topology)
             refused = refused or (problem := _problem(plan, space.target))
             if problem is None:
                 options = Options(protocol=plan.protocol, max_blocks=space.fixed.max_blocks)
-                found.setdefault(digest(plan), (contender.program, options, plan, True))
+                found.setdefault(digest(plan), (program, options, plan, True))
     plans = _Plans(topology)
     for program, series in rows:
         for options in series:
@@ -247,7 +239,7 @@ def candidates(
         raise refused
     fewest = min(plan.blocks_per_rank for _, _, plan, _ in found.values())
     # All are for one collective, whose bounds don't depend on how finely a program cuts it.
-    bounds = Bounds.of(programs[0].collective, topology)
+    bounds = Bounds.of(contenders[0][0].collective, topology)
     made = []
     for program, options, plan, as_given in found.values():
         # Where no plan is within the limit, those with the fewest blocks are left, so there is
