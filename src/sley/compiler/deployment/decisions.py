@@ -145,8 +145,6 @@ _BY_SEVERITY = (
 )
 """What a call that runs a file does, the gravest last."""
 
-_RIGHT = (CallAction.RUNS, CallAction.OWN, CallAction.OTHER)
-
 
 @dataclass(frozen=True)
 class CallDecision:
@@ -169,7 +167,8 @@ class CallDecision:
     @property
     def is_right(self) -> bool:
         """Whether the call runs, and rightly as far as sley knows."""
-        return self.outcome in _RIGHT and not self.faults
+        right = (CallAction.RUNS, CallAction.OWN, CallAction.OTHER)
+        return self.outcome in right and not self.faults
 
     def to_json(self) -> dict[str, object]:
         """The decision as plain values, for ``--json``."""
