@@ -12,7 +12,7 @@ from sley.errors.report import P810
 from sley.ir.tables import BoolArray
 from sley.model.simulation.result import Cause, Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
-from sley.report.critical import op_name
+from sley.report.critical import on_path, op_name
 from sley.report.simulation import busiest_links
 
 Event = dict[str, Any]
@@ -93,9 +93,7 @@ def _part(s: Simulation, e: TileExecutions, most: int) -> tuple[BoolArray, int]:
     shown = np.isin(rank, order[:fit])
     if not fit:  # not even one rank: the first executions of one
         shown[np.flatnonzero(rank == order[0])[:most]] = True
-    keys = s.critical.instruction.astype(np.int64) * s.tiles + s.critical.tile
-    shown |= np.isin(e.instruction.astype(np.int64) * s.tiles + e.tile, keys)
-    return shown, fit
+    return shown | on_path(s, e), fit
 
 
 def _names(s: Simulation, blocks: list[int]) -> list[Event]:
@@ -119,15 +117,14 @@ def _metadata(name: str, pid: int, tid: int, args: dict[str, object]) -> Event:
 
 def _slices(s: Simulation, e: TileExecutions) -> list[Event]:
     plan = s.plan
-    critical = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
-    rows = np.unique(e.instruction).tolist()
-    lines = {row: plan.place(row).short for row in rows}
-    columns = (e.instruction, e.tile, e.turn_us, e.start_us, e.end_us, e.cause)
+    lines = {row: plan.place(row).short for row in np.unique(e.instruction).tolist()}
+    columns = (e.instruction, e.tile, e.turn_us, e.start_us, e.end_us, e.cause, on_path(s, e))
     events: list[Event] = []
-    for row, tile, turn, start, end, number in zip(*(c.tolist() for c in columns), strict=True):
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for row, tile, turn, start, end, number, is_critical in rows:
         block, cause = int(plan.block[row]), Cause(number).name.lower()
         rank, tid = int(plan.rank[row]), int(plan.block_number[block])
-        also = ",critical" if (row, tile) in critical else ""
+        also = ",critical" if is_critical else ""
         args = {"tile": tile, "step": int(plan.step[row]), "waited_for": cause, "line": lines[row]}
         place: Event = {"ph": "X", "pid": rank, "tid": tid}
         if start > turn:

@@ -16,7 +16,14 @@ from sley.ir.tables import LongArray
 from sley.model.simulation.result import Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
 from sley.report.bins import MOST_EXECUTIONS, block_bins
-from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
+from sley.report.critical import (
+    CAUSE_WORDS,
+    critical_steps,
+    longest_steps,
+    on_path,
+    op_name,
+    times_by_line,
+)
 from sley.report.limit import FACTORS, limit_of
 from sley.report.link_classes import LinkClass, link_classes
 from sley.report.pictures.lattice import lattice_middles
@@ -228,8 +235,6 @@ def _executions(s: Simulation, e: TileExecutions, row: LongArray, shown: LongArr
     after_instruction = np.full(len(shown), -1)
     after_instruction[waits] = number[len(shown) :]
     after_tile = np.where(waits, e.tile[np.maximum(after, 0)], -1)
-    path = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
-    pairs = zip(own.tolist(), e.tile[shown].tolist(), strict=True)
     ops = np.unique(plan.instructions.op[used])
     return {
         "kind": "executions",
@@ -243,7 +248,7 @@ def _executions(s: Simulation, e: TileExecutions, row: LongArray, shown: LongArr
         "cause": e.cause[shown].tolist(),
         "after_instruction": after_instruction.tolist(),
         "after_tile": after_tile.tolist(),
-        "critical": [int(pair in path) for pair in pairs],
+        "critical": on_path(s, e)[shown].astype(int).tolist(),
         "ops": [op_name(op) for op in ops.tolist()],
         "op": np.searchsorted(ops, plan.instructions.op[used]).tolist(),
         "labels": [plan.label(row) for row in used.tolist()],

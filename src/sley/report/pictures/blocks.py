@@ -24,6 +24,7 @@ from sley.report.pictures.canvas import (
     box_size,
     check_size,
     heading,
+    joined,
     text_height,
     text_width,
 )
@@ -88,30 +89,17 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     check_size("instructions", rows, "waits", waits)
     check_size("thread blocks", int(chosen[plan.block_rank].sum()), "waits", waits)
     drawn = [_rank_picture(plan, rank) for rank in np.flatnonzero(chosen).tolist()]
-    title = f"{plan.name}: thread blocks"
     fills = used_fills(plan.instructions.op[chosen[plan.rank]])
-    boxes, lines, texts, width = heading(title, [*fills, *([_WAIT] if waits else [])])
-    grounds: list[Box] = []
+    head = heading(f"{plan.name}: thread blocks", [*fills, *([_WAIT] if waits else [])])
+    width, parts = head.width, []
     x, y, tallest = MARGIN, MARGIN + 0.6, 0.0
     for part in drawn:
         if x > MARGIN and x + part.width > _PAGE_WIDTH:
             x, y, tallest = MARGIN, y + tallest + _RANK_GAP, 0.0
-        shifted = _shift(part, x, y)
-        boxes += shifted.boxes
-        lines += shifted.lines
-        texts += shifted.texts
-        grounds += shifted.grounds
+        parts.append(_shift(part, x, y))
         x += part.width + _RANK_GAP
         width, tallest = max(width, x - _RANK_GAP), max(tallest, part.height)
-    return Picture(
-        title,
-        width + MARGIN,
-        y + tallest + MARGIN,
-        tuple(boxes),
-        tuple(lines),
-        tuple(texts),
-        tuple(grounds),
-    )
+    return joined(head, width, y + tallest, parts)
 
 
 def _rank_picture(plan: Plan, rank: int) -> Picture:
