@@ -334,10 +334,9 @@ class _PassResults:
 
 def _problem(plan: Plan, target: Target | None) -> SleyError | None:
     """The error if a target can't run a plan."""
-    if target is None:
-        return None
     try:
-        files.check(plan, target)
+        if target is not None:
+            files.check(plan, target)
     except SleyError as error:
         return error
     return None
