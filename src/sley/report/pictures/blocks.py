@@ -105,11 +105,9 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
 def _rank_picture(plan: Plan, rank: int) -> Picture:
     """The picture of one rank, with its upper left corner at the origin."""
     blocks = range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]))
-    texts = {
-        row: instruction_text(plan, row)
-        for block in blocks
-        for row in range(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
-    }
+    offset = plan.block_offset
+    rows = range(int(offset[blocks.start]), int(offset[blocks.stop]))
+    texts = {row: instruction_text(plan, row) for row in rows}
     heads = {block: _head(plan, block) for block in blocks}
     waits = _waits(plan, rank)
     tracks, gaps, above = _tracks(waits)
@@ -120,7 +118,7 @@ def _rank_picture(plan: Plan, rank: int) -> Picture:
     for column, block in enumerate(blocks):
         # The width of a gap between columns.
         x += 2 * _GUTTER + max(len(gaps[column]) - 1, 0) * _TRACK if column else 0.0
-        span = range(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
+        span = range(int(offset[block]), int(offset[block + 1]))
         widest = max(box_size(text)[0] for text in [heads[block], *(texts[r] for r in span)])
         left.append(x)
         x += widest
@@ -128,8 +126,8 @@ def _rank_picture(plan: Plan, rank: int) -> Picture:
     longest = max((int(plan.step[row]) for row in texts), default=-1) + 1
     top = []
     y = _RANK_PAD + text_height() + 0.06 + head_height + 0.04
-    for row in range(longest):
-        y += _ROW_GAP + len(above[row]) * _TRACK
+    for step in range(longest):
+        y += _ROW_GAP + len(above[step]) * _TRACK
         top.append(y)
         y += box_height
     width = max(x + _RANK_PAD, 2 * _RANK_PAD + text_width(f"rank {rank}"))
