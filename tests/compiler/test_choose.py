@@ -17,7 +17,7 @@ from sley.compiler import pipeline
 from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row
-from sley.compiler.space import Contender, Space, candidates
+from sley.compiler.space import Space, candidates
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
@@ -230,7 +230,7 @@ def test_the_least_time_is_a_bound(
     program: sley.Program, topology: sley.Topology, interpreter: bool
 ) -> None:
     space = Space({"instances": (1, 4)}, Options(channels=1))
-    contenders = [Contender(program)]
+    contenders = [(program, None)]
     found = candidates(
         contenders, topology, space, interpreter=interpreter, progress=lambda done, total: None
     )
@@ -360,7 +360,7 @@ def test_choose_takes_what_auto_leaves_open() -> None:
 def test_candidates_are_the_plans_that_their_options_compile_to(options: dict[str, Any]) -> None:
     tried = {"instances": (1, 2), "channels": (1, 2)}
     found = candidates(
-        [Contender(sley.algorithms.ring_allreduce(4))],
+        [(sley.algorithms.ring_allreduce(4), None)],
         sley.topologies.ndv4(),
         Space(tried, Options.of(None, options)),
         interpreter=False,

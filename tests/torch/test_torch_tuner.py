@@ -31,7 +31,8 @@ def check_group(path: str) -> None:
             work.wait()
     assert all((one == 4 * turn).all() for turn, one in enumerate(tensors))
     endpoint = group._endpoint
-    assert [change.call for change in endpoint.changes] == [WARM_CALLS + FIRST_CALLS + TRIAL_CALLS]
+    calls = [change.call for change in endpoint.plans.changes]
+    assert calls == [WARM_CALLS + FIRST_CALLS + TRIAL_CALLS]
     origins = {row.origin: row.calls for row in endpoint.stats() if row.kind == "all_reduce"}
     policy = WARM_CALLS + FIRST_CALLS + PAIRS
     assert origins == {"policy": policy, "default": CALLS - policy}

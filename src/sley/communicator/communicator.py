@@ -220,11 +220,14 @@ class Communicator(AbstractContextManager["Communicator"]):
         elements of a block, for a rank without data. Errors: C307, N627, N651, N652, V2xx.
         """
         check_kind(plan)
-        if plan.collective.varies:
+        c = plan.collective
+        if c.varies:
             if count is not None:
-                expected = f"no count, as those of {plan.collective} vary"
+                expected = f"no count, as those of {c} vary"
                 raise N627.error(expected=expected, found=f"count={count!r}")
-            return self._run_parts(plan, data, out, dtype, async_op)
+            inputs = check_parts("run", blocks_of(c, c.input_chunks), data, "data")
+            outputs = check_parts("run", blocks_of(c, c.output_chunks), out, "out")
+            return self._call_parts(OWN, inputs, outputs, dtype, async_op, plan)
         given: tuple[Any, ...] = (data,) if out is None else (data, out)
         element = type_of("run", given, dtype, reduces=plan.reduces)
         for array in given if plan.input_writes.size else given[-1:]:
@@ -232,8 +235,10 @@ class Communicator(AbstractContextManager["Communicator"]):
         spans = [span(array) for array in given]
         count = own_count_of(plan, self.rank, [array.size for array in given], count)
         count *= words_of(given[0], element)
-        call = Call(OWN, *spans[0], *spans[-1], count, element, reduction(op), plan=plan)
-        call.element = element_of(given[0], element)
+        own = element_of(given[0], element)
+        call = Call(
+            OWN, *spans[0], *spans[-1], count, element, reduction(op), plan=plan, element=own
+        )
         return self.endpoint.submit(call, async_op=async_op, owners=given)
 
     def send(self, data: Array, dst: int, tag: int = 0, *, async_op: bool = False) -> Work:
@@ -263,15 +268,6 @@ class Communicator(AbstractContextManager["Communicator"]):
         byte = np.zeros(1, np.int8)
         return self._call("barrier", byte, byte, None, ReduceOp.SUM, 0, async_op)
 
-    def _run_parts(
-        self, plan: Plan, data: Any, out: Any, dtype: str | None, async_op: bool
-    ) -> Work:
-        """`run` of a plan whose counts vary."""
-        c = plan.collective
-        data = check_parts("run", blocks_of(c, c.input_chunks), data, "data")
-        out = check_parts("run", blocks_of(c, c.output_chunks), out, "out")
-        return self._call_parts(OWN, data, out, dtype, async_op, plan)
-
     def _call_parts(
         self,
         kind: str,
@@ -287,8 +283,8 @@ class Communicator(AbstractContextManager["Communicator"]):
             check_writable(kind, array)
         check_apart(kind, data, out)
         parts = Parts.of(places_of(data, element), places_of(out, element))
-        call = Call(kind, 0, 0, 0, 0, 0, element, plan=plan, parts=parts)
-        call.element = element_of((*data, *out)[0], element)
+        own = element_of((*data, *out)[0], element)
+        call = Call(kind, 0, 0, 0, 0, 0, element, plan=plan, parts=parts, element=own)
         return self.endpoint.submit(call, async_op=async_op, owners=(*data, *out))
 
     def _call(

@@ -27,7 +27,6 @@ from sley.communicator.ready import PreparedCall
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import Store
-from sley.communicator.selection.plans import PlanChange
 from sley.communicator.settings import Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.communicator.tuner import Tuner
@@ -129,11 +128,10 @@ class Endpoint:
     def time_us(self, call: Call, iterations: int) -> float:
         """The time of `repeat`. Errors: as `submit`."""
         time_us, report = self.repeat(call, iterations)
-        error = None
         if report is not None:
             error = self.error_of(call, is_in_place(call, self.rank), report)
-        if error is not None:
-            raise error
+            if error is not None:
+                raise error
         return time_us
 
     def repeat(self, call: Call, iterations: int) -> tuple[float, Report | None]:
@@ -182,11 +180,6 @@ class Endpoint:
             runs.setdefault((kind, origin, loaded.digest), []).append(loaded)
         rows = [self._row(kind, origin, plans) for (kind, origin, _), plans in runs.items()]
         return [row for row in rows if row.calls]
-
-    @property
-    def changes(self) -> list[PlanChange]:
-        """The changes of plans under the policy, in the order in which they were made."""
-        return self.plans.changes
 
     def _row(self, kind: str, origin: str, plans: list[LoadedPlan]) -> CallStats:
         """The statistics of one plan, which may have several engines."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from sley.communicator.network import Network
@@ -32,25 +33,6 @@ class Copies(Enum):
 
 
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-_VARIABLES = (
-    "SLEY_CACHE_DIR",
-    "SLEY_CMA",
-    "SLEY_COPIES",
-    "SLEY_DEBUG",
-    "SLEY_EXPLORE",
-    "SLEY_HEAP_BYTES",
-    "SLEY_HOST_ID",
-    "SLEY_NETWORK",
-    "SLEY_NICS",
-    "SLEY_PLAN_DIR",
-    "SLEY_PLAN_DIR_STRICT",
-    "SLEY_REPLACE_GLOO",
-    "SLEY_TIMEOUT_S",
-    "SLEY_TOPOLOGY",
-    "SLEY_TUNER",
-)
-"""All variables of the environment that sley reads."""
-
 _MOST_SLOTS, _MOST_SLOT_BYTES, _MOST_CHANNELS = 1 << 12, 1 << 30, 1 << 10
 _MOST_EXPLORE = 0.1
 
@@ -114,22 +96,9 @@ class Settings:
         SLEY_EXPLORE."""
         _log_misspelt()
         found: dict[str, Any] = {}
-        if timeout := os.environ.get("SLEY_TIMEOUT_S"):
-            found["timeout_s"] = _number("SLEY_TIMEOUT_S", timeout, "as a number of seconds")
-        if cma := os.environ.get("SLEY_CMA"):
-            found["cma"] = read_flag("SLEY_CMA", cma)
-        if copies := os.environ.get("SLEY_COPIES"):
-            found["copies"] = member(Copies, copies, "SLEY_COPIES", R514)
-        if network := os.environ.get("SLEY_NETWORK"):
-            found["network"] = member(Network, network, "SLEY_NETWORK", R514)
-        if folder := os.environ.get("SLEY_PLAN_DIR"):
-            found["plan_dir"] = folder
-        if strict := os.environ.get("SLEY_PLAN_DIR_STRICT"):
-            found["plan_dir_strict"] = read_flag("SLEY_PLAN_DIR_STRICT", strict)
-        if tuner := os.environ.get("SLEY_TUNER"):
-            found["tuner"] = tuner
-        if explore := os.environ.get("SLEY_EXPLORE"):
-            found["explore"] = _number("SLEY_EXPLORE", explore, "as a fraction")
+        for name, read in _READERS.items():
+            if text := os.environ.get(name):
+                found[name.removeprefix("SLEY_").lower()] = read(name, text)
         return cls(**(found | settings))
 
     @property
@@ -180,3 +149,28 @@ def _number(name: str, text: str, expected: str) -> float:
         return float(text)
     except ValueError:
         raise _bad(name, expected, text) from None
+
+
+_READERS: Mapping[str, Callable[[str, str], object]] = {
+    "SLEY_TIMEOUT_S": partial(_number, expected="as a number of seconds"),
+    "SLEY_CMA": read_flag,
+    "SLEY_COPIES": lambda name, text: member(Copies, text, name, R514),
+    "SLEY_NETWORK": lambda name, text: member(Network, text, name, R514),
+    "SLEY_PLAN_DIR": lambda _, folder: folder,
+    "SLEY_PLAN_DIR_STRICT": read_flag,
+    "SLEY_TUNER": lambda _, file: file,
+    "SLEY_EXPLORE": partial(_number, expected="as a fraction"),
+}
+"""What reads a variable, which has the name of its field of `Settings`, from its text."""
+
+_VARIABLES = (
+    *_READERS,
+    "SLEY_CACHE_DIR",
+    "SLEY_DEBUG",
+    "SLEY_HEAP_BYTES",
+    "SLEY_HOST_ID",
+    "SLEY_NICS",
+    "SLEY_REPLACE_GLOO",
+    "SLEY_TOPOLOGY",
+)
+"""All variables of the environment that sley reads."""

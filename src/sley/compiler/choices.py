@@ -22,21 +22,6 @@ from sley.model.simulation.result import errors_text
 from sley.report.limit import blocks_text
 from sley.report.tables import Text, table_lines
 
-_HEAD = (
-    "from",
-    "to",
-    "algorithm",
-    "protocol",
-    "schedule",
-    "allocate",
-    "channels",
-    "instances",
-    "blocks",
-    "us at from",
-    "us at to",
-    "GB/s at to",
-    "of bound",
-)
 MARGIN = 0.06
 """Relative difference of times that makes a new range: the least median error of the simulator's
 predictions of published tables, that of sizes above 64 MB (docs/measurements.md)."""
@@ -173,7 +158,8 @@ class Choices:
 
     def show(self) -> Text:
         """The table of ranges as a text, as `sley choose` prints it."""
-        rows = [_HEAD, *(self._cells(place) for place in range(len(self.ranges)))]
+        cells = [self._cells(place) for place in range(len(self.ranges))]
+        rows = [tuple(cells[0]), *(tuple(row.values()) for row in cells)]
         runs = "an interpreter" if self.interpreter else "code generated for each plan"
         if self.target is not None:
             runs = f"for {self.target}: {runs}" + ", a slot a chunk" * self.interpreter
@@ -199,8 +185,8 @@ class Choices:
             begins.setdefault(names, []).append(size_text(choice.begin.size_bytes))
         return [f"# files for {names}: from {', '.join(of)}" for names, of in begins.items()]
 
-    def _cells(self, place: int) -> tuple[str, ...]:
-        """The row of a range; a range ends below the first size of the next."""
+    def _cells(self, place: int) -> dict[str, str]:
+        """The row of a range, by column; a range ends below the first size of the next."""
         choice, o = self.ranges[place], self.ranges[place].options
         following = self.ranges[place + 1 : place + 2]
         last = size_text(choice.end.size_bytes)
@@ -209,18 +195,21 @@ class Choices:
         if not choice.as_given:
             words = (o.schedule and o.schedule.value, o.allocate and o.allocate.value)
             made = (*words, o.channels, o.instances)
-        return (
-            size_text(choice.begin.size_bytes),
-            end,
-            choice.algorithm,
-            choice.plan.protocol.value,
-            *map(str, made),
-            str(choice.plan.blocks_per_rank),
-            f"{choice.begin.time_us:.1f}",
-            f"{choice.end.time_us:.1f}",
-            f"{choice.end.algbw_GBps:.2f}",
-            f"{choice.end.of_bound:.1%}",
+        compiled = zip(
+            ("schedule", "allocate", "channels", "instances"), map(str, made), strict=True
         )
+        return {
+            "from": size_text(choice.begin.size_bytes),
+            "to": end,
+            "algorithm": choice.algorithm,
+            "protocol": choice.plan.protocol.value,
+            **dict(compiled),
+            "blocks": str(choice.plan.blocks_per_rank),
+            "us at from": f"{choice.begin.time_us:.1f}",
+            "us at to": f"{choice.end.time_us:.1f}",
+            "GB/s at to": f"{choice.end.algbw_GBps:.2f}",
+            "of bound": f"{choice.end.of_bound:.1%}",
+        }
 
     def at(self, size: int | str) -> Choice:
         """The choice for a size. Errors: C312."""

@@ -229,12 +229,8 @@ class Source:
 
     def _schedule(self) -> Maker:
         found = schedules.read(self.file)
-
-        def make(given: Mapping[str, Any]) -> Program:
-            return found.program(**given)
-
         both = found.collective != "alltoall"
-        return Maker(make, takes_place=True, has_both_places=both)
+        return Maker(lambda given: found.program(**given), takes_place=True, has_both_places=both)
 
 
 _MAKERS: Mapping[Kind, Callable[[Source], Maker]] = {

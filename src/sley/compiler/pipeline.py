@@ -139,7 +139,7 @@ def _run_passes(
 @dataclass(frozen=True)
 class _CompileSettings:
     """The options of a compilation with their defaults, each as in `Options`; `switches` changes
-    the program instead. costs: of the timeline, for the loop order."""
+    the program instead."""
 
     instances: int
     channels: int
@@ -151,7 +151,6 @@ class _CompileSettings:
     fusion: bool
     allocate: Allocation
     max_blocks: int | None
-    tiles: int
 
     @classmethod
     def of(cls, program: Program, options: Options) -> _CompileSettings:
@@ -175,8 +174,6 @@ class _CompileSettings:
             fusion=options.fusion is not False,
             allocate=options.allocate or Allocation.CONNECTION,
             max_blocks=options.max_blocks,
-            # In tile order one tile passes all instructions before the next one starts.
-            tiles=1 if loop_order is LoopOrder.TILE else TILES,
         )
 
     @property
@@ -196,7 +193,8 @@ class _CompileSettings:
 
 
 def _check(program: Program, settings: _CompileSettings, topology: Topology | None) -> None:
-    """Refuses programs that the settings or the topology don't allow. Errors: C3xx."""
+    """Refuses programs, and groups of transfers, that the settings or the topology don't allow.
+    Errors: C3xx."""
     if settings.merges and program.transfers.by_hand.any():
         raise C309.error(
             at=program.sources.whole,
@@ -205,13 +203,8 @@ def _check(program: Program, settings: _CompileSettings, topology: Topology | No
         )
     if topology is not None:
         check_links(program, topology)
-    if (program.transfers.group != NONE).any():
-        _check_groups(program, settings, topology)
-
-
-def _check_groups(program: Program, settings: _CompileSettings, topology: Topology | None) -> None:
-    """Refuses groups of transfers where settings or the topology don't allow them. Errors: C314,
-    C315."""
+    if (program.transfers.group == NONE).all():
+        return
     refused = {
         f"schedule {settings.schedule.value}": not settings.by_depth,
         f"protocol {settings.protocol.value}": settings.protocol not in GROUP_PROTOCOLS,
@@ -243,7 +236,9 @@ def _allocate(
     program = dag.chunks.program
     costs = HopCosts.of(program, topology, settings.protocol, per_chunk=settings.per_chunk)
     dag = dag.as_ordered(ordered)
-    estimator = Estimator.of(dag, links, costs, settings.tiles)
+    # In tile order one tile passes all instructions before the next one starts.
+    tiles = 1 if settings.loop_order is LoopOrder.TILE else TILES
+    estimator = Estimator.of(dag, links, costs, tiles)
     machine = topology or Topology.cluster(1, program.collective.ranks)
     bounds = Bounds.of(program.collective, machine)
 

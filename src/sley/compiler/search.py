@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from sley.compiler.choices import MARGIN, Choice, Choices, Prediction, RunnerUp
 from sley.compiler.options import Options
@@ -27,8 +27,6 @@ from sley.ir.sources import place_to_mend
 from sley.ir.topology import Topology
 from sley.topologies import topology_of
 from sley.verification import verify
-
-T = TypeVar("T")
 
 TIE = 0.01
 """Relative difference up to which times count as equal, since the model is not more exact."""
@@ -103,7 +101,7 @@ def choose(
     those of `compile`.
     """
     contenders = _contenders(programs)
-    first = contenders[0].program
+    first, _ = contenders[0]
     cluster = first.topology if topology is None else topology_of(topology)
     if cluster is None:
         raise S701.error(expected="a topology to choose on", found="none")
@@ -118,7 +116,7 @@ def choose(
     space = Space.of(options, overrides, runtime)
     report = progress or (lambda done, total: None)
     steps = len(all_sizes)
-    built = max(sum(len(s) for c in contenders for s in space.series(c.program)), 1)
+    built = max(sum(len(s) for program, _ in contenders for s in space.series(program)), 1)
     report(0, built + steps)
     found = candidates(
         contenders,
@@ -128,9 +126,14 @@ def choose(
         progress=lambda done, total: report(done, total + steps),
     )
     search = _CandidateSearch(found)
-    made = (contenders, cluster, space, interpreter)
-    tasks: _Tasks = search if executor is None else _Remote(executor, pickle.dumps(made))
-    rows = list(_counted(tasks.rows(all_sizes), lambda done: report(built + done, built + steps)))
+    made_rows: Iterator[_Row] = map(search.row, all_sizes)
+    if executor is not None:
+        made = pickle.dumps((contenders, cluster, space, interpreter))
+        made_rows = executor.map(_row_of, [made] * steps, all_sizes)
+    rows = []
+    for row in made_rows:
+        rows.append(row)
+        report(built + len(rows), built + steps)
     return Choices(
         topology=cluster,
         interpreter=interpreter,
@@ -139,13 +142,6 @@ def choose(
         candidates=len(found),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),
     )
-
-
-def _counted(found: Iterable[T], progress: Callable[[int], None]) -> Iterator[T]:
-    """Yields each, and tells the number so far."""
-    for done, one in enumerate(found, 1):
-        progress(done)
-        yield one
 
 
 @dataclass(frozen=True)
@@ -163,14 +159,6 @@ class _Row:
         return {index: by for index, by in slowness.items() if by <= margin}
 
 
-class _Tasks(Protocol):
-    """What finds rows: this thread, or an executor."""
-
-    def rows(self, sizes: Sequence[int]) -> Iterable[_Row]:
-        """The row of each size."""
-        ...
-
-
 @dataclass
 class _CandidateSearch:
     """The search among candidates.
@@ -181,13 +169,10 @@ class _CandidateSearch:
     candidates: list[Candidate]
     simulations: int = 0
 
-    def rows(self, sizes: Sequence[int]) -> Iterator[_Row]:
-        return (self._row(size) for size in sizes)
-
-    def _row(self, size_bytes: int) -> _Row:
+    def row(self, size_bytes: int) -> _Row:
         """Simulates every candidate that can still be second, or within MARGIN of the fastest, by
         its lower bound."""
-        least = sorted((c.least(size_bytes), c.index) for c in self.candidates)
+        least = sorted((c.least(size_bytes), index) for index, c in enumerate(self.candidates))
         times: dict[int, float] = {}
         first = second = float("inf")
         # By ascending lower bound: the first bound that is too high rules out all that follow.
@@ -293,19 +278,10 @@ def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
     return groups
 
 
-@dataclass
-class _Remote:
-    """The search in an executor. made: what the candidates are made from, pickled."""
-
-    executor: Executor
-    made: bytes
-
-    def rows(self, sizes: Sequence[int]) -> Iterator[_Row]:
-        return self.executor.map(_row_of, [self.made] * len(sizes), sizes)
-
-
 def _row_of(made: bytes, size_bytes: int) -> _Row:
-    return next(_search_of(made).rows([size_bytes]))
+    """The row of a size, in a process of an executor. made: what the candidates are made from,
+    pickled."""
+    return _search_of(made).row(size_bytes)
 
 
 @lru_cache(maxsize=1)
@@ -351,7 +327,7 @@ def _contenders(programs: object) -> list[Contender]:
                 found=f"{one.name} for {c}",
                 remedy=_SAME_PLACE if c.name == first.name and c.ranks == first.ranks else "",
             )
-    return [Contender(lift(one), one) if isinstance(one, Plan) else Contender(one) for one in given]
+    return [(lift(one), one) if isinstance(one, Plan) else (one, None) for one in given]
 
 
 def _add_sizes(sizes: list[int]) -> list[int]:

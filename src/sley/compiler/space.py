@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class Space:
         if word in self.tried:
             return self.tried[word]
         given = getattr(fixed, word)
-        return _FITTING[word](fixed, program) if given is None else (given,)
+        return _fitting(fixed, program)[word] if given is None else (given,)
 
 
 def _values(word: str, values: list[Any]) -> tuple[Any, ...]:
@@ -106,50 +106,29 @@ def _values(word: str, values: list[Any]) -> tuple[Any, ...]:
     return tuple(sorted(distinct) if issubclass(kind, int) else distinct)
 
 
-def _has_groups(fixed: Options, program: Program) -> bool:
-    """Whether switches make transfers of a program together."""
-    return fixed.switches is not False and bool((program.transfers.group != NONE).any())
-
-
-def _fitting_schedules(fixed: Options, program: Program) -> tuple[Schedule, ...]:
-    if fixed.fusion or _has_groups(fixed, program):
-        return (Schedule.MSCCL,)
-    whole = (Schedule.HPDS, Schedule.ROUND_ROBIN)
-    return whole if fixed.loop_order is LoopOrder.INSTRUCTION else (Schedule.MSCCL, *whole)
-
-
-def _fitting_allocations(fixed: Options, program: Program) -> tuple[Allocation, ...]:
-    only = program.transfers.by_hand.any() or _has_groups(fixed, program)
-    return (Allocation.CONNECTION,) if only else tuple(Allocation)
-
-
-def _fitting_channels(_fixed: Options, program: Program) -> tuple[int, ...]:
+def _fitting(fixed: Options, program: Program) -> dict[str, tuple[Any, ...]]:
+    """The values of each searched option that fit the fixed options and a program."""
     t = program.transfers
+    # Whether switches make transfers together.
+    has_groups = fixed.switches is not False and bool((t.group != NONE).any())
+    schedules: tuple[Schedule, ...] = (Schedule.HPDS, Schedule.ROUND_ROBIN)
+    if fixed.fusion or has_groups:
+        schedules = (Schedule.MSCCL,)
+    elif fixed.loop_order is not LoopOrder.INSTRUCTION:
+        schedules = (Schedule.MSCCL, *schedules)
+    by_connection = t.by_hand.any() or has_groups
     # Whether the compiler may choose the channel of any transfer.
-    return CHANNELS if ((t.channel == NONE) & t.remote & ~t.by_hand).any() else (1,)
-
-
-def _fitting_protocols(fixed: Options, program: Program) -> tuple[Protocol, ...]:
-    if program.protocol:
-        return (program.protocol,)
+    has_open_channel = ((t.channel == NONE) & t.remote & ~t.by_hand).any()
     # DIRECT only on request: in the model it has the times of Simple.
-    return (Protocol.SIMPLE,) if _has_groups(fixed, program) else FIFO_PROTOCOLS
-
-
-def _fitting_instances(_fixed: Options, program: Program) -> tuple[int, ...]:
-    t = program.transfers
+    protocols = (Protocol.SIMPLE,) if has_groups else FIFO_PROTOCOLS
     parts = int(np.lcm.reduce(t.instances.astype(np.int64))) if len(t) else 1
-    return tuple(i for i in INSTANCES if i * parts <= MAX_NUMBER) or (1,)
-
-
-_FITTING: Mapping[str, Callable[[Options, Program], tuple[Any, ...]]] = {
-    "schedule": _fitting_schedules,
-    "allocate": _fitting_allocations,
-    "channels": _fitting_channels,
-    "protocol": _fitting_protocols,
-    "instances": _fitting_instances,
-}
-"""The values of each searched option that fit the fixed options and a program."""
+    return {
+        "schedule": schedules,
+        "allocate": (Allocation.CONNECTION,) if by_connection else tuple(Allocation),
+        "channels": CHANNELS if has_open_channel else (1,),
+        "protocol": (program.protocol,) if program.protocol else protocols,
+        "instances": tuple(i for i in INSTANCES if i * parts <= MAX_NUMBER) or (1,),
+    }
 
 
 @dataclass(frozen=True)
@@ -195,44 +174,26 @@ class LeastTime:
         return cls(c.launch_us, us_per_chunk_byte / data)
 
 
-@dataclass(frozen=True)
-class Contender:
-    """What is compiled to candidates.
-
-    program: compiled with each combination of a space. plan: the plan that the program was lifted
-    from, which is a candidate as it is; None without one.
-    """
-
-    program: Program
-    plan: Plan | None = None
+Contender: TypeAlias = tuple[Program, Plan | None]
+"""What is compiled to candidates: a program, with each combination of a space; and the plan that it
+was lifted from, which is a candidate as it is, None without one."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A plan that may be chosen.
 
-    index: lower for simpler candidates.
     as_given: whether it is the plan of a contender, of which `options` has the protocol
         and the limit of blocks.
     least: the lower bound of its times. simulator: simulates it, as a target runs it.
     """
 
-    index: int
     program: Program
     options: Options
     plan: Plan
     as_given: bool
     least: LeastTime
     simulator: Simulator
-
-
-class _Found(NamedTuple):
-    """A distinct plan. The fields are those of `Candidate`."""
-
-    program: Program
-    options: Options
-    plan: Plan
-    as_given: bool
 
 
 def candidates(
@@ -251,18 +212,17 @@ def candidates(
     progress: called with the number of combinations that are done, and of all. Errors: C3xx, V2xx
     for a program that does not do what it promises, F4xx if the target can run none.
     """
-    programs = [contender.program for contender in contenders]
-    rows = [(program, series) for program in programs for series in space.series(program)]
+    rows = [(program, series) for program, _ in contenders for series in space.series(program)]
     total, done = sum(len(series) for _, series in rows), 0
-    found: dict[bytes, _Found] = {}
+    found: dict[bytes, tuple[Program, Options, Plan, bool]] = {}
     refused: SleyError | None = None
-    for contender in contenders:
-        if contender.plan is not None:
-            plan = replace(contender.plan, topology=topology)
+    for program, given in contenders:
+        if given is not None:
+            plan = replace(given, topology=topology)
             refused = refused or (problem := _problem(plan, space.target))
             if problem is None:
                 options = Options(protocol=plan.protocol, max_blocks=space.fixed.max_blocks)
-                found.setdefault(digest(plan), _Found(contender.program, options, plan, True))
+                found.setdefault(digest(plan), (program, options, plan, True))
     plans = _Plans(topology)
     for program, series in rows:
         for options in series:
@@ -270,29 +230,26 @@ def candidates(
             problem = _problem(plan, space.target)
             refused = refused or problem
             if problem is None:
-                found.setdefault(digest(plan), _Found(program, options, plan, False))
+                found.setdefault(digest(plan), (program, options, plan, False))
             if plan.blocks_per_rank >= _limit(options):  # more instances only need more blocks
                 break
         done += len(series)
         progress(done, total)
     if not found and refused is not None:
         raise refused
-    fewest = min(one.plan.blocks_per_rank for one in found.values())
-    # Where no plan is within the limit, those with the fewest blocks are left, so there is always
-    # one.
-    kept = (
-        one
-        for one in found.values()
-        if one.plan.blocks_per_rank <= max(_limit(one.options), fewest)
-    )
+    fewest = min(plan.blocks_per_rank for _, _, plan, _ in found.values())
     # All are for one collective, whose bounds don't depend on how finely a program cuts it.
-    bounds = Bounds.of(programs[0].collective, topology)
+    bounds = Bounds.of(contenders[0][0].collective, topology)
     made = []
-    for index, one in enumerate(kept):
-        run = one.plan if space.target is None else space.target.simulated(one.plan)
+    for program, options, plan, as_given in found.values():
+        # Where no plan is within the limit, those with the fewest blocks are left, so there is
+        # always one.
+        if plan.blocks_per_rank > max(_limit(options), fewest):
+            continue
+        run = plan if space.target is None else space.target.simulated(plan)
         simulator = Simulator(run, topology, interpreter=interpreter, bounds=bounds)
         least = LeastTime.of(simulator)
-        made.append(Candidate(index=index, **one._asdict(), least=least, simulator=simulator))
+        made.append(Candidate(program, options, plan, as_given, least, simulator))
     return made
 
 
@@ -377,10 +334,9 @@ class _PassResults:
 
 def _problem(plan: Plan, target: Target | None) -> SleyError | None:
     """The error if a target can't run a plan."""
-    if target is None:
-        return None
     try:
-        files.check(plan, target)
+        if target is not None:
+            files.check(plan, target)
     except SleyError as error:
         return error
     return None

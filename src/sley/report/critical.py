@@ -8,6 +8,7 @@ import numpy as np
 
 from sley.errors import Place
 from sley.ir.plan import Plan
+from sley.ir.tables import BoolArray
 from sley.ir.words import Op
 from sley.model.simulation.result import Cause, Simulation, TileExecutions
 
@@ -78,6 +79,13 @@ def critical_steps(simulation: Simulation) -> list[CriticalStep]:
             )
         )
     return steps
+
+
+def on_path(simulation: Simulation, executions: TileExecutions) -> BoolArray:
+    """bool (executions,): whether each is on the critical path."""
+    s = simulation
+    keys = [e.instruction.astype(np.int64) * s.tiles + e.tile for e in (executions, s.critical)]
+    return np.isin(keys[0], keys[1])
 
 
 def longest_steps(steps: list[CriticalStep], most: int) -> list[int]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from sley.errors import counted
-from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray
+from sley.ir.tables import NONE, FloatArray, LongArray
 from sley.model.simulation.inputs import LoopInputs
 from sley.model.simulation.result import Cause, Simulation
 
@@ -85,82 +85,54 @@ def limit_of(simulation: Simulation) -> Limit:
     the busiest link that they cross, or by memory if they cross none.
     """
     inputs = LoopInputs.of(simulation.plan, simulation.topology, interpreter=simulation.interpreter)
-    path = _Path.of(simulation, inputs)
-    times = {
-        Factor.LAUNCH: simulation.launch_us,
-        Factor.BLOCK: float(path.moving_us[path.alone].sum()),
-        Factor.LINK: float(path.moving_us[path.on_links].sum() + path.wire_us.sum()),
-        Factor.MEMORY: float(path.moving_us[path.on_memory].sum()),
-        Factor.SLOTS: float(path.slot_us.sum()),
-        Factor.LATENCY: float(path.other_us.sum()),
-    }
+    times, alone_us, slowed = _split(simulation, inputs)
     factor = max(times, key=lambda one: times[one])
-    link = _busiest_link(simulation, inputs, path) if factor is Factor.LINK else NONE
-    detail = _detail(factor, simulation, inputs, path, link)
+    link = _busiest_link(simulation, inputs, slowed) if factor is Factor.LINK else NONE
+    detail = _detail(factor, simulation, inputs, alone_us, link)
     return Limit(factor, times[factor], times, detail, _remedy(factor, simulation, link))
 
 
-@dataclass(frozen=True)
-class _Path:
-    """The executions of the critical path, as columns.
-
-    kind: the class of each one's moves.
-    alone, on_links, on_memory: whether it moves at its block's rate; whether links make it slower;
-        whether memory does. All False if the next execution waits for the slot that it frees.
-    moving_us: moving data. wire_us: until the message that it waits for, or its own, has crossed
-        the network.
-    slot_us: waiting for a slot, or moving the data in the slot that the next one waits for.
-    other_us: the rest.
-    wire_kind: the class of the network's moves for this message, NONE without.
-    """
-
-    kind: LongArray
-    alone: BoolArray
-    on_links: BoolArray
-    on_memory: BoolArray
-    moving_us: FloatArray
-    wire_us: FloatArray
-    slot_us: FloatArray
-    other_us: FloatArray
-    wire_kind: LongArray
-
-    @classmethod
-    def of(cls, s: Simulation, inputs: LoopInputs) -> _Path:
-        path = s.critical
-        row = path.instruction
-        end = np.maximum.accumulate(np.maximum(path.end_us, s.launch_us))
-        span = np.diff(end, prepend=s.launch_us)
-        moving = np.minimum(path.moving_us, span)
-        kind = np.maximum(inputs.kind[row], 0).astype(np.int64)
-        full = path.moving_us <= _SHARED * _alone_us(s, inputs)
-        # A block that waits for the room of its own part waits for the network to take the part.
-        same = np.append(False, s.plan.block[row[1:]] == s.plan.block[row[:-1]])[: len(row)]
-        leaving = (path.cause == Cause.SLOT) & same
-        slot = (path.cause == Cause.SLOT) & ~same
-        frees = np.append(slot[1:], False)
-        crosses = np.zeros(len(inputs.class_cap), bool)
-        crosses[inputs.class_of_use[inputs.class_resource < inputs.links]] = True
-        rest = span - moving
-        connection = np.where(leaving, inputs.send[row], inputs.receive[row])
-        wire_kind = np.append(inputs.wire, NONE)[connection].astype(np.int64)
-        wire_kind[(path.cause != Cause.MESSAGE) & ~leaving] = NONE
-        seen = np.append(inputs.latency_us, 0.0)[connection]
-        freed = np.append(inputs.credit_us, 0.0)[connection]
-        before = np.append(np.maximum(inputs.before_us, inputs.post_us), 0.0)[connection]
-        hop = before + np.where(leaving, freed, seen)
-        wire = np.where(wire_kind == NONE, 0.0, np.maximum(rest - hop, 0.0))
-        waited = np.where(slot, rest, 0.0)
-        return cls(
-            kind=kind,
-            alone=full & ~frees,
-            on_links=~full & ~frees & crosses[kind],
-            on_memory=~full & ~frees & ~crosses[kind],
-            moving_us=moving,
-            wire_us=wire,
-            slot_us=waited + np.where(frees, moving, 0.0),
-            other_us=rest - wire - waited,
-            wire_kind=wire_kind,
-        )
+def _split(s: Simulation, inputs: LoopInputs) -> tuple[dict[Factor, float], FloatArray, LongArray]:
+    """The critical path's time by factor; the time in which data move at their block's own rate, by
+    the class of the moves; and the classes of the moves that links make slower."""
+    path = s.critical
+    row = path.instruction
+    end = np.maximum.accumulate(np.maximum(path.end_us, s.launch_us))
+    span = np.diff(end, prepend=s.launch_us)
+    moving = np.minimum(path.moving_us, span)
+    kind = np.maximum(inputs.kind[row], 0).astype(np.int64)
+    full = path.moving_us <= _SHARED * _alone_us(s, inputs)
+    # A block that waits for the room of its own part waits for the network to take the part.
+    same = np.append(False, s.plan.block[row[1:]] == s.plan.block[row[:-1]])[: len(row)]
+    leaving = (path.cause == Cause.SLOT) & same
+    slot = (path.cause == Cause.SLOT) & ~same
+    # The data in the slot that the next execution waits for move on account of the slot.
+    frees = np.append(slot[1:], False)
+    crosses = np.zeros(len(inputs.class_cap), bool)
+    crosses[inputs.class_of_use[inputs.class_resource < inputs.links]] = True
+    alone = full & ~frees
+    on_links = ~full & ~frees & crosses[kind]
+    rest = span - moving
+    connection = np.where(leaving, inputs.send[row], inputs.receive[row])
+    # The network's moves for the message that an execution waits for, or for its own.
+    wire_kind = np.append(inputs.wire, NONE)[connection].astype(np.int64)
+    wire_kind[(path.cause != Cause.MESSAGE) & ~leaving] = NONE
+    seen = np.append(inputs.latency_us, 0.0)[connection]
+    freed = np.append(inputs.credit_us, 0.0)[connection]
+    before = np.append(np.maximum(inputs.before_us, inputs.post_us), 0.0)[connection]
+    hop = before + np.where(leaving, freed, seen)
+    wire = np.where(wire_kind == NONE, 0.0, np.maximum(rest - hop, 0.0))
+    waited = np.where(slot, rest, 0.0)
+    times = {
+        Factor.LAUNCH: s.launch_us,
+        Factor.BLOCK: float(moving[alone].sum()),
+        Factor.LINK: float(moving[on_links].sum() + wire.sum()),
+        Factor.MEMORY: float(moving[~full & ~frees & ~crosses[kind]].sum()),
+        Factor.SLOTS: float((waited + np.where(frees, moving, 0.0)).sum()),
+        Factor.LATENCY: float((rest - wire - waited).sum()),
+    }
+    alone_us = np.bincount(kind[alone], moving[alone]).astype(np.float64)
+    return times, alone_us, np.append(kind[on_links], wire_kind[wire > 0])
 
 
 def blocks_text(blocks: int) -> str:
@@ -192,20 +164,20 @@ def _alone_us(s: Simulation, inputs: LoopInputs) -> FloatArray:
     return alone
 
 
-def _busiest_link(s: Simulation, inputs: LoopInputs, path: _Path) -> int:
-    """The busiest link of those that make the critical path's moves slower."""
-    kinds = np.unique(np.append(path.kind[path.on_links], path.wire_kind[path.wire_us > 0]))
+def _busiest_link(s: Simulation, inputs: LoopInputs, kinds: LongArray) -> int:
+    """The busiest link that moves of these classes cross."""
     crossed = np.unique(inputs.class_resource[np.isin(inputs.class_of_use, kinds)])
     crossed = crossed[crossed < inputs.links]
     return int(crossed[s.utilisation[crossed].argmax()])
 
 
-def _detail(factor: Factor, s: Simulation, inputs: LoopInputs, path: _Path, link: int) -> str:
+def _detail(
+    factor: Factor, s: Simulation, inputs: LoopInputs, alone_us: FloatArray, link: int
+) -> str:
     if factor is Factor.LAUNCH:
         return "the launch" if not s.startup_us else "the launch and start-up"
     if factor is Factor.BLOCK:
-        weight = np.bincount(path.kind[path.alone], path.moving_us[path.alone])
-        rate = inputs.class_cap[int(weight.argmax())] / 1e3
+        rate = inputs.class_cap[int(alone_us.argmax())] / 1e3
         return f"single thread blocks, which move at most {rate:g} GB/s"
     if factor is Factor.LINK:
         return f"the link {s.topology.link_label(link)} ({s.utilisation[link]:.0%} used)"

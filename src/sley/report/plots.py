@@ -15,7 +15,7 @@ from sley.ir.words import Op
 from sley.model.simulation.result import Simulation, TileExecutions
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
-from sley.report.pictures.canvas import METADATA, check_suffix, require_matplotlib
+from sley.report.pictures.canvas import METADATA, check_suffix, drawing_settings
 from sley.report.simulation import (
     PART_WORDS,
     bytes_text,
@@ -89,13 +89,13 @@ def charts(
     heights: of each, in inches. font: the size in points. Errors: R512, F460.
     """
     suffix = check_suffix(path)
-    mpl = require_matplotlib()
-    from matplotlib.figure import Figure
+    own = {
+        "font.size": font,
+        "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
+    }
+    with drawing_settings(own):
+        from matplotlib.figure import Figure
 
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": font, "text.parse_math": False})
-        mpl.rcParams["pdf.fonttype"] = 42  # TrueType: publishers refuse Type 3
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
         yield list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
         figure.savefig(path, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])

@@ -135,20 +135,15 @@ def _block_lines(s: Simulation) -> list[str]:
         # The worst block moves data for the least time, and does anything else for the most.
         worst = int(part.argmin() if name == PART_WORDS["moving_us"] else part.argmax())
         shares = f"{part.mean():>8.1%} {part[worst]:>8.1%}"
-        lines.append(f"{name:<{_WIDTH}} {shares}  {block_label(s, worst)}")
+        number = f"rank {s.plan.block_rank[worst]} block {s.plan.block_number[worst]}"
+        label = f"{number}, {block_name(s.plan, worst)}"
+        lines.append(f"{name:<{_WIDTH}} {shares}  {label}")
     most = s.plan.blocks_per_rank
     lines.append(_pair("blocks", f"{blocks}, at most {most} on a rank"))
     if remark := blocks_text(most):
         lines.append(_pair("", remark))
     lines.append(_pair("alike", alike_text(s)))
     return lines
-
-
-def block_label(simulation: Simulation, block: int) -> str:
-    """A thread block in words: "rank 0 block 1, to 2 from 3"."""
-    plan = simulation.plan
-    number = f"rank {plan.block_rank[block]} block {plan.block_number[block]}"
-    return f"{number}, {block_name(plan, block)}"
 
 
 def _critical_lines(s: Simulation) -> list[str]:
@@ -289,11 +284,8 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
         f"{'reached':>7}  {'blocks':>6}  {'idle to':>7} {'exit/end':<8}  {'used':>6} {'most':>6}"
     ]
     for size in sorted({s.size_bytes for _, row in columns for s in row}):
-        first: Simulation | None = None
-        for name, row in columns:
-            for s in (s for s in row if s.size_bytes == size):
-                first = first or s
-                lines.append(_comparison_row(s, first, f"{name:<{width}}"))
+        of_size = [(name, s) for name, row in columns for s in row if s.size_bytes == size]
+        lines += [_comparison_row(s, of_size[0][1], f"{name:<{width}}") for name, s in of_size]
     return lines
 
 

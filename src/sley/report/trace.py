@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from sley.errors.report import P810
 from sley.ir.tables import BoolArray
 from sley.model.simulation.result import Cause, Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
-from sley.report.critical import op_name
+from sley.report.critical import on_path, op_name
 from sley.report.simulation import busiest_links
 
 Event = dict[str, Any]
@@ -46,8 +45,8 @@ def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]
             expected="a simulation with executions", found=f"{simulation.plan.name} without"
         )
     e = simulation.executions
-    part = _TracePart.of(simulation, e, most)
-    shown = np.flatnonzero(part.shown)
+    has, ranks = _part(simulation, e, most)
+    shown = np.flatnonzero(has)
     left_out = len(e) - len(shown)
     links = busiest_links(simulation)
     events = [
@@ -67,7 +66,7 @@ def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]
             "time_us": simulation.time_us,
             "executions": len(e),
             "left_out": left_out,
-            "complete_ranks": part.ranks,
+            "complete_ranks": ranks,
         },
     }
 
@@ -78,35 +77,23 @@ def trace_bytes(made: dict[str, Any], *, packed: bool) -> bytes:
     return gzip.compress(text, mtime=0) if packed else text
 
 
-@dataclass(frozen=True)
-class _TracePart:
-    """The part of the executions that a trace has.
-
-    shown: bool (executions,).
-    ranks: the number of ranks of which it has all.
-    """
-
-    shown: BoolArray
-    ranks: int
-
-    @classmethod
-    def of(cls, s: Simulation, e: TileExecutions, most: int) -> Self:
-        plan = s.plan
-        if len(e) <= most:
-            return cls(np.ones(len(e), bool), plan.ranks)
-        rank = plan.rank[e.instruction]
-        count = np.bincount(rank, minlength=plan.ranks)
-        groups = sorted(alike_ranks(s), key=len, reverse=True)
-        heads = [int(group[0]) for group in groups]
-        order = heads + sorted(set(range(plan.ranks)) - set(heads))
-        total = np.cumsum(count[order])
-        fit = int(np.searchsorted(total, most, side="right"))
-        shown = np.isin(rank, order[:fit])
-        if not fit:  # not even one rank: the first executions of one
-            shown[np.flatnonzero(rank == order[0])[:most]] = True
-        keys = s.critical.instruction.astype(np.int64) * s.tiles + s.critical.tile
-        shown |= np.isin(e.instruction.astype(np.int64) * s.tiles + e.tile, keys)
-        return cls(shown, fit)
+def _part(s: Simulation, e: TileExecutions, most: int) -> tuple[BoolArray, int]:
+    """The part of the executions that a trace has, bool (executions,), and the number of ranks of
+    which it has all."""
+    plan = s.plan
+    if len(e) <= most:
+        return np.ones(len(e), bool), plan.ranks
+    rank = plan.rank[e.instruction]
+    count = np.bincount(rank, minlength=plan.ranks)
+    groups = sorted(alike_ranks(s), key=len, reverse=True)
+    heads = [int(group[0]) for group in groups]
+    order = heads + sorted(set(range(plan.ranks)) - set(heads))
+    total = np.cumsum(count[order])
+    fit = int(np.searchsorted(total, most, side="right"))
+    shown = np.isin(rank, order[:fit])
+    if not fit:  # not even one rank: the first executions of one
+        shown[np.flatnonzero(rank == order[0])[:most]] = True
+    return shown | on_path(s, e), fit
 
 
 def _names(s: Simulation, blocks: list[int]) -> list[Event]:
@@ -130,15 +117,14 @@ def _metadata(name: str, pid: int, tid: int, args: dict[str, object]) -> Event:
 
 def _slices(s: Simulation, e: TileExecutions) -> list[Event]:
     plan = s.plan
-    critical = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
-    rows = np.unique(e.instruction).tolist()
-    lines = {row: plan.place(row).short for row in rows}
-    columns = (e.instruction, e.tile, e.turn_us, e.start_us, e.end_us, e.cause)
+    lines = {row: plan.place(row).short for row in np.unique(e.instruction).tolist()}
+    columns = (e.instruction, e.tile, e.turn_us, e.start_us, e.end_us, e.cause, on_path(s, e))
     events: list[Event] = []
-    for row, tile, turn, start, end, number in zip(*(c.tolist() for c in columns), strict=True):
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for row, tile, turn, start, end, number, is_critical in rows:
         block, cause = int(plan.block[row]), Cause(number).name.lower()
         rank, tid = int(plan.rank[row]), int(plan.block_number[block])
-        also = ",critical" if (row, tile) in critical else ""
+        also = ",critical" if is_critical else ""
         args = {"tile": tile, "step": int(plan.step[row]), "waited_for": cause, "line": lines[row]}
         place: Event = {"ph": "X", "pid": rank, "tid": tid}
         if start > turn:

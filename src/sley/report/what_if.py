@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
+from sley.ir.cost_model import MOST_GBPS, ByProtocol
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
@@ -50,34 +50,44 @@ def what_if(simulation: Simulation, twice: Plan | None = None) -> list[WhatIf]:
 
     twice: the plan of the same program with twice the instances, which is then simulated too.
     """
-    s, t, model = simulation, simulation.topology, simulation.model
+    s, t = simulation, simulation.topology
     slots = min(2 * s.plan.slots, MAX_NUMBER)
-    busiest = _busiest(simulation)
+    used = [c for c in link_classes(s) if c.used]
+    most = max((c.most for c in used), default=0.0)
+    busiest = [c for c in used if c.most >= BUSY * most]
     names = list(dict.fromkeys(c.ends for c in busiest))
-    cases = [
-        (Factor.LAUNCH, "half the time of the launch", replace(t, model=_scaled(model, _LAUNCH))),
-        (Factor.BLOCK, "thread blocks twice as fast", replace(t, model=_scaled(model, _BLOCKS))),
-        (Factor.LINK, f"links twice as fast: {', '.join(names)}", _faster(t, busiest)),
-        (Factor.MEMORY, "memory twice as fast", replace(t, model=_scaled(model, _MEMORY))),
-        (Factor.LATENCY, "half the latency of hops and waits", _nearer(t)),
-    ]
-    rates = _block_rates(s)
-    for name, words in rates.items() if len(rates) > 1 else ():
-        faster = replace(t, model=_scaled(model, {name: 2.0}))
-        cases.append((Factor.BLOCK, f"thread blocks twice as fast {words} ({name})", faster))
-    network = [c for c in _network(s) if c.ends not in names]
-    if network:
-        cases.append((Factor.LINK, "the network twice as fast", _faster(t, network)))
+    card = VertexKind.NIC.word
+    network = [c for c in used if card in c.ends.split(" -> ") and c.ends not in names]
     bounds = Bounds.of(s.plan.collective, t)
-    times = [(f, text, _again(s, changed, s.plan.slots, bounds)) for f, text, changed in cases]
-    times.append((Factor.SLOTS, f"twice the slots ({slots})", _again(s, t, slots, bounds)))
+    changes: list[WhatIf] = []
+
+    def add(
+        factor: Factor,
+        text: str,
+        topology: Topology = t,
+        plan: Plan = s.plan,
+        slots: int | None = None,
+    ) -> None:
+        again = Simulator(plan, topology, interpreter=s.interpreter, slots=slots, bounds=bounds)
+        us = again(s.size_bytes).time_us
+        changes.append(WhatIf(factor, text, us, us / s.time_us - 1 if s.time_us else 0.0))
+
+    add(Factor.LAUNCH, "half the time of the launch", _scaled(t, _LAUNCH))
+    add(Factor.BLOCK, "thread blocks twice as fast", _scaled(t, _BLOCKS))
+    add(Factor.LINK, f"links twice as fast: {', '.join(names)}", _faster(t, busiest))
+    add(Factor.MEMORY, "memory twice as fast", _scaled(t, _MEMORY))
+    add(Factor.LATENCY, "half the latency of hops and waits", _nearer(t))
+    kinds = set(ConnectionRoutes.of(s.plan, t).kind.tolist())
+    rates = {name: words for kind, (name, words) in _RATES.items() if kind in kinds}
+    for name, words in rates.items() if len(rates) > 1 else ():
+        faster = _scaled(t, {name: 2.0})
+        add(Factor.BLOCK, f"thread blocks twice as fast {words} ({name})", faster)
+    if network:
+        add(Factor.LINK, "the network twice as fast", _faster(t, network))
+    add(Factor.SLOTS, f"twice the slots ({slots})", slots=slots)
     if twice is not None:
-        us = Simulator(twice, t, interpreter=s.interpreter, bounds=bounds)(s.size_bytes).time_us
         text = f"twice the instances ({twice.blocks_per_rank} blocks on a rank)"
-        times.append((Factor.BLOCK, text, us))
-    changes = [
-        WhatIf(f, text, us, us / s.time_us - 1 if s.time_us else 0.0) for f, text, us in times
-    ]
+        add(Factor.BLOCK, text, plan=twice)
     return sorted(changes, key=lambda change: change.time_us)
 
 
@@ -122,16 +132,11 @@ _LATENCY = dict.fromkeys(
 """The parameters of the cost model that a change multiplies, and by how much."""
 
 
-def _block_rates(s: Simulation) -> dict[str, str]:
-    """The parameters of blocks' rates over the kinds of links on which the plan sends, in words."""
-    kinds = set(ConnectionRoutes.of(s.plan, s.topology).kind.tolist())
-    return {name: words for kind, (name, words) in _RATES.items() if kind in kinds}
-
-
-def _scaled(model: CostModel, factors: dict[str, float]) -> CostModel:
-    return replace(
-        model, **{name: _times(getattr(model, name), by) for name, by in factors.items()}
-    )
+def _scaled(topology: Topology, factors: dict[str, float]) -> Topology:
+    """The topology with these parameters of its cost model multiplied."""
+    model = topology.model
+    scaled = {name: _times(getattr(model, name), by) for name, by in factors.items()}
+    return replace(topology, model=replace(model, **scaled))
 
 
 def _times(value: float | ByProtocol, by: float) -> Any:
@@ -140,36 +145,18 @@ def _times(value: float | ByProtocol, by: float) -> Any:
     return min(value * by, MOST_GBPS) if by > 1 else value * by
 
 
-def _busiest(s: Simulation) -> list[LinkClass]:
-    used = [c for c in link_classes(s) if c.used]
-    most = max((c.most for c in used), default=0.0)
-    return [c for c in used if c.most >= BUSY * most]
-
-
-def _network(s: Simulation) -> list[LinkClass]:
-    """The classes of links from and to cards that carry data."""
-    card = VertexKind.NIC.word
-    return [c for c in link_classes(s) if c.used and card in c.ends.split(" -> ")]
-
-
 def _faster(topology: Topology, classes: Sequence[LinkClass]) -> Topology:
     """The topology with twice the rates of these links, nominal and reached."""
     links = topology.links
     by = np.ones(len(links))
     for c in classes:
         by[c.links] = 2.0
-    rates = (np.minimum(rate * by, MOST_GBPS) for rate in (links.GBps, links.nominal_GBps))
-    reached, nominal = rates
+    reached, nominal = (np.minimum(r * by, MOST_GBPS) for r in (links.GBps, links.nominal_GBps))
     return replace(topology, links=replace(links, GBps=reached, nominal_GBps=nominal))
 
 
 def _nearer(topology: Topology) -> Topology:
     """The topology with half of all latencies, the model's and the links' own."""
-    links, model = topology.links, _scaled(topology.model, _LATENCY)
+    links = topology.links
     own = np.where(links.latency_us >= 0, links.latency_us / 2, links.latency_us)
-    return replace(topology, links=replace(links, latency_us=own), model=model)
-
-
-def _again(s: Simulation, topology: Topology, slots: int, bounds: Bounds) -> float:
-    again = Simulator(s.plan, topology, interpreter=s.interpreter, slots=slots, bounds=bounds)
-    return again(s.size_bytes).time_us
+    return replace(_scaled(topology, _LATENCY), links=replace(links, latency_us=own))

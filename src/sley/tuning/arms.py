@@ -18,7 +18,7 @@ import numpy as np
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options, compile
-from sley.compiler.space import INSTANCES, Contender, LeastTime, Space, candidates
+from sley.compiler.space import INSTANCES, LeastTime, Space, candidates
 from sley.errors import SleyError, did_you_mean
 from sley.errors.tuning import D921
 from sley.ir.plan import Plan
@@ -122,7 +122,7 @@ class Arms:
         tried = {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES}
         space = Space.of(fixed, tried, None)
         known = _programs(collective, topology, actions)
-        contenders = [Contender(program) for _, program in known]
+        contenders = [(program, None) for _, program in known]
         found = candidates(contenders, topology, space, interpreter=False, progress=progress)
         bare = {id(program): recipe for recipe, program in known}
         plans = {}

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
@@ -37,6 +36,7 @@ from sley.ir.tables import NONE
 from sley.verification import Proof
 
 _BY_SEVERITY = (F505, F515, F516, F517, F529)
+"""The consequences of problems, the gravest first."""
 
 
 def _table(rows: Mapping[Rule, str]) -> Mapping[str, Rule]:
@@ -70,13 +70,6 @@ PLAN_CONSEQUENCES = _table(
 )
 """What the problem of an execution plan means, by code. MSCCL++ reads a plan when a call has chosen
 it, so no problem stops the start."""
-
-
-def _worst(problems: Sequence[Diagnostic], table: Mapping[str, Rule]) -> tuple[Diagnostic, Rule]:
-    """The problem with the gravest consequence, and this consequence: F505, F515, F516, F517 or
-    F529, in this order. problems: at least one."""
-    found = [(problem, table.get(problem.code, F529)) for problem in problems]
-    return min(found, key=lambda pair: _BY_SEVERITY.index(pair[1]))
 
 
 class PlaceSupport(NamedTuple):
@@ -180,7 +173,8 @@ def _prove(
     try:
         proofs = files.verify_file(found.path, runtime.target).proofs
     except SleyError as error:
-        cause, rule = _worst(error.diagnostics, consequences)
+        problems = [(one, consequences.get(one.code, F529)) for one in error.diagnostics]
+        cause, rule = min(problems, key=lambda pair: _BY_SEVERITY.index(pair[1]))
         place = cause.places[0] if cause.places else Place()
         problem = rule.diagnostic(
             at=replace(place, file=str(found.path)),
@@ -270,13 +264,13 @@ def _plan_faults(path: Path, head: PlanHeader, grid: Grid) -> Iterator[Diagnosti
     if grid.ranks != head.ranks:
         expected = f"a plan for {grid}, as the name is registered"
         yield F508.diagnostic(at=at, expected=expected, found=f"one for {head.ranks} ranks")
-    empty = (
+    empty = [
         (word, rank)
         for rank, chunks in enumerate(head.chunks)
         for word, number in (("input_chunks", chunks.input), ("output_chunks", chunks.output))
         if number == 0
-    )
-    for word, rank in islice(empty, 1):  # one such number ends the process
+    ]
+    for word, rank in empty[:1]:  # one such number ends the process
         expected = f"{word} of at least 1 on every rank"
         yield F515.diagnostic(at=at, expected=expected, found=f"0 on rank {rank}")
     if head.operations > MSCCLPP.operations:
@@ -299,6 +293,7 @@ def read_xml(path: Path, runtime: Runtime) -> CandidateFile:
     channels, limit = head.number("nchannels"), target.channels
     least = head.number("minBytes", 0 if msccl else None)
     most = head.number("maxBytes", target.default_max_bytes)
+    last = most if target.max_is_inclusive else most - 1
     if msccl:
         head.text("name")
     inside = head.number("inplace", 0 if msccl else None) != 0
@@ -312,7 +307,7 @@ def read_xml(path: Path, runtime: Runtime) -> CandidateFile:
         ranks=ranks,
         grid=Grid(ranks),
         places=PlaceSupport(outside, inside),
-        sizes=SizeRange(least, _last_size(most, target)),
+        sizes=SizeRange(least, None if most == target.no_limit_bytes else last),
         multiple=max(abs(chunks), 1),
     )
     if chunks == 0:
@@ -336,13 +331,6 @@ def _has_multiple(found: CandidateFile) -> bool:
     """Whether the chunks of a file divide a size of its range."""
     least, most = max(found.sizes.begin_bytes, 1), found.sizes.end_bytes
     return most is None or -(-least // found.multiple) * found.multiple <= most
-
-
-def _last_size(most: int, target: XmlTarget) -> int | None:
-    """The last size of a range, None for no limit."""
-    if most == target.no_limit_bytes:
-        return None
-    return most if target.max_is_inclusive else most - 1
 
 
 def _collective(head: XmlHead, target: XmlTarget, rule: Rule) -> str:

@@ -145,8 +145,6 @@ _BY_SEVERITY = (
 )
 """What a call that runs a file does, the gravest last."""
 
-_RIGHT = (CallAction.RUNS, CallAction.OWN, CallAction.OTHER)
-
 
 @dataclass(frozen=True)
 class CallDecision:
@@ -169,7 +167,8 @@ class CallDecision:
     @property
     def is_right(self) -> bool:
         """Whether the call runs, and rightly as far as sley knows."""
-        return self.outcome in _RIGHT and not self.faults
+        right = (CallAction.RUNS, CallAction.OWN, CallAction.OTHER)
+        return self.outcome in right and not self.faults
 
     def to_json(self) -> dict[str, object]:
         """The decision as plain values, for ``--json``."""
@@ -195,12 +194,15 @@ def decide(examined: Examination, call: DeployedCall) -> CallDecision:
     if stops:
         return CallDecision(call, CallAction.NO_START, (), dict(reading.left_out), tuple(stops))
     why_not = dict(reading.left_out)
-    lethal = [one for one in reading.candidates if _ends_every_call(one, runtime)]
-    if lethal:
+    # A runtime that computes with files before it compares them with a call ends at any of them.
+    lethal = [one for one in reading.candidates if any(f.rule is F515 for f in one.faults)]
+    if lethal and runtime.divides_first:
         names = tuple(one.name for one in lethal)
         return CallDecision(call, CallAction.ENDS, names, why_not, lethal[0].faults)
     why_not |= _replacements(reading)
-    unknown = _why_unknown(reading, call)
+    # Why it isn't determined which plan runs.
+    is_split = runtime.place_by_begin and call.collective == SPLIT and call.in_place
+    unknown = mixed_places(reading) or (split_disagreement(reading.folder) if is_split else None)
     chosen: list[CandidateFile] = []
     for one in reading.candidates:
         reason = (
@@ -222,7 +224,8 @@ def decide(examined: Examination, call: DeployedCall) -> CallDecision:
             why_not[one.name] = reason
     names = tuple(one.name for one in chosen)
     if not chosen:
-        return CallDecision(call, _without_file(call, runtime), (), why_not)
+        own = runtime.own is None or (call.collective in runtime.own and call.node == call.ranks)
+        return CallDecision(call, CallAction.OWN if own else CallAction.OTHER, (), why_not)
     if unknown is not None:
         return CallDecision(call, CallAction.UNKNOWN, names, why_not, (unknown,))
     return _decision_among(chosen, call, reading, why_not)
@@ -269,24 +272,12 @@ def _replacements(reading: Reading) -> dict[str, Diagnostic]:
     return found
 
 
-def _why_unknown(reading: Reading, call: DeployedCall) -> Diagnostic | None:
-    """Why it isn't determined which plan runs for a call; None if it is."""
-    is_split = reading.runtime.place_by_begin and call.collective == SPLIT and call.in_place
-    return mixed_places(reading) or (split_disagreement(reading.folder) if is_split else None)
-
-
-def _ends_every_call(one: CandidateFile, runtime: Runtime) -> bool:
-    """Whether a file ends the process at any call: the runtime computes with it before it compares
-    it with the call."""
-    return runtime.divides_first and any(fault.rule is F515 for fault in one.faults)
-
-
 def _why_not(
     one: CandidateFile, call: DeployedCall, runtime: Runtime, *, undecided: bool
 ) -> Diagnostic | None:
     """Why a file doesn't match a call; None if it does, or if it may. undecided: whether the place
     for which the runtime takes files is unknown."""
-    size = _compared_size(call, runtime)
+    size = call.size_bytes // (call.parts if call.collective in runtime.part_of else 1)
     rule: Rule = F520
     if one.collective != call.collective:
         expected, found = call.collective, one.collective
@@ -306,29 +297,14 @@ def _why_not(
     return rule.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
 
 
-def _compared_size(call: DeployedCall, runtime: Runtime) -> int:
-    """The size that the runtime compares with a range."""
-    if call.collective in runtime.part_of:
-        return call.size_bytes // call.parts
-    return call.size_bytes
-
-
-def _without_file(call: DeployedCall, runtime: Runtime) -> CallAction:
-    """What happens to a call that no file matches."""
-    if runtime.own is None or (call.collective in runtime.own and call.node == call.ranks):
-        return CallAction.OWN
-    return CallAction.OTHER
-
-
 def _effect(faults: Sequence[Diagnostic], call: DeployedCall) -> CallAction:
     """What happens to a call that runs a file with these faults."""
-    if any(fault.rule in _ENDING for fault in faults):
+    rules = [fault.rule for fault in faults]
+    if any(rule in _ENDING for rule in rules):
         return CallAction.ENDS
-    if any(fault.rule is F516 for fault in faults):
+    if F516 in rules or (F524 in rules and call.op == "sum"):
         return CallAction.FAILS
-    if any(fault.rule is F524 and call.op == "sum" for fault in faults):
-        return CallAction.FAILS
-    if any(fault.rule is not F529 for fault in faults):
+    if any(rule is not F529 for rule in rules):
         return CallAction.WRONG
     return CallAction.UNPROVEN if faults else CallAction.RUNS
 

@@ -132,15 +132,14 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
     found += [one for one in reading.left_out.values() if one not in found]
     of_folder = [*found]
     for one in reading.candidates:
-        found += [] if one.stop is None else [one.stop]
-        found += one.faults
-        found += [] if one.unused is None else [one.unused]
-        found += [] if one.root is None else [other_roots(one)]
+        of_root = None if one.root is None else other_roots(one)
+        own = (one.stop, *one.faults, one.unused, of_root)
+        found += [each for each in own if each is not None]
     found += _about_names(reading)
     found += _about_spans(runtime, spans)
-    place = misplaced(runtime, reading.folder) if reading.candidates else None
-    found += [] if place is None else [place]
-    of_folder += [] if place is None else [place]
+    if reading.candidates and (place := misplaced(runtime, reading.folder)) is not None:
+        found.append(place)
+        of_folder.append(place)
     remarks = tuple(one for one in found if one.rule in _REMARKS)
     problems = tuple(one for one in found if one.rule not in _REMARKS)
     return Examination(runtime, reading, None, spans, problems, remarks, tuple(of_folder))
@@ -203,7 +202,7 @@ def _about_spans(
 ) -> Iterable[Diagnostic]:
     """Overlaps and holes."""
     for kind, ranges in spans.items():
-        hidden: dict[str, list[SizeSpan]] = defaultdict(list)
+        hidden: dict[Path, list[tuple[SizeRange, list[str]]]] = defaultdict(list)
         for one in ranges:
             if not one.files:
                 yield F513.diagnostic(
@@ -217,28 +216,18 @@ def _about_spans(
                 found = f"{kind}, {one.sizes}: {names}"
                 yield F511.diagnostic(at=both, expected="one file for each size", found=found)
             for k, file in enumerate(one.files if runtime.in_order else ()):
-                if any(file.multiple % earlier.multiple == 0 for earlier in one.files[:k]):
-                    hidden[file.name].append(one)
-        for name, places in hidden.items():
-            yield _hidden(kind, name, places)
-
-
-def _hidden(kind: CallKind, name: str, places: Sequence[SizeSpan]) -> Diagnostic:
-    """A file that doesn't run in some ranges, as an earlier one matches every call there."""
-    files = [one for span in places for one in span.files]
-    path = next(one.path for one in files if one.name == name)
-    earlier = dict.fromkeys(one.name for span in places for one in _before(span.files, name))
-    return F512.diagnostic(
-        at=Place(str(path)),
-        expected="sizes that no earlier file has",
-        found=f"{kind}, {', '.join(str(one.sizes) for one in places)}: {' or '.join(earlier)} runs",
-    )
-
-
-def _before(files: Sequence[CandidateFile], name: str) -> list[CandidateFile]:
-    """The files before the one of this name that match every call which it matches."""
-    own = next(k for k, one in enumerate(files) if one.name == name)
-    return [one for one in files[:own] if files[own].multiple % one.multiple == 0]
+                # Those that match every call which the file matches.
+                earlier = [own.name for own in one.files[:k] if file.multiple % own.multiple == 0]
+                if earlier:
+                    hidden[file.path].append((one.sizes, earlier))
+        for path, places in hidden.items():
+            first = dict.fromkeys(name for _, earlier in places for name in earlier)
+            where = ", ".join(str(sizes) for sizes, _ in places)
+            yield F512.diagnostic(
+                at=Place(str(path)),
+                expected="sizes that no earlier file has",
+                found=f"{kind}, {where}: {' or '.join(first)} runs",
+            )
 
 
 def other_roots(one: CandidateFile) -> Diagnostic:

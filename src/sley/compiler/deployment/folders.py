@@ -74,10 +74,9 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
         return Reading(runtime, folder, stops=(missing,))
     if missing is not None:
         return Reading(runtime, folder, findings=(missing,))
+    plans = paths
     if not runtime.whole_folder and runtime.names is None and path not in paths:
         plans = [one for one in paths if one.suffix.lower() == runtime.suffix] or paths
-    else:
-        plans = paths
     remarks: list[Diagnostic] = []
     stops: list[Diagnostic] = []
     if runtime.has_program:

@@ -114,11 +114,6 @@ class Runtime:
             "(F519)."
         )
 
-    @property
-    def needs_default(self) -> bool:
-        """Whether it reads only a directory of the name `default`."""
-        return _PARENT in self.variables.values()
-
     def why_none(self) -> Diagnostic | None:
         """Why it reads no plans, or None if it does."""
         if self.refusal is None:
@@ -371,7 +366,7 @@ def environment(
 def misplaced(runtime: Runtime, folder: str | os.PathLike[str]) -> Diagnostic | None:
     """The remark that a runtime doesn't read a folder under its name; None if it does."""
     name = _absolute(folder).name
-    if not runtime.needs_default or name == _DEFAULT:
+    if _PARENT not in runtime.variables.values() or name == _DEFAULT:
         return None
     return F531.diagnostic(
         at=Place(str(folder)),

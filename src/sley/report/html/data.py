@@ -16,7 +16,14 @@ from sley.ir.tables import LongArray
 from sley.model.simulation.result import Simulation, TileExecutions
 from sley.report.alike import alike_ranks, block_name
 from sley.report.bins import MOST_EXECUTIONS, block_bins
-from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
+from sley.report.critical import (
+    CAUSE_WORDS,
+    critical_steps,
+    longest_steps,
+    on_path,
+    op_name,
+    times_by_line,
+)
 from sley.report.limit import FACTORS, limit_of
 from sley.report.link_classes import LinkClass, link_classes
 from sley.report.pictures.lattice import lattice_middles
@@ -25,6 +32,8 @@ from sley.report.what_if import WhatIf, change_text
 from sley.topologies.lattice import sides_of, steps
 
 Values = dict[str, Any]
+
+_IDLE = ("to_exit", "to_end")
 
 _GPU_INCHES = (0.3, 0.3)
 """The size of a GPU in the picture of a mesh or torus."""
@@ -55,7 +64,7 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
     together: number of simulations on the page.
     """
     part = min(1.0, PAGE / together)
-    rows = _TimelineRows.of(s, part)
+    rows, b, plan = _TimelineRows.of(s, part), s.bound, s.plan
     return {
         "name": name,
         "size": size_text(s.size_bytes),
@@ -67,11 +76,39 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
         "busbw": s.busbw_GBps,
         "reached": s.of_bound,
         "limit": _limit(s),
-        "bound": _bound(s),
-        "plan": _plan(s),
+        "bound": {
+            "time": b.time_us,
+            "algbw": b.algbw_GBps,
+            "reason": b.reason,
+            "parts": [
+                ["bandwidth", b.bandwidth_us, b.bandwidth_reason],
+                ["latency", b.latency_us, b.latency_reason],
+            ],
+        },
+        "plan": {
+            "collective": str(plan.collective),
+            "topology": s.topology.name,
+            "ranks": plan.collective.ranks,
+            "blocks": len(s.blocks),
+            "blocks_per_rank": plan.blocks_per_rank,
+            "instructions": len(plan.instructions),
+            "protocol": plan.protocol.value,
+            "order": plan.loop_order.value,
+            "slots": plan.slots,
+            "tiles": s.tiles,
+            "tile": bytes_text(s.tile_bytes),
+            "code": "interpreter" if s.interpreter else "generated code",
+        },
         "blocks": _blocks(s, rows),
         "timeline": _timeline(s, rows, part),
-        "classes": _classes(s),
+        "classes": [
+            {
+                **vars(c),
+                "links": len(c.links),
+                "busiest": s.topology.link_label(c.busiest) if c.used else "",
+            }
+            for c in link_classes(s)
+        ],
         "links": _links(s, part),
         "heat": _heat(s),
         "critical": _critical(s),
@@ -103,37 +140,6 @@ def change_data(changes: Sequence[WhatIf]) -> list[Values]:
         {"text": change.text, "time": change.time_us, "change": change_text(change).strip()}
         for change in changes
     ]
-
-
-def _bound(s: Simulation) -> Values:
-    b = s.bound
-    return {
-        "time": b.time_us,
-        "algbw": b.algbw_GBps,
-        "reason": b.reason,
-        "parts": [
-            ["bandwidth", b.bandwidth_us, b.bandwidth_reason],
-            ["latency", b.latency_us, b.latency_reason],
-        ],
-    }
-
-
-def _plan(s: Simulation) -> Values:
-    plan = s.plan
-    return {
-        "collective": str(plan.collective),
-        "topology": s.topology.name,
-        "ranks": plan.collective.ranks,
-        "blocks": len(s.blocks),
-        "blocks_per_rank": plan.blocks_per_rank,
-        "instructions": len(plan.instructions),
-        "protocol": plan.protocol.value,
-        "order": plan.loop_order.value,
-        "slots": plan.slots,
-        "tiles": s.tiles,
-        "tile": bytes_text(s.tile_bytes),
-        "code": "interpreter" if s.interpreter else "generated code",
-    }
 
 
 @dataclass(frozen=True)
@@ -171,12 +177,11 @@ class _TimelineRows:
 
 def _blocks(s: Simulation, rows: _TimelineRows) -> Values:
     """The parts of each row's time: those of a block, or the average of a rank's blocks."""
-    plan, summed = s.plan, rows.detail == "ranks"
+    plan = s.plan
     columns = {n: getattr(s.blocks, n) for n in s.blocks.column_names()}
     idle = idle_parts(s)
-    own = (part[: len(plan.block_rank)] for part in idle)
-    columns |= dict(zip(("to_exit", "to_end"), own, strict=True))
-    if summed:
+    columns |= {n: part[: len(plan.block_rank)] for n, part in zip(_IDLE, idle, strict=True)}
+    if rows.detail == "ranks":
         count = np.maximum(np.bincount(plan.block_rank), 1)
         columns = {n: np.bincount(plan.block_rank, c) / count for n, c in columns.items()}
         of_rank, names = list(range(len(count))), [""] * len(count)
@@ -188,7 +193,6 @@ def _blocks(s: Simulation, rows: _TimelineRows) -> Values:
         names = [
             f"{n}: {block_name(plan, b)}" for n, b in zip(numbers, shown.tolist(), strict=True)
         ]
-    digits = {"to_exit": 4, "to_end": 4}
     return {
         "detail": rows.detail,
         "name": names,
@@ -196,7 +200,7 @@ def _blocks(s: Simulation, rows: _TimelineRows) -> Values:
         "alike": [group.tolist() for group in rows.groups],
         "average": [float(part.mean()) for part in idle],
         "worst": [float(part.max()) for part in idle],
-        **{n: round_values(c, digits.get(n, 3)) for n, c in columns.items()},
+        **{n: round_values(c, 4 if n in _IDLE else 3) for n, c in columns.items()},
     }
 
 
@@ -231,8 +235,6 @@ def _executions(s: Simulation, e: TileExecutions, row: LongArray, shown: LongArr
     after_instruction = np.full(len(shown), -1)
     after_instruction[waits] = number[len(shown) :]
     after_tile = np.where(waits, e.tile[np.maximum(after, 0)], -1)
-    path = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
-    pairs = zip(own.tolist(), e.tile[shown].tolist(), strict=True)
     ops = np.unique(plan.instructions.op[used])
     return {
         "kind": "executions",
@@ -246,23 +248,12 @@ def _executions(s: Simulation, e: TileExecutions, row: LongArray, shown: LongArr
         "cause": e.cause[shown].tolist(),
         "after_instruction": after_instruction.tolist(),
         "after_tile": after_tile.tolist(),
-        "critical": [int(pair in path) for pair in pairs],
+        "critical": on_path(s, e)[shown].astype(int).tolist(),
         "ops": [op_name(op) for op in ops.tolist()],
         "op": np.searchsorted(ops, plan.instructions.op[used]).tolist(),
         "labels": [plan.label(row) for row in used.tolist()],
         "causes": list(CAUSE_WORDS.values()),
     }
-
-
-def _classes(s: Simulation) -> list[Values]:
-    return [
-        {
-            **vars(c),
-            "links": len(c.links),
-            "busiest": s.topology.link_label(c.busiest) if c.used else "",
-        }
-        for c in link_classes(s)
-    ]
 
 
 def _links(s: Simulation, part: float) -> Values:

@@ -24,6 +24,7 @@ from sley.report.pictures.canvas import (
     box_size,
     check_size,
     heading,
+    joined,
     text_height,
     text_width,
 )
@@ -73,22 +74,6 @@ class _Wait:
         return low, high
 
 
-@dataclass(frozen=True)
-class _Tracks:
-    """The tracks of arrows, chosen so that no arrow covers another.
-
-    vertical: the tracks of each wait in its two gaps.
-    horizontal: the track above the target's row of each wait that passes columns.
-    widths: number of vertical tracks of each gap.
-    heights: number of horizontal tracks above each row.
-    """
-
-    vertical: dict[int, tuple[int, int]]
-    horizontal: dict[int, int]
-    widths: list[int]
-    heights: list[int]
-
-
 def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     """The thread-block programs of a plan (MSCCLang, figure 4): a frame for each rank, a column for
     each block with its peers and channels in the head, a box for each instruction in the order of
@@ -104,50 +89,36 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     check_size("instructions", rows, "waits", waits)
     check_size("thread blocks", int(chosen[plan.block_rank].sum()), "waits", waits)
     drawn = [_rank_picture(plan, rank) for rank in np.flatnonzero(chosen).tolist()]
-    title = f"{plan.name}: thread blocks"
     fills = used_fills(plan.instructions.op[chosen[plan.rank]])
-    boxes, lines, texts, width = heading(title, [*fills, *([_WAIT] if waits else [])])
-    grounds: list[Box] = []
+    head = heading(f"{plan.name}: thread blocks", [*fills, *([_WAIT] if waits else [])])
+    width, parts = head.width, []
     x, y, tallest = MARGIN, MARGIN + 0.6, 0.0
     for part in drawn:
         if x > MARGIN and x + part.width > _PAGE_WIDTH:
             x, y, tallest = MARGIN, y + tallest + _RANK_GAP, 0.0
-        shifted = _shift(part, x, y)
-        boxes += shifted.boxes
-        lines += shifted.lines
-        texts += shifted.texts
-        grounds += shifted.grounds
+        parts.append(_shift(part, x, y))
         x += part.width + _RANK_GAP
         width, tallest = max(width, x - _RANK_GAP), max(tallest, part.height)
-    return Picture(
-        title,
-        width + MARGIN,
-        y + tallest + MARGIN,
-        tuple(boxes),
-        tuple(lines),
-        tuple(texts),
-        tuple(grounds),
-    )
+    return joined(head, width, y + tallest, parts)
 
 
 def _rank_picture(plan: Plan, rank: int) -> Picture:
     """The picture of one rank, with its upper left corner at the origin."""
     blocks = range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]))
-    texts = {
-        row: instruction_text(plan, row)
-        for block in blocks
-        for row in range(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
-    }
+    offset = plan.block_offset
+    rows = range(int(offset[blocks.start]), int(offset[blocks.stop]))
+    texts = {row: instruction_text(plan, row) for row in rows}
     heads = {block: _head(plan, block) for block in blocks}
     waits = _waits(plan, rank)
-    tracks = _tracks(waits, len(blocks))
+    tracks, gaps, above = _tracks(waits)
     head_height = text_height(4) + 0.08
     box_height = max((box_size(text)[1] for text in texts.values()), default=0.0)
     left, right = [], []
     x = _RANK_PAD
     for column, block in enumerate(blocks):
-        x += _gutter(tracks.widths[column]) if column else 0.0
-        span = range(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
+        # The width of a gap between columns.
+        x += 2 * _GUTTER + max(len(gaps[column]) - 1, 0) * _TRACK if column else 0.0
+        span = range(int(offset[block]), int(offset[block + 1]))
         widest = max(box_size(text)[0] for text in [heads[block], *(texts[r] for r in span)])
         left.append(x)
         x += widest
@@ -155,9 +126,8 @@ def _rank_picture(plan: Plan, rank: int) -> Picture:
     longest = max((int(plan.step[row]) for row in texts), default=-1) + 1
     top = []
     y = _RANK_PAD + text_height() + 0.06 + head_height + 0.04
-    for row in range(longest):
-        extra = tracks.heights[row] if row < len(tracks.heights) else 0
-        y += _ROW_GAP + extra * _TRACK
+    for step in range(longest):
+        y += _ROW_GAP + len(above[step]) * _TRACK
         top.append(y)
         y += box_height
     width = max(x + _RANK_PAD, 2 * _RANK_PAD + text_width(f"rank {rank}"))
@@ -179,8 +149,8 @@ def _rank_picture(plan: Plan, rank: int) -> Picture:
         where = (left[column], top[step], right[column] - left[column], box_height)
         boxes.append(Box(f"instruction-{row}", *where, fill, text))
     lines = [
-        Line(wait.id, _route(wait, n, tracks, left, right, top, box_height), _WAIT, curved=False)
-        for n, wait in enumerate(waits)
+        Line(wait.id, _route(wait, own, left, right, top, box_height), _WAIT, curved=False)
+        for wait, own in zip(waits, tracks, strict=True)
     ]
     name = TextLine(_RANK_PAD, _RANK_PAD + text_height() / 2, f"rank {rank}", bold=True)
     frame = Box(f"rank-{rank}", 0.0, 0.0, width, y + _RANK_PAD, Fill("", BAND, GREY, 0.6))
@@ -211,35 +181,32 @@ def _waits(plan: Plan, rank: int) -> list[_Wait]:
     ]
 
 
-def _gutter(tracks: int) -> float:
-    """The width of a gap between columns."""
-    return 2 * _GUTTER + max(tracks - 1, 0) * _TRACK
+def _tracks(
+    waits: list[_Wait],
+) -> tuple[list[tuple[int, ...]], dict[int, list[int]], dict[int, list[int]]]:
+    """The tracks of arrows, chosen so that no arrow covers another.
 
-
-def _tracks(waits: list[_Wait], columns: int) -> _Tracks:
-    rows = max((max(w.source[1], w.target[1]) for w in waits), default=-1) + 1
+    Returns for each wait its tracks in its two gaps, and the one above its target's row if it
+    passes columns; and the vertical tracks of each gap, and the horizontal ones above each row.
+    """
     gaps: dict[int, list[int]] = defaultdict(list)
     above: dict[int, list[int]] = defaultdict(list)
-    vertical: dict[int, tuple[int, int]] = {}
-    horizontal: dict[int, int] = {}
+    tracks: list[tuple[int, ...]] = [()] * len(waits)
     for number, wait in sorted(enumerate(waits), key=lambda w: (w[1].rows, w[0])):
         first, last = wait.gutters
-        low, high = wait.rows
-        near = take_track(gaps[first], low, high)
+        near = take_track(gaps[first], *wait.rows)
         if first == last:
-            vertical[number] = (near, near)
+            tracks[number] = (near, near)
             continue
-        vertical[number] = (near, take_track(gaps[last], low, high))
+        far = take_track(gaps[last], *wait.rows)
         span = sorted((first, last))
-        horizontal[number] = take_track(above[wait.target[1]], span[0], span[1])
-    widths = [len(gaps[column]) for column in range(columns + 1)]
-    return _Tracks(vertical, horizontal, widths, [len(above[row]) for row in range(rows)])
+        tracks[number] = (near, far, take_track(above[wait.target[1]], span[0], span[1]))
+    return tracks, gaps, above
 
 
 def _route(
     wait: _Wait,
-    number: int,
-    tracks: _Tracks,
+    tracks: tuple[int, ...],
     left: list[float],
     right: list[float],
     top: list[float],
@@ -247,14 +214,14 @@ def _route(
 ) -> tuple[Point, ...]:
     (a, i), (b, j) = wait.source, wait.target
     forward = b > a
-    near, far = tracks.vertical[number]
+    near, far, *over = tracks
     first, last = (right[wait.gutters[n] - 1] + _GUTTER for n in (0, 1))
     x0, x1 = first + near * _TRACK, last + far * _TRACK
     start = (right[a] if forward else left[a], top[i] + height * (0.62 if forward else 0.8))
     end = (left[b] if forward else right[b], top[j] + height * (0.38 if forward else 0.2))
-    if number not in tracks.horizontal:
+    if not over:
         return (start, (x0, start[1]), (x0, end[1]), end)
-    y = top[j] - _ROW_GAP / 2 - tracks.horizontal[number] * _TRACK
+    y = top[j] - _ROW_GAP / 2 - over[0] * _TRACK
     return (start, (x0, start[1]), (x0, y), (x1, y), (x1, end[1]), end)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -63,12 +63,10 @@ _MAX_PIXELS = 16_000
 
 _HEAD_LENGTH, _HEAD_WIDTH = 0.075, 0.06
 
-_SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "sley",
+_SETTINGS = {
     "svg.fonttype": "none",
     "font.family": ["monospace"],
     "font.monospace": ["DejaVu Sans Mono", "Liberation Mono", "Menlo", "Consolas", "monospace"],
-    "text.parse_math": False,
 }
 
 
@@ -190,13 +188,13 @@ class Picture:
 
     def figure(self) -> Figure:
         """The picture as a figure of matplotlib."""
-        with _settings():
+        with drawing_settings(_SETTINGS):
             return self._figure()
 
     def _render(self, suffix: str, dpi: float) -> bytes:
         stream = io.BytesIO()
         metadata = {"Title": self.title, **METADATA[suffix]}
-        with _settings():
+        with drawing_settings(_SETTINGS):
             self._figure().savefig(stream, format=suffix[1:], dpi=dpi, metadata=metadata)
         return stream.getvalue()
 
@@ -275,11 +273,9 @@ def box_size(text: Sequence[str]) -> tuple[float, float]:
     return widest + 0.14, text_height(len(text)) + 0.08
 
 
-def heading(
-    title: str, entries: Iterable[Fill | Style]
-) -> tuple[list[Box], list[Line], list[TextLine], float]:
+def heading(title: str, entries: Iterable[Fill | Style]) -> Picture:
     """The title, and below it the legend: a row with a sample and the name of each kind of box and
-    line. Returns (boxes, lines, texts, the right end)."""
+    line. Its width is the right end."""
     boxes: list[Box] = []
     lines: list[Line] = []
     texts = [TextLine(MARGIN, MARGIN + 0.08, title, TITLE_PT, bold=True)]
@@ -292,16 +288,33 @@ def heading(
         x += 0.28 if isinstance(entry, Fill) else 0.38
         texts.append(TextLine(x, y, entry.word, SMALL_PT))
         x += text_width(entry.word, SMALL_PT) + 0.22
-    return boxes, lines, texts, max(x - 0.22, MARGIN + text_width(title, TITLE_PT))
+    width = max(x - 0.22, MARGIN + text_width(title, TITLE_PT))
+    return Picture(title, width, 0.0, tuple(boxes), tuple(lines), tuple(texts))
+
+
+def joined(head: Picture, width: float, height: float, parts: Sequence[Picture]) -> Picture:
+    """A heading and parts as one picture. width, height: of all, without the margins at the right
+    and below."""
+    every = (head, *parts)
+    return Picture(
+        head.title,
+        width + MARGIN,
+        height + MARGIN,
+        tuple(box for part in every for box in part.boxes),
+        tuple(line for part in every for line in part.lines),
+        tuple(text for part in every for text in part.texts),
+        tuple(ground for part in every for ground in part.grounds),
+    )
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
-    """matplotlib's defaults with the settings for pictures; restores the user's settings after."""
+def drawing_settings(own: Mapping[str, Any]) -> Iterator[None]:
+    """matplotlib's defaults with these settings, and with those that give equal files; restores the
+    user's settings after. Errors: R512."""
     matplotlib = require_matplotlib()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
+        matplotlib.rcParams.update({"svg.hashsalt": "sley", "text.parse_math": False, **own})
         yield
 
 

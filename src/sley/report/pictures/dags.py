@@ -104,11 +104,11 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     check_plan(plan)
     chosen = rank_mask(ranks, plan.collective.ranks)[plan.rank]
     shown = np.flatnonzero(chosen)
-    messages = Messages.of(plan)
+    messages, follows = Messages.of(plan), np.flatnonzero(plan.step > 0)
     kinds = {
-        "order": (ORDER, _next_in_block(plan)),
+        "order": (ORDER, np.column_stack((follows - 1, follows))),
         "message": (MESSAGE, np.column_stack((messages.send, messages.receive))),
-        "wait": (WAIT, _waits(plan)),
+        "wait": (WAIT, np.column_stack((plan.waits.target, plan.waits.source)).astype(np.int64)),
     }
     every = np.concatenate([pairs for _, pairs in kinds.values()])
     column = levels(len(plan.instructions), every[:, 0], every[:, 1])
@@ -153,14 +153,3 @@ def _block_lane(plan: Plan, block: int) -> Lane:
     number = plan.block_number[block]
     label = f"block {number}: from {receives}, to {sends}, channel {channels}"
     return Lane(label, f"rank {plan.block_rank[block]}")
-
-
-def _waits(plan: Plan) -> LongArray:
-    """int64 (waits, 2): the instruction that must finish first, and the one that waits for it."""
-    return np.column_stack((plan.waits.target, plan.waits.source)).astype(np.int64)
-
-
-def _next_in_block(plan: Plan) -> LongArray:
-    """int64 (pairs, 2): each instruction and the next one of its block."""
-    follows = np.flatnonzero(plan.step > 0)
-    return np.column_stack((follows - 1, follows))

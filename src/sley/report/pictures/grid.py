@@ -7,7 +7,7 @@ the gaps between columns.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +27,7 @@ from sley.report.pictures.canvas import (
     TextLine,
     box_size,
     heading,
+    joined,
     text_width,
 )
 
@@ -115,18 +116,11 @@ def layered(
         Line(link.id, _points(places, nodes, boxes, number, link), link.style)
         for number, link in enumerate(links)
     ]
-    key_boxes, key_lines, texts, end = heading(title, entries)
-    width = max(places.right[-1] if places.right else 0.0, end)
+    head = heading(title, entries)
+    width = max(places.right[-1] if places.right else 0.0, head.width)
     grounds, labels = _bands(lanes, places, width)
-    return Picture(
-        title,
-        width + MARGIN,
-        places.below + MARGIN,
-        (*key_boxes, *boxes),
-        (*key_lines, *lines),
-        (*texts, *labels),
-        tuple(grounds),
-    )
+    graph = Picture("", 0.0, 0.0, tuple(boxes), tuple(lines), tuple(labels), tuple(grounds))
+    return joined(head, width, places.below, [graph])
 
 
 def _place(lanes: Sequence[Lane], nodes: Sequence[GridNode], links: Sequence[GridLine]) -> _Places:
@@ -152,7 +146,7 @@ def _place(lanes: Sequence[Lane], nodes: Sequence[GridNode], links: Sequence[Gri
         if number and lane.group != lanes[number - 1].group:
             y += _GROUP_GAP
         top.append(y + _LANE_PAD)
-        boxes = max(stacked.get(number, 0), 1)
+        boxes = max(stacked[number], 1)
         y += _LANE_PAD + boxes * (height + _BOX_GAP)
         track_top.append(y)
         y += tracks.get(number, 0) * _TRACK + (_LANE_PAD if tracks.get(number) else 0)
@@ -171,15 +165,13 @@ def _slots(
     cells: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
         cells[node.column, node.lane].append(number)
-    stacked: dict[int, int] = {}
+    stacked: dict[int, int] = Counter()
 
     def origin(number: int) -> tuple[float, int]:
         places = [(nodes[b].lane, slot[b]) for b in before[number]]
         mean = sum(lane + place / 100 for lane, place in places) / max(len(places), 1)
         return mean, number
 
-    for _, lane in sorted(cells):
-        stacked.setdefault(lane, 0)
     # Column by column, as the order in a cell follows the slots of predecessors, which are to the
     # left of it.
     for (_, lane), members in sorted(cells.items()):

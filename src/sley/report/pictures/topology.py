@@ -36,6 +36,7 @@ from sley.report.pictures.canvas import (
     TextLine,
     check_size,
     heading,
+    joined,
     text_height,
     text_width,
 )
@@ -117,21 +118,13 @@ def topology_picture(topology: Topology) -> Picture:
     labels: list[Box] = []
     for joint, line in zip(joints, lines, strict=True):
         labels += _label(joint.label, line, [*boxes, *labels])
-    title = f"{topology.name}: topology"
     kinds = np.unique(topology.vertices.kind).tolist()
     entries = [_FILLS[VertexKind(kind)] for kind in kinds]
-    key_boxes, key_lines, texts, end = heading(title, [*entries, *_link_entries(joints)])
-    width = max(end, *(box.x + box.width for box in [*boxes, *frames]))
+    head = heading(f"{topology.name}: topology", [*entries, *_link_entries(joints)])
+    width = max(head.width, *(box.x + box.width for box in [*boxes, *frames]))
     height = max(box.y + box.height for box in [*boxes, *frames])
-    return Picture(
-        title,
-        width + MARGIN,
-        height + MARGIN,
-        (*key_boxes, *labels, *boxes),
-        (*key_lines, *lines),
-        (*texts, *names),
-        tuple(frames),
-    )
+    graph = Picture("", 0.0, 0.0, (*labels, *boxes), tuple(lines), tuple(names), tuple(frames))
+    return joined(head, width, height, [graph])
 
 
 def _joints(topology: Topology) -> list[_Joint]:
@@ -161,8 +154,7 @@ def _lattice(
     """The boxes of a mesh or torus, in rows and columns, which need no frame."""
     top, places = MARGIN + 0.66, {}
     for v, (x, y) in enumerate(lattice_middles(sides, (_BOX_WIDTH, _BOX_HEIGHT))):
-        where = (x - _BOX_WIDTH / 2 + MARGIN, y - _BOX_HEIGHT / 2 + top, _BOX_WIDTH, _BOX_HEIGHT)
-        places[v] = Box(f"vertex-{v}", *where, *_look(topology, v))
+        places[v] = _box(topology, v, x - _BOX_WIDTH / 2 + MARGIN, y - _BOX_HEIGHT / 2 + top)
     return places, [], []
 
 
@@ -220,18 +212,10 @@ def _tier(
     equal width."""
     joined = {v: [below[o] for o in neighbours[v] if o in below] for v in row}
     means = {v: _mean([box.x + box.width / 2 for box in joined[v]], span[0]) for v in row}
-    share = (span[1] - span[0]) / len(row)
-    boxes = {
-        v: Box(
-            f"vertex-{v}",
-            span[0] + n * share + (_TIER_GAP if n else 0.0),
-            y,
-            share - (_TIER_GAP if n else 0.0),
-            _BOX_HEIGHT,
-            *_look(topology, v),
-        )
-        for n, v in enumerate(sorted(row, key=lambda v: (means[v], v)))
-    }
+    share, boxes = (span[1] - span[0]) / len(row), {}
+    for n, v in enumerate(sorted(row, key=lambda v: (means[v], v))):
+        gap = _TIER_GAP if n else 0.0
+        boxes[v] = _box(topology, v, span[0] + n * share + gap, y, share - gap)
     return boxes if len(row) == 1 else _bars(boxes, below, neighbours)
 
 
@@ -266,11 +250,12 @@ def _node(
     boxes = {}
     for number, row in enumerate(ordered):
         for v in row:
-            where = (middle[v] - _BOX_WIDTH / 2, tops[number], _BOX_WIDTH, _BOX_HEIGHT)
-            boxes[v] = Box(f"vertex-{v}", *where, *_look(topology, v))
+            boxes[v] = _box(topology, v, middle[v] - _BOX_WIDTH / 2, tops[number])
     if ring:
         center = (_FRAME_PAD + span / 2, tops[0] + radius)
-        for v, (x, top) in zip(gpus, _circle(center, radius, len(gpus)), strict=True):
+        for place, v in enumerate(gpus):  # clockwise; the first two are at the top
+            angle = -pi / 2 + 2 * pi * (place - 0.5) / len(gpus)
+            x, top = center[0] + radius * cos(angle), center[1] + radius * sin(angle)
             boxes[v] = replace(boxes[v], x=x - _BOX_WIDTH / 2, y=top)
     joined = {v: boxes[v] for v in gpus}
     for row in rows[1:]:
@@ -298,19 +283,14 @@ def _arc_room(row: list[int], near: dict[int, list[int]]) -> float:
     return longest * _ARC if longest > 1 else 0.0
 
 
-def _circle(center: Point, radius: float, count: int) -> list[Point]:
-    """Points on a circle, clockwise; the first two are at the top."""
-    angles = [-pi / 2 + 2 * pi * (place - 0.5) / count for place in range(count)]
-    return [(center[0] + radius * cos(a), center[1] + radius * sin(a)) for a in angles]
-
-
 def _mean(values: list[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
 
 
-def _look(topology: Topology, vertex: int) -> tuple[Fill, tuple[str, ...]]:
-    fill = _FILLS[VertexKind(int(topology.vertices.kind[vertex]))]
-    return fill, (topology.vertex_label(vertex),)
+def _box(topology: Topology, v: int, x: float, y: float, width: float = _BOX_WIDTH) -> Box:
+    """The box of a vertex, by its upper left corner."""
+    fill = _FILLS[VertexKind(int(topology.vertices.kind[v]))]
+    return Box(f"vertex-{v}", x, y, width, _BOX_HEIGHT, fill, (topology.vertex_label(v),))
 
 
 def _bars(
