@@ -50,6 +50,10 @@ class Wiring:
         return cls(ranks, c.src, c.dst, c.channel, index, slots, slot_bytes)
 
 
+_COLUMNS = ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count")
+"""The columns of instructions that a program has as the plan has them."""
+
+
 @dataclass(frozen=True)
 class RankProgram:
     """One rank's part of a plan, which the engine reads field by field. Rows are the rank's
@@ -157,6 +161,10 @@ class BufferSizes:
     input_start: int
     output_start: int
 
+    def lengths(self, in_place: bool) -> tuple[int, int]:
+        """Elements of the memories of a call: input and output; in place: the data and none."""
+        return (self.data, 0) if in_place else (self.input, self.output)
+
 
 def buffer_sizes(plan: Plan, rank: int, count: int) -> BufferSizes:
     """The sizes of rank `rank`'s buffers: whole blocks of `count` elements."""
@@ -254,12 +262,7 @@ def _program(
     return RankProgram(
         rank=rank,
         first_row=first,
-        op=t.op[rows].astype(np.int32),
-        src_buffer=t.src_buffer[rows].astype(np.int32),
-        src_index=t.src_index[rows].astype(np.int32),
-        dst_buffer=t.dst_buffer[rows].astype(np.int32),
-        dst_index=t.dst_index[rows].astype(np.int32),
-        count=t.count[rows].astype(np.int32),
+        **{name: getattr(t, name)[rows].astype(np.int32) for name in _COLUMNS},
         send=connections.uses.send[rows],
         recv=connections.uses.receive[rows],
         wait_offset=wait_offset,
@@ -292,19 +295,6 @@ def _part(edges: Edges, first: int, last: int) -> tuple[LongArray, IntArray]:
     """The edges of the rows from `first` to before `last`, as a separate CSR."""
     offset = edges.offset[first : last + 1]
     return offset - offset[0], edges.target[offset[0] : offset[-1]] - np.int32(first)
-
-
-def promised_inputs(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """CSR, output chunk of `rank` -> the ids of the input chunks whose reduction it must hold; none
-    for a chunk that may hold anything."""
-    c = plan.collective
-    expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
-    known = expected != NONE
-    start, width = np.zeros(len(expected), np.int64), np.zeros(len(expected), np.int64)
-    start[known] = c.values.offset[expected[known]]
-    width[known] = np.diff(c.values.offset)[expected[known]]
-    _, position = spans(start, width)
-    return np.concatenate([[0], np.cumsum(width)]), c.values.target[position]
 
 
 def needs_all(c: Collective) -> bool:

@@ -49,7 +49,7 @@ def execute(
         executor(*arrays, count=call.count, dtype=call.dtype.name, reduce_op=call.reduce_op)
     outputs = []
     for own, sizes in zip(buffers, call.sizes, strict=True):
-        last = np.empty(sizes.data if call.in_place else sizes.output, call.dtype.array)
+        last = np.empty(_lengths(plan, sizes)[-1], call.dtype.array)
         own.memory[-1].read(last)
         outputs.append(last[sizes.output_start : sizes.output_start + sizes.output].copy())
     return outputs

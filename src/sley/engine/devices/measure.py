@@ -102,13 +102,12 @@ class CheckedData:
     def _host_buffers(self, own: RankBuffers, count: int, sweep: Sweep) -> CheckedBuffers:
         sizes = buffer_sizes(self.plan, own.rank, count)
         in_place = self.plan.collective.in_place
-        elements = sizes.data if in_place else sizes.input + sizes.output
         pattern = Pattern.make(sweep.kind, sweep.reduce_op, self._width)
         promise = self._promises[own.rank]
         return allocate(
             lambda: CheckedBuffers(own.rank, promise, sizes, count, pattern, in_place),
             f"the test data of rank {own.rank}",
-            elements * sweep.kind.size_bytes,
+            sum(sizes.lengths(in_place)) * sweep.kind.size_bytes,
         )
 
 
