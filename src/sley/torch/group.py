@@ -37,7 +37,7 @@ from sley.torch.messages import Message, Messages
 from sley.torch.monitored import MonitoredBarrier
 from sley.torch.operators import add_group, remove_group
 from sley.torch.ready import ready_methods
-from sley.torch.work import Finished, Pending, Together
+from sley.torch.work import Finished, Outputs, Pending, Together
 
 _LEAVE_S = 2.0
 """How long ranks wait in `shutdown` for the end of the store that rank 0 serves."""
@@ -301,6 +301,7 @@ _skip_in_dynamo(
     Messages,
     Message,
     CallRunner,
+    Outputs,
     Finished,
     Pending,
     Together,
