@@ -141,7 +141,7 @@ def count_different(actual: Array, period: Array) -> int:
 GUARD_BYTES = 512
 """Bytes of the guard zone on either side of a buffer."""
 
-GUARD_BYTE = 0x5C
+_GUARD_BYTE = 0x5C
 """The value of each of these bytes."""
 
 
@@ -183,19 +183,20 @@ class Promise:
 
 
 class GuardedBuffer:
-    """Memory of `elements` elements, not initialized, with a guard zone on either side."""
+    """An array of `elements` elements, not initialized, with a guard zone on either side; memory:
+    the bytes of all three."""
 
     def __init__(self, elements: int, dtype: DataType) -> None:
         size = elements * dtype.size_bytes
-        self._memory = np.empty(size + 2 * GUARD_BYTES, np.uint8)
-        self._memory[:GUARD_BYTES] = self._memory[GUARD_BYTES + size :] = GUARD_BYTE
-        self.array: Array = self._memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype.array)
+        self.memory = np.empty(size + 2 * GUARD_BYTES, np.uint8)
+        self.memory[:GUARD_BYTES] = self.memory[GUARD_BYTES + size :] = _GUARD_BYTE
+        self.array: Array = self.memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype.array)
 
     def count_overwritten(self) -> int:
         """The number of bytes of the guard zones that changed."""
         end = GUARD_BYTES + self.array.nbytes
-        zones = np.concatenate([self._memory[:GUARD_BYTES], self._memory[end:]])
-        return int(np.count_nonzero(zones != GUARD_BYTE))
+        zones = np.concatenate([self.memory[:GUARD_BYTES], self.memory[end:]])
+        return int(np.count_nonzero(zones != _GUARD_BYTE))
 
 
 class CheckedBuffers:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sley.engine.arguments import check_inputs
-from sley.engine.check import GUARD_BYTE, GUARD_BYTES
+from sley.engine.check import GUARD_BYTES, GuardedBuffer
 from sley.engine.devices.device import Device, Memory
 from sley.engine.devices.executor import Executor
 from sley.engine.devices.settings import Settings
@@ -44,20 +42,22 @@ def execute(
     with Executor(plan, devices, settings) as executor:
         buffers = RankBuffers.of(plan, devices, call.count, call.dtype)
         for own, array in zip(buffers, call.arrays, strict=True):
-            own.memory[0].write(np.ascontiguousarray(array, call.dtype.array))
+            first = GuardedBuffer(len(array), call.dtype)
+            first.array[:] = array
+            own.memory[0].write(first)
         arrays = arrays_of(buffers, call.count, call.dtype)
         executor(*arrays, count=call.count, dtype=call.dtype.name, reduce_op=call.reduce_op)
     outputs = []
     for own, sizes in zip(buffers, call.sizes, strict=True):
-        last = np.empty(_lengths(plan, sizes)[-1], call.dtype.array)
+        last = GuardedBuffer(_lengths(plan, sizes)[-1], call.dtype)
         own.memory[-1].read(last)
-        outputs.append(last[sizes.output_start : sizes.output_start + sizes.output].copy())
+        outputs.append(last.array[sizes.output_start : sizes.output_start + sizes.output].copy())
     return outputs
 
 
 class GuardedMemory:
     """Memory of a device for a row of at most `size_bytes` between two guard zones of GUARD_BYTES,
-    which `count_overwritten` checks. K507 if the device hasn't enough memory."""
+    as on the host. K507 if the device hasn't enough memory."""
 
     def __init__(self, device: Device, size_bytes: int) -> None:
         if size_bytes > LARGEST:
@@ -73,23 +73,13 @@ class GuardedMemory:
         part = Memory(self._memory.address + GUARD_BYTES, size, self._memory.owner)
         return self._device.array(part, dtype.name, elements)
 
-    def write(self, values: Array) -> None:
-        """Writes `values` into the row, and the guard zones around it."""
-        zone = np.full(GUARD_BYTES, GUARD_BYTE, np.uint8)
-        self._device.write(self._memory, 0, zone)
-        self._device.write(self._memory, GUARD_BYTES, values.view(np.uint8))
-        self._device.write(self._memory, GUARD_BYTES + values.nbytes, zone)
+    def write(self, row: GuardedBuffer) -> None:
+        """Writes a row, and the guard zones around it."""
+        self._device.write(self._memory, 0, row.memory)
 
-    def read(self, values: Array) -> None:
-        """Reads the row into `values`."""
-        self._device.read(self._memory, GUARD_BYTES, values.view(np.uint8))
-
-    def count_overwritten(self, row_bytes: int) -> int:
-        """Number of bytes in the zones around a row of `row_bytes` that changed since `write`."""
-        zones = np.empty((2, GUARD_BYTES), np.uint8)
-        self._device.read(self._memory, 0, zones[0])
-        self._device.read(self._memory, GUARD_BYTES + row_bytes, zones[1])
-        return int(np.count_nonzero(zones != GUARD_BYTE))
+    def read(self, row: GuardedBuffer) -> None:
+        """Reads a row and the zones around it, in which `row` counts what changed since `write`."""
+        self._device.read(self._memory, 0, row.memory)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class CheckedData:
             checked = self._host_buffers(own, count, sweep)
             checked.fill()
             for memory, host in zip(own.memory, checked.memory, strict=False):
-                memory.write(host.array)
+                memory.write(host)
         self.filled = max(self.filled, count)
 
     def count_wrong(self, count: int, sweep: Sweep) -> int:
@@ -94,8 +94,7 @@ class CheckedData:
         for own in self.buffers:
             checked = self._host_buffers(own, count, sweep)
             for memory, host in zip(own.memory, checked.memory, strict=False):
-                memory.read(host.array)
-                wrong += -(-memory.count_overwritten(host.array.nbytes) // sweep.kind.size_bytes)
+                memory.read(host)
             wrong += checked.count_wrong()
         return wrong
 
