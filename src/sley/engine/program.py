@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, distinct, ordered_by, spans
 from sley.ir.words import RECEIVES, SENDS, SENDS_SOURCE, WRITES_DESTINATION, LoopOrder
+
+if TYPE_CHECKING:
+    from sley.verification.direct import Pulls
 
 
 @dataclass(frozen=True)
@@ -114,29 +118,6 @@ class RankProgram:
 
 
 @dataclass(frozen=True)
-class Pullable:
-    """Messages that receivers may read in the sender's memory (docs/machine.md, protocol Direct).
-
-    pulled: bool (instructions,), their sends. holds: CSR, instruction -> sends whose messages must
-    have been read before it starts.
-    """
-
-    pulled: BoolArray
-    holds: Edges
-
-    @classmethod
-    def none(cls, plan: Plan) -> Pullable:
-        """No pullable messages: every message is copied into the memory of its connection."""
-        rows = len(plan.instructions)
-        return cls(np.zeros(rows, np.bool_), Edges.empty(rows))
-
-    def covers(self, plan: Plan) -> bool:
-        """Whether all messages of the plan are pulled, and each is a single chunk."""
-        sends = SENDS[plan.instructions.op]
-        return bool(self.pulled[sends].all() and (plan.instructions.count[sends] == 1).all())
-
-
-@dataclass(frozen=True)
 class Loaded:
     """A plan that the engine has validated. homes: of the plan without groups, as programs are."""
 
@@ -189,14 +170,13 @@ def scratch_bytes(plan: Plan, count: int, item_bytes: int) -> int:
     return scratch_chunks * longest_chunk(chunks, count, item_bytes) * item_bytes
 
 
-def load(
-    plan: Plan, slots: int | None, slot_bytes: int, pullable: Pullable | None = None
-) -> Loaded:
+def load(plan: Plan, slots: int | None, slot_bytes: int, pulls: Pulls | None = None) -> Loaded:
     """The plan as programs, without its groups; N652 for too few slots, V201 for a plan that can't
     be run.
 
-    pullable: the messages of the plan without groups that may be read in the sender's memory, if
-        other ranks can access it; none by default."""
+    pulls: the messages of the plan without groups that receivers may read in the sender's memory,
+        if they can access it (docs/machine.md, protocol Direct); by default every message is copied
+        into the memory of its connection."""
     found = faults(plan)
     if found:
         raise SleyError(diagnostics(V201, plan, found))
@@ -213,12 +193,16 @@ def load(
     wiring = Wiring.of(messages.connections, plan.collective.ranks, slots, int(slot_bytes))
     ends = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[ends].max(initial=1))
-    all_pullable = pullable is not None and pullable.covers(plan)
-    pullable = pullable or Pullable.none(plan)
+    t = plan.instructions
+    pulled, holds = np.zeros(len(t), np.bool_), Edges.empty(len(t))
+    all_pullable = False
+    if pulls is not None:
+        pulled, holds = pulls.pulled, pulls.holds
+        all_pullable = bool((pulled & (t.count == 1))[SENDS[t.op]].all())
     of_all = all_pullable, needs_all(plan.collective), gains_attached(plan)
     homes = Homes.of(plan, messages)
     programs = tuple(
-        _program(plan, rank, messages.connections, homes, pullable, max_count, of_all)
+        _program(plan, rank, messages.connections, homes, pulled, holds, max_count, of_all)
         for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
@@ -248,7 +232,8 @@ def _program(
     rank: int,
     connections: Connections,
     homes: Homes,
-    pullable: Pullable,
+    pulled: BoolArray,
+    holds: Edges,
     max_count: int,
     of_all: tuple[bool, bool, bool],
 ) -> RankProgram:
@@ -258,7 +243,7 @@ def _program(
     first, last = int(block_offset[0]), int(block_offset[-1])
     rows = slice(first, last)
     wait_offset, wait_target = _part(plan.waits, first, last)
-    hold_offset, hold_target = _part(pullable.holds, first, last)
+    hold_offset, hold_target = _part(holds, first, last)
     return RankProgram(
         rank=rank,
         first_row=first,
@@ -267,7 +252,7 @@ def _program(
         recv=connections.uses.receive[rows],
         wait_offset=wait_offset,
         wait_target=wait_target,
-        pullable=pullable.pulled[rows].astype(np.int32),
+        pullable=pulled[rows].astype(np.int32),
         hold_offset=hold_offset,
         hold_target=hold_target,
         block_offset=block_offset - first,
