@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import BarrierOptions
 from torch.autograd import profiler
 
-from sley.communicator import Call, Parts
+from sley.communicator import Call, Parts, Work
 from sley.communicator.calls import division_of
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
@@ -31,7 +30,7 @@ from sley.torch.memory import (
     to_update,
     to_write,
 )
-from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
+from sley.torch.work import UNSET, Finished, Pending, Together, collective_error
 
 
 class CallRunner:
@@ -150,7 +149,8 @@ class CallRunner:
     ) -> dist.Work:
         """Starts `call` on `memories`, and waits for its end unless it is asynchronous."""
         self.sequence_number += 1
-        timeout_s = timeout_of(opts)
+        # None: the endpoint's.
+        timeout_s = opts.timeout.total_seconds() if opts.timeout > UNSET else None
         event = self._begin(call) if profiler._is_profiler_enabled else None
         try:
             if not opts.asyncOp and timeout_s is None:
@@ -181,7 +181,7 @@ class CallRunner:
         event.__enter__()
         return event
 
-    def pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
+    def pending(self, parts: Sequence[Work], outputs: Sequence[Tensor], **more: Any) -> Pending:
         """A work object for calls in progress."""
         work = Pending(parts, outputs, **more)
         if self.coalesced is not None:
@@ -216,12 +216,6 @@ def _apart(
 def _end(event: profiler.record_function | None) -> None:
     if event is not None:
         event.__exit__(None, None, None)
-
-
-def timeout_of(opts: Any) -> float | None:
-    """The timeout of a call in seconds; None for the endpoint's."""
-    timeout: timedelta = opts.timeout
-    return timeout.total_seconds() if timeout > UNSET else None
 
 
 def together(works: Sequence[dist.Work | None], outputs: Sequence[Tensor]) -> dist.Work:

@@ -81,7 +81,6 @@ class Messages:
 
     def __init__(self, runner: CallRunner, fallback: Fallback) -> None:
         self._runner, self._fallback = runner, fallback
-        self._rank, self._ranks = runner.rank, runner.ranks
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> dist.Work:
         tensor = single("send", tensors)

@@ -64,7 +64,7 @@ def ready_methods(
         _reductions(),
         vars(torch.autograd.profiler),
         UNSET,
-        _fail(runner),
+        partial(_fail, runner),
     )
     methods: dict[str, Callable[..., Any]] = {}
     for form in FORMS:
@@ -112,13 +112,8 @@ def error_of_ready(runner: CallRunner, key: native.CallKey, report: Report) -> C
     return collective_error(error)
 
 
-def _fail(runner: CallRunner) -> Callable[..., NoReturn]:
-    """A function that raises the error of a ready call."""
-
-    def fail(key: native.CallKey, report: Report) -> NoReturn:
-        raise error_of_ready(runner, key, report)
-
-    return fail
+def _fail(runner: CallRunner, key: native.CallKey, report: Report) -> NoReturn:
+    raise error_of_ready(runner, key, report)
 
 
 class Type(NamedTuple):

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
 from itertools import count
-from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from sley.communicator import Work
 from sley.errors import SleyError
 from sley.errors.torch import B904
 
@@ -35,16 +35,7 @@ def collective_error(error: SleyError) -> CollectiveError:
     return CollectiveError(error.diagnostics)
 
 
-class Part(Protocol):
-    """A call in progress: the communicator's work objects."""
-
-    def wait(self, timeout_s: float | None = None) -> bool: ...
-    def is_completed(self) -> bool: ...
-    def check(self) -> None: ...
-    def on_done(self, callback: Callable[[], None]) -> None: ...
-
-
-def wait_for(parts: Iterable[Part], timeout_s: float | None) -> bool:
+def wait_for(parts: Iterable[Work], timeout_s: float | None) -> bool:
     """Waits for the end of all parts; False if it takes longer than `timeout_s`."""
     if timeout_s is None:
         return all(part.wait() for part in parts)
@@ -52,7 +43,7 @@ def wait_for(parts: Iterable[Part], timeout_s: float | None) -> bool:
     return all(part.wait(max(end - time.monotonic(), 0.0)) for part in parts)
 
 
-def call_at_end(parts: Sequence[Part], then: Callable[[], None]) -> None:
+def call_at_end(parts: Sequence[Work], then: Callable[[], None]) -> None:
     """Calls `then` once, in the thread that ends the last part, or at once if all have ended."""
     if len(parts) == 1:
         parts[0].on_done(then)
@@ -119,7 +110,7 @@ class Pending(Outputs):
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[Work],
         outputs: Sequence[Tensor],
         *,
         owners: object = None,
