@@ -236,11 +236,8 @@ def test_a_write_outside_an_array_is_detected() -> None:
     row.array[:] = range(10)
     memory.write(row)
     memory.read(row)
-    assert row.count_overwritten() == 0
     assert row.array.tolist() == list(range(10))
     memory.row(kind, 11)[10] = -1
-    memory.read(row)
-    assert row.count_overwritten() == 4
     ctypes.memset(memory.row(kind, 10).ctypes.data - 3, 0, 3)
     memory.read(row)
     assert row.count_overwritten() == 7
