@@ -21,7 +21,7 @@ from sley.communicator.stats import logger
 from sley.communicator.watch import DEFAULT, OnChange, Watch
 from sley.engine import native
 from sley.engine.limits import SLOT_BYTES
-from sley.engine.program import Loaded, Pullable, load
+from sley.engine.program import Loaded, load
 from sley.engine.types import DATA_TYPES
 from sley.errors import Place, SleyError
 from sley.errors.policy import D904
@@ -252,7 +252,12 @@ def _bind(ready: ReadyPlan, hosts: Hosts, settings: Settings) -> Loaded:
     """A plan on connections of the communicator. Errors: V201; D904 for a policy's plan whose
     messages don't fit its slots."""
     plan = without_groups(ready.plan)
-    loaded = load(plan, None, SLOT_BYTES, _pullable(plan))
+    direct = None
+    if plan.protocol is Protocol.DIRECT:
+        from sley.verification.direct import pulls  # late: no other plan needs the verifier
+
+        direct = pulls(plan)
+    loaded = load(plan, None, SLOT_BYTES, direct)
     wiring = loaded.wiring
     index = (wiring.dst * stride(settings) + wiring.channel).astype(np.int32)
     tile = _tile_bytes(ready, loaded, hosts, settings)
@@ -316,12 +321,3 @@ def _tile_bytes(ready: ReadyPlan, loaded: Loaded, hosts: Hosts, settings: Settin
         )
     share = int(tile * ready.row.recipe.tile) // _LEAST_TILE_BYTES * _LEAST_TILE_BYTES
     return min(tile, max(message, share, _LEAST_TILE_BYTES))
-
-
-def _pullable(plan: Plan) -> Pullable | None:
-    if plan.protocol is not Protocol.DIRECT:
-        return None
-    from sley.verification.direct import pulls  # late: no other plan needs the verifier
-
-    found = pulls(plan)
-    return Pullable(found.pulled, found.holds)

@@ -136,7 +136,7 @@ class Inputs:
         spans: list[tuple[Span, Span]] = []
         for s in self.sizes:
             pair = []
-            for elements in (s.data, 0) if self.in_place else (s.input, s.output):
+            for elements in s.lengths(self.in_place):
                 pair.append((end, end + elements * item))
                 end += -(-elements * item // _ALIGNMENT) * _ALIGNMENT
             spans.append((pair[0], pair[1]))

@@ -8,16 +8,18 @@ represent integers up to 256 without rounding).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.engine.program import BufferSizes, promised_inputs
+from sley.engine.program import BufferSizes
 from sley.engine.types import Array, DataType, bfloat16_bits
 from sley.ir.cut import border
 from sley.ir.plan import Plan
+from sley.ir.tables import NONE, offsets_of, spans
 from sley.ir.words import ReduceOp
 
 PERIOD = 4093  # prime, so that no tile is a multiple of it
@@ -29,7 +31,13 @@ _EXACT = {"int8": 127, "uint8": 255}
 _EXACT_DEFAULT = 256
 
 
-_BITWISE = {
+_BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+_COMBINE: Mapping[ReduceOp, np.ufunc] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.PRODUCT: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.AVG: np.add,
     ReduceOp.BAND: np.bitwise_and,
     ReduceOp.BOR: np.bitwise_or,
     ReduceOp.BXOR: np.bitwise_xor,
@@ -94,18 +102,11 @@ class Pattern:
         elements, after which it repeats itself."""
         span = np.arange(min(length, PERIOD))
         operands = self.values(ranks[:, None], positions[:, None] + span)
+        combine = _COMBINE[self.op].reduce
         if self.op in _BITWISE:
             bits = self.bits(operands)
-            unsigned = bits.view(f"u{bits.itemsize}")
-            return np.asarray(_BITWISE[self.op].reduce(unsigned, axis=0).view(bits.dtype))
-        if self.op is ReduceOp.PRODUCT:
-            result = np.multiply.reduce(operands, axis=0, dtype=operands.dtype)
-        elif self.op is ReduceOp.MIN:
-            result = np.minimum.reduce(operands, axis=0)
-        elif self.op is ReduceOp.MAX:
-            result = np.maximum.reduce(operands, axis=0)
-        else:
-            result = np.add.reduce(operands, axis=0, dtype=operands.dtype)
+            return np.asarray(combine(bits.view(f"u{bits.itemsize}"), axis=0).view(bits.dtype))
+        result = combine(operands, axis=0, dtype=operands.dtype)
         if self.op is ReduceOp.AVG and len(ranks) > 1:
             result = _quotient(result, len(ranks))
         return self.bits(result)
@@ -140,7 +141,7 @@ def count_different(actual: Array, period: Array) -> int:
 GUARD_BYTES = 512
 """Bytes of the guard zone on either side of a buffer."""
 
-GUARD_BYTE = 0x5C
+_GUARD_BYTE = 0x5C
 """The value of each of these bytes."""
 
 
@@ -164,12 +165,17 @@ class Promise:
     def of(cls, plan: Plan, rank: int) -> Promise:
         """The promise of the plan's collective to `rank`."""
         c = plan.collective
-        offset, ids = promised_inputs(plan, rank)
+        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
+        known = expected != NONE
+        start, width = np.zeros((2, len(expected)), np.int64)
+        start[known] = c.values.offset[expected[known]]
+        width[known] = np.diff(c.values.offset)[expected[known]]
+        ids = c.values.target[spans(start, width)[1]]
         owner = np.searchsorted(c.input_offset, ids, side="right") - 1
         return cls(
             chunks=c.chunks,
             initial=c.initial[c.input_offset[rank] : c.input_offset[rank + 1]],
-            offset=offset,
+            offset=offsets_of(width),
             rank=owner,
             index=ids - c.input_offset[owner],
             width=int(np.diff(c.values.offset).max(initial=1)),
@@ -177,19 +183,20 @@ class Promise:
 
 
 class GuardedBuffer:
-    """Memory of `elements` elements, not initialized, with a guard zone on either side."""
+    """An array of `elements` elements, not initialized, with a guard zone on either side; memory:
+    the bytes of all three."""
 
     def __init__(self, elements: int, dtype: DataType) -> None:
         size = elements * dtype.size_bytes
-        self._memory = np.empty(size + 2 * GUARD_BYTES, np.uint8)
-        self._memory[:GUARD_BYTES] = self._memory[GUARD_BYTES + size :] = GUARD_BYTE
-        self.array: Array = self._memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype.array)
+        self.memory = np.empty(size + 2 * GUARD_BYTES, np.uint8)
+        self.memory[:GUARD_BYTES] = self.memory[GUARD_BYTES + size :] = _GUARD_BYTE
+        self.array: Array = self.memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype.array)
 
     def count_overwritten(self) -> int:
         """The number of bytes of the guard zones that changed."""
         end = GUARD_BYTES + self.array.nbytes
-        zones = np.concatenate([self._memory[:GUARD_BYTES], self._memory[end:]])
-        return int(np.count_nonzero(zones != GUARD_BYTE))
+        zones = np.concatenate([self.memory[:GUARD_BYTES], self.memory[end:]])
+        return int(np.count_nonzero(zones != _GUARD_BYTE))
 
 
 class CheckedBuffers:
@@ -209,14 +216,10 @@ class CheckedBuffers:
     ) -> None:
         self._rank, self._promise, self._count, self._pattern = rank, promise, count, pattern
         dtype = pattern.dtype
-        if in_place:
-            data, nothing = GuardedBuffer(sizes.data, dtype), GuardedBuffer(0, dtype)
-            self.memory = (data, nothing)
-            self._input = data.array[sizes.input_start : sizes.input_start + sizes.input]
-            self.output = data.array[sizes.output_start : sizes.output_start + sizes.output]
-        else:
-            self.memory = (GuardedBuffer(sizes.input, dtype), GuardedBuffer(sizes.output, dtype))
-            self._input, self.output = (buffer.array for buffer in self.memory)
+        self.memory = tuple(GuardedBuffer(length, dtype) for length in sizes.lengths(in_place))
+        source, target = self.memory[0].array, self.memory[0 if in_place else 1].array
+        self._input = source[sizes.input_start : sizes.input_start + sizes.input]
+        self.output = target[sizes.output_start : sizes.output_start + sizes.output]
 
     def fill(self) -> None:
         """Write the pattern into the input; clear everything else."""

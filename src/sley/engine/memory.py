@@ -39,7 +39,9 @@ def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
     try:
         return create()
     except (OSError, MemoryError) as error:
-        _check_descriptors(what, error)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            found = os.strerror(error.errno)
+            raise N610.error(expected=f"a descriptor for {what}", found=found) from error
         raise R507.error(
             expected=f"{size_bytes:,} bytes of memory for {what}",
             found=str(error) or "less",
@@ -74,12 +76,6 @@ def _remedy(error: Exception, size_bytes: int) -> str:
 def memory_of_machine() -> int:
     """Its bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _check_descriptors(what: str, error: Exception) -> None:
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        found = os.strerror(error.errno)
-        raise N610.error(expected=f"a descriptor for {what}", found=found) from error
 
 
 def no_memory(what: str, size_bytes: int, found: str) -> SleyError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, distinct, ordered_by, spans
 from sley.ir.words import RECEIVES, SENDS, SENDS_SOURCE, WRITES_DESTINATION, LoopOrder
+
+if TYPE_CHECKING:
+    from sley.verification.direct import Pulls
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class Wiring:
         c = connections  # in the order of src
         index = np.arange(len(c), dtype=np.int32) - np.searchsorted(c.src, c.src).astype(np.int32)
         return cls(ranks, c.src, c.dst, c.channel, index, slots, slot_bytes)
+
+
+_COLUMNS = ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count")
+"""The columns of instructions that a program has as the plan has them."""
 
 
 @dataclass(frozen=True)
@@ -110,29 +118,6 @@ class RankProgram:
 
 
 @dataclass(frozen=True)
-class Pullable:
-    """Messages that receivers may read in the sender's memory (docs/machine.md, protocol Direct).
-
-    pulled: bool (instructions,), their sends. holds: CSR, instruction -> sends whose messages must
-    have been read before it starts.
-    """
-
-    pulled: BoolArray
-    holds: Edges
-
-    @classmethod
-    def none(cls, plan: Plan) -> Pullable:
-        """No pullable messages: every message is copied into the memory of its connection."""
-        rows = len(plan.instructions)
-        return cls(np.zeros(rows, np.bool_), Edges.empty(rows))
-
-    def covers(self, plan: Plan) -> bool:
-        """Whether all messages of the plan are pulled, and each is a single chunk."""
-        sends = SENDS[plan.instructions.op]
-        return bool(self.pulled[sends].all() and (plan.instructions.count[sends] == 1).all())
-
-
-@dataclass(frozen=True)
 class Loaded:
     """A plan that the engine has validated. homes: of the plan without groups, as programs are."""
 
@@ -156,6 +141,10 @@ class BufferSizes:
     data: int
     input_start: int
     output_start: int
+
+    def lengths(self, in_place: bool) -> tuple[int, int]:
+        """Elements of the memories of a call: input and output; in place: the data and none."""
+        return (self.data, 0) if in_place else (self.input, self.output)
 
 
 def buffer_sizes(plan: Plan, rank: int, count: int) -> BufferSizes:
@@ -181,14 +170,13 @@ def scratch_bytes(plan: Plan, count: int, item_bytes: int) -> int:
     return scratch_chunks * longest_chunk(chunks, count, item_bytes) * item_bytes
 
 
-def load(
-    plan: Plan, slots: int | None, slot_bytes: int, pullable: Pullable | None = None
-) -> Loaded:
+def load(plan: Plan, slots: int | None, slot_bytes: int, pulls: Pulls | None = None) -> Loaded:
     """The plan as programs, without its groups; N652 for too few slots, V201 for a plan that can't
     be run.
 
-    pullable: the messages of the plan without groups that may be read in the sender's memory, if
-        other ranks can access it; none by default."""
+    pulls: the messages of the plan without groups that receivers may read in the sender's memory,
+        if they can access it (docs/machine.md, protocol Direct); by default every message is copied
+        into the memory of its connection."""
     found = faults(plan)
     if found:
         raise SleyError(diagnostics(V201, plan, found))
@@ -205,12 +193,16 @@ def load(
     wiring = Wiring.of(messages.connections, plan.collective.ranks, slots, int(slot_bytes))
     ends = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[ends].max(initial=1))
-    all_pullable = pullable is not None and pullable.covers(plan)
-    pullable = pullable or Pullable.none(plan)
+    t = plan.instructions
+    pulled, holds = np.zeros(len(t), np.bool_), Edges.empty(len(t))
+    all_pullable = False
+    if pulls is not None:
+        pulled, holds = pulls.pulled, pulls.holds
+        all_pullable = bool((pulled & (t.count == 1))[SENDS[t.op]].all())
     of_all = all_pullable, needs_all(plan.collective), gains_attached(plan)
     homes = Homes.of(plan, messages)
     programs = tuple(
-        _program(plan, rank, messages.connections, homes, pullable, max_count, of_all)
+        _program(plan, rank, messages.connections, homes, pulled, holds, max_count, of_all)
         for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
@@ -240,7 +232,8 @@ def _program(
     rank: int,
     connections: Connections,
     homes: Homes,
-    pullable: Pullable,
+    pulled: BoolArray,
+    holds: Edges,
     max_count: int,
     of_all: tuple[bool, bool, bool],
 ) -> RankProgram:
@@ -250,21 +243,16 @@ def _program(
     first, last = int(block_offset[0]), int(block_offset[-1])
     rows = slice(first, last)
     wait_offset, wait_target = _part(plan.waits, first, last)
-    hold_offset, hold_target = _part(pullable.holds, first, last)
+    hold_offset, hold_target = _part(holds, first, last)
     return RankProgram(
         rank=rank,
         first_row=first,
-        op=t.op[rows].astype(np.int32),
-        src_buffer=t.src_buffer[rows].astype(np.int32),
-        src_index=t.src_index[rows].astype(np.int32),
-        dst_buffer=t.dst_buffer[rows].astype(np.int32),
-        dst_index=t.dst_index[rows].astype(np.int32),
-        count=t.count[rows].astype(np.int32),
+        **{name: getattr(t, name)[rows].astype(np.int32) for name in _COLUMNS},
         send=connections.uses.send[rows],
         recv=connections.uses.receive[rows],
         wait_offset=wait_offset,
         wait_target=wait_target,
-        pullable=pullable.pulled[rows].astype(np.int32),
+        pullable=pulled[rows].astype(np.int32),
         hold_offset=hold_offset,
         hold_target=hold_target,
         block_offset=block_offset - first,
@@ -292,19 +280,6 @@ def _part(edges: Edges, first: int, last: int) -> tuple[LongArray, IntArray]:
     """The edges of the rows from `first` to before `last`, as a separate CSR."""
     offset = edges.offset[first : last + 1]
     return offset - offset[0], edges.target[offset[0] : offset[-1]] - np.int32(first)
-
-
-def promised_inputs(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """CSR, output chunk of `rank` -> the ids of the input chunks whose reduction it must hold; none
-    for a chunk that may hold anything."""
-    c = plan.collective
-    expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
-    known = expected != NONE
-    start, width = np.zeros(len(expected), np.int64), np.zeros(len(expected), np.int64)
-    start[known] = c.values.offset[expected[known]]
-    width[known] = np.diff(c.values.offset)[expected[known]]
-    _, position = spans(start, width)
-    return np.concatenate([[0], np.cumsum(width)]), c.values.target[position]
 
 
 def needs_all(c: Collective) -> bool:

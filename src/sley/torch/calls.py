@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import BarrierOptions
 from torch.autograd import profiler
 
-from sley.communicator import Call, Parts
+from sley.communicator import Call, Parts, Work
 from sley.communicator.calls import division_of
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
@@ -30,14 +30,7 @@ from sley.torch.memory import (
     to_update,
     to_write,
 )
-from sley.torch.work import (
-    UNSET,
-    Finished,
-    Part,
-    Pending,
-    Together,
-    collective_error,
-)
+from sley.torch.work import UNSET, Finished, Pending, Together, collective_error
 
 
 class CallRunner:
@@ -86,39 +79,25 @@ class CallRunner:
         copied first. Tensors of a list may be anywhere, so they are never in place: on another rank
         they may not be adjacent. An AllToAll runs with varying counts if another rank's vary.
         """
-        if not (is_in_a_row(inputs) and is_in_a_row(outputs)):
-            return self._run_in_blocks(kind, opts, inputs, outputs, element, op, root)
-        source = to_read(inputs) if inputs else NOWHERE
-        target = to_write(outputs) if outputs else NOWHERE
-        count = numel * element.parts
-        if source.overlaps(target):
-            own = self.rank * count * element.dtype.size_bytes
-            source_own = source.address + (own if source.size_bytes > target.size_bytes else 0)
-            target_own = target.address + (own if target.size_bytes > source.size_bytes else 0)
-            row = CALLS[kind]
-            is_single = len(inputs) == len(outputs) == 1
-            # On all ranks, or on none.
-            is_in_place = is_single and row.has_place_of_rank and not row.roles
-            if source_own != target_own or not is_in_place:
-                source = copy_of(inputs)
-        call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
-        call.element = element.number
-        call.may_vary = kind == ALL_TO_ALL
-        return self._run(call, opts, outputs, source, target)
-
-    def _run_in_blocks(
-        self,
-        kind: str,
-        opts: Any,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        element: Element,
-        op: ReduceOp,
-        root: int,
-    ) -> dist.Work:
-        """A collective between tensors of one size each that aren't adjacent."""
-        memories, parts = _apart(element, inputs, outputs)
-        call = Call(kind, 0, 0, 0, 0, parts.most, element.dtype, op, root, blocks=parts)
+        if is_in_a_row(inputs) and is_in_a_row(outputs):
+            source = to_read(inputs) if inputs else NOWHERE
+            target = to_write(outputs) if outputs else NOWHERE
+            count = numel * element.parts
+            if source.overlaps(target):
+                own = self.rank * count * element.dtype.size_bytes
+                source_own = source.address + (own if source.size_bytes > target.size_bytes else 0)
+                target_own = target.address + (own if target.size_bytes > source.size_bytes else 0)
+                row = CALLS[kind]
+                is_single = len(inputs) == len(outputs) == 1
+                # On all ranks, or on none.
+                is_in_place = is_single and row.has_place_of_rank and not row.roles
+                if source_own != target_own or not is_in_place:
+                    source = copy_of(inputs)
+            call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
+            memories = [source, target]
+        else:  # tensors of one size each that aren't adjacent
+            memories, parts = _apart(element, inputs, outputs)
+            call = Call(kind, 0, 0, 0, 0, parts.most, element.dtype, op, root, blocks=parts)
         call.element = element.number
         call.may_vary = kind == ALL_TO_ALL
         return self._run(call, opts, outputs, *memories)
@@ -166,15 +145,12 @@ class CallRunner:
         return self._run(call, opts, results, *memories)
 
     def _run(
-        self,
-        call: Call,
-        opts: Any,
-        outputs: Sequence[Tensor],
-        *memories: Memory,
+        self, call: Call, opts: Any, outputs: Sequence[Tensor], *memories: Memory
     ) -> dist.Work:
         """Starts `call` on `memories`, and waits for its end unless it is asynchronous."""
         self.sequence_number += 1
-        timeout_s = timeout_of(opts)
+        # None: the endpoint's.
+        timeout_s = opts.timeout.total_seconds() if opts.timeout > UNSET else None
         event = self._begin(call) if profiler._is_profiler_enabled else None
         try:
             if not opts.asyncOp and timeout_s is None:
@@ -190,7 +166,7 @@ class CallRunner:
             raise collective_error(error) from None
         if event is not None:
             work.on_done(lambda: _end(event))
-        unpack = unpack_all(memories)
+        unpack = partial(_unpack, memories)
         pending = self.pending(
             [work], outputs, owners=hold(memories), unpack=unpack, timeout_s=timeout_s
         )
@@ -205,7 +181,7 @@ class CallRunner:
         event.__enter__()
         return event
 
-    def pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
+    def pending(self, parts: Sequence[Work], outputs: Sequence[Tensor], **more: Any) -> Pending:
         """A work object for calls in progress."""
         work = Pending(parts, outputs, **more)
         if self.coalesced is not None:
@@ -242,12 +218,6 @@ def _end(event: profiler.record_function | None) -> None:
         event.__exit__(None, None, None)
 
 
-def timeout_of(opts: Any) -> float | None:
-    """The timeout of a call in seconds; None for the endpoint's."""
-    timeout: timedelta = opts.timeout
-    return timeout.total_seconds() if timeout > UNSET else None
-
-
 def together(works: Sequence[dist.Work | None], outputs: Sequence[Tensor]) -> dist.Work:
     """One work object for several. None: of a call that has ended."""
     pending = [work for work in works if work is not None and not isinstance(work, Finished)]
@@ -260,14 +230,8 @@ def _finished_work(outputs: Sequence[Tensor]) -> Finished:
     return work
 
 
-def unpack_all(memories: Sequence[Memory]) -> Callable[[], None] | None:
-    """A function that copies all received data to the caller's tensors; None if none is needed."""
-    unpacks = [memory.unpack for memory in memories if memory.unpack is not None]
-    if len(unpacks) < 2:
-        return unpacks[0] if unpacks else None
-
-    def unpack() -> None:
-        for one in unpacks:
-            one()
-
-    return unpack
+def _unpack(memories: Sequence[Memory]) -> None:
+    """Copies all received data to the caller's tensors."""
+    for memory in memories:
+        if memory.unpack is not None:
+            memory.unpack()

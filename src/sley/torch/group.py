@@ -36,14 +36,11 @@ from sley.torch.memory import empty
 from sley.torch.messages import Message, Messages
 from sley.torch.monitored import MonitoredBarrier
 from sley.torch.operators import add_group, remove_group
-from sley.torch.ready import ready_methods
-from sley.torch.work import Finished, Pending, Together
+from sley.torch.ready import MESSAGES, ready_methods
+from sley.torch.work import Finished, Outputs, Pending, Together
 
 _LEAVE_S = 2.0
 """How long ranks wait in `shutdown` for the end of the store that rank 0 serves."""
-
-_NAMES_OF_MESSAGES = ("send", "recv", "recv_anysource")
-"""The methods of `Messages`."""
 
 
 class ProcessGroupSley(dist.ProcessGroup):
@@ -96,7 +93,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         for form, method in (methods | coalesced).items():
             for name in form.methods:
                 setattr(self, name, method)
-        for name in _NAMES_OF_MESSAGES:
+        for name, *_ in MESSAGES:
             setattr(self, name, ready.get(name) or getattr(m, name))
         self._start_coalescing = self._runner.start_coalescing
         self._end_coalescing = self._runner.end_coalescing
@@ -301,6 +298,7 @@ _skip_in_dynamo(
     Messages,
     Message,
     CallRunner,
+    Outputs,
     Finished,
     Pending,
     Together,

@@ -21,13 +21,13 @@ from sley.torch.work import CollectiveError
 class Memory:
     """`size_bytes` at `address`: the elements of tensors, one after another.
 
-    owner: the tensors with the memory. unpack: copies received data to the tensors; None if this is
-    their own memory.
+    owners: the tensors with the memory. unpack: copies received data to the tensors; None if this
+    is their own memory.
     """
 
     address: int
     size_bytes: int
-    owner: Tensor | Sequence[Tensor]
+    owners: Sequence[Tensor]
     unpack: Callable[[], None] | None = None
 
     @property
@@ -67,9 +67,7 @@ class Held:
 
 def hold(memories: Sequence[Memory]) -> Held:
     """Keeps the memory of the tensors of `memories`."""
-    owners = [one.owner for one in memories]
-    lists = [[owner] if isinstance(owner, Tensor) else owner for owner in owners]
-    return Held([tensor.untyped_storage() for tensors in lists for tensor in tensors])
+    return Held([tensor.untyped_storage() for one in memories for tensor in one.owners])
 
 
 def is_held(storage: torch.UntypedStorage) -> bool:
@@ -84,16 +82,13 @@ def _refusing(resize: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(resize)
     def resize_(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
         if is_held(storage):
-            found = f"resize_ of a storage of {storage.nbytes()} bytes, in a call that hasn't ended"
-            raise CollectiveError(
-                [
-                    N633.diagnostic(
-                        expected="a storage that no call uses",
-                        found=found,
-                        remedy="Resize it after `work.wait()`.",
-                    )
-                ]
+            found = N633.diagnostic(
+                expected="a storage that no call uses",
+                found=f"resize_ of a storage of {storage.nbytes()} bytes, in a call that hasn't "
+                "ended",
+                remedy="Resize it after `work.wait()`.",
             )
+            raise CollectiveError([found])
         return resize(storage, *args, **kwargs)
 
     return resize_
@@ -123,11 +118,10 @@ def to_write(tensors: Sequence[Tensor]) -> Memory:
 def to_update(tensor: Tensor) -> Memory:
     """The elements of `tensor`, to be read and then written."""
     if _is_plain(tensor):
-        return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
+        return Memory(tensor.data_ptr(), tensor.nbytes, (tensor,))
     check_apart([tensor])
     memory = copy_of([tensor])
-    assert isinstance(memory.owner, Tensor)  # a copy is one
-    memory.unpack = Unpack(memory.owner, [tensor])
+    memory.unpack = Unpack(memory.owners[0], [tensor])
     return memory
 
 
@@ -154,7 +148,7 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 def row_of(row: Tensor, unpack: Callable[[], None] | None = None) -> Memory:
     """The memory of `row`, which is contiguous. unpack: called when data has been received."""
-    return Memory(row.data_ptr(), row.nbytes, row, unpack)
+    return Memory(row.data_ptr(), row.nbytes, (row,), unpack)
 
 
 def apart_from(output: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:

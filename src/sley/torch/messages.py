@@ -19,10 +19,10 @@ from sley.torch.calls import CallRunner
 from sley.torch.elements import Element, element_of
 from sley.torch.fallback import Fallback
 from sley.torch.memory import Memory, hold, to_read, to_write
-from sley.torch.work import UNSET, Pending, collective_error
+from sley.torch.work import UNSET, Outputs, Pending, collective_error
 
 
-class Message(dist.Work):
+class Message(Outputs):
     """A message that the engine has begun to move without Python.
 
     Waiting for its end, which is the usual thing, is short. All else is left to a `Pending`.
@@ -39,7 +39,7 @@ class Message(dist.Work):
         tag: int,
     ) -> None:
         super().__init__()
-        self._messages, self._ticket, self._tensors = messages, ticket, tensors
+        self._messages, self._ticket, self.outputs = messages, ticket, tensors
         self._is_send = is_send
         self._request = size_bytes, other, tag
         self._pending: Pending | None = None
@@ -50,9 +50,6 @@ class Message(dist.Work):
             return True
         return self._whole().wait(timeout)
 
-    def synchronize(self) -> None:
-        self.wait()
-
     def is_completed(self) -> bool:
         return self._messages.native.test(self._ticket)
 
@@ -62,16 +59,10 @@ class Message(dist.Work):
     def exception(self) -> Exception | None:
         return self._whole().exception()
 
-    def result(self) -> list[Tensor]:
-        return list(self._tensors)
-
     def source_rank(self) -> int:
-        """As `Pending.source_rank`."""
+        """See `Outputs.source_rank`."""
         is_receive = not self._is_send and self._ticket.is_done()
         return self._ticket.rank if is_receive else -1
-
-    def _source_rank(self) -> int:
-        return self.source_rank()
 
     def get_future(self) -> Future[list[Tensor]]:
         return self._whole().get_future()
@@ -80,7 +71,7 @@ class Message(dist.Work):
         """The same as a `Pending`, made once."""
         if self._pending is None:
             part = self._messages.work(self._ticket, self._is_send, *self._request)
-            self._pending = Pending([part], self._tensors, source=self.source_rank)
+            self._pending = Pending([part], self.outputs, source=self.source_rank)
         return self._pending
 
 
@@ -90,7 +81,6 @@ class Messages:
 
     def __init__(self, runner: CallRunner, fallback: Fallback) -> None:
         self._runner, self._fallback = runner, fallback
-        self._rank, self._ranks = runner.rank, runner.ranks
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> dist.Work:
         tensor = single("send", tensors)

@@ -54,18 +54,18 @@ class MonitoredBarrier:
     def _meet(self, number: int, timeout: timedelta) -> str:
         """The verdict on a barrier. Without an answer of the store, it doesn't return."""
         store = self._store
-        store.set(self._arrival(number, self._rank), "here")
+        store.set(f"{number}/{self._rank}", "here")
         verdict = self._decide(number, timeout)
         if verdict == _ALL:
             # All have come here, so all have done with the barrier before.
-            store.delete_key(self._arrival(number - 1, self._rank))
+            store.delete_key(f"{number - 1}/{self._rank}")
             if self._rank == 0:
-                store.delete_key(self._verdict(number - 1))
+                store.delete_key(f"{number - 1}/verdict")
         return verdict
 
     def _decide(self, number: int, timeout: timedelta) -> str:
         """The verdict on a barrier, by this rank or by another one before."""
-        store, verdict = self._store, self._verdict(number)
+        store, verdict = self._store, f"{number}/verdict"
         found = ""
         if not store.check([verdict]):
             found = ",".join(map(str, self._await(number, timeout))) or _ALL
@@ -74,15 +74,9 @@ class MonitoredBarrier:
 
     def _await(self, number: int, timeout: timedelta) -> list[int]:
         """Waits for all ranks; those that are late, which are none unless the time is up."""
-        keys = [self._arrival(number, rank) for rank in range(self._ranks)]
+        keys = [f"{number}/{rank}" for rank in range(self._ranks)]
         try:
             self._store.wait(keys, max(timeout, _SHORTEST))
         except RuntimeError:  # each store has its own
             return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
         return []
-
-    def _arrival(self, number: int, rank: int) -> str:
-        return f"{number}/{rank}"
-
-    def _verdict(self, number: int) -> str:
-        return f"{number}/verdict"

@@ -36,7 +36,7 @@ from sley.torch.work import UNSET, CollectiveError, Finished, collective_error
 _TYPES = tuple(DATA_TYPES.values())
 
 
-_MESSAGES = (("send", True, False), ("recv", False, False), ("recv_anysource", False, True))
+MESSAGES = (("send", True, False), ("recv", False, False), ("recv_anysource", False, True))
 """The methods of `Messages`: whether each sends, and whether it names no other rank."""
 
 _SUM = dist.ReduceOp(dist.ReduceOp.SUM)
@@ -64,7 +64,7 @@ def ready_methods(
         _reductions(),
         vars(torch.autograd.profiler),
         UNSET,
-        _fail(runner),
+        partial(_fail, runner),
     )
     methods: dict[str, Callable[..., Any]] = {}
     for form in FORMS:
@@ -77,7 +77,7 @@ def ready_methods(
             kind = ready_kind(form.kind)
             methods[name] = calls.function(kind, form.options, form.takes_lists, otherwise)
     own = runner.endpoint.messages
-    for name, is_send, from_any in _MESSAGES:
+    for name, is_send, from_any in MESSAGES:
         methods[name] = calls.messages(
             own.native,
             is_send,
@@ -112,13 +112,8 @@ def error_of_ready(runner: CallRunner, key: native.CallKey, report: Report) -> C
     return collective_error(error)
 
 
-def _fail(runner: CallRunner) -> Callable[..., NoReturn]:
-    """A function that raises the error of a ready call."""
-
-    def fail(key: native.CallKey, report: Report) -> NoReturn:
-        raise error_of_ready(runner, key, report)
-
-    return fail
+def _fail(runner: CallRunner, key: native.CallKey, report: Report) -> NoReturn:
+    raise error_of_ready(runner, key, report)
 
 
 class Type(NamedTuple):

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
 from itertools import count
-from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from sley.communicator import Work
 from sley.errors import SleyError
 from sley.errors.torch import B904
 
@@ -35,16 +35,7 @@ def collective_error(error: SleyError) -> CollectiveError:
     return CollectiveError(error.diagnostics)
 
 
-class Part(Protocol):
-    """A call in progress: the communicator's work objects."""
-
-    def wait(self, timeout_s: float | None = None) -> bool: ...
-    def is_completed(self) -> bool: ...
-    def check(self) -> None: ...
-    def on_done(self, callback: Callable[[], None]) -> None: ...
-
-
-def wait_for(parts: Iterable[Part], timeout_s: float | None) -> bool:
+def wait_for(parts: Iterable[Work], timeout_s: float | None) -> bool:
     """Waits for the end of all parts; False if it takes longer than `timeout_s`."""
     if timeout_s is None:
         return all(part.wait() for part in parts)
@@ -52,7 +43,7 @@ def wait_for(parts: Iterable[Part], timeout_s: float | None) -> bool:
     return all(part.wait(max(end - time.monotonic(), 0.0)) for part in parts)
 
 
-def call_at_end(parts: Sequence[Part], then: Callable[[], None]) -> None:
+def call_at_end(parts: Sequence[Work], then: Callable[[], None]) -> None:
     """Calls `then` once, in the thread that ends the last part, or at once if all have ended."""
     if len(parts) == 1:
         parts[0].on_done(then)
@@ -64,18 +55,33 @@ def call_at_end(parts: Sequence[Part], then: Callable[[], None]) -> None:
         part.on_done(lambda: then() if next(ended) == len(parts) else None)
 
 
-class Finished(dist.Work):
-    """A call that ended before it returned. outputs: its result. source: a message's sender; -1 if
-    this is not a receive."""
+class Outputs(dist.Work):
+    """What all work objects have in common. outputs: the result."""
 
     outputs: Sequence[Tensor] = ()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        return list(self.outputs)
+
+    def source_rank(self) -> int:
+        """The sender's rank in the group; -1 if this is not a receive."""
+        return -1
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+class Finished(Outputs):
+    """A call that ended before it returned. source: a message's sender; -1 if this is not a
+    receive."""
+
     source = -1
 
     def wait(self, timeout: timedelta = UNSET) -> bool:
         return True
-
-    def synchronize(self) -> None:
-        pass
 
     def is_completed(self) -> bool:
         return True
@@ -86,13 +92,7 @@ class Finished(dist.Work):
     def exception(self) -> None:
         return None
 
-    def result(self) -> list[Tensor]:
-        return list(self.outputs)
-
     def source_rank(self) -> int:
-        return self.source
-
-    def _source_rank(self) -> int:
         return self.source
 
     def get_future(self) -> Future[list[Tensor]]:
@@ -101,7 +101,7 @@ class Finished(dist.Work):
         return future
 
 
-class Pending(dist.Work):
+class Pending(Outputs):
     """A collective in progress. It has ended when all its parts have, and then `unpack`.
 
     The callbacks of the parts keep this object alive until they have ended, and it keeps the memory
@@ -110,7 +110,7 @@ class Pending(dist.Work):
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[Work],
         outputs: Sequence[Tensor],
         *,
         owners: object = None,
@@ -119,8 +119,7 @@ class Pending(dist.Work):
         source: Callable[[], int] | None = None,
     ) -> None:
         super().__init__()
-        self._parts = parts
-        self._outputs = outputs
+        self._parts, self.outputs = parts, outputs
         self._owners = owners
         self._unpack = unpack
         self._timeout_s = timeout_s
@@ -140,24 +139,18 @@ class Pending(dist.Work):
         """
         if not self._has_ended:
             timeout_s = timeout.total_seconds() if timeout > UNSET else self._timeout_s
-            self._await(timeout_s)
+            try:
+                if not wait_for(self._parts, timeout_s):
+                    raise B904.error(
+                        expected=f"the end of the call within {timeout_s} s",
+                        found="a call that is still in progress",
+                    )
+            except SleyError as error:
+                raise collective_error(error) from None
             self._finish()
         if self._error is not None:
             raise self._error
         return True
-
-    def _await(self, timeout_s: float | None) -> None:
-        try:
-            if not wait_for(self._parts, timeout_s):
-                raise B904.error(
-                    expected=f"the end of the call within {timeout_s} s",
-                    found="a call that is still in progress",
-                )
-        except SleyError as error:
-            raise collective_error(error) from None
-
-    def synchronize(self) -> None:
-        self.wait()
 
     def is_completed(self) -> bool:
         if not self._has_ended and all(part.is_completed() for part in self._parts):
@@ -170,15 +163,9 @@ class Pending(dist.Work):
     def exception(self) -> Exception | None:
         return self._error if self.is_completed() else None
 
-    def result(self) -> list[Tensor]:
-        return list(self._outputs)
-
     def source_rank(self) -> int:
-        """The sender's rank in the group; -1 if this is not a receive."""
+        """See `Outputs.source_rank`."""
         return -1 if self._source is None else self._source()
-
-    def _source_rank(self) -> int:
-        return self.source_rank()
 
     def get_future(self) -> Future[list[Tensor]]:
         """A future that completes with the output tensors, or with the error, at the end."""
@@ -233,21 +220,17 @@ class Pending(dist.Work):
             return self._ending
 
 
-class Together(dist.Work):
+class Together(Outputs):
     """Several collectives as one, which has ended when all of them have."""
 
     def __init__(self, works: Sequence[dist.Work], outputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self._works = works
-        self._outputs = outputs
+        self._works, self.outputs = works, outputs
 
     def wait(self, timeout: timedelta = UNSET) -> bool:
         for work in self._works:
             work.wait(timeout)
         return True
-
-    def synchronize(self) -> None:
-        self.wait()
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
@@ -257,9 +240,6 @@ class Together(dist.Work):
 
     def exception(self) -> Exception | None:
         return next((e for work in self._works if (e := work.exception()) is not None), None)
-
-    def result(self) -> list[Tensor]:
-        return list(self._outputs)
 
     def get_future(self) -> Future[list[Tensor]]:
         """As `Pending.get_future`, but only for Python, where its error is the call's own."""

@@ -40,7 +40,7 @@ def compiled(operands: Operands, engine: Engine) -> int:
 
 def test_more_waits_than_shared_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for waits in (1, 1025, MOST_WAITS):
-        assert source._too_much_shared(waiting(waits)) == []
+        source._check_shared(waiting(waits))
     many = waiting(MOST_WAITS + 1)
     monkeypatch.setattr(source, "operands", lambda plan: many)
     with pytest.raises(SleyError) as caught:

@@ -258,7 +258,7 @@ class JobPlan:
         check_count(plan.collective, count, plan.name, R514)
         sizes = [buffer_sizes(plan, rank, count) for rank in range(plan.collective.ranks)]
         in_place = plan.collective.in_place
-        elements = sum(s.data if in_place else s.input + s.output for s in sizes)
+        elements = sum(sum(one.lengths(in_place)) for one in sizes)
         scratch = scratch_bytes(plan, count, dtype.size_bytes)
         self.job._request("buffers and scratch", elements * dtype.size_bytes + scratch)
         return BenchCall(self.number, count, dtype.name, sweep.reduce_op)

@@ -49,7 +49,15 @@ def read_state(
             ]
             for row, (src, dst) in enumerate(zip(connections.src, connections.dst, strict=True))
         ],
-        "reports": [found for state in states for found in _reports(plan, state)],
+        "reports": [
+            {
+                "rank": int(plan.block_rank[block]),
+                "block": int(plan.block_number[block]),
+                **{name: int(report[name]) for name in REPORT.names or ()},
+            }
+            for state in states
+            for block, report in state.stuck()
+        ],
     }
 
 
@@ -64,15 +72,3 @@ def _words(device: Device, memory: Memory, boxes: Mailboxes, rank: int) -> np.nd
 
 def _counter(words: Mapping[int, Any], rank: int, at: int) -> int | None:
     return int(words[rank][at // 8]) if rank in words else None
-
-
-def _reports(plan: Plan, state: DeviceState) -> list[State]:
-    reports = state.reports.array.view(REPORT)[: state.blocks]
-    return [
-        {
-            "rank": int(plan.block_rank[state.row[at]]),
-            "block": int(plan.block_number[state.row[at]]),
-            **{name: int(reports[at][name]) for name in REPORT.names or ()},
-        }
-        for at in np.flatnonzero(reports["status"])
-    ]

@@ -179,6 +179,11 @@ class DeviceState:
             groups=_groups(device, ranks, rows, divisions, launching),
         )
 
+    def stuck(self) -> list[tuple[int, Rows]]:
+        """The plan's blocks that have given up, with their REPORT rows."""
+        reports = self.reports.array.view(REPORT)[: self.blocks]
+        return [(int(self.row[at]), reports[at]) for at in np.flatnonzero(reports["status"])]
+
     def addresses(self, group: Group) -> dict[str, int]:
         """The addresses of the tables, for a launch."""
         found = {name: memory.address for name, memory in self.tables.items()}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sley.engine.arguments import check_inputs
-from sley.engine.check import GUARD_BYTE, GUARD_BYTES
+from sley.engine.check import GUARD_BYTES, GuardedBuffer
 from sley.engine.devices.device import Device, Memory
 from sley.engine.devices.executor import Executor
 from sley.engine.devices.settings import Settings
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
-from sley.engine.program import BufferSizes, buffer_sizes
+from sley.engine.program import buffer_sizes
 from sley.engine.types import Array, DataType
 from sley.errors.devices import K507
 from sley.ir.plan import Plan
@@ -42,22 +39,24 @@ def execute(
     """
     call = check_inputs(plan, inputs, dtype, count, reduce_op)
     with Executor(plan, devices, settings) as executor:
-        buffers = RankBuffers.of(plan, devices, call.count, call.dtype)
-        for own, array in zip(buffers, call.arrays, strict=True):
-            own.memory[0].write(np.ascontiguousarray(array, call.dtype.array))
-        arrays = arrays_of(buffers, call.count, call.dtype)
+        buffers = DeviceBuffers(plan, devices, call.count, call.dtype)
+        for own, array in zip(buffers.memory, call.arrays, strict=True):
+            first = GuardedBuffer(len(array), call.dtype)
+            first.array[:] = array
+            own[0].write(first)
+        arrays = buffers.arrays(call.count)
         executor(*arrays, count=call.count, dtype=call.dtype.name, reduce_op=call.reduce_op)
     outputs = []
-    for own, sizes in zip(buffers, call.sizes, strict=True):
-        last = np.empty(sizes.data if call.in_place else sizes.output, call.dtype.array)
-        own.memory[-1].read(last)
-        outputs.append(last[sizes.output_start : sizes.output_start + sizes.output].copy())
+    for own, sizes in zip(buffers.memory, call.sizes, strict=True):
+        last = GuardedBuffer(sizes.data if call.in_place else sizes.output, call.dtype)
+        own[-1].read(last)
+        outputs.append(last.array[sizes.output_start : sizes.output_start + sizes.output].copy())
     return outputs
 
 
 class GuardedMemory:
     """Memory of a device for a row of at most `size_bytes` between two guard zones of GUARD_BYTES,
-    which `count_overwritten` checks. K507 if the device hasn't enough memory."""
+    as on the host. K507 if the device hasn't enough memory."""
 
     def __init__(self, device: Device, size_bytes: int) -> None:
         if size_bytes > LARGEST:
@@ -73,69 +72,41 @@ class GuardedMemory:
         part = Memory(self._memory.address + GUARD_BYTES, size, self._memory.owner)
         return self._device.array(part, dtype.name, elements)
 
-    def write(self, values: Array) -> None:
-        """Writes `values` into the row, and the guard zones around it."""
-        zone = np.full(GUARD_BYTES, GUARD_BYTE, np.uint8)
-        self._device.write(self._memory, 0, zone)
-        self._device.write(self._memory, GUARD_BYTES, values.view(np.uint8))
-        self._device.write(self._memory, GUARD_BYTES + values.nbytes, zone)
+    def write(self, row: GuardedBuffer) -> None:
+        """Writes a row, and the guard zones around it."""
+        self._device.write(self._memory, 0, row.memory)
 
-    def read(self, values: Array) -> None:
-        """Reads the row into `values`."""
-        self._device.read(self._memory, GUARD_BYTES, values.view(np.uint8))
-
-    def count_overwritten(self, row_bytes: int) -> int:
-        """Number of bytes in the zones around a row of `row_bytes` that changed since `write`."""
-        zones = np.empty((2, GUARD_BYTES), np.uint8)
-        self._device.read(self._memory, 0, zones[0])
-        self._device.read(self._memory, GUARD_BYTES + row_bytes, zones[1])
-        return int(np.count_nonzero(zones != GUARD_BYTE))
+    def read(self, row: GuardedBuffer) -> None:
+        """Reads a row and the zones around it, in which `row` counts what changed since `write`."""
+        self._device.read(self._memory, 0, row.memory)
 
 
-@dataclass(frozen=True)
-class RankBuffers:
-    """A rank's arrays on its device: input and output; in place: the data alone."""
+class DeviceBuffers:
+    """The ranks' arrays on their devices, for calls of at most `count` elements a block.
 
-    plan: Plan
-    rank: int
-    memory: tuple[GuardedMemory, ...]
+    memory: of each rank, input and output; in place: the data alone. devices: each rank's. K507 if
+    a device hasn't enough memory.
+    """
 
-    @classmethod
-    def of(
-        cls, plan: Plan, devices: Sequence[Device], count: int, dtype: DataType
-    ) -> list[RankBuffers]:
-        """The arrays of all ranks, for calls of at most `count` elements a block. devices: each
-        rank's. K507 if a device hasn't enough memory."""
-        return [
-            cls(
-                plan,
-                rank,
-                tuple(
-                    GuardedMemory(device, elements * dtype.size_bytes)
-                    for elements in _lengths(plan, buffer_sizes(plan, rank, count))
-                ),
-            )
+    def __init__(self, plan: Plan, devices: Sequence[Device], count: int, dtype: DataType) -> None:
+        self._plan, self._dtype = plan, dtype
+        self.memory = [
+            [GuardedMemory(device, n * dtype.size_bytes) for n in self._lengths(rank, count)]
             for rank, device in enumerate(devices)
         ]
 
-    def rows(self, count: int, dtype: DataType) -> list[Any]:
-        """The arrays of a call of `count` elements a block."""
-        lengths = _lengths(self.plan, buffer_sizes(self.plan, self.rank, count))
-        return [
-            memory.row(dtype, elements)
-            for memory, elements in zip(self.memory, lengths, strict=True)
+    def arrays(self, count: int) -> tuple[list[Any], list[Any] | None]:
+        """The inputs and outputs of a call of `count` elements a block, for an Executor."""
+        rows = [
+            [
+                one.row(self._dtype, n)
+                for one, n in zip(own, self._lengths(rank, count), strict=True)
+            ]
+            for rank, own in enumerate(self.memory)
         ]
+        in_place = self._plan.collective.in_place
+        return [row[0] for row in rows], None if in_place else [row[1] for row in rows]
 
-
-def _lengths(plan: Plan, sizes: BufferSizes) -> tuple[int, ...]:
-    """The number of elements of each of a rank's arrays."""
-    return (sizes.data,) if plan.collective.in_place else (sizes.input, sizes.output)
-
-
-def arrays_of(
-    buffers: Sequence[RankBuffers], count: int, dtype: DataType
-) -> tuple[list[Any], list[Any] | None]:
-    """The inputs and outputs of a call, as arguments of an Executor."""
-    rows = [b.rows(count, dtype) for b in buffers]
-    in_place = buffers[0].plan.collective.in_place
-    return [row[0] for row in rows], None if in_place else [row[1] for row in rows]
+    def _lengths(self, rank: int, count: int) -> tuple[int, ...]:
+        in_place = self._plan.collective.in_place
+        return buffer_sizes(self._plan, rank, count).lengths(in_place)[: 1 if in_place else 2]

@@ -90,7 +90,9 @@ class Executor:
             loaded = load(plan, *self.settings.slots_of(plan, most))
             self.loaded = replace(loaded, homes=self._kernels.operands.homes)
             self._check_room()
-            self._make_windows()
+            wiring = self.loaded.wiring
+            self._lanes = Lanes.of(self._kernels.operands, wiring.slots * wiring.slot_bytes)
+            self._windows = self._ranks.windows(self._lanes.teams, self._lanes.sizes)
         # Shared, so that a call that is given up in one process ends in all.
         self._abort = self._ranks.allocate_host(shared_bytes(plan.collective.ranks))
         patience_s = max(self.timeout_s, LATE_TIMEOUT_S)
@@ -183,7 +185,7 @@ class Executor:
             cut = self._cut(arguments)
             programs = [self._program(state, arguments.dtype, op) for state in self._states]
         self.reserve(arguments.count, arguments.dtype.name)
-        remote = self._remote_arrays(arguments)
+        remote = self._arrays.remote(arguments.views) if self._is_read_remotely else {}
         keeps = (self, inputs, outputs)
         starts = []
         for state, program in zip(self._states, programs, strict=True):
@@ -263,12 +265,6 @@ class Executor:
         if self._is_closed:
             raise R508.error(expected="an executor that is open", found="a closed one")
 
-    def _make_windows(self) -> None:
-        """The slots of groups whose messages a switch moves."""
-        wiring = self.loaded.wiring
-        self._lanes = Lanes.of(self._kernels.operands, wiring.slots * wiring.slot_bytes)
-        self._windows = self._ranks.windows(self._lanes.teams, self._lanes.sizes)
-
     def _make_states(self) -> list[DeviceState]:
         """The states of this process's devices, with the ranks' mailboxes."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
@@ -345,10 +341,6 @@ class Executor:
     def _is_read_remotely(self) -> bool:
         """Whether other processes read messages from this process's arrays."""
         return self.plan.protocol is Protocol.DIRECT and not self._ranks.is_one_process
-
-    def _remote_arrays(self, arguments: Arguments) -> dict[Device, dict[int, Pair]]:
-        """The addresses of other processes' arrays, if messages are read from them."""
-        return self._arrays.remote(arguments.views) if self._is_read_remotely else {}
 
     def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp) -> Any:
         key = (state.device, dtype.name, op)

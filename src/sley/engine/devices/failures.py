@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from sley.engine.devices.device_state import DeviceState
-from sley.engine.devices.tables import REPORT, Rows
+from sley.engine.devices.tables import Rows
 from sley.engine.kernels import Kernels
 from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
 from sley.engine.program import Loaded
@@ -24,15 +22,9 @@ def failure(
     loaded = _with_groups(loaded, kernels.plan)
     stuck: dict[int, list[tuple[Status, Stuck]]] = {}
     for state in states:
-        reports = state.reports.array.view(REPORT)[: state.blocks]
-        for at in np.flatnonzero(reports["status"]):
-            block = int(state.row[at])
-            rank = int(loaded.plan.block_rank[block])
-            found = (
-                Status(int(reports["status"][at])),
-                _stuck(loaded, kernels, block, reports[at]),
-            )
-            stuck.setdefault(rank, []).append(found)
+        for block, report in state.stuck():
+            found = Status(int(report["status"])), _stuck(loaded, kernels, block, report)
+            stuck.setdefault(int(loaded.plan.block_rank[block]), []).append(found)
     if not stuck:
         return None
     outcomes = {rank: _outcome(found) for rank, found in stuck.items()}

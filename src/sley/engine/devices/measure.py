@@ -10,7 +10,7 @@ from sley.engine import measure
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.device import Device
-from sley.engine.devices.execute import RankBuffers, arrays_of
+from sley.engine.devices.execute import DeviceBuffers
 from sley.engine.devices.executor import Executor
 from sley.engine.devices.settings import Settings
 from sley.engine.kernels import Engine, refuse_varying_plan
@@ -75,40 +75,38 @@ class CheckedData:
         self._promises = [Promise.of(plan, rank) for rank in range(plan.collective.ranks)]
         self._width = max(promise.width for promise in self._promises)
         most = max(sweep.counts(plan), default=0)
-        self.buffers = RankBuffers.of(plan, devices, most, sweep.kind)
+        self.buffers = DeviceBuffers(plan, devices, most, sweep.kind)
         self.filled = 0
 
     def fill(self, count: int, sweep: Sweep) -> None:
         """Fresh data for a call of `count` elements a block."""
-        for own in self.buffers:
-            checked = self._host_buffers(own, count, sweep)
+        for rank, own in enumerate(self.buffers.memory):
+            checked = self._host_buffers(rank, count, sweep)
             checked.fill()
-            for memory, host in zip(own.memory, checked.memory, strict=False):
-                memory.write(host.array)
+            for memory, host in zip(own, checked.memory, strict=False):
+                memory.write(host)
         self.filled = max(self.filled, count)
 
     def count_wrong(self, count: int, sweep: Sweep) -> int:
         """The number of wrong elements of all ranks after a call on the data of `fill`, and of
         elements written outside the arrays."""
         wrong = 0
-        for own in self.buffers:
-            checked = self._host_buffers(own, count, sweep)
-            for memory, host in zip(own.memory, checked.memory, strict=False):
-                memory.read(host.array)
-                wrong += -(-memory.count_overwritten(host.array.nbytes) // sweep.kind.size_bytes)
+        for rank, own in enumerate(self.buffers.memory):
+            checked = self._host_buffers(rank, count, sweep)
+            for memory, host in zip(own, checked.memory, strict=False):
+                memory.read(host)
             wrong += checked.count_wrong()
         return wrong
 
-    def _host_buffers(self, own: RankBuffers, count: int, sweep: Sweep) -> CheckedBuffers:
-        sizes = buffer_sizes(self.plan, own.rank, count)
+    def _host_buffers(self, rank: int, count: int, sweep: Sweep) -> CheckedBuffers:
+        sizes = buffer_sizes(self.plan, rank, count)
         in_place = self.plan.collective.in_place
-        elements = sizes.data if in_place else sizes.input + sizes.output
         pattern = Pattern.make(sweep.kind, sweep.reduce_op, self._width)
-        promise = self._promises[own.rank]
+        promise = self._promises[rank]
         return allocate(
-            lambda: CheckedBuffers(own.rank, promise, sizes, count, pattern, in_place),
-            f"the test data of rank {own.rank}",
-            elements * sweep.kind.size_bytes,
+            lambda: CheckedBuffers(rank, promise, sizes, count, pattern, in_place),
+            f"the test data of rank {rank}",
+            sum(sizes.lengths(in_place)) * sweep.kind.size_bytes,
         )
 
 
@@ -141,7 +139,7 @@ class Bench:
 
     def _prepare(self, count: int, sweep: Sweep) -> PreparedCall:
         return self._executor.prepare(
-            *arrays_of(self._data.buffers, count, sweep.kind),
+            *self._data.buffers.arrays(count),
             count=count,
             dtype=sweep.dtype,
             reduce_op=sweep.reduce_op,

@@ -16,7 +16,7 @@ import numpy as np
 
 from sley.engine.devices.device import Device, Window
 from sley.engine.kernels import switches
-from sley.engine.kernels.operands import Ends, Operands
+from sley.engine.kernels.operands import BlockEnds, Operands
 from sley.engine.kernels.switches import teams
 from sley.engine.types import DataType
 from sley.ir.plan import Plan
@@ -108,7 +108,7 @@ class Lanes:
         return slots, switched
 
 
-def _bundles(ends: Ends) -> list[LongArray]:
+def _bundles(ends: BlockEnds) -> list[LongArray]:
     """The connections of each bundle of several, at one end."""
     sizes = np.bincount(ends.bundle, minlength=len(ends.bundle))
     return [np.flatnonzero(ends.bundle == first) for first in np.flatnonzero(sizes > 1)]

@@ -48,55 +48,45 @@ class Averages:
         run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk)
         if run.diagnostics:
             return all_at_end
-        results = _Results.of(plan, messages, run.level)
+        row, is_operand, held = _results(plan, messages, run.level)
         # Of each result that an output chunk holds in the end: what divides it there.
-        promised = np.flatnonzero((divisors > 1) & (results.held != NONE))
-        final = np.ones(len(results.row), np.int32)
-        final[results.held[promised]] = divisors[promised]
-        final[results.is_operand] = 1
+        promised = np.flatnonzero((divisors > 1) & (held != NONE))
+        final = np.ones(len(row), np.int32)
+        final[held[promised]] = divisors[promised]
+        final[is_operand] = 1
         least, most = np.full(len(t), np.iinfo(np.int32).max), np.zeros(len(t), np.int32)
-        np.minimum.at(least, results.row, final)
-        np.maximum.at(most, results.row, final)
+        np.minimum.at(least, row, final)
+        np.maximum.at(most, row, final)
         by_instruction = np.where(least == most, most, 1).astype(np.int32)
         is_done = np.zeros(len(divisors), bool)
-        is_done[promised] = by_instruction[results.row[results.held[promised]]] > 1
+        is_done[promised] = by_instruction[row[held[promised]]] > 1
         return cls(by_instruction, np.where(is_done, 1, divisors).astype(np.int32))
 
 
-@dataclass(frozen=True)
-class _Results:
-    """The results of a plan's instructions: one for each of their chunks.
-
-    row: int64 (results,), the instruction of each.
-    is_operand: bool (results,), whether a reduction takes it as an operand.
-    held: int64 (output chunks of all ranks,), the result of a reduction that each output chunk
-        holds in the end; NONE for one that holds none.
-    """
-
-    row: LongArray
-    is_operand: BoolArray
-    held: LongArray
-
-    @classmethod
-    def of(cls, plan: Plan, messages: Messages, level: IntArray) -> _Results:
-        t = plan.instructions
-        count = t.count.astype(np.int64)
-        row, chunk = spans(np.zeros(len(t), np.int64), count)
-        first = np.cumsum(count) - count
-        op, rows = t.op[row], np.arange(len(row))
-        source, target, last = _writers(plan, level, row, chunk)
-        sent = messages.send_of[row]
-        arrived = np.where(sent == NONE, NONE, first[sent] + chunk)
-        combines = REDUCES[op]
-        # Everything else hands on its message or its source. Row NONE stands for no result.
-        taken = np.where(RECEIVES[op], arrived, source)
-        origin = np.append(np.where(combines, rows, taken), NONE)
-        while ((following := origin[origin]) != origin).any():
-            origin = following
-        is_operand = np.zeros(len(row) + 1, bool)
-        for operand in (arrived, source, np.where(op == Op.REDUCE, target, NONE)):
-            is_operand[origin[operand[combines]]] = True
-        return cls(row, is_operand[:-1], origin[last])
+def _results(
+    plan: Plan, messages: Messages, level: IntArray
+) -> tuple[LongArray, BoolArray, LongArray]:
+    """The results of a plan's instructions, one for each of their chunks: the instruction of each;
+    whether a reduction takes it as an operand; and for each output chunk of all ranks the result of
+    a reduction that it holds in the end, NONE for one that holds none."""
+    t = plan.instructions
+    count = t.count.astype(np.int64)
+    row, chunk = spans(np.zeros(len(t), np.int64), count)
+    first = np.cumsum(count) - count
+    op, rows = t.op[row], np.arange(len(row))
+    source, target, last = _writers(plan, level, row, chunk)
+    sent = messages.send_of[row]
+    arrived = np.where(sent == NONE, NONE, first[sent] + chunk)
+    combines = REDUCES[op]
+    # Everything else hands on its message or its source. Row NONE stands for no result.
+    taken = np.where(RECEIVES[op], arrived, source)
+    origin = np.append(np.where(combines, rows, taken), NONE)
+    while ((following := origin[origin]) != origin).any():
+        origin = following
+    is_operand = np.zeros(len(row) + 1, bool)
+    for operand in (arrived, source, np.where(op == Op.REDUCE, target, NONE)):
+        is_operand[origin[operand[combines]]] = True
+    return row, is_operand[:-1], origin[last]
 
 
 def _writers(

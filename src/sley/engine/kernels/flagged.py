@@ -8,13 +8,11 @@ first. The wait takes no time, since the first has ended by then.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 
 from sley.ir.happens_before import hazards
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, IntArray, LongArray, ordered_by
+from sley.ir.tables import NONE, Edges, IntArray, distinct, ordered_by
 from sley.verification.hangs import run_of
 from sley.verification.structure import messages_of
 
@@ -25,8 +23,8 @@ def needed_waits(plan: Plan) -> Edges:
     SleyError (V202, V203) for an incorrect plan."""
     level = run_of(plan, messages_of(plan)).level
     first, second, *_ = hazards(plan, level, unordered=True)
-    pairs = np.unique(np.stack([first, second], axis=1), axis=0)
-    missing = _unordered(plan, level, pairs[:, 0], pairs[:, 1])
+    conflicts = Edges.from_pairs(len(plan.instructions), second, first)
+    missing = _unordered(plan, level, conflicts)
     source = np.concatenate([plan.waits.source, [after for _, after in missing]])
     target = np.concatenate([plan.waits.target, [before for before, _ in missing]])
     return Edges.from_pairs(
@@ -34,21 +32,14 @@ def needed_waits(plan: Plan) -> Edges:
     )
 
 
-def _unordered(
-    plan: Plan, level: IntArray, first: LongArray, second: LongArray
-) -> list[tuple[int, int]]:
-    """The pairs (first, second) that are ordered neither by a plan's blocks, nor by its waits, nor
-    by pairs found before.
+def _unordered(plan: Plan, level: IntArray, conflicts: Edges) -> list[tuple[int, int]]:
+    """The pairs (first, second) of `conflicts`, second -> first, that are ordered neither by a
+    plan's blocks, nor by its waits, nor by pairs found before.
 
     Uses vector clocks: for each block, the known progress of every block of the rank.
     """
-    waits: dict[int, list[int]] = defaultdict(list)
-    conflicting: dict[int, list[int]] = defaultdict(list)
-    for after, before in zip(plan.waits.source.tolist(), plan.waits.target.tolist(), strict=True):
-        waits[after].append(before)
-    for before, after in zip(first.tolist(), second.tolist(), strict=True):
-        conflicting[after].append(before)
-    rows = np.unique(np.concatenate([plan.waits.source, plan.waits.target, first, second]))
+    ends = [end for edges in (plan.waits, conflicts) for end in (edges.source, edges.target)]
+    rows = distinct(np.concatenate(ends))
     step, block, number = plan.step, plan.block, plan.block_number
     blocks = np.diff(plan.rank_block)[plan.block_rank]
     clocks: dict[int, IntArray] = {}
@@ -57,10 +48,10 @@ def _unordered(
     for row in rows[ordered_by(level[rows], rows)].tolist():
         own = int(block[row])
         clock = clocks.setdefault(own, np.full(blocks[own], NONE, np.int32))
-        for before in waits[row]:
+        for before in plan.waits[row].tolist():
             np.maximum(clock, seen[before], out=clock)
         # The latest first: it may imply the others.
-        for before in sorted(conflicting[row], key=lambda r: -int(level[r])):
+        for before in sorted(conflicts[row].tolist(), key=lambda r: -int(level[r])):
             if clock[number[block[before]]] < step[before]:
                 missing.append((before, row))
                 np.maximum(clock, seen[before], out=clock)

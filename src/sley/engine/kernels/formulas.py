@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,40 +49,22 @@ class Formulas:
         for scale in dict.fromkeys((1, step // math.gcd(step, apart), step)):
             base = int(values[0]) % scale
             reduced = (values - base) // scale
-            for form in (self._rotation, self._mirror, self._exchange, self._number):
-                text = form(reduced)
-                if text is not None:
+            for found, text in self._forms(reduced):
+                if (reduced == found).all():
                     return _scale(text, scale, base)
         return None
 
-    def _rotation(self, values: Numbers) -> str | None:
-        """(rank + k) % size."""
-        if (values == self.ranks).all():
-            return "rank"
-        by = int(values[0] - self.ranks[0]) % self.size
-        return self._if(values, lambda r: (r + by) % self.size, f"(rank + {by}) % {self.size}")
-
-    def _mirror(self, values: Numbers) -> str | None:
-        """(k - rank) % size, with a k that keeps it from being negative."""
-        total = int(values[0] + self.ranks[0]) % self.size + self.size
-        return self._if(
-            values, lambda r: (total - r) % self.size, f"({total} - rank) % {self.size}"
-        )
-
-    def _exchange(self, values: Numbers) -> str | None:
-        """rank ^ k."""
-        with_ = int(values[0] ^ self.ranks[0])
-        return self._if(values, lambda r: r ^ with_, f"rank ^ {with_}")
-
-    def _number(self, values: Numbers) -> str | None:
-        """block + k."""
-        by = int(values[0] - self.blocks[0])
-        if not (values == self.blocks + by).all():
-            return None
-        return f"block {'+' if by > 0 else '-'} {abs(by)}" if by else "block"
-
-    def _if(self, values: Numbers, form: Callable[[Numbers], Numbers], text: str) -> str | None:
-        return text if (values == form(self.ranks)).all() else None
+    def _forms(self, values: Numbers) -> Iterator[tuple[Numbers, str]]:
+        """The forms with constants that fit the first of `values`: their numbers, and text."""
+        first, rank, size = int(values[0]), int(self.ranks[0]), self.size
+        yield self.ranks, "rank"
+        by = (first - rank) % size
+        yield (self.ranks + by) % size, f"(rank + {by}) % {size}"
+        total = (first + rank) % size + size  # so that the difference isn't negative
+        yield (total - self.ranks) % size, f"({total} - rank) % {size}"
+        yield self.ranks ^ (first ^ rank), f"rank ^ {first ^ rank}"
+        by = first - int(self.blocks[0])
+        yield self.blocks + by, f"block {'+' if by > 0 else '-'} {abs(by)}" if by else "block"
 
 
 def _scale(text: str, scale: int, base: int) -> str:

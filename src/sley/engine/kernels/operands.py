@@ -31,7 +31,7 @@ NOWHERE = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ends(Value):
+class BlockEnds(Value):
     """The sending or the receiving ends of a plan's connections.
 
     order: int32 (connections,), all connections sorted by the block at this end: those of a block
@@ -54,7 +54,7 @@ class Ends(Value):
     message: IntArray
 
     @classmethod
-    def of(cls, plan: Plan, messages: Messages, *, sends: bool) -> Ends:
+    def of(cls, plan: Plan, messages: Messages, *, sends: bool) -> BlockEnds:
         """The sending or the receiving ends of a verified plan."""
         c = messages.connections
         block, ends, rows = (
@@ -119,8 +119,8 @@ class Operands:
 
     plan: Plan
     connections: Connections
-    sends: Ends
-    receives: Ends
+    sends: BlockEnds
+    receives: BlockEnds
     src: Places
     dst: Places
     pulled: Places
@@ -134,7 +134,7 @@ class Operands:
 def operands(plan: Plan) -> Operands:
     """The operands of a verified plan, whose groups must be bundles (`switches`)."""
     messages = Messages.of(plan)
-    sends, receives = (Ends.of(plan, messages, sends=sends) for sends in (True, False))
+    sends, receives = (BlockEnds.of(plan, messages, sends=sends) for sends in (True, False))
     t = plan.instructions
     found = pulls(plan)
     sent = messages.send_of
@@ -185,7 +185,7 @@ def _places(
 
 
 def _conditions(
-    plan: Plan, connections: Connections, sends: Ends, waits: Edges, holds: Edges
+    plan: Plan, connections: Connections, sends: BlockEnds, waits: Edges, holds: Edges
 ) -> Conditions:
     """Waits and holds as conditions."""
     message = holds.target

@@ -102,13 +102,15 @@ class Kernels:
         plan = plan if switches else without_groups(plan)
         t = plan.instructions
         chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
-        _check(
+        problems = (
             diagnostics(V208, plan, overlap_faults(plan))
             + _too_large(_longest(plan.block_offset), _STEPS, "steps in a thread block")
             + _too_large(chunks, _CHUNKS, "chunks")
         )
+        if problems:
+            raise SleyError(problems)
         found = operands(plan)
-        _check(_too_much_shared(found))
+        _check_shared(found)
         of_blocks = kinds(found)
         return cls(plan, found, of_blocks, text_of(found, of_blocks))
 
@@ -116,7 +118,14 @@ class Kernels:
         """The whole text for an engine; many plans share the text for INTERPRETED."""
         body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
         groups = len(self.plan.groups) > 0
-        head = {**_variant(variant), **_sizes(self.operands), "SLEY_GROUPS": int(groups)}
+        head: dict[str, object] = {
+            "SLEY_TYPE": variant.dtype,
+            "SLEY_REDUCTION": int(variant.reduce_op),
+            "SLEY_THREADS": variant.threads,
+            "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
+            **_sizes(self.operands),
+            "SLEY_GROUPS": int(groups),
+        }
         if groups:
             operation, size_bytes = reduction(variant.dtype, variant.reduce_op)
             head |= {"SLEY_SWITCH_OP": f'"{operation}"', "SLEY_SWITCH_BYTES": size_bytes}
@@ -134,34 +143,26 @@ def refuse_varying_plan(plan: Plan) -> None:
         )
 
 
-def _check(problems: list[Diagnostic]) -> None:
-    if problems:
-        raise SleyError(problems)
-
-
 def _too_large(number: int, limit: int, what: str) -> list[Diagnostic]:
     if number < limit:
         return []
     return [K521.diagnostic(expected=f"fewer than {limit} {what}", found=f"{number} {what}")]
 
 
-def _too_much_shared(operands: Operands) -> list[Diagnostic]:
+def _check_shared(operands: Operands) -> None:
     """K521 if a block's state doesn't fit into shared memory."""
-    needed = _state_bytes(_peers(operands), _waits(operands))
-    if needed <= _SHARED_BYTES:
-        return []
-    waits = _longest(operands.conditions.offset)
-    return [
-        K521.diagnostic(
+    connections, waits = _connections(operands), _longest(operands.conditions.offset)
+    needed = _state_bytes(connections, waits)
+    if needed > _SHARED_BYTES:
+        raise K521.error(
             expected=f"at most {_SHARED_BYTES:,} bytes of shared memory for a block's state",
             found=f"{needed:,}: an instruction with {counted(waits, 'wait')}, a block with "
-            f"{counted(_connections(operands), 'connection')}",
+            f"{counted(connections, 'connection')}",
         )
-    ]
 
 
-def _state_bytes(peers: int, waits: int) -> int:
-    return _STATE_BYTES + _PEER_BYTES * peers + _WAIT_BYTES * waits
+def _state_bytes(connections: int, waits: int) -> int:
+    return _STATE_BYTES + _PEER_BYTES * _round_up(connections) + _WAIT_BYTES * _round_up(waits)
 
 
 def _connections(operands: Operands) -> int:
@@ -169,42 +170,25 @@ def _connections(operands: Operands) -> int:
     return max(_longest(operands.sends.offset), _longest(operands.receives.offset))
 
 
-def _peers(operands: Operands) -> int:
-    return _round_up(_connections(operands))
-
-
-def _waits(operands: Operands) -> int:
-    return _round_up(_longest(operands.conditions.offset))
-
-
 def _longest(offset: LongArray) -> int:
     """The length of the longest row of a CSR table."""
     return int(np.diff(offset).max(initial=0))
 
 
-def _variant(variant: Variant) -> dict[str, object]:
-    return {
-        "SLEY_TYPE": variant.dtype,
-        "SLEY_REDUCTION": int(variant.reduce_op),
-        "SLEY_THREADS": variant.threads,
-        "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
-    }
-
-
 def _sizes(operands: Operands) -> dict[str, object]:
     """The sizes of arrays in the text, rounded up so that many plans share an interpreter."""
     plan, offset = operands.plan, operands.conditions.offset
-    peers, waits = _peers(operands), _waits(operands)
+    connections, waits = _connections(operands), _longest(offset)
     steps = _round_up(_longest(plan.block_offset))
     conditions = _round_up(_longest(offset[plan.block_offset]))
     copied = _STEP_BYTES * steps + _CONDITION_BYTES * conditions
     fits = max(steps, conditions) <= _SHARED_STEPS
-    fits = fits and _state_bytes(peers, waits) + copied <= _SHARED_BYTES
+    fits = fits and _state_bytes(connections, waits) + copied <= _SHARED_BYTES
     return {
         "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
         "SLEY_MISPLACED": int(operands.homes.misplaced),
-        "SLEY_PEERS": peers,
-        "SLEY_WAITS": waits,
+        "SLEY_PEERS": _round_up(connections),
+        "SLEY_WAITS": _round_up(waits),
         "SLEY_STEPS": steps if fits else 0,
         "SLEY_CONDITIONS": conditions if fits else 0,
     }

@@ -8,7 +8,7 @@ from typing import Any
 from sley.engine.devices.cuda.driver import module
 from sley.engine.devices.device import Memory, View
 from sley.engine.types import BITS, DATA_TYPES
-from sley.errors import Place
+from sley.errors import Place, Rule
 from sley.errors.devices import K504, K519
 from sley.errors.runtime import R504
 
@@ -48,14 +48,11 @@ def view(array: Any, ordinal: int, *, what: str) -> View:
     try:
         found = views.from_any_interface(array, stream_ptr=-1)
     except Exception as error:  # any library's own, of any class
-        raise K519.error(
-            at=Place(detail=what),
-            expected=f"an array on device {ordinal}",
-            found=f"{type(array).__module__}.{type(array).__qualname__}, which gave: "
-            f"{type(error).__name__}: {error}",
-        ) from None
+        name = f"{type(array).__module__}.{type(array).__qualname__}"
+        text = f"{name}, which gave: {type(error).__name__}: {error}"
+        raise _unfit(K519, text, ordinal, what) from None
     if found.device_id != ordinal:
-        raise _wrong_device(f"device {found.device_id}", ordinal, what)
+        raise _unfit(K504, f"an array on device {found.device_id}", ordinal, what)
     dtype = _dtype(array, found)
     if dtype not in (*DATA_TYPES, BITS):
         raise R504.error(
@@ -78,22 +75,14 @@ def _check_kind(array: Any, ordinal: int, what: str) -> None:
     try:
         kind, _ = array.__dlpack_device__()
     except Exception as error:  # any library's own, of any class
-        raise K519.error(
-            at=Place(detail=what),
-            expected=f"an array on device {ordinal}",
-            found=f"{type(error).__name__}: {error}",
-        ) from None
+        raise _unfit(K519, f"{type(error).__name__}: {error}", ordinal, what) from None
     if kind not in (_CUDA, _CUDA_MANAGED):
         place = _KINDS.get(int(kind), f"a device of another kind ({int(kind)})")
-        raise _wrong_device(place, ordinal, what)
+        raise _unfit(K504, f"an array on {place}", ordinal, what)
 
 
-def _wrong_device(place: str, ordinal: int, what: str) -> Exception:
-    return K504.error(
-        at=Place(detail=what),
-        expected=f"an array on device {ordinal}",
-        found=f"an array on {place}",
-    )
+def _unfit(rule: Rule, found: str, ordinal: int, what: str) -> Exception:
+    return rule.error(at=Place(detail=what), expected=f"an array on device {ordinal}", found=found)
 
 
 def _dtype(array: Any, found: Any) -> str:

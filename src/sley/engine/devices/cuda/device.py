@@ -9,7 +9,6 @@ import struct
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -48,14 +47,6 @@ memory's size, in bytes, and the device's UUID."""
 _EXPORTED_BYTES = 2 << 20
 """Exported memory is a multiple of this: the driver carves smaller allocations from blocks of 2
 MiB, and exports the whole block with whatever else lies in it."""
-
-
-@dataclass(frozen=True)
-class CudaProgram:
-    """Kernels of one device, by name. Their code stays loaded until the process ends, since a CUDA
-    graph may hold them and its lifetime is unknown."""
-
-    functions: dict[str, Any]
 
 
 class _Owner:
@@ -122,11 +113,13 @@ class CudaDevice(Device):
     def __hash__(self) -> int:
         return hash(self.uuid)
 
-    def build(self, text: str, functions: Sequence[str]) -> CudaProgram:
-        """See `Device.build`. K503 if `text` doesn't compile or lacks a function."""
+    def build(self, text: str, functions: Sequence[str]) -> dict[str, Any]:
+        """See `Device.build`: kernels by name. Their code stays loaded until the process ends,
+        since a CUDA graph may hold them and its lifetime is unknown. K503 if `text` doesn't
+        compile or lacks a function."""
         with apart_from_captures(self._context):
             module = self._module(text)
-            return CudaProgram({name: self._function(module, name) for name in functions})
+            return {name: self._function(module, name) for name in functions}
 
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """See `Device.allocate`. Uses cuMemAlloc, since CUDA IPC has no handles for pools and
@@ -327,12 +320,12 @@ class CudaDevice(Device):
         with apart_from_captures(self._context):
             return arrays.view(array, self.ordinal, what=what)
 
-    def capacity(self, program: CudaProgram, function: str, threads: int) -> int:
+    def capacity(self, program: dict[str, Any], function: str, threads: int) -> int:
         """See `Device.capacity`."""
         with current(self._context):
             blocks = call(
                 self._cu.cuOccupancyMaxActiveBlocksPerMultiprocessor,
-                program.functions[function],
+                program[function],
                 threads,
                 0,
                 doing=f"counting the blocks that {self.name} holds",
@@ -368,7 +361,7 @@ class CudaDevice(Device):
         """See `Device.event`."""
         return CudaEvent(self._context)
 
-    def launch(self, program: CudaProgram, launch: Launch, stream: Any) -> None:
+    def launch(self, program: dict[str, Any], launch: Launch, stream: Any) -> None:
         """See `Device.launch`. Can be captured into a CUDA graph. stream: as for
         `streams.stream_address`; K517 for a stream of another device.
 
@@ -389,7 +382,7 @@ class CudaDevice(Device):
             call(
                 cu.cuLaunchKernelEx,
                 config,
-                program.functions[launch.function],
+                program[launch.function],
                 ctypes.addressof(arguments),
                 0,
                 doing=f"starting {launch.function} with {counted(launch.blocks, 'block')} of "

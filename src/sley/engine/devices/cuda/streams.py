@@ -103,15 +103,12 @@ def is_captured(stream: Any, context: Any, device: Any, name: str) -> bool:
     if status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE:
         return True  # further queries could invalidate the capture
     own = call(cu.cuStreamGetCtx, handle, doing=doing, meaning=STREAM_ERRORS)
-    if int(own) != int(context) and _device_of(own, doing) != int(device):
-        raise K517.error(expected=f"a stream of {name}", found="one of another device")
+    if int(own) != int(context):
+        with current(own):
+            other = int(call(cu.cuCtxGetDevice, doing=doing))
+        if other != int(device):
+            raise K517.error(expected=f"a stream of {name}", found="one of another device")
     return False
-
-
-def _device_of(context: Any, doing: str) -> int:
-    cu = bindings()
-    with current(context):
-        return int(call(cu.cuCtxGetDevice, doing=doing))
 
 
 def release(context: Any, free: Callable[[Any], Any], handle: Any) -> None:
