@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
+from sley.communicator.selection.policy import CHANGE, TILES
 from sley.compiler import Options
 from sley.errors import Place, SleyError
 from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Machine, Measured, PlanRow, Policy, Recipe, read, write
-from sley.tuning.policy.policy import CHANGE, TILES
 from support.generators.examples import examples
 
 MACHINE = Machine("simulator", "ndv4:2", "f00d", 2, 8)

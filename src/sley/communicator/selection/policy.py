@@ -1,7 +1,6 @@
 """Policy: which plan runs for the calls of each collective and size (GC3, section 12.8).
 
-It is a table of plans (`ir.plan_table`), which communicators read too. Nothing in its file is
-executed.
+It is a table of plans (`ir.plan_table`). Nothing in its file is executed.
 """
 
 from __future__ import annotations
