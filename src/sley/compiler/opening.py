@@ -133,7 +133,7 @@ class Source:
     @property
     def is_python(self) -> bool:
         """Whether it is a file that Python runs."""
-        return self.kind in (recognition.PYTHON, recognition.MSCCL_TOOLS)
+        return self.kind in recognition.EXECUTED
 
     @property
     def takes_collective(self) -> bool:

@@ -95,6 +95,7 @@ def test_a_file_is_what_its_content_is(tmp_path: Path) -> None:
     sends = [[dst * 4 + src, src, dst, 0, 0] for src, dst in pairs]
     (tmp_path / "steps.sccl.json").write_text(taccl_schedule("Alltoall(n=4)", 4, [sends]))
     (tmp_path / "shapes.txt").write_text("import shapes\n\nraise OSError('it runs')\n")
+    (tmp_path / "README.md").write_text(SCRIPT)
     (tmp_path / "machine.toml").write_text("gpus = 8\n")
     found = plans(tmp_path)
     assert found.problems == ()
@@ -108,6 +109,17 @@ def test_a_file_is_what_its_content_is(tmp_path: Path) -> None:
         with pytest.raises(sley.SleyError) as caught:
             made.register(tmp_path / file)
         assert caught.value.code == code
+
+
+SCRIPT = "from msccl.language import *\nraise OSError('it runs')\n"
+
+
+@pytest.mark.parametrize("text", [SCRIPT, "import shapes\nraise OSError('it runs')\n"])
+def test_only_files_with_names_of_python_are_run(tmp_path: Path, text: str) -> None:
+    for file in ("a.xml", "notes.txt"):
+        (tmp_path / file).write_text(text)
+    (tmp_path / "plans.toml").write_text('[[plans]]\nwhat = "notes.txt"\n')
+    assert codes(plans(tmp_path)) == ["N653", "N653"]
 
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:

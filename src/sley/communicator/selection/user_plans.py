@@ -28,7 +28,7 @@ from sley.communicator.selection.ready_plans import (
 from sley.compiler import Options, compile
 from sley.compiler.opening import READABLE, Maker, Source
 from sley.errors import Diagnostic, Place, SleyError, did_you_mean, reason_of
-from sley.errors.recognition import MSCCLPP, PYTHON, kind_of
+from sley.errors.recognition import EXECUTED, MSCCLPP, kind_of
 from sley.errors.selection import N651, N653, N654
 from sley.errors.simulation import S702
 from sley.formats import read
@@ -159,7 +159,7 @@ _CORRECT = (
 _SUFFIXES = (".plan", ".xml", ".resccl", ".py")
 """What ends the names of files that shall have a plan or a program, whatever their content is."""
 
-_DATA = {*READABLE} - {MSCCLPP, PYTHON}
+_DATA = {*READABLE} - {MSCCLPP, *EXECUTED}
 """What other files may have: not Python, which would be run, as a text with examples may look like
 it; nor plans that communicators can't run."""
 
@@ -179,6 +179,10 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
     for row in rows:
         name = row.recipe.name
         try:
+            source = Source.of(name)
+            if source.kind in EXECUTED and Path(source.file).suffix.lower() != ".py":
+                expected = "Python only in files with names that end in .py"
+                raise N653.error(at=Place(name), expected=expected, found=source.kind.text)
             plans += user_plans(name, row, capacity)
         except SleyError as error:
             if error.code == N651.code:
