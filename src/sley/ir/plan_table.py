@@ -315,7 +315,7 @@ class _Reader:
             self._refuse(at, "tables [[plans]]", "no plans" if rows is None else repr(rows))
         places = [Place(at.file, detail=f"plan {number}") for number in range(1, len(rows) + 1)]
         machine = self._machine(found["machine"], at) if "machine" in found else None
-        facts = found.get("facts", {})
+        facts = self._one(found, "facts", dict, {}, at)
         return PlanTable(tuple(map(self._row, rows, places)), machine, facts)
 
     def _row(self, row: Any, at: Place) -> PlanRow:

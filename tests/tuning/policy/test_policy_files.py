@@ -114,6 +114,7 @@ def rejected(path, code):
     [
         ("[machine]", "surprise = 1\n[machine]", "D901", "surprise"),
         ("[machine]", "[engine]", "D901", "engine"),
+        ("[facts]", "[[facts]]", "D901", "facts: a table of values"),
         ('engine = "simulator"', "", "D901", "no engine"),
         ("nodes = 2", "nodes = 0", "D901", "nodes = 0"),
         ("nodes = 2", "nodes = true", "D901", "nodes = True"),
