@@ -68,7 +68,7 @@ class Recipe:
     @property
     def stem(self) -> str:
         """The algorithm's name, or the file's without its suffix."""
-        return Path(self.name.partition(".py:")[0]).stem
+        return Path(file_and_name(self.name)[0]).stem
 
     def given(self, **arguments: Any) -> Recipe:
         """The recipe with further arguments; None leaves one as it is."""
@@ -87,6 +87,12 @@ class Recipe:
         if orders := self.arguments.get("orders"):
             words.append("orders=" + ";".join(",".join(map(str, order)) for order in orders))
         return " ".join([self.name, *words])
+
+
+def file_and_name(what: str) -> tuple[str, str]:
+    """The file that a recipe names, and the name in it that follows FILE.py:, else ""."""
+    file, _, name = what.partition(".py:")
+    return (f"{file}.py", name) if name else (what, "")
 
 
 def _plain(value: Any) -> Any:

@@ -270,6 +270,15 @@ def test_a_row_may_name_an_algorithm(tmp_path: Path) -> None:
     assert name(found, "all_gather") != "ring-allgather"
 
 
+def test_a_row_may_name_one_of_several_programs_of_a_file(tmp_path: Path) -> None:
+    text = PROGRAM.format(ranks=4)
+    (tmp_path / "two.py").write_text(text + text.replace("own_ring", "other_ring"))
+    (tmp_path / "plans.toml").write_text('[[plans]]\nwhat = "two.py:other_ring"\n')
+    found = plans(tmp_path)
+    assert found.problems == ()
+    assert name(found, "all_reduce", in_place=True) == "other-ring"
+
+
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "nowhere", tmp_path / "file"):

@@ -33,7 +33,7 @@ from sley.errors.selection import N651, N653, N654
 from sley.errors.simulation import S702
 from sley.formats import read
 from sley.ir.plan import Plan
-from sley.ir.plan_table import TABLE, PlanRow, Recipe, read_table
+from sley.ir.plan_table import TABLE, PlanRow, Recipe, file_and_name, read_table
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
 
@@ -224,8 +224,8 @@ def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
         remedy = f"{d.remedy} {_CORRECT}" if d.remedy != N653.instead else _CORRECT
         raise SleyError([replace(d, remedy=remedy)]) from error
     for row in rows:
-        source = Path(row.recipe.name)
-        if source.name != row.recipe.name and not source.is_file():
+        source = Path(file_and_name(row.recipe.name)[0])
+        if str(source) != source.name and not source.is_file():
             near = did_you_mean(source.name, [file.name for file in files])
             raise N653.error(
                 at=row.entry,
@@ -233,5 +233,5 @@ def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
                 found=source.name,
                 remedy=f"{near} {_CORRECT}".lstrip(),
             )
-    named = {Path(row.recipe.name) for row in rows}
+    named = {Path(file_and_name(row.recipe.name)[0]) for row in rows}
     return [*rows, *(PlanRow(Recipe(str(file))) for file in files if file not in named)]
