@@ -270,6 +270,14 @@ def test_a_row_may_name_an_algorithm(tmp_path: Path) -> None:
     assert name(found, "all_gather") != "ring-allgather"
 
 
+def test_a_row_names_no_file_outside_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "evil.py").write_text("raise OSError('it runs')")
+    for outside in ("../evil.py", str(tmp_path / "evil.py"), "../evil.py:ring"):
+        (tmp_path / "plans" / "plans.toml").write_text(f'[[plans]]\nwhat = "{outside}"\n')
+        assert codes(plans(tmp_path / "plans")) == ["N653"], outside
+
+
 def test_a_row_may_name_one_of_several_programs_of_a_file(tmp_path: Path) -> None:
     text = PROGRAM.format(ranks=4)
     (tmp_path / "two.py").write_text(text + text.replace("own_ring", "other_ring"))

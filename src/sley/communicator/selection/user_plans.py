@@ -225,12 +225,13 @@ def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
         raise SleyError([replace(d, remedy=remedy)]) from error
     for row in rows:
         source = Path(file_and_name(row.recipe.name)[0])
-        if str(source) != source.name and not source.is_file():
+        is_here = source.parent == path.parent
+        if str(source) != source.name and not (is_here and source.is_file()):
             near = did_you_mean(source.name, [file.name for file in files])
             raise N653.error(
                 at=row.entry,
                 expected="algorithms of the library, and files in this folder",
-                found=source.name,
+                found=source.name if is_here else str(source),
                 remedy=f"{near} {_CORRECT}".lstrip(),
             )
     named = {Path(file_and_name(row.recipe.name)[0]) for row in rows}
