@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from sley.errors.recognition import EXECUTED, MSCCLPP, kind_of
 from sley.errors.selection import N651, N653, N654
 from sley.errors.simulation import S702
 from sley.formats import read
+from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
 from sley.ir.plan_table import TABLE, PlanRow, Recipe, file_and_name, read_table
 from sley.ir.program import Program
@@ -224,15 +225,27 @@ def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
         remedy = f"{d.remedy} {_CORRECT}" if d.remedy != N653.instead else _CORRECT
         raise SleyError([replace(d, remedy=remedy)]) from error
     for row in rows:
-        source = Path(file_and_name(row.recipe.name)[0])
-        is_here = source.parent == path.parent
-        if str(source) != source.name and not (is_here and source.is_file()):
-            near = did_you_mean(source.name, [file.name for file in files])
-            raise N653.error(
-                at=row.entry,
-                expected="algorithms of the library, and files in this folder",
-                found=source.name if is_here else str(source),
-                remedy=f"{near} {_CORRECT}".lstrip(),
-            )
+        _check_row(row, path.parent, files)
     named = {Path(file_and_name(row.recipe.name)[0]) for row in rows}
     return [*rows, *(PlanRow(Recipe(str(file))) for file in files if file not in named)]
+
+
+def _check_row(row: PlanRow, folder: Path, files: Sequence[Path]) -> None:
+    """Refuses files elsewhere, which nobody expects to run, and what would have no effect. Errors:
+    N653."""
+    file, near = Path(file_and_name(row.recipe.name)[0]), ""
+    if str(file) != file.name and not (file.parent == folder and file.is_file()):
+        expected = "algorithms of the library, and files in this folder"
+        found = file.name if file.parent == folder else str(file)
+        near = did_you_mean(file.name, [one.name for one in files])
+    elif row.recipe.tile != 1:
+        expected, found = "no tile: only a tuner's policy has some", f"tile = {row.recipe.tile:g}"
+    elif "in_place" in row.recipe.arguments:
+        expected, found = "in_place as an entry of the row", "in_place in its arguments"
+    elif row.collective not in ("", *STANDARD):
+        expected, found = f"a collective of {', '.join(STANDARD)}", repr(row.collective)
+        near = did_you_mean(row.collective, STANDARD)
+    else:
+        return
+    remedy = f"{near} {_CORRECT}".lstrip()
+    raise N653.error(at=row.entry, expected=expected, found=found, remedy=remedy)
