@@ -219,9 +219,10 @@ class Plans:
             raise R514.error(expected=expected, found=f"in_place={in_place!r}")
         if not (root is None or is_integer(root)):
             raise R514.error(expected="root as a rank or None", found=f"root={root!r}")
-        given = Options.of(None, options) if isinstance(options, Mapping) else options
+        if not isinstance(options, Options):
+            options = Options.of(None, {} if options is None else options)
         row = PlanRow(
-            Recipe("", options={} if given is None else given.given()),
+            Recipe("", options=options.given()),
             SizeRange.of(min_bytes, max_bytes, S702),
             in_place=in_place,
             root=None if root is None else int(root),
