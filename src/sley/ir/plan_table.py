@@ -371,9 +371,10 @@ class _Reader:
     def _measured(self, given: Any, at: Place) -> Measured:
         words = [one.name for one in fields(Measured)]
         self._words(given, words, at)
-        if not all(is_real(given.get(word)) and 0 < given[word] < _MOST_NUMBER for word in words):
-            self._refuse(at, f"measured: {', '.join(words)}, all positive", repr(given))
-        return Measured(int(given["size_bytes"]), *(float(given[word]) for word in words[1:]))
+        are_times = (is_real(given.get(word)) and 0 < given[word] < _MOST_NUMBER for word in words)
+        if not (is_integer(given.get("size_bytes")) and all(are_times)):
+            self._refuse(at, f"measured: whole {', '.join(words)}, all positive", repr(given))
+        return Measured(given["size_bytes"], *(float(given[word]) for word in words[1:]))
 
     def _machine(self, given: Any, top: Place) -> Machine:
         at = Place(top.file, detail="machine")
