@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
+from sley.communicator.selection.policy import program_of
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.choice import NcclAlgorithm, as_run, tiled
 from sley.model.nccl.graphs import Graph, MachineView
 from sley.tuning.arms import recipe_of
-from sley.tuning.policy.policy import program_of
 
 PROTOCOLS = nccl.PROTOCOLS
 LL, LL128, SIMPLE = PROTOCOLS

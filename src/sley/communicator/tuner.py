@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sley.communicator.rendezvous.gather import name_ranks
 from sley.communicator.rendezvous.hosts import Hosts
@@ -13,8 +13,9 @@ from sley.communicator.selection.machine import machine_here, processor
 from sley.communicator.settings import Settings
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.communicator import N604
-from sley.errors.policy import D901
-from sley.ir.plan_table import PlanTable, read_table
+
+if TYPE_CHECKING:
+    from sley.communicator.selection.policy import Policy
 
 _DIGITS = 16
 
@@ -26,21 +27,20 @@ class Tuner:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._policy: PlanTable | None = None
+        self._policy: Policy | None = None
         self._problems: tuple[Diagnostic, ...] = ()
         self.words: Mapping[str, str] = {}
         if settings.tuner is None:
             return
+        from sley.communicator.selection.policy import read  # it needs the compiler
+
         self._place = Place(os.fspath(settings.tuner))
         try:
-            table = read_table(Path(settings.tuner), D901)
-            if table.machine is None:
-                raise D901.error(at=self._place, expected="[machine]", found="a table without it")
+            self._policy = read(settings.tuner)
         except SleyError as error:
             self._problems = error.diagnostics
             return
-        self._policy = table
-        digest = hashlib.sha256(table.text().encode()).hexdigest()[:_DIGITS]
+        digest = hashlib.sha256(self._policy.text().encode()).hexdigest()[:_DIGITS]
         self.words = {
             "policy": digest,
             "processor": processor(),
@@ -49,7 +49,7 @@ class Tuner:
 
     def agree(
         self, offered: Sequence[Mapping[str, str]], hosts: Hosts
-    ) -> tuple[PlanTable | None, tuple[Diagnostic, ...]]:
+    ) -> tuple[Policy | None, tuple[Diagnostic, ...]]:
         """The policy if all ranks may use it, else None; and why not.
 
         offered: the words of all ranks, by rank. Every rank comes to the same decision: it depends
@@ -61,10 +61,8 @@ class Tuner:
             return None, self._problems or (different,)
         if self._policy is None:
             return None, self._problems
-        machine = self._policy.machine
-        assert machine is not None  # __init__
         try:
-            machine.check(machine_here(hosts, self._place), self._place)
+            self._policy.machine.check(machine_here(hosts, self._place), self._place)
         except SleyError as error:
             return None, error.diagnostics
         return self._policy, ()

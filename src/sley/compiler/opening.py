@@ -18,6 +18,7 @@ from sley.errors.recognition import Kind
 from sley.formats import files
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
+from sley.ir.plan_table import file_and_name
 from sley.ir.program import Program
 from sley.ir.words import is_integer
 from sley.lang import files as python_files
@@ -98,8 +99,7 @@ class Source:
         text = os.fspath(what)
         if text in CATALOG:
             return cls(text, None)
-        file, _, name = text.partition(".py:")
-        file = f"{file}.py" if name else text
+        file, name = file_and_name(text)
         kind = recognition.kind_of(file)
         if kind is recognition.MISSING and not _is_path(file):
             if did_you_mean(text, CATALOG):
@@ -133,7 +133,7 @@ class Source:
     @property
     def is_python(self) -> bool:
         """Whether it is a file that Python runs."""
-        return self.kind in (recognition.PYTHON, recognition.MSCCL_TOOLS)
+        return self.kind in recognition.EXECUTED
 
     @property
     def takes_collective(self) -> bool:

@@ -110,6 +110,9 @@ class Options:
             raise C307.error(
                 expected="Options, such as sley.Options(instances=4)", found=repr(options)
             )
+        if not isinstance(overrides, Mapping):
+            expected = "options as sley.Options or a dict of them"
+            raise C304.error(expected=expected, found=repr(overrides))
         for word in overrides:
             if word not in kinds():
                 raise C304.error(

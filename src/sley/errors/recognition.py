@@ -122,7 +122,10 @@ UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
 SCHEDULES = (TECCL, FORESTCOLL, TACCL_SCHEDULE)
 RUNTIME_PLANS = (MSCCL_XML, MSCCLPP)
 PLANS = (SLEY_PLAN, *RUNTIME_PLANS)
-PROGRAMS = (PYTHON, MSCCL_TOOLS, RESCCLANG)
+EXECUTED = (PYTHON, MSCCL_TOOLS)
+"""Kinds of files that Python runs."""
+
+PROGRAMS = (*EXECUTED, RESCCLANG)
 TOPOLOGIES = (TACCL_TOPOLOGY, NCCL_TOPOLOGY, NCCL_LOG, HWLOC, AMD_SMI, NVIDIA_SMI, SLEY_TOPOLOGY)
 VAGUE = (JSON, UNKNOWN_JSON, XML, TOML, TEXT, EMPTY, BINARY)
 """Kinds of files whose content shows no purpose; a damaged file of another kind is often one."""

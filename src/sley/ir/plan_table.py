@@ -68,7 +68,7 @@ class Recipe:
     @property
     def stem(self) -> str:
         """The algorithm's name, or the file's without its suffix."""
-        return Path(self.name.partition(".py:")[0]).stem
+        return Path(file_and_name(self.name)[0]).stem
 
     def given(self, **arguments: Any) -> Recipe:
         """The recipe with further arguments; None leaves one as it is."""
@@ -87,6 +87,12 @@ class Recipe:
         if orders := self.arguments.get("orders"):
             words.append("orders=" + ";".join(",".join(map(str, order)) for order in orders))
         return " ".join([self.name, *words])
+
+
+def file_and_name(what: str) -> tuple[str, str]:
+    """The file that a recipe names, and the name in it that follows FILE.py:, else ""."""
+    file, _, name = what.partition(".py:")
+    return (f"{file}.py", name) if name else (what, "")
 
 
 def _plain(value: Any) -> Any:
@@ -315,7 +321,7 @@ class _Reader:
             self._refuse(at, "tables [[plans]]", "no plans" if rows is None else repr(rows))
         places = [Place(at.file, detail=f"plan {number}") for number in range(1, len(rows) + 1)]
         machine = self._machine(found["machine"], at) if "machine" in found else None
-        facts = found.get("facts", {})
+        facts = self._one(found, "facts", dict, {}, at)
         return PlanTable(tuple(map(self._row, rows, places)), machine, facts)
 
     def _row(self, row: Any, at: Place) -> PlanRow:
@@ -365,9 +371,10 @@ class _Reader:
     def _measured(self, given: Any, at: Place) -> Measured:
         words = [one.name for one in fields(Measured)]
         self._words(given, words, at)
-        if not all(is_real(given.get(word)) and 0 < given[word] < _MOST_NUMBER for word in words):
-            self._refuse(at, f"measured: {', '.join(words)}, all positive", repr(given))
-        return Measured(int(given["size_bytes"]), *(float(given[word]) for word in words[1:]))
+        are_times = (is_real(given.get(word)) and 0 < given[word] < _MOST_NUMBER for word in words)
+        if not (is_integer(given.get("size_bytes")) and all(are_times)):
+            self._refuse(at, f"measured: whole {', '.join(words)}, all positive", repr(given))
+        return Measured(given["size_bytes"], *(float(given[word]) for word in words[1:]))
 
     def _machine(self, given: Any, top: Place) -> Machine:
         at = Place(top.file, detail="machine")

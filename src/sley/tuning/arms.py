@@ -17,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from sley.algorithms import CATALOG
+from sley.communicator.selection.policy import program_of
 from sley.compiler import Options, compile
 from sley.compiler.space import INSTANCES, LeastTime, Space, candidates
 from sley.errors import SleyError, did_you_mean
@@ -34,7 +35,6 @@ from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
 from sley.tuning.policy import Recipe
 from sley.tuning.policy.nccl_names import NCCL_ALGORITHMS
-from sley.tuning.policy.policy import program_of
 
 CHANNELS = (1, 4, 8)
 """The numbers of channels to try (GC3, section 4, axis 5)."""

@@ -22,8 +22,9 @@ from sley.communicator.jobs import Job, JobPlan
 from sley.communicator.jobs.commands import Turn
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.machine import machine_here
+from sley.communicator.selection.policy import program_of
 from sley.communicator.selection.ready_plans import Capacity, check_capacity
-from sley.communicator.selection.rules import default_rows, program_of
+from sley.communicator.selection.rules import default_program, default_rows
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
 from sley.engine.measure import Sweep
@@ -38,7 +39,6 @@ from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
 from sley.tuning.arms import IN_PLACE, LIVE, check_name, features_of, moved_by, steps_of
 from sley.tuning.policy import Machine
-from sley.tuning.policy import policy as policies
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
 INSTANCES = (1, 2, 4)
@@ -140,7 +140,7 @@ class Live(contextlib.AbstractContextManager["Live"]):
             arms.setdefault(digest(arm.plan), arm)
         rows = []
         for recipe in (one.recipe for one in default):
-            plan = compile(program_of(recipe), Options.of(None, recipe.options))
+            plan = compile(default_program(recipe), Options.of(None, recipe.options))
             rows.append(digest(plan))
             bare = Recipe(recipe.name, options=recipe.options)
             if rows[-1] not in arms:
@@ -260,7 +260,7 @@ def _arms(
         recipe = Recipe(name, options=options.given())
         # Some algorithms need a power of two or another machine, some programs fix their channels.
         with contextlib.suppress(SleyError):
-            program = policies.program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])
+            program = program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])
             # As a communicator loads it.
             plan = replace(compile(program, options), topology=None)
             check_capacity(plan, capacity, name)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.communicator.selection.policy import CHANGE
 from sley.errors import Place
 from sley.errors.tuning import D922, D923
 from sley.ir.plan_table import Measured, PlanRow, Recipe
@@ -22,7 +23,6 @@ from sley.tuning.agents.contextual import Thompson
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
 from sley.tuning.gate import Gate
-from sley.tuning.policy.policy import CHANGE
 
 MOST_SAMPLES = 100_000
 

@@ -95,6 +95,7 @@ def test_a_file_is_what_its_content_is(tmp_path: Path) -> None:
     sends = [[dst * 4 + src, src, dst, 0, 0] for src, dst in pairs]
     (tmp_path / "steps.sccl.json").write_text(taccl_schedule("Alltoall(n=4)", 4, [sends]))
     (tmp_path / "shapes.txt").write_text("import shapes\n\nraise OSError('it runs')\n")
+    (tmp_path / "README.md").write_text(SCRIPT)
     (tmp_path / "machine.toml").write_text("gpus = 8\n")
     found = plans(tmp_path)
     assert found.problems == ()
@@ -108,6 +109,17 @@ def test_a_file_is_what_its_content_is(tmp_path: Path) -> None:
         with pytest.raises(sley.SleyError) as caught:
             made.register(tmp_path / file)
         assert caught.value.code == code
+
+
+SCRIPT = "from msccl.language import *\nraise OSError('it runs')\n"
+
+
+@pytest.mark.parametrize("text", [SCRIPT, "import shapes\nraise OSError('it runs')\n"])
+def test_only_files_with_names_of_python_are_run(tmp_path: Path, text: str) -> None:
+    for file in ("a.xml", "notes.txt"):
+        (tmp_path / file).write_text(text)
+    (tmp_path / "plans.toml").write_text('[[plans]]\nwhat = "notes.txt"\n')
+    assert codes(plans(tmp_path)) == ["N653", "N653"]
 
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
@@ -195,6 +207,9 @@ def test_plans_for_other_groups_are_no_mistake(tmp_path: Path) -> None:
         ("options = 3", "a table of values"),
         ('protocol = "LL"', "write options = { protocol = ... }"),
         ('["ring.py"]\nmin_bytes = 1', 'Write [[plans]], what = "ring.py"'),
+        ("tile = 0.5", "no tile"),
+        ("arguments = { in_place = true }", "an entry of the row"),
+        ('collective = "allreduse"', "Did you mean allreduce"),
         ("plans = 3", "tables [[plans]]"),
         ("ring.py\n", "plans.toml:3:8"),
         ("a." * 16000 + "a = 1", "keys of up to 32 parts"),
@@ -256,6 +271,23 @@ def test_a_row_may_name_an_algorithm(tmp_path: Path) -> None:
     roots = [name(found, "broadcast", in_place=True, root=root) for root in range(4)]
     assert roots == ["flat-broadcast"] * 2 + ["binomial-broadcast", "flat-broadcast"]
     assert name(found, "all_gather") != "ring-allgather"
+
+
+def test_a_row_names_no_file_outside_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "evil.py").write_text("raise OSError('it runs')")
+    for outside in ("../evil.py", str(tmp_path / "evil.py"), "../evil.py:ring"):
+        (tmp_path / "plans" / "plans.toml").write_text(f'[[plans]]\nwhat = "{outside}"\n')
+        assert codes(plans(tmp_path / "plans")) == ["N653"], outside
+
+
+def test_a_row_may_name_one_of_several_programs_of_a_file(tmp_path: Path) -> None:
+    text = PROGRAM.format(ranks=4)
+    (tmp_path / "two.py").write_text(text + text.replace("own_ring", "other_ring"))
+    (tmp_path / "plans.toml").write_text('[[plans]]\nwhat = "two.py:other_ring"\n')
+    found = plans(tmp_path)
+    assert found.problems == ()
+    assert name(found, "all_reduce", in_place=True) == "other-ring"
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:

@@ -209,6 +209,8 @@ WRITES_INPUT = trace(sley.AllReduce(2, 1), _reduces_in_input, name="reduces-in-i
         (ring(), {"in_place": False}, "N651"),
         (ring(ranks=8), {"in_place": "a"}, "R514"),
         (ring(), {"root": "a"}, "R514"),
+        (ring(), {"options": 5}, "C304"),
+        (ring(), {"options": "LL"}, "C304"),
         (sley.algorithms.binomial_broadcast(4, root=2), {"root": 1}, "N651"),
         (sley.compile(ring(), slots=9), {}, "N652"),
         (sley.compile(sley.algorithms.ring_allreduce(4, channels=4, in_place=True)), {}, "N652"),

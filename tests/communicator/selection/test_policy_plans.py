@@ -16,6 +16,8 @@ from sley.communicator.selection.kinds import BARRIER, CALLS, Request
 from sley.communicator.selection.machine import machine_here
 from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.rules import default_rows
+from sley.communicator.settings import Settings
+from sley.communicator.tuner import Tuner
 from sley.errors import SleyError
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
@@ -125,6 +127,45 @@ def test_a_plan_that_cannot_run_is_a_problem_and_the_default_runs(
     assert problem.found.startswith(found)
     lines = made.considered(Request(kind, hosts, 4096, in_place=True))
     assert any(line.startswith(f"not {recipe.name}, the tuner's policy: ") for line in lines)
+
+
+def test_a_plan_of_another_collective_never_runs() -> None:
+    """However it came into the policy, which refuses it: the calls' results would be wrong."""
+    policy = policy_of(4)
+    row = replace(policy.rows[0], recipe=Recipe("ring-allgather"))
+    object.__setattr__(policy, "rows", (row,))
+    made = plans(policy)
+    assert made.find("all_reduce", 4096, in_place=True).plan.name == "one-step-allreduce"
+    assert [(one.code, one.found[:4]) for one in made.problems] == [("D904", "N651")]
+
+
+@pytest.mark.parametrize(
+    ("entries", "code"),
+    [
+        ('what = "ring-allgather"', "D904"),
+        ('what = "direct-alltonext"', "D904"),
+        ('what = "local-copy"', "D904"),
+        ('what = "ring.py"', "D904"),
+        ('what = "ring-allreduce"\nranks = 7', "D901"),
+        ('what = "ring-allreduce"\nroot = 3', "D901"),
+        ('what = "ring-allreduce"\ntile = 0.3', "D901"),
+        ('what = "ring-allreduce"\narguments = { hosts = [0, 0] }', "D901"),
+        ('what = "two-level-allreduce"\narguments = { hosts = [[0], [1]] }', "D901"),
+        ('what = "ring-allreduce"\noptions = { channels = 1979-05-27 }', "D901"),
+        ('what = "ring-allreduce"\n[facts]\nday = 1979-05-27', "D901"),
+        ('what = "ring-allreduce"\nalternatives = [{ what = "local-copy" }]', "D904"),
+    ],
+)
+def test_a_communicator_refuses_the_rows_that_no_policy_has(
+    tmp_path: Path, entries: str, code: str
+) -> None:
+    path = tmp_path / "policy.toml"
+    machine = Policy((), machine=machine_here(HOSTS)).text()
+    path.write_text(f'{machine}\n[[plans]]\ncollective = "allreduce"\n{entries}\n')
+    tuner = Tuner(Settings(tuner=str(path)))
+    policy, problems = tuner.agree([tuner.words] * 4, HOSTS)
+    assert policy is None
+    assert [problem.code for problem in problems] == [code]
 
 
 def test_alternatives_that_cannot_run_are_left_out() -> None:

@@ -20,7 +20,7 @@ from sley.communicator.selection.kinds import (
     size_of,
 )
 from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.rules import Limits, default_rows, program_of
+from sley.communicator.selection.rules import Limits, default_program, default_rows
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from support.generators.examples import examples
@@ -143,7 +143,7 @@ def test_each_call_gets_the_algorithm_of_its_rule(
 def test_one_step_reads_as_much_as_its_limit_allows(sizes: tuple[int, ...]) -> None:
     limits = Limits()
     row = default_rows("all_reduce", hosts_of(*sizes), limits=limits)[0]
-    program = program_of(row.recipe)
+    program = default_program(row.recipe)
     t = program.transfers
     chunks_read = np.bincount(t.dst[t.remote], weights=t.count[t.remote]).max()
     blocks_read = chunks_read / program.collective.chunks
@@ -156,10 +156,10 @@ def test_ranks_that_alternate_between_hosts_know_their_hosts() -> None:
     hosts = Hosts.of(["a", "b"] * 3)
     row = default_rows("all_reduce", hosts)[-1]
     assert row.recipe.name == "two-level-allreduce"
-    t = program_of(row.recipe).transfers
+    t = default_program(row.recipe).transfers
     crossing = t.src % 2 != t.dst % 2
     out = np.bincount(t.src[crossing] % 2, weights=t.count[crossing])
-    assert (out / program_of(row.recipe).collective.chunks).tolist() == [1, 1], (
+    assert (out / default_program(row.recipe).collective.chunks).tolist() == [1, 1], (
         "2 (H - 1) / H of the data"
     )
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sley.communicator.selection.policy import program_of
 from sley.compiler import compile
 from sley.compiler.space import LeastTime
 from sley.model.nccl import choice as nccl
@@ -9,7 +10,6 @@ from sley.model.simulation import Simulator
 from sley.tuning import Arms, Noise
 from sley.tuning.arms import IN_PLACE, Arm, grid_of, recipe_of
 from sley.tuning.policy import Machine, Recipe
-from sley.tuning.policy.policy import program_of
 
 ALGORITHMS = ("ring-allreduce", "all-pairs-allreduce")
 PROTOCOLS = ("LL", "LL128", "Simple")

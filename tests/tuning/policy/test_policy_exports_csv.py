@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 
+from sley.communicator.selection.policy import program_of
 from sley.errors import SleyError
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Protocol
@@ -15,7 +16,6 @@ from sley.tuning.policy import Machine, PlanRow, Policy, Recipe
 from sley.tuning.policy.exports import nccl_csv, ncclx_csv, rccl_csv
 from sley.tuning.policy.exports.tables import ONE_CHANNEL_BYTES
 from sley.tuning.policy.nccl_names import COLLECTIVES, NCCL_ALGORITHMS, nccl_choice
-from sley.tuning.policy.policy import program_of
 from support.generators.examples import examples
 from support.generators.random_policies import (
     expected_choice,

@@ -9,13 +9,13 @@ import pytest
 import sley
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.policy import program_of
 from sley.errors import SleyError
 from sley.errors.formats import F461
 from sley.formats import files, read
 from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Machine, PlanRow, Policy, Recipe
 from sley.tuning.policy.exports import write_package, write_plan_folder
-from sley.tuning.policy.policy import program_of
 
 MACHINE = Machine("simulator", "2x2", "f00d", 2, 2)
 TREE = Recipe("double-binary-tree-allreduce", options={"protocol": "LL", "instances": 2})

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
+from sley.communicator.selection.policy import CHANGE, TILES
 from sley.compiler import Options
 from sley.errors import Place, SleyError
+from sley.errors.compiler import C304
 from sley.ir.sizes import SizeRange
 from sley.tuning.policy import Machine, Measured, PlanRow, Policy, Recipe, read, write
-from sley.tuning.policy.policy import CHANGE, TILES
 from support.generators.examples import examples
 
 MACHINE = Machine("simulator", "ndv4:2", "f00d", 2, 8)
@@ -101,6 +102,9 @@ POLICY = Policy(
 )
 
 
+TIMED = "time_us = 1, default_us = 1"
+
+
 def rejected(path, code):
     with pytest.raises(SleyError) as caught:
         read(path)
@@ -114,6 +118,7 @@ def rejected(path, code):
     [
         ("[machine]", "surprise = 1\n[machine]", "D901", "surprise"),
         ("[machine]", "[engine]", "D901", "engine"),
+        ("[facts]", "[[facts]]", "D901", "facts: a table of values"),
         ('engine = "simulator"', "", "D901", "no engine"),
         ("nodes = 2", "nodes = 0", "D901", "nodes = 0"),
         ("nodes = 2", "nodes = true", "D901", "nodes = True"),
@@ -129,6 +134,9 @@ def rejected(path, code):
         ("max_bytes = 1023", "tile = inf", "D901", "inf"),
         ("max_bytes = 1023", "tile = 2", "D901", "2"),
         ("max_bytes = 1023", "measured = [{ size_bytes = 1 }]", "D901", "time_us"),
+        ("max_bytes = 1023", f"measured = [{{ {TIMED}, size_bytes = 1.5 }}]", "D901", "size_bytes"),
+        ("instances = 4", 'schedule = "auto"', "D901", "schedule='auto'"),
+        ("max_bytes = 1023", "arguments = { orders = [[]] }", "D901", "orders"),
         ("max_bytes = 1023", "arguments = { orders = 3 }", "D901", "orders"),
         ("max_bytes = 1023", "arguments = { orders = [[0, -1]] }", "D901", "-1"),
         ("max_bytes = 1023", "arguments = { stages = 1 }", "D901", "stages"),
@@ -149,6 +157,18 @@ def test_a_changed_entry_is_refused_with_its_place(tmp_path, old, new, code, say
     assert old in text
     path.write_text(text.replace(old, new, 1))
     assert says in rejected(path, code)
+
+
+def test_all_that_is_wrong_with_an_option_is_told(monkeypatch):
+    two = [C304.diagnostic(expected="one", found=found) for found in ("a", "b")]
+
+    def refuse(*_):
+        raise SleyError(two)
+
+    monkeypatch.setattr(Options, "of", refuse)
+    with pytest.raises(SleyError) as caught:
+        replace(POLICY, facts={})
+    assert [(d.code, d.found) for d in caught.value.diagnostics] == [("D901", "a"), ("D901", "b")]
 
 
 def test_overlapping_ranges_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Selection: which plan runs for a call of a communicator.
 
 kinds.py          kinds of calls, and the collective of each
+policy.py         what a tuner has learned, as a value and a file
 rules.py          the library's table: which algorithm for which sizes, and why
 plans.py          the plans of a communicator, each loaded or compiled once
 ready_plans.py    a proven plan that calls may use, and what it must be for that

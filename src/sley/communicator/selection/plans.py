@@ -18,21 +18,23 @@ from sley.communicator.selection.ready_plans import (
     Capacity,
     PlanFolder,
     ReadyPlan,
-    check_capacity,
     check_input,
     prove,
 )
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.policy import D904
 from sley.errors.runtime import R514
+from sley.errors.selection import N651
 from sley.errors.simulation import S702
+from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
-from sley.ir.plan_table import PlanRow, PlanTable, Recipe
+from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.sizes import SizeRange, borders, size_text
 from sley.ir.words import is_integer
 
 if TYPE_CHECKING:
+    from sley.communicator.selection.policy import Policy
     from sley.communicator.selection.user_plans import UserSource
     from sley.compiler import Options
 
@@ -88,7 +90,7 @@ class Plans:
     slots, channels: those of its connections; user plans that need more are refused.
     plan_dir: a folder of user plans (SLEY_PLAN_DIR), or None.
     cache: whether compiled plans are kept on disk.
-    policy: the table of what a tuner has learned on these hosts, or None. All ranks have the same.
+    policy: what a tuner has learned on these hosts, or None. All ranks have the same.
 
     problems: problems of the files of `plan_dir`, of the cache and of the policy, which are then
     not used. Those of the policy's plans are added when a call needs the plan.
@@ -109,7 +111,7 @@ class Plans:
         channels: int | None = None,
         plan_dir: str | os.PathLike[str] | None = None,
         cache: bool = True,
-        policy: PlanTable | None = None,
+        policy: Policy | None = None,
         problems: Sequence[Diagnostic] = (),
     ) -> None:
         self._hosts = hosts
@@ -217,9 +219,10 @@ class Plans:
             raise R514.error(expected=expected, found=f"in_place={in_place!r}")
         if not (root is None or is_integer(root)):
             raise R514.error(expected="root as a rank or None", found=f"root={root!r}")
-        given = Options.of(None, options) if isinstance(options, Mapping) else options
+        if not isinstance(options, Options):
+            options = Options.of(None, {} if options is None else options)
         row = PlanRow(
-            Recipe("", options={} if given is None else given.given()),
+            Recipe("", options=options.given()),
             SizeRange.of(min_bytes, max_bytes, S702),
             in_place=in_place,
             root=None if root is None else int(root),
@@ -294,7 +297,7 @@ class Plans:
                 for one in (*self._registered, *self._folder.plans)
                 if one.is_for(kind, in_place=in_place, root=root)
             ]
-            tuned = self._tuned_rows(kind, in_place)
+            tuned = self._tuned_rows(kind)
             from sley.communicator.selection.rules import default_rows
 
             library = default_rows(kind, self._hosts, in_place=in_place, root=root)
@@ -333,18 +336,17 @@ class Plans:
         )
         return _RangePlan(row, default, None, replace(by_user, row=row))
 
-    def _tuned_rows(self, kind: str, in_place: bool) -> Sequence[PlanRow]:
+    def _tuned_rows(self, kind: str) -> Sequence[PlanRow]:
         """The policy's rows for a kind of call."""
         row = CALLS[kind]
         if self._policy is None or kind == BARRIER or row.roles or self._capacity.ranks == 1:
             return ()
-        return [one for one in self._policy.of(row.name) if one.in_place in (None, in_place)]
+        return self._policy.of(row.name)
 
     def _row_of(self, tuned: PlanRow, default: PlanRow) -> PlanRow:
         """The policy's row, for the sizes and the place of the default."""
         assert self._policy is not None
-        machine, agent = self._policy.machine, self._policy.facts.get("agent")
-        assert machine is not None  # `Machine.check` has compared it
+        machine, agent = self._policy.machine, self._policy.agent
         reason = f"the tuner's policy{f' (agent {agent})' if agent else ''}"
         return replace(
             default,
@@ -372,7 +374,11 @@ class Plans:
         same policy and connections."""
         try:
             ready = self._made(self._row_of(tuned, default), tuned)
-            check_capacity(ready.plan, self._capacity, tuned.recipe.name)
+            call, in_place = STANDARD[default.collective].call, bool(default.in_place)
+            if not ready.is_for(call, in_place=in_place, root=0):
+                expected = f"an algorithm for {call}, {'in place' if in_place else 'out of place'}"
+                raise N651.error(expected=expected, found=str(ready.plan.collective))
+            prove(ready.plan, self._capacity, tuned.recipe.name, is_proven=True)
             check_input(ready.plan, tuned.recipe.name)
         except SleyError as error:
             raise D904.error(
@@ -398,7 +404,7 @@ class Plans:
         started, recipe = time.perf_counter(), row.recipe
         key = replace(recipe, tile=1.0).key
         if key not in self._plans:
-            plan, is_cached = self._compiled(recipe, key)
+            plan, is_cached = self._compiled(recipe, key, is_own=tuned is None)
             self._plans[key] = plan, "disk" if is_cached else "compiled", digest(plan)
         plan, origin, own = self._plans[key]
         if recipe.tile != 1:  # the ranks must agree on the tile too
@@ -406,19 +412,22 @@ class Plans:
         took = (time.perf_counter() - started) * 1e3
         return ReadyPlan(plan, row, origin, own, took, tuned)
 
-    def _compiled(self, recipe: Recipe, key: str) -> tuple[Plan, bool]:
+    def _compiled(self, recipe: Recipe, key: str, *, is_own: bool) -> tuple[Plan, bool]:
+        """is_own: whether the rules made the recipe. One from a policy's file reaches only the
+        algorithms of the library."""
+        from sley.algorithms import build
         from sley.communicator.selection.plan_cache import cached_plan
-        from sley.communicator.selection.rules import program_of
+        from sley.communicator.selection.rules import default_program
         from sley.compiler import Options, compile
 
-        def build() -> Plan:
-            options = Options.of(None, recipe.options)
+        def make() -> Plan:
+            own = default_program(recipe) if is_own else build(recipe.name, **recipe.arguments)
             # Some programs name the cluster that they are for, which the runtime doesn't need.
-            return replace(compile(program_of(recipe), options), topology=None)
+            return replace(compile(own, Options.of(None, recipe.options)), topology=None)
 
         if not self._use_cache:
-            return build(), False
-        return cached_plan(key, self._capacity.ranks, build)
+            return make(), False
+        return cached_plan(key, self._capacity.ranks, make)
 
 
 def _found(error: SleyError) -> str:

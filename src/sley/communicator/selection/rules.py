@@ -334,11 +334,10 @@ _LOCAL = "local-copy"
 """The program of a single rank."""
 
 
-def program_of(recipe: Recipe) -> Program:
-    """The program of a row of `default_rows`, or of a policy. Errors: L112, L120, the algorithm's
-    own."""
+def default_program(recipe: Recipe) -> Program:
+    """The program of a row of `default_rows`; no recipe from a file comes here."""
     arguments = dict(recipe.arguments)
-    if "hosts" in arguments:  # of the library's own choice; others give nodes and GPUs
+    if recipe.name in _TWO_LEVEL:
         return _TWO_LEVEL[recipe.name](TwoLevel(arguments.pop("hosts")), **arguments)
     if recipe.name == _LOCAL:
         return _local_copy(**arguments)

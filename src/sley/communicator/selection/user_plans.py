@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,13 @@ from sley.communicator.selection.ready_plans import (
 from sley.compiler import Options, compile
 from sley.compiler.opening import READABLE, Maker, Source
 from sley.errors import Diagnostic, Place, SleyError, did_you_mean, reason_of
-from sley.errors.recognition import MSCCLPP, PYTHON, kind_of
+from sley.errors.recognition import EXECUTED, MSCCLPP, kind_of
 from sley.errors.selection import N651, N653, N654
 from sley.errors.simulation import S702
 from sley.formats import read
+from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
-from sley.ir.plan_table import TABLE, PlanRow, Recipe, read_table
+from sley.ir.plan_table import TABLE, PlanRow, Recipe, file_and_name, read_table
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
 
@@ -159,7 +160,7 @@ _CORRECT = (
 _SUFFIXES = (".plan", ".xml", ".resccl", ".py")
 """What ends the names of files that shall have a plan or a program, whatever their content is."""
 
-_DATA = {*READABLE} - {MSCCLPP, PYTHON}
+_DATA = {*READABLE} - {MSCCLPP, *EXECUTED}
 """What other files may have: not Python, which would be run, as a text with examples may look like
 it; nor plans that communicators can't run."""
 
@@ -179,6 +180,10 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
     for row in rows:
         name = row.recipe.name
         try:
+            source = Source.of(name)
+            if source.kind in EXECUTED and Path(source.file).suffix.lower() != ".py":
+                expected = "Python only in files with names that end in .py"
+                raise N653.error(at=Place(name), expected=expected, found=source.kind.text)
             plans += user_plans(name, row, capacity)
         except SleyError as error:
             if error.code == N651.code:
@@ -220,14 +225,27 @@ def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
         remedy = f"{d.remedy} {_CORRECT}" if d.remedy != N653.instead else _CORRECT
         raise SleyError([replace(d, remedy=remedy)]) from error
     for row in rows:
-        source = Path(row.recipe.name)
-        if source.name != row.recipe.name and not source.is_file():
-            near = did_you_mean(source.name, [file.name for file in files])
-            raise N653.error(
-                at=row.entry,
-                expected="algorithms of the library, and files in this folder",
-                found=source.name,
-                remedy=f"{near} {_CORRECT}".lstrip(),
-            )
-    named = {Path(row.recipe.name) for row in rows}
+        _check_row(row, path.parent, files)
+    named = {Path(file_and_name(row.recipe.name)[0]) for row in rows}
     return [*rows, *(PlanRow(Recipe(str(file))) for file in files if file not in named)]
+
+
+def _check_row(row: PlanRow, folder: Path, files: Sequence[Path]) -> None:
+    """Refuses files elsewhere, which nobody expects to run, and what would have no effect. Errors:
+    N653."""
+    file, near = Path(file_and_name(row.recipe.name)[0]), ""
+    if str(file) != file.name and not (file.parent == folder and file.is_file()):
+        expected = "algorithms of the library, and files in this folder"
+        found = file.name if file.parent == folder else str(file)
+        near = did_you_mean(file.name, [one.name for one in files])
+    elif row.recipe.tile != 1:
+        expected, found = "no tile: only a tuner's policy has some", f"tile = {row.recipe.tile:g}"
+    elif "in_place" in row.recipe.arguments:
+        expected, found = "in_place as an entry of the row", "in_place in its arguments"
+    elif row.collective not in ("", *STANDARD):
+        expected, found = f"a collective of {', '.join(STANDARD)}", repr(row.collective)
+        near = did_you_mean(row.collective, STANDARD)
+    else:
+        return
+    remedy = f"{near} {_CORRECT}".lstrip()
+    raise N653.error(at=row.entry, expected=expected, found=found, remedy=remedy)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sley.algorithms import CATALOG
+from sley.communicator.selection.policy import Policy, label
 from sley.compiler import Options
 from sley.errors.policy import D905
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.words import Protocol
-from sley.tuning.policy.policy import Policy, label
 
 COLLECTIVES: Mapping[str, int] = MappingProxyType(
     {"broadcast": 0, "reduce": 1, "allgather": 2, "reducescatter": 3, "allreduce": 4}

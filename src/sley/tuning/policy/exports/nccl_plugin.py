@@ -14,13 +14,13 @@ from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
+from sley.communicator.selection.policy import Policy
 from sley.errors import reason_of
 from sley.errors.policy import D906
 from sley.formats import check_folder, write_file
 from sley.ir.plan_table import PlanRow
 from sley.tuning.policy.exports.tables import NO_END, Export, title
 from sley.tuning.policy.nccl_names import ALGORITHMS, COLLECTIVES, PROTOCOLS, NcclChoice, nccl_rows
-from sley.tuning.policy.policy import Policy
 
 FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wpedantic")
 """The flags with which the plug-in is compiled."""

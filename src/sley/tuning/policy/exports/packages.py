@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from sley.communicator.selection.policy import Policy, label, program_of
 from sley.compiler import Options, compile, deployment
 from sley.compiler.deployment import left_out, plan_part, runtime_of
 from sley.errors import SleyError
@@ -22,7 +23,6 @@ from sley.ir.collectives import SIZED
 from sley.ir.plan import Plan
 from sley.ir.plan_table import TABLE, PlanRow, PlanTable
 from sley.ir.sizes import ALL_SIZES, SizeRange
-from sley.tuning.policy.policy import Policy, label, program_of
 
 
 def write_package(

@@ -29,10 +29,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sley.communicator.selection.policy import Policy, label
 from sley.errors.policy import D905
 from sley.ir.sizes import SizeRange
 from sley.tuning.policy.nccl_names import COLLECTIVES, NcclChoice, nccl_rows
-from sley.tuning.policy.policy import Policy, label
 
 NO_END = 2**64 - 1
 """The greatest size of a line without an end."""

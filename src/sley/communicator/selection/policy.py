@@ -1,7 +1,6 @@
 """Policy: which plan runs for the calls of each collective and size (GC3, section 12.8).
 
-It is a table of plans (`ir.plan_table`), which communicators read too. Nothing in its file is
-executed.
+It is a table of plans (`ir.plan_table`). Nothing in its file is executed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sley.ir.plan_table import Machine, PlanRow, PlanTable, Recipe, read_table
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange
 from sley.ir.topology import MAX_RANKS
-from sley.ir.words import is_integer
+from sley.ir.words import Schedule, is_integer
 
 TILES = tuple(0.5**power for power in range(7))
 """The tiles that a recipe may ask for, as shares of the runtime's own tile."""
@@ -70,12 +69,13 @@ class Policy(PlanTable):
                     expected, found = "ascending ranges that don't overlap", f"after {before}"
                     raise D901.error(expected=expected, found=found)
             except SleyError as error:
-                (d,) = error.diagnostics
-                rule = D904 if d.rule is D904 else D901  # also for an option's C304
                 place = row.entry if row.entry.file else Place(detail=label(row))
-                raise rule.error(
-                    at=place, expected=d.expected, found=d.found, remedy=d.remedy
-                ) from error
+                refused = [
+                    # D901 is also for an option's C304.
+                    replace(d, rule=D904 if d.rule is D904 else D901, places=(place,))
+                    for d in error.diagnostics
+                ]
+                raise SleyError(refused) from error
 
     @property
     def agent(self) -> str:
@@ -121,8 +121,8 @@ def read(path: str | os.PathLike[str]) -> Policy:
     try:
         return Policy(table.rows, machine=table.machine, facts=table.facts)
     except SleyError as error:
-        (d,) = error.diagnostics
-        raise SleyError([d if d.places else replace(d, places=(at,))]) from error
+        refused = [d if d.places else replace(d, places=(at,)) for d in error.diagnostics]
+        raise SleyError(refused) from error
 
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
@@ -175,14 +175,15 @@ def _check_recipe(recipe: Recipe, collective: str) -> None:
             remedy=did_you_mean(recipe.name, names),
         )
     orders = recipe.arguments.get("orders", ())
-    is_list = isinstance(orders, tuple) and all(isinstance(one, tuple) for one in orders)
+    is_list = isinstance(orders, tuple) and all(isinstance(one, tuple) and one for one in orders)
     if recipe.arguments.keys() - {"orders"} or not (
         is_list
         and all(is_integer(rank) and 0 <= rank < MAX_RANKS for row in orders for rank in row)
     ):
-        expected = "no arguments but orders, a list of lists of ranks"
+        expected = "no arguments but orders, lists of ranks"
         raise D901.error(expected=expected, found=repr(recipe.arguments))
-    Options.of(None, recipe.options)
+    if Options.of(None, recipe.options).schedule is Schedule.AUTO:
+        raise D901.error(expected="one schedule, which auto would choose", found="schedule='auto'")
     if recipe.tile not in TILES:
         expected = f"a tile of {', '.join(f'{tile:g}' for tile in TILES)}"
         raise D901.error(expected=expected, found=f"{recipe.tile!r}")
