@@ -120,3 +120,17 @@ def test_a_damaged_file_is_named_with_its_fault(plans: Mapping[str, Path], tmp_p
         assert refused.exit_code == 1
         assert refused.stderr.startswith(f"error: {damaged}: F425 damaged-plan-file")
     assert "a plan of sley" in sley("doctor", plans["ring"]).stderr
+
+
+def test_choose_takes_a_plan_file_as_given_alone_and_beside_another(
+    plans: Mapping[str, Path], tmp_path: Path
+) -> None:
+    few = ("--topology", "ndv4", "-b", "1M", "-e", "1M", "--protocol", "simple", "--channels", "1")
+    few = (*few, "--instances", "1", "--schedule", "msccl")
+    for what in ([plans["ring"]], [plans["ring"], "ring-allreduce"]):
+        chosen = sley("choose", *what, *few)
+        assert chosen.exit_code == 0, chosen.output
+        assert "as given" in chosen.stdout
+    damaged = tmp_path / "damaged.plan"
+    damaged.write_bytes(plans["ring"].read_bytes()[:-1])
+    assert "F425" in sley("choose", damaged, *few).stderr
