@@ -134,3 +134,18 @@ def test_choose_takes_a_plan_file_as_given_alone_and_beside_another(
     damaged = tmp_path / "damaged.plan"
     damaged.write_bytes(plans["ring"].read_bytes()[:-1])
     assert "F425" in sley("choose", damaged, *few).stderr
+
+
+def test_no_command_approves_a_plan_whose_messages_hang_at_the_target(tmp_path: Path) -> None:
+    path = tmp_path / "h.plan"
+    program = library.algorithms.build("hierarchical-allreduce", nodes=2, gpus=4, in_place=True)
+    library.save(library.compile(program, topology="2x4"), path)
+    written = sley("compile", path, "-o", tmp_path / "h.xml").stderr
+    assert "V203 hang" in written
+    for command in ("verify", "simulate", "compile"):
+        refused = sley(command, path, "--target", "executor")
+        assert refused.exit_code == 1, refused.output
+        assert refused.stderr == written
+    assert "with --schedule msccl if WHAT is a file with a plan" in " ".join(written.split())
+    again = sley("compile", path, "--schedule", "msccl", "-o", tmp_path / "h.xml")
+    assert again.exit_code == 0, again.output
