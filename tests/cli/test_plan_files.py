@@ -149,3 +149,19 @@ def test_no_command_approves_a_plan_whose_messages_hang_at_the_target(tmp_path: 
     assert "with --schedule msccl if WHAT is a file with a plan" in " ".join(written.split())
     again = sley("compile", path, "--schedule", "msccl", "-o", tmp_path / "h.xml")
     assert again.exit_code == 0, again.output
+
+
+def test_the_topology_of_a_plan_stays_when_it_is_compiled_again(
+    plans: Mapping[str, Path], tmp_path: Path
+) -> None:
+    one = ("-b", "1M", "--json")
+    for schedule in ("hpds", "auto"):
+        again = sley("simulate", plans["small-ring"], "--schedule", schedule, *one)
+        assert again.exit_code == 0, again.output
+        assert json.loads(again.stdout)["simulations"][0]["topology"] == "1x2"
+    plan = library.load(plans["small-ring"])
+    assert library.choose(plan, ["1M"], instances=1).topology == plan.topology
+    for name, topology in (("two-levels", "2x2"), ("pairs", "NAME")):
+        for options in ((), ("--schedule", "msccl")):
+            written = sley("compile", plans[name], *options, "-o", tmp_path / "made.xml")
+            assert f"--target executor --topology {topology}: as" in written.stdout, written.output

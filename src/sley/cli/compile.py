@@ -219,7 +219,11 @@ def _time_of(selection: Selection, plan: Plan, output: Path, target: str) -> tup
     words = ["sley", "simulate", str(output), "--target", target]
     if standard(plan.collective) is None and source_of(selection).is_python:
         words += ["--collective", selection.what]
-    words += ["--topology", selection.topology or generic(selection, plan.collective.ranks)]
+    topology = selection.topology or (plan.topology and plan.topology.name)
+    # The ranks of a file's plan don't say how many share a node.
+    if topology is None and source_of(selection).is_plan:
+        topology = "NAME"
+    words += ["--topology", topology or generic(selection, plan.collective.ranks)]
     return ("its time", f"{shlex.join(words)}: as {target} executes the file")
 
 
