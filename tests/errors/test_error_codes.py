@@ -16,6 +16,8 @@ def test_every_code_is_given_once_and_is_the_name_of_its_rule():
         if isinstance(value, Rule)
     ]
     assert [name for name, code in rules if name != code] == []
+    names = Counter(rule.name for rule in all_rules().values())
+    assert [name for name, times in names.items() if times > 1] == [], "explain takes names"
     assert [code for code, times in Counter(code for _, code in rules).items() if times > 1] == []
 
 
