@@ -120,3 +120,48 @@ def test_a_damaged_file_is_named_with_its_fault(plans: Mapping[str, Path], tmp_p
         assert refused.exit_code == 1
         assert refused.stderr.startswith(f"error: {damaged}: F425 damaged-plan-file")
     assert "a plan of sley" in sley("doctor", plans["ring"]).stderr
+
+
+def test_choose_takes_a_plan_file_as_given_alone_and_beside_another(
+    plans: Mapping[str, Path], tmp_path: Path
+) -> None:
+    few = ("--topology", "ndv4", "-b", "1M", "-e", "1M", "--protocol", "simple", "--channels", "1")
+    few = (*few, "--instances", "1", "--schedule", "msccl")
+    for what in ([plans["ring"]], [plans["ring"], "ring-allreduce"]):
+        chosen = sley("choose", *what, *few)
+        assert chosen.exit_code == 0, chosen.output
+        assert "as given" in chosen.stdout
+    damaged = tmp_path / "damaged.plan"
+    damaged.write_bytes(plans["ring"].read_bytes()[:-1])
+    assert "F425" in sley("choose", damaged, *few).stderr
+
+
+def test_no_command_approves_a_plan_whose_messages_hang_at_the_target(tmp_path: Path) -> None:
+    path = tmp_path / "h.plan"
+    program = library.algorithms.build("hierarchical-allreduce", nodes=2, gpus=4, in_place=True)
+    library.save(library.compile(program, topology="2x4"), path)
+    written = sley("compile", path, "-o", tmp_path / "h.xml").stderr
+    assert "V203 hang" in written
+    for command in ("verify", "simulate", "compile"):
+        refused = sley(command, path, "--target", "executor")
+        assert refused.exit_code == 1, refused.output
+        assert refused.stderr == written
+    assert "with --schedule msccl if WHAT is a file with a plan" in " ".join(written.split())
+    again = sley("compile", path, "--schedule", "msccl", "-o", tmp_path / "h.xml")
+    assert again.exit_code == 0, again.output
+
+
+def test_the_topology_of_a_plan_stays_when_it_is_compiled_again(
+    plans: Mapping[str, Path], tmp_path: Path
+) -> None:
+    one = ("-b", "1M", "--json")
+    for schedule in ("hpds", "auto"):
+        again = sley("simulate", plans["small-ring"], "--schedule", schedule, *one)
+        assert again.exit_code == 0, again.output
+        assert json.loads(again.stdout)["simulations"][0]["topology"] == "1x2"
+    plan = library.load(plans["small-ring"])
+    assert library.choose(plan, ["1M"], instances=1).topology == plan.topology
+    for name, topology in (("two-levels", "2x2"), ("pairs", "NAME")):
+        for options in ((), ("--schedule", "msccl")):
+            written = sley("compile", plans[name], *options, "-o", tmp_path / "made.xml")
+            assert f"--target executor --topology {topology}: as" in written.stdout, written.output

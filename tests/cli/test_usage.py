@@ -26,7 +26,7 @@ def sley(*arguments: object) -> Result:
         ("tune nothing", "there is no command 'nothing'. Did you mean train?"),
         ("explain V999", "there is no code 'V999'. Did you mean V2"),
         ("explain wrong-resul", "Did you mean wrong-result"),
-        ("explain ranks-disagree", "ranks-disagree is the name of F527 and N604"),
+        ("explain d945", "d945 went with workload files"),
         ("verify ring-allreduce", "ring-allreduce needs --ranks, or --topology"),
         ("compile hm-allreduce", "hm-allreduce needs --nodes and --gpus, or --topology"),
         ("compile hm-allreduce --nodes 2", "hm-allreduce needs --gpus, or --topology"),

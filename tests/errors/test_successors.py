@@ -58,6 +58,8 @@ def test_a_command_that_went_names_its_successor(command: str) -> None:
     result = run(f"{command} --ranks 2")
     assert result.exit_code == 2
     assert f"expected: {SUCCESSORS['command'][command]}" in result.stderr
+    assert f"found:    the earlier command {command}\n" in result.stderr
+    assert f"remedy:   Use {SUCCESSORS['command'][command]}.\n" in result.stderr
 
 
 def test_options_of_a_command_that_is_a_group_now_name_the_successor() -> None:

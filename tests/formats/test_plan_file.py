@@ -211,11 +211,18 @@ def test_a_file_is_recognised_by_its_content(tmp_path: Path) -> None:
     sley.save(plan, tmp_path / "x.plan")
     (tmp_path / "x.xml").write_bytes((tmp_path / "x.plan").read_bytes())
     assert sley.load(tmp_path / "x.xml") == plan
-    for content in (b"", b"\0\1", b"<algo"):
+    for content, code, found in (
+        (b"", "F550", "an empty file"),
+        (b"hello\n" * 9, "F550", "a text of another kind"),
+        (b"\0\1", "F425", "another beginning"),
+        (b"sley", "F425", "another beginning"),
+        (b"<algo", "F401", ""),
+    ):
         (tmp_path / "x.plan").write_bytes(content)
         with pytest.raises(sley.SleyError) as error:
             sley.load(tmp_path / "x.plan")
-        assert error.value.code in ("F425", "F401")
+        assert error.value.code == code
+        assert found in str(error.value)
     with pytest.raises(sley.SleyError, match="F404"):
         sley.load(tmp_path / "missing.plan")
 

@@ -92,3 +92,16 @@ def test_the_name_of_an_algorithm_is_refused_with_the_call_that_builds_it() -> N
     remedy = r"C307(?s:.*)sley\.algorithms\.build\('ring-allreduce', ranks=8\)"
     with pytest.raises(sley.SleyError, match=remedy):
         sley.compile("ring-allreduce")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", [5, None, b"ring-allreduce"])
+def test_what_is_loaded_is_a_text_or_a_path(what: Any) -> None:
+    with pytest.raises(sley.SleyError, match=r"C307(?s:.*)the path of a file"):
+        sley.load(what)
+
+
+def test_numbers_are_no_bools_and_do_not_overflow() -> None:
+    with pytest.raises(sley.SleyError, match="R514"):
+        sley.verify(PLAN, slots=True)
+    assert sley.algorithms.ring_allreduce(np.uint8(200)) == sley.algorithms.ring_allreduce(200)
+    assert sley.AllReduce(np.uint8(20), np.uint8(20)) == sley.AllReduce(20, 20)

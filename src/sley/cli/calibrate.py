@@ -60,7 +60,7 @@ class Given:
             raise click.UsageError("--from and --topology belong together")
 
     def fit(self) -> Fit:
-        """The fit. Errors: S702, S710 to R512, those of topologies."""
+        """The fit. Errors: S702, S710 to S713, R512, those of topologies."""
         from sley.compiler import nccl_plan
         from sley.model import table_fit
         from sley.model.nccl import tables as nccl_tests

@@ -11,7 +11,7 @@ from sley.algorithms import CATALOG
 from sley.cli.options import json_option, parameter_flag
 from sley.cli.output import Command, echo, print_json
 from sley.errors import Rule, did_you_mean
-from sley.errors.catalog import SUCCESSORS, all_rules
+from sley.errors.catalog import SUCCESSORS, WENT, all_rules
 
 
 @click.command("list", cls=Command)
@@ -69,21 +69,21 @@ class _Code(click.ParamType[str]):
 
 
 def _rule(code: str) -> Rule:
-    """The rule of a code, perhaps a former one, or the only one of a name. Errors: click's usage
-    error."""
+    """The rule of a code, perhaps a former one, or of a name. Errors: click's usage error."""
     rules = all_rules()
     code = SUCCESSORS.get(code.upper(), code)
-    named = [rule for rule in rules.values() if code.lower() == rule.name]
-    if code.upper() in rules or len(named) == 1:
-        return rules.get(code.upper()) or named[0]
-    found = f"{code} is the name of {' and '.join(rule.code for rule in named)}"
-    if not named:
-        texts = {rule: f"{rule.what} {rule.why} {rule.instead}".lower() for rule in rules.values()}
-        about = [rule.title for rule, text in texts.items() if code.lower() in text]
-        hint = did_you_mean(code, [*rules, *(rule.name for rule in rules.values())])
-        if len(code) >= _WORD and about:
-            hint = f"These mention it: {', '.join(about[:_MOST])}."
-        found = f"there is no code {code!r}. {hint}".strip()
+    by_word = {**rules, **{rule.name: rule for rule in rules.values()}}
+    for word in (code.upper(), code.lower()):
+        if word in by_word:
+            return by_word[word]
+    if code.upper() in WENT:
+        raise click.BadParameter(f"{code} went with {WENT[code.upper()]}", param_hint="CODE")
+    texts = {rule: f"{rule.what} {rule.why} {rule.instead}".lower() for rule in rules.values()}
+    about = [rule.title for rule, text in texts.items() if code.lower() in text]
+    hint = did_you_mean(code, by_word)
+    if len(code) >= _WORD and about:
+        hint = f"These mention it: {', '.join(about[:_MOST])}."
+    found = f"there is no code {code!r}. {hint}".strip()
     raise click.BadParameter(found, param_hint="CODE")
 
 

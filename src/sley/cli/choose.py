@@ -208,7 +208,7 @@ def _with_own(
     selection: Selection, arguments: dict[str, object], collective: str | None
 ) -> Selection:
     """The selection with those arguments that it takes: a Python file all, a name of a collective
-    none."""
+    and a plan none."""
     source = None if is_collective(selection.what) else source_of(selection)
     if source is not None and source.is_python:
         return replace(selection, arguments=arguments)
@@ -217,6 +217,8 @@ def _with_own(
         return plain
     if source.takes_collective:
         return replace(plain, collective=collective)
+    if source.is_plan:
+        return plain
     maker = maker_of(selection)
     own = {word: value for word, value in arguments.items() if maker.takes(word)}
     return replace(plain, arguments=own)

@@ -37,7 +37,7 @@ from sley.compiler.pipeline import PASSES
 from sley.engine.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted, recognition
-from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, check, files
+from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, files
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange
@@ -142,7 +142,7 @@ def compile_command(  # as many parameters as options; click passes each by name
             files.save(plan, output, target=target, reduce_op=REDUCE_OPS.get(op), **settings)
     elif target is not None:
         with phases("limits"):
-            check(plan, target)
+            files.check(plan, target)
     if phases.quiet:
         phases.print_json(plan=plan_summary(plan), output=output and str(output))
         return
@@ -219,7 +219,11 @@ def _time_of(selection: Selection, plan: Plan, output: Path, target: str) -> tup
     words = ["sley", "simulate", str(output), "--target", target]
     if standard(plan.collective) is None and source_of(selection).is_python:
         words += ["--collective", selection.what]
-    words += ["--topology", selection.topology or generic(selection, plan.collective.ranks)]
+    topology = selection.topology or (plan.topology and plan.topology.name)
+    # The ranks of a file's plan don't say how many share a node.
+    if topology is None and source_of(selection).is_plan:
+        topology = "NAME"
+    words += ["--topology", topology or generic(selection, plan.collective.ranks)]
     return ("its time", f"{shlex.join(words)}: as {target} executes the file")
 
 

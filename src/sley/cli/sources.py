@@ -31,6 +31,7 @@ from sley.compiler.passes.lift import lift
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
+from sley.formats.files import check
 from sley.formats.source_paths import portable_path
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -266,6 +267,8 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[P
         settings = file_settings(selection)
     else:
         plan = plan_of(selection, phases, verify=True, form=form)
+        if is_compiled(selection):  # others are compiled for the format's connections
+            check(plan, target)
         own, topology = plan.collective, plan.topology
         settings = {"collective": own, "in_place": own.in_place, "file": plan.name + form.suffix}
         with phases("writing"):

@@ -22,7 +22,7 @@ from sley.cli.sources import check_links, file_settings, plan_and_file, refuse_f
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.formats import keywords
-from sley.formats.files import verify_file
+from sley.formats.files import check, verify_file
 from sley.ir.plan import Plan
 from sley.verification import Proof, verify
 
@@ -128,7 +128,7 @@ def _prove_plan(
         proof = verify(plan, selection.options.slots)
     if target is not None:
         with phases("limits"):
-            formats.check(plan, target)
+            check(plan, target)
     return proof, {} if file is None else file.recipe
 
 

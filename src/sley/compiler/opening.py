@@ -12,6 +12,7 @@ from typing import Any
 
 from sley.algorithms import CATALOG, build, find
 from sley.errors import Place, did_you_mean, recognition, without_inner_frames
+from sley.errors.compiler import C307
 from sley.errors.formats import F404
 from sley.errors.language import L112, L115
 from sley.errors.recognition import Kind
@@ -46,8 +47,8 @@ def load(
         and other parameters of its header; collective and in_place of a schedule; collective,
         in_place, root and slots of a plan's file (`formats.read`). A script prints no plan: XML()
         and Json() have no effect.
-    Errors: F404, F550, L120; L112 for arguments that `what` doesn't take, or lacks; those of the
-    languages, of schedules and of `formats.read`.
+    Errors: C307, F404, F550, L120; L112 for arguments that `what` doesn't take, or lacks; those of
+    the languages, of schedules and of `formats.read`.
     """
     return Source.of(what, script).load(arguments)
 
@@ -95,7 +96,13 @@ class Source:
     @classmethod
     def of(cls, what: str | os.PathLike[str], script: Sequence[str] = ()) -> Source:
         """The source that `what` stands for; no file runs yet. Errors: F404 for a path without a
-        file, F550 for a file without a plan, a program or a schedule, L120."""
+        file, F550 for a file without a plan, a program or a schedule, L120, C307."""
+        if not isinstance(what, (str, os.PathLike)):
+            raise C307.error(
+                expected="the name of an algorithm, or the path of a file",
+                found=repr(what),
+                remedy="Give it as a text.",
+            )
         text = os.fspath(what)
         if text in CATALOG:
             return cls(text, None)

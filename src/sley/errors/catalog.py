@@ -104,6 +104,9 @@ SUCCESSORS: Mapping[str, str] = MappingProxyType(
 )
 """The rule in place of each former one. A former code is never used again."""
 
+WENT: Mapping[str, str] = dict.fromkeys(("D945", "D946"), "workload files")
+"""The codes of rules that went with what they were about."""
+
 
 def all_rules() -> dict[str, Rule]:
     """Every rule by its code, in the order of the families."""

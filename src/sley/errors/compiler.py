@@ -115,7 +115,7 @@ C316 = Rule(
     what="A command, an option or a name is one that sley had in an earlier version.",
     why="Something else does its work now, which the message names.",
     example="sley run ring-allreduce --device cuda --engine both",
-    instead="Use what is expected.",
+    instead="Use what the message names instead.",
 )
 C320 = Rule(
     "C320 plan-that-cannot-be-lifted",

@@ -174,7 +174,7 @@ F525 = Rule(
     instead="Correct the named value.",
 )
 F527 = Rule(
-    "F527 ranks-disagree",
+    "F527 ranks-choose-differently",
     what="The ranks of a communicator choose different plans for one call.",
     why="For a ReduceScatter in place, the output is the rank's part of the input. MSCCL++ "
     "compares only the start addresses of both buffers, which are equal only on rank 0: rank 0 "

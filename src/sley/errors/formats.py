@@ -3,7 +3,7 @@
 F401 to F426 refuse to read a file; F430 to F434 are remarks about it. F436 and F462 to F468 refuse
 a file that a target does not load, or that it executes otherwise than its steps say. F437 to F454
 refuse to write a plan; F460 and F461 concern files in general. F470 to F499 are in
-`mscclpp`, F500 and above in `deployment`.
+`mscclpp`, F501 to F533 in `deployment`.
 """
 
 from __future__ import annotations

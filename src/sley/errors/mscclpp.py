@@ -73,7 +73,7 @@ F482 = Rule(
     instead="Distribute the work over more blocks or operations.",
 )
 F483 = Rule(
-    "F483 no-such-part",
+    "F483 dangling-reference",
     what="A channel, remote buffer or switch group names the GPU itself or a GPU that the plan "
     "does not have; a channel has no other end; a switch group is not on all its GPUs; or an "
     "operation or block refers to a channel, remote buffer or semaphore that does not exist, or is "

@@ -1,5 +1,5 @@
 """Rules of files that are recognised by their content, and of synthesisers' schedules (F550 to
-F569)."""
+F560)."""
 
 from __future__ import annotations
 

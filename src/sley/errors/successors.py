@@ -134,5 +134,5 @@ def gone(kind: str, name: str, command: str = "") -> SleyError | None:
     found = rows.get(whole) or rows.get(name) or (rows.get(command) if kind == "option" else None)
     if found is None:
         return None
-    was = {"runtime": "the earlier name of a runtime", "option": "an option that went"}
-    return C316.error(expected=found, found=f"{whole}, {was.get(kind, f'a {kind} that went')}")
+    remedy = f"Use {found}."
+    return C316.error(expected=found, found=f"the earlier {kind} {whole}", remedy=remedy)

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import Place, SleyError, printable, reason_of
+from sley.errors import Place, SleyError, printable, reason_of, recognition
 from sley.errors.formats import F403, F404, F425, F426
 from sley.errors.text_files import open_file
 from sley.errors.verifier import V201
@@ -115,7 +115,8 @@ def encode(plan: Plan) -> bytes:
 
 
 def read(path: str | os.PathLike[str]) -> Imported:
-    """The plan of a file, which is not proven, and its recipe. Errors: F403, F404, F425, F426."""
+    """The plan of a file, which is not proven, and its recipe. Errors: F403, F404, F425, F426,
+    F550."""
     file = os.fspath(path)
     try:
         with open_file(Path(path)) as stream:
@@ -208,7 +209,11 @@ def _topology_columns(topology: Topology | None) -> Iterator[tuple[str, NDArray[
 
 
 def _check_start(start: bytes, size: int, file: str) -> None:
-    """Refuses a file by its first bytes, and by its size. Errors: F425, F426."""
+    """Refuses a file by its first bytes, and by its size. Errors: F425, F426, F550."""
+    if file and not (start and MAGIC.startswith(start[: len(MAGIC)])):
+        kind = recognition.kind_of(file)
+        if kind is not recognition.BINARY:  # bytes of another kind may be a damaged beginning
+            raise recognition.refuse_kind(file, kind, "a plan of sley")
     if len(start) < _START.size or not start.startswith(MAGIC):
         raise _damaged(file, f"a file that begins with {MAGIC.decode()}", "another beginning")
     _, major, minor, header, total, _, _ = _START.unpack(start)

@@ -51,7 +51,8 @@ def _check(
         if value < 1:
             found = f"{word}s={value}"
             raise L102.error(at=Place(detail=name), expected=f"at least 1 {word}", found=found)
-    _check_total(name, ranks * chunks * (ranks if has_pairs else 1))
+    # Python's numbers don't overflow, as NumPy's do.
+    _check_total(name, int(ranks) * int(chunks) * (int(ranks) if has_pairs else 1))
     for word, rank in members.items():
         if not 0 <= rank < ranks:
             raise L101.error(
@@ -128,6 +129,7 @@ class Standard:
         """The collective. max_count: only matters if the counts vary. roles: the rank of each.
         Errors: L101, L102, L112, L119."""
         _check(self.title, ranks, chunks, roles, has_pairs=self.has_parts and not roles)
+        ranks, chunks = int(ranks), int(chunks)
         if len({*roles.values()}) < len(roles):
             raise L101.error(
                 at=Place(detail=self.title),

@@ -221,8 +221,8 @@ def _enough_slots(
 
 
 _PER_CHUNK = (
-    "Compile the plan for such connections, with sley.compile(..., per_chunk=True); "
-    "sley compile -o FILE.xml does so."
+    "Compile the plan for such connections: sley compile WHAT -o FILE.xml, with --schedule msccl "
+    "if WHAT is a file with a plan; in Python sley.compile(..., per_chunk=True)."
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 from sley.errors import Diagnostic, Place, SleyError, counted, without_inner_frames
 from sley.errors.runtime import R514
@@ -16,7 +15,7 @@ from sley.ir.faults import LIMIT, own_operands
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
 from sley.ir.tables import NONE
-from sley.ir.words import Op
+from sley.ir.words import Op, is_integer
 from sley.verification.hangs import run_abstractly
 from sley.verification.one_sided import check_one_sided
 from sley.verification.races import check_races
@@ -105,7 +104,7 @@ def verify(
     check_kind(plan)
     slots = plan.slots if slots is None else slots
     per_chunk = plan.per_chunk if per_chunk is None else per_chunk
-    if not isinstance(slots, Integral) or slots < 1:
+    if not is_integer(slots) or slots < 1:
         raise R514.error(at=Place(detail=plan.name), expected="1 slot or more", found=repr(slots))
     found = check_rows(plan)
     if not found:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import pytest
 from click.testing import CliRunner, Result
 
+import sley
 from sley.cli import main
 from sley.compiler.deployment import (
     RUNTIMES,
@@ -699,6 +700,15 @@ def test_a_file_of_a_directory_that_is_no_plan_is_named(tmp_path):
     assert "F550" not in answer("doctor", str(tmp_path / "damaged.xml")).output
     (tmp_path / SCRIPT).write_text(script([]))
     assert "F550" not in answer("doctor", str(tmp_path / SCRIPT)).output
+
+
+def test_a_plan_of_sley_in_a_directory_is_named_with_the_command_that_writes_it(tmp_path):
+    sley.save(sley.compile(sley.algorithms.ring_allreduce(2)), tmp_path / "ring.plan")
+    told = answer("doctor", str(tmp_path), "--target", "executor").stdout
+    assert "F504 start-fails" in told
+    assert "found:    a plan of sley\n" in told
+    assert "sley package DIR --table plans.toml --target executor." in told
+    assert "codec" not in told
 
 
 @pytest.mark.parametrize("make", [lambda path: None, os.mkfifo])

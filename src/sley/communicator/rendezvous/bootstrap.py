@@ -111,8 +111,8 @@ def bootstrap(
     agreed: settings that must be the same on every rank, as sley's version must.
     offered: words that may differ, which all ranks get (`Description.offered`).
     environ: replaces the environment for SLEY_NICS and SLEY_HOST_ID.
-    Errors: N601-N605, N607-N610, N613, R514; within `timeout_s` and gather.GRACE_S more. After an
-    error nothing is left open, and all ranks may try again.
+    Errors: N601, N603 to N605, N607 to N610, N613, R514; within `timeout_s` and
+    gather.GRACE_S more. After an error nothing is left open, and all ranks may try again.
     """
     environ = os.environ if environ is None else environ
     deadline = Deadline.after(timeout_s)

@@ -119,6 +119,14 @@ def _read(
 def _with_kind(found: Diagnostic, path: Path, runtime: Runtime) -> Diagnostic:
     """Why a runtime can't read a file, with what the file is if its content shows another kind."""
     kind = recognition.kind_of(path)
+    if kind is recognition.SLEY_PLAN:
+        return found.rule.diagnostic(
+            at=Place(str(path)),
+            expected=f"a file that {runtime} reads",
+            found=kind.text,
+            remedy="Name it in the table of a package: sley package DIR --table plans.toml "
+            f"--target {runtime.name}.",
+        )
     nameless = (*recognition.VAGUE, *recognition.ABSENT, _KINDS[runtime.suffix])
     return found if kind in nameless else replace(found, notes=(*found.notes, f"it is {kind.text}"))
 

@@ -36,9 +36,9 @@ def lift(plan: Plan) -> Program:
     Unused chunks at the end of scratch are left out. Messages that a switch combines or copies
     become transfers of their own.
 
-    The program keeps what is read, written and combined, and in which order, but not channels,
-    thread blocks and schedule. About linear in the chunks moved, up to a sort; each landing costs a
-    walk along the cycle that it breaks.
+    The program keeps the topology, and what is read, written and combined, and in which order, but
+    not channels, thread blocks and schedule. About linear in the chunks moved, up to a sort; each
+    landing costs a walk along the cycle that it breaks.
 
     Errors: C307; C320 for a plan whose tables contradict one another or that cannot run to its
     end. Races and wrong results are left to the verifier: they make the program wrong as well.

@@ -56,6 +56,7 @@ def write_rows(plan: Plan, events: PlanEvents, times: Times) -> Program:
         transfers=transfers,
         scratch_chunks=_used_scratch(transfers, plan.collective.ranks),
         protocol=plan.protocol,
+        topology=plan.topology,
         sources=plan.sources,
     )
 
