@@ -11,6 +11,7 @@ from sley.ir.program import Program, Transfers
 from sley.ir.tables import (
     NONE,
     BoolArray,
+    IntArray,
     LongArray,
     distinct,
     inverse,
@@ -32,12 +33,12 @@ class _Accesses:
     """
 
     cell: LongArray
-    transfer: LongArray
+    transfer: IntArray
     at_dst: BoolArray
     write: BoolArray
     combines: BoolArray
-    last_write: LongArray
-    next_write: LongArray
+    last_write: IntArray
+    next_write: IntArray
     place: LongArray
 
 
@@ -76,7 +77,7 @@ def _accesses(program: Program, operands: Operands) -> _Accesses:
     of, operand = spans(own[apart], t.count[apart])
     written_by, written = spans(destination, t.count)
     cell = np.concatenate([read, operand, written])
-    transfer = np.concatenate([read_by, apart[of], written_by])
+    transfer = np.concatenate([read_by, apart[of], written_by], dtype=np.int32)
     lengths = [len(read), len(operand), len(written)]
     at_dst = np.repeat([False, True, True], lengths)
     write = np.repeat([False, False, True], lengths)
@@ -106,8 +107,8 @@ def _dependencies(a: _Accesses) -> Dependencies:
     overwritten = np.flatnonzero(has_before & a.write & ~a.combines & (a.last_write == rows - 1))
     before = np.concatenate([a.last_write[true], reused, a.last_write[overwritten]])
     after = np.concatenate([true, a.next_write[reused], overwritten])
-    by_value = np.repeat([1, 0, 0], [len(true), len(reused), len(overwritten)])
-    half = 2 * a.transfer + a.at_dst
+    by_value = np.arange(len(before)) < len(true)
+    half = 2 * a.transfer.astype(np.int64) + a.at_dst
     bits = int(half.max(initial=0)).bit_length()
     key = distinct((half[before] << bits | half[after]) << 1 | by_value)
     earlier, later = key >> (bits + 1), key >> 1
@@ -156,7 +157,7 @@ def _version(program: Program, a: _Accesses) -> LongArray:
     count = program.transfers.count
     last = a.last_write[a.place[: int(count.sum())]]
     # At each cell the last write never comes earlier for a later read: equal sums, equal rows.
-    return np.asarray(np.add.reduceat(last, np.cumsum(count) - count))
+    return np.asarray(np.add.reduceat(last, np.cumsum(count) - count, dtype=np.int64))
 
 
 def _kept(program: Program, a: _Accesses) -> BoolArray:

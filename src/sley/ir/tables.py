@@ -219,7 +219,10 @@ class Edges(Value):
     def from_pairs(cls, nodes: int, source: NDArray[Any], target: NDArray[Any]) -> Edges:
         """The edges of the distinct pairs; a node's targets are in ascending order."""
         bits = nodes.bit_length()
-        key = distinct((source.astype(np.int64) << bits) | target)
+        key = source.astype(np.int64)
+        key <<= bits  # in place: large plans have a hundred million pairs
+        key |= target
+        key = distinct(key)
         counts = np.bincount(key >> bits, minlength=nodes)
         return cls(offsets_of(counts), (key & ((1 << bits) - 1)).astype(np.int32))
 
@@ -336,16 +339,16 @@ def spans(start: NDArray[Any], count: NDArray[Any]) -> tuple[LongArray, LongArra
     return owner, value
 
 
-def neighbouring_writes(cell: LongArray, write: BoolArray) -> tuple[LongArray, LongArray]:
+def neighbouring_writes(cell: LongArray, write: BoolArray) -> tuple[IntArray, IntArray]:
     """For accesses sorted by cell, then by time: the row of the last write to the same cell before
     each access, and of the next one after it, or NONE."""
-    rows = np.arange(len(cell))
+    rows = np.arange(len(cell), dtype=np.int32)
     starts = np.ones(len(cell), bool)
     starts[1:] = cell[1:] != cell[:-1]
     first = np.maximum.accumulate(np.where(starts, rows, 0))
     ends = np.append(starts[1:], True)[: len(cell)]
     last = np.minimum.accumulate(np.where(ends, rows, len(cell))[::-1])[::-1]
-    before, after = np.full(len(cell), NONE), np.full(len(cell), len(cell))
+    before, after = np.full_like(rows, NONE), np.full_like(rows, len(cell))
     before[1:] = np.maximum.accumulate(np.where(write, rows, NONE))[:-1]
     after[:-1] = np.minimum.accumulate(np.where(write, rows, len(cell))[::-1])[::-1][1:]
     return np.where(before >= first, before, NONE), np.where(after <= last, after, NONE)

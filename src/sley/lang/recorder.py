@@ -137,7 +137,9 @@ class Recorder:
             scalars = np.array([[int(v) for v in values] for _, values in self.rows], np.int32)
             return dict(zip(names, scalars.T, strict=True))
         return {
-            name: np.concatenate([np.broadcast_to(values[k], size) for size, values in self.rows])
+            name: np.concatenate(
+                [np.broadcast_to(values[k], size) for size, values in self.rows], dtype=np.int32
+            )
             for k, name in enumerate(names)
         }
 

@@ -29,6 +29,8 @@ def emit(
     program = dag.chunks.program
     counts = np.bincount(blocks.instruction_block, minlength=len(blocks.rank))
     peers = _Peers.of(program)
+    # Before the instructions, which need as much memory as the search for the waits.
+    waits = assign_waits(dag, order, blocks, inverse(position))
     return Plan(
         name=program.name,
         collective=program.collective,
@@ -38,7 +40,7 @@ def emit(
         instructions=_instructions(dag, order, position, peers),
         block_rank=blocks.rank,
         block_offset=offsets_of(counts),
-        waits=assign_waits(dag, order, blocks, inverse(position)),
+        waits=waits,
         scratch_chunks=program.scratch_chunks,
         sources=program.sources,
         per_chunk=per_chunk,
