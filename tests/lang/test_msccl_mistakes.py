@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sley
-from sley.lang import chunks, memory, msccl
+from sley.lang import chunks, msccl
 
 HEAD = """from msccl.language import *
 from msccl.language.collectives import *
@@ -259,8 +259,7 @@ def test_a_mistake_has_a_code_and_the_scripts_line(name: str, tmp_path: Path) ->
 def test_the_scratch_buffers_of_a_script_have_one_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (memory, chunks):
-        monkeypatch.setattr(module, "MAX_SCRATCH_CELLS", 4 * 100)
+    monkeypatch.setattr(chunks, "MAX_SCRATCH_CELLS", 4 * 100)
     path = tmp_path / "script.py"
     line = "    chunk(0, I, 0).copy({}, '{}', {})\n"
     head = HEAD + "with program():\n    " + "chunk(0, I, 0).copy(1, I, 0)\n"

@@ -28,8 +28,8 @@ class _Accesses:
 
     at_dst: whether the access is at the transfer's destination or at its source. write: whether it
     writes. combines: whether it is a write that also reads. last_write, next_write: the row of the
-    nearest write to the same cell before and after it, or NONE. place: the row of access k of the
-    unsorted list, which begins with what the transfers read at their sources.
+    nearest write to the same cell before and after it, or NONE. read: `last_write` of the chunks
+    that the transfers read at their sources, in the order of the program.
     """
 
     cell: LongArray
@@ -39,7 +39,7 @@ class _Accesses:
     combines: BoolArray
     last_write: IntArray
     next_write: IntArray
-    place: LongArray
+    read: IntArray
 
 
 def dependencies(program: Program, operands: Operands | None = None) -> ChunkDag:
@@ -94,7 +94,7 @@ def _accesses(program: Program, operands: Operands) -> _Accesses:
         combines=write & combines[transfer],
         last_write=last_write,
         next_write=next_write,
-        place=inverse(order),
+        read=last_write[inverse(order)[: len(read)]],
     )
 
 
@@ -143,8 +143,7 @@ def _of_leaders(t: Transfers, operands: Operands) -> Operands:
 def _origin(program: Program, a: _Accesses) -> LongArray:
     """See `ChunkDag.origin`."""
     t = program.transfers
-    last = a.last_write[a.place[: int(t.count.sum())]]
-    writer = np.where(last == NONE, NONE, a.transfer[last])
+    writer = np.where(a.read == NONE, NONE, a.transfer[a.read])
     first = np.cumsum(t.count) - t.count
     origin = np.minimum.reduceat(writer, first)
     same = origin == np.maximum.reduceat(writer, first)
@@ -155,9 +154,8 @@ def _origin(program: Program, a: _Accesses) -> LongArray:
 def _version(program: Program, a: _Accesses) -> LongArray:
     """See `ChunkDag.version`."""
     count = program.transfers.count
-    last = a.last_write[a.place[: int(count.sum())]]
     # At each cell the last write never comes earlier for a later read: equal sums, equal rows.
-    return np.asarray(np.add.reduceat(last, np.cumsum(count) - count, dtype=np.int64))
+    return np.asarray(np.add.reduceat(a.read, np.cumsum(count) - count, dtype=np.int64))
 
 
 def _kept(program: Program, a: _Accesses) -> BoolArray:

@@ -219,10 +219,7 @@ class Edges(Value):
     def from_pairs(cls, nodes: int, source: NDArray[Any], target: NDArray[Any]) -> Edges:
         """The edges of the distinct pairs; a node's targets are in ascending order."""
         bits = nodes.bit_length()
-        key = source.astype(np.int64)
-        key <<= bits  # in place: large plans have a hundred million pairs
-        key |= target
-        key = distinct(key)
+        key = distinct((source.astype(np.int64) << bits) | target)
         counts = np.bincount(key >> bits, minlength=nodes)
         return cls(offsets_of(counts), (key & ((1 << bits) - 1)).astype(np.int32))
 
@@ -271,8 +268,11 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 def ordered_by(*columns: NDArray[Any]) -> LongArray:
     """The rows in ascending order of the columns, the first one the most significant: as
     `np.lexsort`, in one sort if the columns fit into one number. No value is negative."""
-    key, _ = _packed(columns)
-    return np.lexsort(columns[::-1]) if key is None else np.argsort(key, kind="stable")
+    key, widths = _packed(columns)
+    if key is None:
+        return np.lexsort(columns[::-1])
+    # NumPy sorts 16 bits by radix, five times as fast.
+    return np.argsort(key.astype(np.uint16) if sum(widths) <= 16 else key, kind="stable")
 
 
 def sorted_rows(*columns: NDArray[Any]) -> list[NDArray[Any]]:

@@ -36,6 +36,7 @@ from sley.ir.tables import (
     LongArray,
     Table,
     offsets_of,
+    ordered_by,
 )
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind
@@ -132,7 +133,7 @@ def assemble(
 ) -> Program:
     """The program of `steps`, whose ranks and chunks are in range. Errors: L122, L124."""
     twin = _twin(collective, sources.whole)
-    order = np.argsort(steps.step, kind="stable")  # then in the order of their calls
+    order = ordered_by(steps.step)  # then in the order of their calls
     t = TransferSteps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
     start = offsets_of(twin.data_chunks)
     reads, writes = start[t.src] + t.chunk, start[t.dst] + t.chunk
@@ -196,8 +197,7 @@ def _check_conflicts(
         _refuse(t, int(order[twice[0]]), int(order[twice[0] + 1]), sources)
     at = np.minimum(np.searchsorted(key, read_key), len(key) - 1)
     met = np.flatnonzero(key[at] == read_key)
-    if len(met):
-        _refuse(t, int(order[at[met[0]]]), int(met[0]), sources)
+    _refuse(t, int(order[at[met[0]]]), int(met[0]), sources)
 
 
 def _refuse(t: TransferSteps, writer: int, other: int, sources: Sources) -> None:
@@ -320,9 +320,7 @@ def _transfers(
         "step": (none, t.step),
         "source": (writer[c], t.source),
     }
-    joined: dict[str, Any] = {
-        name: np.concatenate(pair, dtype=np.int32) for name, pair in columns.items()
-    }
+    joined = {name: np.concatenate(pair, dtype="int32") for name, pair in columns.items()}
     return Transfers(
         **joined,
         count=ones,

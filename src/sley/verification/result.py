@@ -14,7 +14,7 @@ from sley.ir.collective import Collective
 from sley.ir.connections import Messages
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, offsets_of, spans
+from sley.ir.tables import NONE, Edges, offsets_of, ordered_by, spans
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -46,7 +46,7 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
     level: of an abstract run; instructions of one level don't depend on one another.
     """
     replay = _Replay.start(plan, messages)
-    order = np.argsort(level, kind="stable")
+    order = ordered_by(level)
     bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
     # A level at a time: a plan has far fewer levels than instructions, and NumPy runs a level.
     for k in range(len(bounds) - 1):

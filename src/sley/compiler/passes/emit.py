@@ -10,7 +10,7 @@ from sley.compiler.passes.waits import assign_waits
 from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.plan import Instructions, Plan
 from sley.ir.program import Program
-from sley.ir.tables import NONE, Edges, IntArray, inverse, offsets_of
+from sley.ir.tables import NONE, Edges, IntArray, inverse, offsets_of, ordered_by
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
 
 
@@ -25,7 +25,7 @@ def emit(
     per_chunk: bool,
 ) -> Plan:
     """The plan whose blocks list their instructions in `order`."""
-    position = np.argsort(blocks.instruction_block, kind="stable")
+    position = ordered_by(blocks.instruction_block)
     program = dag.chunks.program
     counts = np.bincount(blocks.instruction_block, minlength=len(blocks.rank))
     peers = _Peers.of(program)
