@@ -108,9 +108,9 @@ class Events:
 
     def all_of(self, rows: np.ndarray) -> LongArray:
         """The events of the instructions `rows`, one instruction after another."""
-        if self.total == len(self.parts):
-            return rows  # each has one, as in nearly all plans
-        return spans(self.offset[rows], self.parts[rows])[1]
+        # In nearly all plans each instruction has one, whose number is its own.
+        one_each = self.total == len(self.parts)
+        return rows if one_each else spans(self.offset[rows], self.parts[rows])[1]
 
 
 def wait_pairs(
