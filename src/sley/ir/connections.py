@@ -26,6 +26,7 @@ from sley.ir.tables import (
     frozen_array,
     numbering,
     offsets_of,
+    ordered_by,
     spans,
 )
 
@@ -213,7 +214,7 @@ def _first_of_each(ends: Ends, number: IntArray, most: IntArray) -> LongArray:
     The rows of a block ascend in the order of execution, so a stable sort gives FIFO order.
     number: (connections,), their number on each.
     """
-    ordered = ends.instruction[np.argsort(ends.connection, kind="stable")]
+    ordered = ends.instruction[ordered_by(ends.connection)]
     # Correct plans have as many receives as sends, and need no second pass over all messages.
     if np.array_equal(number, most):
         return ordered

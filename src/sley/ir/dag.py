@@ -100,14 +100,11 @@ class ChunkDag(Value):
     readers: IntArray
     kept: BoolArray
 
-    def half_pairs(self) -> tuple[LongArray, LongArray]:
+    def half_pairs(self) -> tuple[IntArray, IntArray]:
         """(before, after), the halves of each dependency: 2t is transfer t at its source, 2t + 1 at
         its destination."""
         d = self.dependencies
-        return (
-            2 * d.before.astype(np.int64) + d.before_at_dst,
-            2 * d.after.astype(np.int64) + d.after_at_dst,
-        )
+        return 2 * d.before + d.before_at_dst, 2 * d.after + d.after_at_dst
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,15 +194,15 @@ class Order(Table):
         """Whether it is an order of whole transfers, each receive right after its send."""
         return bool((self.pipeline != NONE).all())
 
-    def row_of_half(self, t: Transfers) -> LongArray:
-        """int64 (2 * transfers,): the row that executes transfer t at its source (2t) and at its
+    def row_of_half(self, t: Transfers) -> IntArray:
+        """int32 (2 * transfers,): the row that executes transfer t at its source (2t) and at its
         destination (2t + 1), the same for a local one and for those of a group at the end that they
         share; NONE if no row does."""
-        row = np.full(2 * len(t), NONE)
+        row = np.full(2 * len(t), NONE, np.int32)
         sends, receives = np.flatnonzero(self.send != NONE), np.flatnonzero(self.receive != NONE)
-        row[2 * self.receive[receives].astype(np.int64)] = receives
-        row[2 * self.receive[receives].astype(np.int64) + 1] = receives
-        row[2 * self.send[sends].astype(np.int64)] = sends  # a remote one is sent by another row
+        row[2 * self.receive[receives]] = receives
+        row[2 * self.receive[receives] + 1] = receives
+        row[2 * self.send[sends]] = sends  # a remote one is sent by another row
         if (t.group != NONE).any():
             row[0::2], row[1::2] = row[2 * t.sender], row[2 * t.receiver + 1]
         return row

@@ -11,6 +11,7 @@ from sley.ir.program import Program, Transfers
 from sley.ir.tables import (
     NONE,
     BoolArray,
+    IntArray,
     LongArray,
     distinct,
     inverse,
@@ -27,18 +28,18 @@ class _Accesses:
 
     at_dst: whether the access is at the transfer's destination or at its source. write: whether it
     writes. combines: whether it is a write that also reads. last_write, next_write: the row of the
-    nearest write to the same cell before and after it, or NONE. place: the row of access k of the
-    unsorted list, which begins with what the transfers read at their sources.
+    nearest write to the same cell before and after it, or NONE. read: `last_write` of the chunks
+    that the transfers read at their sources, in the order of the program.
     """
 
     cell: LongArray
-    transfer: LongArray
+    transfer: IntArray
     at_dst: BoolArray
     write: BoolArray
     combines: BoolArray
-    last_write: LongArray
-    next_write: LongArray
-    place: LongArray
+    last_write: IntArray
+    next_write: IntArray
+    read: IntArray
 
 
 def dependencies(program: Program, operands: Operands | None = None) -> ChunkDag:
@@ -76,7 +77,7 @@ def _accesses(program: Program, operands: Operands) -> _Accesses:
     of, operand = spans(own[apart], t.count[apart])
     written_by, written = spans(destination, t.count)
     cell = np.concatenate([read, operand, written])
-    transfer = np.concatenate([read_by, apart[of], written_by])
+    transfer = np.concatenate([read_by, apart[of], written_by], dtype=np.int32)
     lengths = [len(read), len(operand), len(written)]
     at_dst = np.repeat([False, True, True], lengths)
     write = np.repeat([False, False, True], lengths)
@@ -93,7 +94,7 @@ def _accesses(program: Program, operands: Operands) -> _Accesses:
         combines=write & combines[transfer],
         last_write=last_write,
         next_write=next_write,
-        place=inverse(order),
+        read=last_write[inverse(order)[: len(read)]],
     )
 
 
@@ -106,8 +107,8 @@ def _dependencies(a: _Accesses) -> Dependencies:
     overwritten = np.flatnonzero(has_before & a.write & ~a.combines & (a.last_write == rows - 1))
     before = np.concatenate([a.last_write[true], reused, a.last_write[overwritten]])
     after = np.concatenate([true, a.next_write[reused], overwritten])
-    by_value = np.repeat([1, 0, 0], [len(true), len(reused), len(overwritten)])
-    half = 2 * a.transfer + a.at_dst
+    by_value = np.arange(len(before)) < len(true)
+    half = 2 * a.transfer.astype(np.int64) + a.at_dst
     bits = int(half.max(initial=0)).bit_length()
     key = distinct((half[before] << bits | half[after]) << 1 | by_value)
     earlier, later = key >> (bits + 1), key >> 1
@@ -142,8 +143,7 @@ def _of_leaders(t: Transfers, operands: Operands) -> Operands:
 def _origin(program: Program, a: _Accesses) -> LongArray:
     """See `ChunkDag.origin`."""
     t = program.transfers
-    last = a.last_write[a.place[: int(t.count.sum())]]
-    writer = np.where(last == NONE, NONE, a.transfer[last])
+    writer = np.where(a.read == NONE, NONE, a.transfer[a.read])
     first = np.cumsum(t.count) - t.count
     origin = np.minimum.reduceat(writer, first)
     same = origin == np.maximum.reduceat(writer, first)
@@ -154,9 +154,8 @@ def _origin(program: Program, a: _Accesses) -> LongArray:
 def _version(program: Program, a: _Accesses) -> LongArray:
     """See `ChunkDag.version`."""
     count = program.transfers.count
-    last = a.last_write[a.place[: int(count.sum())]]
     # At each cell the last write never comes earlier for a later read: equal sums, equal rows.
-    return np.asarray(np.add.reduceat(last, np.cumsum(count) - count))
+    return np.asarray(np.add.reduceat(a.read, np.cumsum(count) - count, dtype=np.int64))
 
 
 def _kept(program: Program, a: _Accesses) -> BoolArray:

@@ -18,7 +18,7 @@ from sley.ir.connections import Messages
 from sley.ir.extension import load
 from sley.ir.faults import own_operands
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, IntArray, LongArray
+from sley.ir.tables import NONE, BoolArray, IntArray, LongArray, ordered_by
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 
 
@@ -52,7 +52,7 @@ def hazards(plan: Plan, level: IntArray, *, unordered: bool = False) -> Hazards:
     writes[own_operands(plan, Op.COPY)] = False
     first, second, cell, aligned = load("sley.ir._graphs").conflicts(
         plan.layout.cells,
-        order=np.argsort(level, kind="stable").astype(np.int32),
+        order=ordered_by(level).astype(np.int32),
         count=t.count,
         read=_starts(plan.source_cells, reads),
         write=_starts(plan.destination_cells, writes),

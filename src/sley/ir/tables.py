@@ -268,8 +268,11 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 def ordered_by(*columns: NDArray[Any]) -> LongArray:
     """The rows in ascending order of the columns, the first one the most significant: as
     `np.lexsort`, in one sort if the columns fit into one number. No value is negative."""
-    key, _ = _packed(columns)
-    return np.lexsort(columns[::-1]) if key is None else np.argsort(key, kind="stable")
+    key, widths = _packed(columns)
+    if key is None:
+        return np.lexsort(columns[::-1])
+    # NumPy sorts 16 bits by radix, five times as fast.
+    return np.argsort(key.astype(np.uint16) if sum(widths) <= 16 else key, kind="stable")
 
 
 def sorted_rows(*columns: NDArray[Any]) -> list[NDArray[Any]]:
@@ -336,16 +339,16 @@ def spans(start: NDArray[Any], count: NDArray[Any]) -> tuple[LongArray, LongArra
     return owner, value
 
 
-def neighbouring_writes(cell: LongArray, write: BoolArray) -> tuple[LongArray, LongArray]:
+def neighbouring_writes(cell: LongArray, write: BoolArray) -> tuple[IntArray, IntArray]:
     """For accesses sorted by cell, then by time: the row of the last write to the same cell before
     each access, and of the next one after it, or NONE."""
-    rows = np.arange(len(cell))
+    rows = np.arange(len(cell), dtype=np.int32)
     starts = np.ones(len(cell), bool)
     starts[1:] = cell[1:] != cell[:-1]
     first = np.maximum.accumulate(np.where(starts, rows, 0))
     ends = np.append(starts[1:], True)[: len(cell)]
     last = np.minimum.accumulate(np.where(ends, rows, len(cell))[::-1])[::-1]
-    before, after = np.full(len(cell), NONE), np.full(len(cell), len(cell))
+    before, after = np.full_like(rows, NONE), np.full_like(rows, len(cell))
     before[1:] = np.maximum.accumulate(np.where(write, rows, NONE))[:-1]
     after[:-1] = np.minimum.accumulate(np.where(write, rows, len(cell))[::-1])[::-1][1:]
     return np.where(before >= first, before, NONE), np.where(after <= last, after, NONE)

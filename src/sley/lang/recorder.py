@@ -136,10 +136,9 @@ class Recorder:
         if all(size == 1 for size, _ in self.rows):
             scalars = np.array([[int(v) for v in values] for _, values in self.rows], np.int32)
             return dict(zip(names, scalars.T, strict=True))
-        return {
-            name: np.concatenate([np.broadcast_to(values[k], size) for size, values in self.rows])
-            for k, name in enumerate(names)
-        }
+        parts = ([np.broadcast_to(v, size) for v in values] for size, values in self.rows)
+        columns = [np.concatenate(part, dtype=np.int32) for part in zip(*parts, strict=True)]
+        return dict(zip(names, columns, strict=True))
 
     def sources(self, whole: Place) -> Sources:
         """The source lines of the rows, of a program that begins at `whole`."""

@@ -36,6 +36,7 @@ from sley.ir.tables import (
     LongArray,
     Table,
     offsets_of,
+    ordered_by,
 )
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind
@@ -132,7 +133,7 @@ def assemble(
 ) -> Program:
     """The program of `steps`, whose ranks and chunks are in range. Errors: L122, L124."""
     twin = _twin(collective, sources.whole)
-    order = np.argsort(steps.step, kind="stable")  # then in the order of their calls
+    order = ordered_by(steps.step)  # then in the order of their calls
     t = TransferSteps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
     start = offsets_of(twin.data_chunks)
     reads, writes = start[t.src] + t.chunk, start[t.dst] + t.chunk
@@ -184,19 +185,19 @@ def _check_conflicts(
 ) -> None:
     """Refuses transfers of one step that access the same chunk of a rank, if one writes it."""
     period = int(t.step.max(initial=0)) + 1
-    write_key = writes * period + t.step
+    write_key, read_key = writes * period + t.step, reads * period + t.step
+    # Nearly all programs have none, and to sort the keys is faster than to sort and find the rows.
+    key = np.sort(np.concatenate([2 * write_key, 2 * read_key + 1]))
+    if not ((key[1:] >> 1 == key[:-1] >> 1) & (key[:-1] & 1 == 0)).any():
+        return
     order = np.argsort(write_key, kind="stable")
     key = write_key[order]
     twice = np.flatnonzero(key[1:] == key[:-1])
     if len(twice):
         _refuse(t, int(order[twice[0]]), int(order[twice[0] + 1]), sources)
-    if not len(key):
-        return
-    read_key = reads * period + t.step
     at = np.minimum(np.searchsorted(key, read_key), len(key) - 1)
     met = np.flatnonzero(key[at] == read_key)
-    if len(met):
-        _refuse(t, int(order[at[met[0]]]), int(met[0]), sources)
+    _refuse(t, int(order[at[met[0]]]), int(met[0]), sources)
 
 
 def _refuse(t: TransferSteps, writer: int, other: int, sources: Sources) -> None:
@@ -319,7 +320,7 @@ def _transfers(
         "step": (none, t.step),
         "source": (writer[c], t.source),
     }
-    joined = {name: np.concatenate(pair) for name, pair in columns.items()}
+    joined = {name: np.concatenate(pair, dtype="int32") for name, pair in columns.items()}
     return Transfers(
         **joined,
         count=ones,

@@ -95,10 +95,8 @@ class Events:
 
     @classmethod
     def of(cls, plan: Plan, per_chunk: bool) -> Events:
-        t = plan.instructions
-        parts = np.ones(len(t), np.int64)
-        if per_chunk:
-            parts = np.maximum(t.count.astype(np.int64), 1)
+        count = plan.instructions.count.astype(np.int64)
+        parts = np.maximum(count, 1) if per_chunk else np.ones_like(count)
         return cls(parts, offsets_of(parts))
 
     @property
@@ -110,7 +108,9 @@ class Events:
 
     def all_of(self, rows: np.ndarray) -> LongArray:
         """The events of the instructions `rows`, one instruction after another."""
-        return spans(self.offset[rows], self.parts[rows])[1]
+        # In nearly all plans each instruction has one, whose number is its own.
+        one_each = self.total == len(self.parts)
+        return rows if one_each else spans(self.offset[rows], self.parts[rows])[1]
 
 
 def wait_pairs(

@@ -45,8 +45,8 @@ def _needs(plan: Plan, messages: Messages) -> Edges:
     """Instruction -> the instructions that must have ended, or be current, for it to end. (The
     receive before, which frees a slot, is earlier in the block of the receive.)"""
     waits, send, receive = plan.waits, messages.send, messages.receive
-    source = np.concatenate([waits.source, send, receive])
-    target = np.concatenate([waits.target, receive, send])
+    source = np.concatenate([waits.source, send, receive], dtype=np.int32)
+    target = np.concatenate([waits.target, receive, send], dtype=np.int32)
     return Edges.from_pairs(len(plan.instructions), source, target)
 
 

@@ -14,7 +14,7 @@ from sley.ir.collective import Collective
 from sley.ir.connections import Messages
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, offsets_of, spans
+from sley.ir.tables import NONE, Edges, offsets_of, ordered_by, spans
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -46,8 +46,8 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
     level: of an abstract run; instructions of one level don't depend on one another.
     """
     replay = _Replay.start(plan, messages)
-    order = np.argsort(level, kind="stable")
-    bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
+    order = ordered_by(level)
+    bounds = offsets_of(np.bincount(level))
     # A level at a time: a plan has far fewer levels than instructions, and NumPy runs a level.
     for k in range(len(bounds) - 1):
         replay.step(order[bounds[k] : bounds[k + 1]])

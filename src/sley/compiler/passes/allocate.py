@@ -151,7 +151,7 @@ def _reorder(
     row = order.row_of_half(dag.chunks.program.transfers)
     none = np.zeros(len(blocks.rank), np.int64)
     sends = again.send != NONE
-    half = 2 * np.where(sends, again.send, again.receive).astype(np.int64) + ~sends
+    half = 2 * np.where(sends, again.send, again.receive) + ~sends
     return again, number_blocks(blocks.rank, none, blocks.instruction_block[row[half]])
 
 

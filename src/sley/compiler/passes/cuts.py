@@ -43,6 +43,8 @@ def _within(program: Program, widest: int | None) -> tuple[LongArray, LongArray]
     and none with the whole of it."""
     t, source = program.transfers, program.source_cells
     copies = np.flatnonzero(~t.remote & (t.kind == TransferKind.COPY) & (t.count > 1))
+    if not len(copies):
+        return copies, copies
     sends = t.remote & (t.sender == np.arange(len(t)))
     if widest is not None:
         sends &= t.count <= widest

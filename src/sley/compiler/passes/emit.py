@@ -10,7 +10,7 @@ from sley.compiler.passes.waits import assign_waits
 from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.plan import Instructions, Plan
 from sley.ir.program import Program
-from sley.ir.tables import NONE, Edges, IntArray, inverse, offsets_of
+from sley.ir.tables import NONE, Edges, IntArray, inverse, offsets_of, ordered_by
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
 
 
@@ -25,10 +25,12 @@ def emit(
     per_chunk: bool,
 ) -> Plan:
     """The plan whose blocks list their instructions in `order`."""
-    position = np.argsort(blocks.instruction_block, kind="stable")
+    position = ordered_by(blocks.instruction_block)
     program = dag.chunks.program
     counts = np.bincount(blocks.instruction_block, minlength=len(blocks.rank))
     peers = _Peers.of(program)
+    # Before the instructions, which need as much memory as the search for the waits.
+    waits = assign_waits(dag, order, blocks, inverse(position))
     return Plan(
         name=program.name,
         collective=program.collective,
@@ -38,7 +40,7 @@ def emit(
         instructions=_instructions(dag, order, position, peers),
         block_rank=blocks.rank,
         block_offset=offsets_of(counts),
-        waits=assign_waits(dag, order, blocks, inverse(position)),
+        waits=waits,
         scratch_chunks=program.scratch_chunks,
         sources=program.sources,
         per_chunk=per_chunk,

@@ -33,7 +33,7 @@ from sley.ir.dag import InstructionDag, Order
 from sley.ir.extension import load
 from sley.ir.graph import levels
 from sley.ir.program import Transfers
-from sley.ir.tables import NONE, Edges, IntArray, LongArray, inverse, ordered_by
+from sley.ir.tables import NONE, Edges, IntArray, inverse, ordered_by
 from sley.ir.words import TransferKind
 
 
@@ -71,7 +71,7 @@ def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
 
 
 def _priorities(
-    dag: InstructionDag, before: LongArray, after: LongArray
+    dag: InstructionDag, before: IntArray, after: IntArray
 ) -> tuple[IntArray, IntArray]:
     """int32 (2 * transfers,) each: each half's priority by depth, reverse depth, program order; and
     for each priority, the first one with the same depth and reverse depth.

@@ -58,13 +58,13 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
 
 
 def _candidates(
-    dag: InstructionDag, order: Order, blocks: Blocks, at: LongArray
+    dag: InstructionDag, order: Order, blocks: Blocks, at: IntArray
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Dependencies between blocks as rows of the order (before, after), by ascending `after`, then
     by descending `before`: so the waits that imply a wait come before it. And whether the chunks
     that both access have one place in both.
 
-    at: int64 (2 * transfers,), `Order.row_of_half`.
+    at: int32 (2 * transfers,), `Order.row_of_half`.
     """
     program, block = dag.chunks.program, blocks.instruction_block
     ends = np.stack([program.source_cells, program.destination_cells], axis=1).ravel()
@@ -84,12 +84,12 @@ def _candidates(
     return (len(order) - behind).astype(np.int32), after.astype(np.int32), ~moved
 
 
-def _senders(dag: InstructionDag, order: Order, at: LongArray) -> IntArray:
+def _senders(dag: InstructionDag, order: Order, at: IntArray) -> IntArray:
     """int32 (rows,): the row that sends the message that each row receives, or NONE. at: as for
     `_candidates`."""
     sender = np.full(len(order), NONE, np.int32)
     receives = dag.receives(order)
-    sender[receives] = at[2 * order.receive[receives].astype(np.int64)]
+    sender[receives] = at[2 * order.receive[receives]]
     return sender
 
 
