@@ -992,7 +992,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "codegen: a sum that is part of another is divided at once",
         "engine/kernels",
-        "        final[results.is_operand] = 1\n",
+        "        final[is_operand] = 1\n",
         "",
     ),
     _fault(
