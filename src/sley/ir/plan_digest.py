@@ -1,4 +1,4 @@
-"""Plan digest: a digest of what a plan does, and the parts of a plan, which files have, too."""
+"""Plan digest: the parts of a plan, as its files have them, and the digest of what they do."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A file for each synthesiser (teccl, forestcoll, taccl) reads a
 schedule, follows it, compares it with the file's own claims, and turns it into a program.
-`building` has what they share.
+`building` has what they share, `teccl_machines` the machines that TE-CCL knows.
 """
 
 from __future__ import annotations
