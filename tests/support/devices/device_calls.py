@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import sley
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.devices import Device, Executor, Settings, ThreadsDevice
+from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.threads import _FLAGS, _compiler, _version
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
@@ -52,6 +54,18 @@ def _read_before() -> list[str]:
 
     header = cached([includes, *command, version], ".gch", build)
     return ["-include", str(header.with_suffix(""))]
+
+
+@contextmanager
+def current(device: CudaDevice) -> Iterator[None]:
+    """Makes a GPU's context current, for the driver's functions in cuda.bindings."""
+    from cuda.bindings import driver as cu
+
+    cu.cuCtxPushCurrent(device.native.context)
+    try:
+        yield
+    finally:
+        cu.cuCtxPopCurrent()
 
 
 def small_slots(plan: sley.Plan) -> int:
