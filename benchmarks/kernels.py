@@ -43,7 +43,7 @@ from sley.errors import SleyError
 from sley.ir.sizes import size_text
 from sley.ir.words import Protocol
 
-PACKAGES = ("sley", "numpy", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")
+PACKAGES = ("sley", "numpy", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")
 
 SWEPT_BLOCKS = (1, 2, 4, 8, 16, 32)
 SWEPT_THREADS = (128, 256, 512, 1024)

@@ -71,10 +71,9 @@ class CudaTimer:
     with gate=False, at once."""
 
     def __init__(self, device: Any, *, gate: bool = True) -> None:
-        from sley.engine.devices.cuda import driver
+        from cuda.bindings import driver
 
-        self._device, self._call = device, driver.call
-        self._cu = driver.bindings()
+        self._device, self._cu = device, driver
         self._main = device.stream()
         self._gate = device.allocate_host(64)
         with self._current():
@@ -108,40 +107,32 @@ class CudaTimer:
         """A function that launches a CUDA graph of `calls` calls on a stream."""
         cu, call, stream = self._cu, self._call, self._device.stream()
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        doing = "capturing calls"
         with self._current():
-            call(cu.cuStreamBeginCapture, self._raw(stream), mode, doing=doing)
+            call(cu.cuStreamBeginCapture, self._raw(stream), mode)
         try:
             for _ in range(calls):
                 start([stream])
         finally:
             with self._current():
-                graph = call(cu.cuStreamEndCapture, self._raw(stream), doing=doing)
+                graph = call(cu.cuStreamEndCapture, self._raw(stream))
         with self._current():
-            ready = call(cu.cuGraphInstantiate, graph, 0, doing=doing)
+            ready = call(cu.cuGraphInstantiate, graph, 0)
 
         def launch(on: Any) -> None:
             with self._current():
-                call(cu.cuGraphLaunch, ready, self._raw(on), doing="launching a graph")
+                call(cu.cuGraphLaunch, ready, self._raw(on))
 
         try:
             yield launch
         finally:
             with self._current():
-                call(cu.cuGraphExecDestroy, ready, doing=doing)
-                call(cu.cuGraphDestroy, graph, doing=doing)
+                call(cu.cuGraphExecDestroy, ready)
+                call(cu.cuGraphDestroy, graph)
 
     def copy(self, dst: int, src: int, size_bytes: int, stream: Any) -> None:
         """Starts a copy within the device's memory."""
         with self._current():
-            self._call(
-                self._cu.cuMemcpyDtoDAsync,
-                dst,
-                src,
-                size_bytes,
-                self._raw(stream),
-                doing="copying on the device",
-            )
+            self._call(self._cu.cuMemcpyDtoDAsync, dst, src, size_bytes, self._raw(stream))
 
     @contextmanager
     def _batch(self, streams: list[Any]) -> Iterator[None]:
@@ -173,9 +164,7 @@ class CudaTimer:
 
     def _elapsed_us(self) -> float:
         with self._current():
-            ms = self._call(
-                self._cu.cuEventElapsedTime, self._begin, self._end, doing="reading events"
-            )
+            ms = self._call(self._cu.cuEventElapsedTime, self._begin, self._end)
         return float(ms) * 1e3
 
     def _raw(self, stream: Any) -> Any:
@@ -186,15 +175,13 @@ class CudaTimer:
     def _event(self, *, timing: bool) -> Any:
         flags = self._cu.CUevent_flags
         flag = flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING
-        return self._call(self._cu.cuEventCreate, flag.value, doing="making an event")
+        return self._call(self._cu.cuEventCreate, flag.value)
 
     def _record(self, event: Any, stream: Any) -> None:
-        self._call(self._cu.cuEventRecord, event, self._raw(stream), doing="recording an event")
+        self._call(self._cu.cuEventRecord, event, self._raw(stream))
 
     def _follow(self, stream: Any, event: Any) -> None:
-        self._call(
-            self._cu.cuStreamWaitEvent, self._raw(stream), event, 0, doing="waiting for an event"
-        )
+        self._call(self._cu.cuStreamWaitEvent, self._raw(stream), event, 0)
 
     def _wait_for_gate(self) -> None:
         self._call(
@@ -203,7 +190,6 @@ class CudaTimer:
             self._gate.address,
             1,
             self._cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value,
-            doing="waiting for the gate",
         )
 
     def _can_gate(self) -> bool:
@@ -211,17 +197,26 @@ class CudaTimer:
         try:
             with self._current():
                 self._wait_for_gate()
-        except SleyError:
+        except TurnError:
             return False
         self._device.synchronize(self._main)
         return True
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        from sley.engine.devices.cuda import driver
-
-        with driver.current(self._device._context):
+        self._call(self._cu.cuCtxPushCurrent, self._device.native.context)
+        try:
             yield
+        finally:
+            self._call(self._cu.cuCtxPopCurrent)
+
+    @staticmethod
+    def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls the driver: its value. Raises TurnError for an error."""
+        result, *values = function(*arguments)
+        if result:
+            raise TurnError(f"{function.__name__}: {result.name}")
+        return values[0] if values else None
 
 
 def timer_of(device: Device, *, gate: bool = True) -> Timer:

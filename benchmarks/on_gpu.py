@@ -12,7 +12,7 @@ stop the later ones, unless the device no longer answers.
 Two further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
 or a network (it needs scikit-build-core, nanobind, CMake, Ninja and a C++17 compiler); `measure`
 runs all of kernels.py. The script needs sley's requirements (numpy, click, rich),
-cuda-core, cuda-bindings and NVRTC, pytest and hypothesis. It uses PyTorch, CuPy,
+cuda-bindings and NVRTC, pytest and hypothesis. It uses PyTorch, CuPy,
 pytest-xdist, compute-sanitizer and NCCL if they are there.
 """
 
@@ -36,7 +36,6 @@ NEEDS = {
     "numpy": "numpy",
     "click": "click",
     "rich": "rich",
-    "cuda.core": "cuda-core",
     "cuda.bindings": "cuda-bindings",
     "pytest": "pytest",
     "hypothesis": "hypothesis",

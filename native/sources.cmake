@@ -26,13 +26,19 @@ set(NETWORK  # transports between hosts
   network/tcp.cpp
   network/ucx.cpp
   network/ucx_library.cpp)
+set(DEVICES  # GPUs
+  devices/cuda_device.cpp
+  devices/cuda_driver.cpp
+  devices/cuda_multicast.cpp
+  devices/deferred_free.cpp)
 set(TORCH  # PyTorch's C interfaces
   torch/libtorch.cpp)
 set(SIMULATOR
   simulator/sharing.cpp
   simulator/simulator.cpp)
-set(ENGINE_MODULE  # sley.engine._native, over the first four and TORCH
+set(ENGINE_MODULE  # sley.engine._native, over all of the above
   bindings/calls.cpp
+  bindings/devices.cpp
   bindings/engine.cpp
   bindings/fabric.cpp
   bindings/messages.cpp

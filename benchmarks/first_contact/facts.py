@@ -17,7 +17,7 @@ from first_contact.lines import Lines, run_step, step_parser
 from sley.engine.devices.cuda import CudaDevice, compiler, driver
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("sley", "numpy", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch", "cupy")
+PACKAGES = ("sley", "numpy", "cuda-bindings", "nvidia-cuda-nvrtc", "torch", "cupy")
 QUERY = (
     "name,driver_version,compute_mode,mig.mode.current,memory.total,clocks.sm,clocks.mem,"
     "clocks.max.sm,power.limit,utilization.gpu"
@@ -47,8 +47,9 @@ def _sley() -> Mapping[str, Any]:
 
 
 def _device() -> Mapping[str, Any]:
+    from cuda.bindings import driver as cu
+
     device = CudaDevice.open(0)
-    cu = driver.bindings()
     found: dict[str, Any] = {
         "device": device.name,
         "count": CudaDevice.count(),
@@ -58,7 +59,7 @@ def _device() -> Mapping[str, Any]:
     }
     for name in ATTRIBUTES:
         attribute = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        result, value = cu.cuDeviceGetAttribute(attribute, device._device)
+        result, value = cu.cuDeviceGetAttribute(attribute, device.native.device)
         found[name.lower()] = value if result == cu.CUresult.CUDA_SUCCESS else result.name
     return found
 

@@ -28,6 +28,16 @@ struct Tensor {
     std::uint64_t byte_offset;
 };
 
+// What a Python capsule "dltensor_versioned" points to; a "dltensor" begins with the tensor.
+struct VersionedTensor {
+    std::uint32_t major, minor;
+    void* manager;
+    void (*destroy)(VersionedTensor*);
+    std::uint64_t flags;
+    Tensor tensor;
+};
+constexpr std::uint64_t kReadOnly = 1;  // a flag
+
 struct ExchangeHeader {
     std::uint32_t major, minor;
     ExchangeHeader* previous;  // the functions of an older version

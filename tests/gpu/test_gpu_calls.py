@@ -9,6 +9,7 @@ import pytest
 
 import sley
 from sley.engine.devices import Engine, Launching
+from support.devices.device_calls import current
 from support.devices.gpu_checks import OnDevice, Sums, executor
 from support.devices.gpu_needed import needs_gpu
 from support.devices.gpu_plans import ring
@@ -48,22 +49,22 @@ def test_a_thousand_calls_with_a_launch_for_each_rank_are_right(protocol: Any, g
 
 @ENGINES
 @PROTOCOLS
-def test_a_graph_of_cuda_core_repeats_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
-    from cuda.core import Device
+def test_a_graph_repeats_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
+    from cuda.bindings import driver as cu
 
-    device = Device(0)
-    device.set_current()
-    stream = device.create_stream()
     on, sums = executor(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
     on.reserve(COUNT, "int32")
-    arrays = sums.arrays
-    builder = stream.create_graph_builder().begin_building()
-    for _ in range(CAPTURED):
-        on(arrays, streams=builder)
-    graph = builder.end_building().complete()
-    for _ in range(REPLAYS):
-        graph.launch(stream)
-    stream.sync()
+    stream = gpu.stream()
+    raw = cu.CUstream(stream.__cuda_stream__()[1])
+    with current(gpu):
+        cu.cuStreamBeginCapture(raw, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+        for _ in range(CAPTURED):
+            on(sums.arrays, streams=stream)
+        _, graph = cu.cuStreamEndCapture(raw)
+        _, ready = cu.cuGraphInstantiate(graph, 0)
+        for _ in range(REPLAYS):
+            assert cu.cuGraphLaunch(ready, raw) == (cu.CUresult.CUDA_SUCCESS,)
+    gpu.synchronize(stream)
     on.synchronize()
     assert sums.wrong(CAPTURED * REPLAYS) == 0
 
@@ -93,20 +94,18 @@ def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
     """Nothing runs before the gate opens; a call on another stream would sum the old data."""
     from cuda.bindings import driver as cu
 
-    from sley.engine.devices.cuda import driver
-
     on = executor(ring(3), gpu)
     data = [OnDevice(gpu, np.zeros(COUNT, np.int32), "int32") for _ in range(3)]
     arrays = [one.array for one in data]
     on(arrays)  # so that all is built
     stream, gate = gpu.stream(), gpu.allocate_host(64)
     raw = cu.CUstream(stream.__cuda_stream__()[1])
-    with driver.current(gpu._context):
+    with current(gpu):
         flag = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
-        driver.call(cu.cuStreamWaitValue32, raw, gate.address, 1, flag, doing="testing")
+        assert not cu.cuStreamWaitValue32(raw, gate.address, 1, flag)[0]
         for rank, one in enumerate(arrays):
             place = one.memory.address
-            driver.call(cu.cuMemsetD32Async, place, rank + 5, COUNT, raw, doing="testing")
+            assert not cu.cuMemsetD32Async(place, rank + 5, COUNT, raw)[0]
     on(arrays, streams=stream)
     gate.array[:4].view(np.uint32)[0] = 1
     gpu.synchronize(stream)

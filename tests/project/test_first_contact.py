@@ -42,7 +42,7 @@ def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of processes over the stand-in."""
-    pytest.importorskip("cuda.core")
+    pytest.importorskip("cuda.bindings")
     folder = tmp_path_factory.mktemp("driver")
     sys.path.insert(0, str(TESTS / "engine" / "devices"))
     try:

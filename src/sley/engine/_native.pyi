@@ -366,6 +366,119 @@ def ucx_transport(fabric: Fabric, nics: Sequence[str], nic: int, timeout_s: floa
 def ucx_version(library: str) -> str:
     """The version of a libucp.so.0; OSError if it cannot be used."""
 
+class LaunchTurn:
+    """
+    A context for all launches of a call; only one thread at a time is in it, and no device's memory is freed meanwhile.
+    """
+
+    def __init__(self) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+def release(free: Callable[[], None]) -> None:
+    """
+    Calls a function that frees devices' memory, and raises nothing: now, or after the launches that are being made.
+    """
+
+class CudaResource:
+    """What the driver made; freed with this object."""
+
+    @property
+    def address(self) -> int: ...
+
+def start_cuda() -> None:
+    """Loads and starts NVIDIA's driver; RuntimeError if there is none."""
+
+def lent_by(capsule: CapsuleType) -> tuple[int, list[int], list[int] | None, int, int, bool]:
+    """
+    Of a tensor in a capsule of DLPack: address, shape, strides in elements, the code and the bits of its type, and whether it may be written.
+    """
+
+class CudaDevice:
+    """
+    A GPU of this process, in its primary context. Addresses are those of devices, streams and kernels. Errors of the driver are SleyErrors.
+    """
+
+    def __init__(self, ordinal: int) -> None: ...
+
+    @staticmethod
+    def count() -> int: ...
+
+    @staticmethod
+    def driver_version() -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uuid(self) -> bytes: ...
+
+    @property
+    def multiprocessors(self) -> int: ...
+
+    @property
+    def capability(self) -> tuple[int, int]: ...
+
+    @property
+    def device(self) -> int: ...
+
+    @property
+    def context(self) -> int: ...
+
+    def allocate(self, size_bytes: int) -> CudaResource: ...
+
+    def allocate_host(self, size_bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
+
+    def register_host(self, array: Annotated[NDArray[numpy.uint8], dict(shape=(None,))]) -> CudaResource: ...
+
+    def write(self, to: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
+
+    def read(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], source: int) -> None: ...
+
+    def reach(self, other: CudaDevice) -> None: ...
+
+    def has_atomics_to(self, device: int) -> bool: ...
+
+    def device_with(self, uuid: bytes) -> int | None: ...
+
+    def lends(self, address: int, other: CudaDevice) -> bool: ...
+
+    def place_of(self, address: int) -> int | None: ...
+
+    def has_multicast(self) -> bool: ...
+
+    @staticmethod
+    def window(devices: Sequence[CudaDevice], size_bytes: int) -> tuple[list[int], int, CudaResource]:
+        """
+        The addresses of the devices' parts, of all of them behind the switch, and what keeps them.
+        """
+
+    def share(self, address: int) -> tuple[bytes, int]: ...
+
+    def attach(self, handle: bytes) -> CudaResource: ...
+
+    def load(self, cubin: bytes, arch: str) -> int: ...
+
+    def function(self, module: int, name: str) -> int: ...
+
+    def blocks_at_once(self, function: int, threads: int) -> int: ...
+
+    def stream(self) -> CudaResource: ...
+
+    def event(self) -> CudaResource: ...
+
+    def is_captured(self, stream: int) -> bool: ...
+
+    def record(self, event: int, stream: int) -> None: ...
+
+    def wait(self, stream: int, event: int) -> None: ...
+
+    def launch(self, function: int, name: str, call: bytes, blocks: int, threads: int, together: bool, stream: int) -> None: ...
+
+    def synchronize(self, stream: int | None) -> None: ...
+
 class CallKey:
     """Equal for calls that run alike."""
 

@@ -22,7 +22,7 @@ K502 = Rule(
     "GPUs nor those that it has dropped (CUDA 13: below compute capability 7.5).",
     example="pip install nvidia-cuda-nvrtc  # CUDA 13, on a machine with driver 550",
     instead="Install a newer driver, or the packages for the driver's CUDA: `pip install "
-    '"cuda-core[cu12]"`.',
+    '"cuda-bindings[all]==12.*"`.',
 )
 K503 = Rule(
     "K503 kernel-rejected",

@@ -12,7 +12,7 @@ import pytest
 
 import sley
 from sley.engine.devices import Engine, Launching, ThreadsDevice
-from sley.engine.devices.deferred_free import launching, release
+from sley.engine.native import LaunchTurn, release
 from support.devices.device_calls import executor
 from support.devices.gpu_plans import hanging, ring
 
@@ -35,7 +35,7 @@ def test_a_failed_executor_is_freed_without_the_garbage_collector() -> None:
 
 def test_frees_wait_for_the_launches_of_any_thread() -> None:
     said: list[str] = []
-    with launching():
+    with LaunchTurn():
         other = threading.Thread(target=lambda: release(lambda: said.append("freed")))
         other.start()
         other.join()
@@ -44,7 +44,7 @@ def test_frees_wait_for_the_launches_of_any_thread() -> None:
     assert said == ["launched", "freed", "freed, too"]
     release(lambda: release(lambda: said.append("by a free")))
     assert said[3:] == ["by a free"]
-    with pytest.raises(OSError, match="launch"), launching():
+    with pytest.raises(OSError, match="launch"), LaunchTurn():
         release(lambda: said.append("behind a launch that failed"))
         raise OSError("a launch")
     assert said[4:] == ["behind a launch that failed"]

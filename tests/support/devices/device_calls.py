@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import sley
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.devices import Device, Executor, Settings, ThreadsDevice
+from sley.engine.devices.cuda import CudaDevice
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 
@@ -25,6 +27,18 @@ def threads(number: int = 0) -> ThreadsDevice:
     """A device that these tests share. Its compiler doesn't optimise: the tests compile many texts
     and make small calls."""
     return ThreadsDevice(number, flags=["-O0"])
+
+
+@contextmanager
+def current(device: CudaDevice) -> Iterator[None]:
+    """Makes a GPU's context current, for the driver's functions in cuda.bindings."""
+    from cuda.bindings import driver as cu
+
+    cu.cuCtxPushCurrent(device.native.context)
+    try:
+        yield
+    finally:
+        cu.cuCtxPopCurrent()
 
 
 def small_slots(plan: sley.Plan) -> int:

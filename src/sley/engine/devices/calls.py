@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sley.engine.devices.deferred_free import launching
 from sley.engine.devices.device import Device, Event, Launch
+from sley.engine.native import LaunchTurn
 from sley.errors.runtime import R503
 
 
@@ -54,7 +54,7 @@ class PreparedCall:
             # The arrays were made on the default streams; the call may run on others.
             for device in dict.fromkeys(self._devices):
                 device.synchronize(device.default_stream())
-        with launching():
+        with LaunchTurn():
             for number, device, program, launch in self._turns:
                 device.launch(program, launch, given[number])
         if streams is None:

@@ -16,7 +16,6 @@ from sley.engine.devices.arguments import Arguments, Arrays, check_arguments
 from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.calls import Order, PreparedCall, Start
 from sley.engine.devices.counters import State, read_state
-from sley.engine.devices.deferred_free import release
 from sley.engine.devices.device import Device, Launch
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState, Group, Mailboxes
@@ -28,7 +27,7 @@ from sley.engine.devices.windows import Lanes, single_messages, way_of_groups
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.memory import BEYOND
-from sley.engine.native import LARGEST
+from sley.engine.native import LARGEST, release
 from sley.engine.program import load
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError

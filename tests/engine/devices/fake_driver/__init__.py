@@ -29,6 +29,9 @@ TESTS = HERE.parents[2]
 TEXT = 'extern "C" __global__ void twice(unsigned long long address) {}'
 """A text with one kernel."""
 
+UNKNOWN = -1
+"""For `FakeDriver.fail`: the driver has no such entry point."""
+
 _FLAGS = ("-std=c++17", "-O0", "-shared", "-fPIC", "-pthread")
 
 

@@ -15,11 +15,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cuda.bindings import driver as cu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_driver import TEXT, FakeDriver, array_on, refused
+from fake_driver import TEXT, UNKNOWN, FakeDriver, refused
 from sley.engine.devices.cuda import CudaDevice, compiler, driver
 from sley.engine.devices.device import Memory
 
@@ -46,13 +45,13 @@ def test_a_device_that_is_not_there_is_refused(fake: FakeDriver, ordinal: int) -
 
 @pytest.mark.parametrize(("number", "code"), [(100, "K510"), (3, "K501"), (803, "K501")])
 def test_a_driver_that_does_not_start_is_an_error(fake: FakeDriver, number: int, code: str) -> None:
-    driver.bindings.cache_clear()
+    driver.start.cache_clear()
     fake.fail("cuInit", number)
     refused(code, CudaDevice, 0)
 
 
 def test_a_machine_without_devices_is_an_error(fake: FakeDriver) -> None:
-    driver.bindings.cache_clear()
+    driver.start.cache_clear()
     fake.set(devices=0)
     refused("K510", CudaDevice, 0)
 
@@ -90,24 +89,17 @@ def test_missing_packages_are_told_with_what_to_install(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    driver.bindings.cache_clear()
+    driver.start.cache_clear()
     assert 'pip install "sley[cuda]"' in str(refused("K501", CudaDevice, 0))
     assert 'pip install "sley[cuda]"' in str(refused("K501", compiler.version))
-
-
-def test_a_missing_cuda_core_is_told_with_what_to_install(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
-    array = array_on(device.allocate(32))
-    assert 'pip install "sley[cuda]"' in str(refused("K501", device.view, array, what="it"))
 
 
 def test_an_entry_point_that_an_old_driver_lacks_is_named(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
-    error = refused("K502", driver.call, cu.cuMemAllocManaged, 8, 1, doing="a try")
-    assert "cuMemAllocManaged" in str(error)
+    fake.fail("cuMulticastGetGranularity", UNKNOWN)
+    error = refused("K502", device.window, [device], 1)
+    assert "cuMulticastGetGranularity" in str(error)
 
 
 # Programs

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda.bindings import driver as cu
 
 import sley
 from fake_driver import FakeDriver, array_on, refused
@@ -21,7 +22,7 @@ from sley.engine.devices.cuda.arrays import CudaArray
 from sley.engine.devices.tables import CALL
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
-from support.devices.device_calls import threads
+from support.devices.device_calls import current, threads
 
 RANKS = 4
 
@@ -160,13 +161,13 @@ def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: 
     made = fake.journal()
     assert made.count("cuEventCreate") == 1
     assert made.count("cuStreamWaitEvent") == 39, "behind the first call there is no other"
-    cu, address = device._cu, streams[2].__cuda_stream__()[1]
-    with driver.current(device._context):
+    address = streams[2].__cuda_stream__()[1]
+    with current(device):
         cu.cuStreamBeginCapture(address, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
     on(calls[2], streams=streams[2])
     made = fake.journal()
     assert {"cuEventRecord", "cuStreamWaitEvent"}.isdisjoint(made), made
-    with driver.current(device._context):
+    with current(device):
         cu.cuStreamEndCapture(address)
     on(calls[0])
     on.synchronize()

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_driver import TEXT, FakeDriver, array_on, compile_library, refused
-from sley.engine.devices.cuda import CudaDevice, arrays, driver
+from sley.engine.devices.cuda import CudaDevice, arrays
 from sley.engine.devices.device import Launch, Memory
 from sley.engine.types import BITS, DATA_TYPES
 from sley.errors import SleyError
+from support.devices.device_calls import current
 
 KERNEL = """
 #include <cstring>
@@ -69,7 +70,7 @@ FORMS = {
     "torch": lambda stream: SimpleNamespace(cuda_stream=stream.__cuda_stream__()[1]),
     "cupy": lambda stream: SimpleNamespace(ptr=stream.__cuda_stream__()[1]),
     "address": lambda stream: stream.__cuda_stream__()[1],
-    "cuda-core": lambda stream: SimpleNamespace(__cuda_stream__=stream.__cuda_stream__),
+    "protocol": lambda stream: SimpleNamespace(__cuda_stream__=stream.__cuda_stream__),
 }
 
 
@@ -146,7 +147,7 @@ def test_a_capture_takes_launches_and_leaves_the_rest(
     launch = Launch("twice", memory.address.to_bytes(8, "little"), 1, 32, True)
     stream = device.stream()
     address = cu.CUstream(stream.__cuda_stream__()[1])
-    with driver.current(device._context):
+    with current(device):
         cu.cuStreamBeginCapture(address, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
     try:
         device.launch(program, launch, stream)
@@ -157,11 +158,11 @@ def test_a_capture_takes_launches_and_leaves_the_rest(
         del during
         refused("K518", device.synchronize, stream)
         refused("K518", device.synchronize, None)
-        with driver.current(device._context):
+        with current(device):
             result, _ = cu.cuMemAlloc(64)
         assert result.name == "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "the caller's rules are lost"
     finally:
-        with driver.current(device._context):
+        with current(device):
             cu.cuStreamEndCapture(address)
     device.synchronize(stream)
     found = np.empty(4, np.uint8)
@@ -170,7 +171,7 @@ def test_a_capture_takes_launches_and_leaves_the_rest(
 
 
 def test_the_callers_context_stays_current(device: CudaDevice) -> None:
-    theirs = CudaDevice.open(1)._context
+    theirs = CudaDevice.open(1).native.context
     cu.cuCtxPushCurrent(theirs)
     try:
         program = device.build(TEXT, ["twice"])
@@ -189,8 +190,8 @@ def test_the_callers_context_stays_current(device: CudaDevice) -> None:
         with pytest.raises(SleyError):
             device.launch(program, Launch("twice", bytes(8), 1, 32, True), 12345)
         del memory, stream
-        _, current = cu.cuCtxGetCurrent()
-        assert int(current) == int(theirs)
+        _, found = cu.cuCtxGetCurrent()
+        assert int(found) == theirs
     finally:
         cu.cuCtxPopCurrent()
 

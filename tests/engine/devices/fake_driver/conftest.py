@@ -17,7 +17,7 @@ def fake() -> Iterator[FakeDriver]:
     fake = FakeDriver()
     yield fake
     fake.reset()
-    driver.bindings.cache_clear()
+    driver.start.cache_clear()
 
 
 @pytest.fixture

@@ -60,11 +60,34 @@ enum Result {  // cuda.h: CUresult
     STREAM_CAPTURE_ISOLATION = 905,
 };
 
-const std::map<int, const char*> WORDS = {
-    {OUT_OF_MEMORY, "out of memory"},
-    {NO_DEVICE, "no CUDA-capable device is detected"},
-    {INVALID_HANDLE, "invalid resource handle"},
-    {ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+struct Words {
+    const char *name, *meaning;
+};
+const std::map<int, Words> WORDS = {
+    {INVALID_VALUE, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+    {OUT_OF_MEMORY, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+    {3, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
+    {NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
+    {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
+    {INVALID_IMAGE, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
+    {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {CANNOT_MAP, {"CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"}},
+    {209, {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available"}},
+    {PEER_ACCESS_UNSUPPORTED, {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported"}},
+    {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+    {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {ILLEGAL_ADDRESS, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
+    {702, {"CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"}},
+    {711, {"CUDA_ERROR_TOO_MANY_PEERS", "peer mapping resources exhausted"}},
+    {COOPERATIVE_LAUNCH_TOO_LARGE,
+     {"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"}},
+    {NOT_SUPPORTED, {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"}},
+    {802, {"CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"}},
+    {803, {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "unsupported display driver / CUDA combination"}},
+    {STREAM_CAPTURE_UNSUPPORTED,
+     {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
+    {STREAM_CAPTURE_ISOLATION,
+     {"CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work"}},
 };
 
 constexpr int RELAXED = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
@@ -276,13 +299,14 @@ int cuDriverGetVersion(int* version) {
 
 int cuGetErrorString(int error, const char** words) {
     auto known = WORDS.find(error);
-    *words = known == WORDS.end() ? nullptr : known->second;
+    *words = known == WORDS.end() ? nullptr : known->second.meaning;
     return *words ? SUCCESS : INVALID_VALUE;
 }
 
-int cuGetErrorName(int, const char** name) {
-    *name = "CUDA_ERROR_OF_THE_STAND_IN";
-    return SUCCESS;
+int cuGetErrorName(int error, const char** name) {
+    auto known = WORDS.find(error);
+    *name = known == WORDS.end() ? nullptr : known->second.name;
+    return *name ? SUCCESS : INVALID_VALUE;
 }
 
 int cuDeviceGetCount(int* count) {
@@ -991,7 +1015,8 @@ const std::map<std::string, void*>& entries() {
 int cuGetProcAddress(const char* symbol, void** function, int, std::uint64_t, int* status) {
     constexpr int FOUND = 0, SYMBOL_NOT_FOUND = 1;
     auto entry = entries().find(symbol);
-    bool known = entry != entries().end();
+    auto failure = failures.find(symbol);
+    bool known = entry != entries().end() && (failure == failures.end() || failure->second > 0);
     *function = known ? entry->second : nullptr;
     if (status) *status = known ? FOUND : SYMBOL_NOT_FOUND;
     return known ? SUCCESS : NOT_FOUND;
@@ -1007,7 +1032,7 @@ int cuGetProcAddress_v2(const char* symbol, void** function, int version, std::u
 }
 
 // What tests use: change a number of `settings`, and get what it was; make an entry point fail (0:
-// no more); name the function that runs as a kernel, and the size of its argument; read and empty
+// no more; -1: unknown to cuGetProcAddress); name the function that runs as a kernel, and the size of its argument; read and empty
 // the journal of calls and launches, a line each; how many bytes a device has given away.
 
 long long fake_set(const char* setting, long long value) {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sley.engine.devices.cuda.driver import module
+import numpy as np
+
+from sley.engine import native
 from sley.engine.devices.device import Memory, View
 from sley.engine.types import BITS, DATA_TYPES
 from sley.errors import Place, Rule
@@ -14,6 +17,8 @@ from sley.errors.runtime import R504
 
 _CUDA, _CUDA_MANAGED = 2, 13  # DLPack's kinds of devices: dlpack.h, DLDeviceType
 _KINDS = {1: "the host", 3: "the host's pinned memory"}
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}  # DLDataTypeCode
+_VERSION = (1, 0)  # of DLPack, the newest that is understood
 
 
 @dataclass(frozen=True)
@@ -36,36 +41,76 @@ class CudaArray:
         }
 
 
-def view(array: Any, ordinal: int, *, what: str) -> View:
-    """A view of an array on device `ordinal`, whose context is current; see `Device.view`.
+class _Lent(NamedTuple):
+    """What a library says of an array. strides: in elements; None if it has no gaps."""
+
+    address: int
+    ordinal: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: str
+    writable: bool
+
+
+def view(array: Any, device: native.CudaDevice, ordinal: int, *, what: str) -> View:
+    """A view of an array on device `ordinal`; see `Device.view`.
 
     Uses DLPack, else version 3 of the CUDA array interface; uint16 elements may be the bits of
     bfloat16. Doesn't synchronise with the array's producer: kernels start after it on the caller's
     stream. K519 for an object that isn't an array.
     """
-    views = module("cuda.core.utils").StridedMemoryView
     _check_kind(array, ordinal, what)
     try:
-        found = views.from_any_interface(array, stream_ptr=-1)
+        if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+            found = _by_dlpack(array)
+        else:
+            found = _by_interface(array.__cuda_array_interface__, device, ordinal)
     except Exception as error:  # any library's own, of any class
         name = f"{type(array).__module__}.{type(array).__qualname__}"
         text = f"{name}, which gave: {type(error).__name__}: {error}"
         raise _unfit(K519, text, ordinal, what) from None
-    if found.device_id != ordinal:
-        raise _unfit(K504, f"an array on device {found.device_id}", ordinal, what)
-    dtype = _dtype(array, found)
-    if dtype not in (*DATA_TYPES, BITS):
+    if found.ordinal != ordinal:
+        raise _unfit(K504, f"an array on device {found.ordinal}", ordinal, what)
+    if found.dtype not in (*DATA_TYPES, BITS):
         raise R504.error(
-            at=Place(detail=what), expected=f"one of {', '.join(DATA_TYPES)}", found=dtype
+            at=Place(detail=what), expected=f"one of {', '.join(DATA_TYPES)}", found=found.dtype
         )
-    shape, strides = tuple(found.shape), found.strides
-    if strides is not None and not _side_by_side(shape, tuple(strides)):
+    if found.strides is not None and not _side_by_side(found.shape, found.strides):
         raise K519.error(
             at=Place(detail=what),
             expected="elements side by side, in the order of the indices",
-            found=f"shape {list(shape)} with strides of {list(strides)} elements",
+            found=f"shape {list(found.shape)} with strides of {list(found.strides)} elements",
         )
-    return View(int(found.ptr), int(found.size), dtype, not found.readonly)
+    return View(found.address, math.prod(found.shape), found.dtype, found.writable)
+
+
+def _by_dlpack(array: Any) -> _Lent:
+    unordered = -1  # instead of a stream: the producer needn't synchronise
+    try:
+        capsule = array.__dlpack__(stream=unordered, max_version=_VERSION)
+    except TypeError:  # the library knows no versions
+        capsule = array.__dlpack__(stream=unordered)
+    address, shape, strides, code, bits, writable = native.lent_by(capsule)
+    if code in _CODES and bits:
+        dtype = f"{_CODES[code]}{bits}"
+    else:
+        dtype = str(getattr(array, "dtype", "a type without a name")).rpartition(".")[2]
+    gaps = None if strides is None else tuple(strides)
+    return _Lent(address, array.__dlpack_device__()[1], tuple(shape), gaps, dtype, writable)
+
+
+def _by_interface(said: dict[str, Any], device: native.CudaDevice, ordinal: int) -> _Lent:
+    if said["version"] < 3 or said.get("mask") is not None:
+        raise BufferError("version 3 of the CUDA array interface, without a mask, is needed")
+    address, readonly = said["data"]
+    place = device.place_of(address) if address else ordinal
+    if place is None:
+        raise BufferError("memory that the driver doesn't know")
+    kind, strides = np.dtype(said["typestr"]), said.get("strides")
+    if strides is not None:
+        strides = tuple(stride // kind.itemsize for stride in strides)
+    dtype = kind.name if kind.isnative else kind.str
+    return _Lent(address, place, tuple(said["shape"]), strides, dtype, not readonly)
 
 
 def _check_kind(array: Any, ordinal: int, what: str) -> None:
@@ -83,15 +128,6 @@ def _check_kind(array: Any, ordinal: int, what: str) -> None:
 
 def _unfit(rule: Rule, found: str, ordinal: int, what: str) -> Exception:
     return rule.error(at=Place(detail=what), expected=f"an array on device {ordinal}", found=found)
-
-
-def _dtype(array: Any, found: Any) -> str:
-    """The name of the elements' type. cuda-core recognises bfloat16 only if the package ml_dtypes
-    is installed, and some other types never; the name is then that of the array's own `dtype`."""
-    try:
-        return str(found.dtype.name if found.dtype.isnative else found.dtype.str)
-    except (NotImplementedError, TypeError):
-        return str(getattr(array, "dtype", "a type without a name")).rpartition(".")[2]
 
 
 def _side_by_side(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
-from sley.engine.devices.cuda.driver import module
 from sley.errors.devices import K501, K502, K503
 from sley.errors.diagnostic import counted, shortened
 
@@ -75,7 +75,7 @@ def architecture(major: int, minor: int) -> str:
             expected=f"an NVRTC for GPUs of compute capability {major}.{minor}",
             found=f"NVRTC {'.'.join(map(str, version()))}, for {', '.join(map(_words, known))}",
             remedy="Install the NVRTC of a CUDA that supports this GPU: newer ones for newer GPUs, "
-            'older ones for older GPUs (`pip install "cuda-core[cu12]"`).',
+            'older ones for older GPUs (`pip install "cuda-bindings[all]==12.*"`).',
         )
     return f"sm_{max(usable)}"
 
@@ -88,7 +88,13 @@ class _Compiler:
     """NVRTC's functions, which cuda-bindings loads at the first call."""
 
     def __init__(self) -> None:
-        self.nvrtc = module("cuda.bindings.nvrtc")
+        try:
+            import_module(
+                "cuda.bindings"
+            )  # the module may be cached although its package is missing
+            self.nvrtc = import_module("cuda.bindings.nvrtc")
+        except ImportError as error:
+            raise _nvrtc_error(str(error)) from None
 
     def call(self, name: str, *arguments: object) -> Any:
         """Calls a function and returns None, its value, or a tuple of its values."""
@@ -114,7 +120,8 @@ def _nvrtc_error(found: str) -> Exception:
     return K501.error(
         expected="NVIDIA's compiler NVRTC, with its builtins",
         found=found,
-        remedy='Install the extra, which has nvidia-cuda-nvrtc: pip install "sley[cuda]".',
+        remedy="Install the extra, which has cuda-bindings and nvidia-cuda-nvrtc: "
+        'pip install "sley[cuda]".',
     )
 
 

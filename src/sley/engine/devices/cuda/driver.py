@@ -1,24 +1,23 @@
-"""NVIDIA's driver: calls of its entry points, whose errors become diagnostics with remedies."""
+"""NVIDIA's driver: its start, its version, and its errors as diagnostics with remedies."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
-from types import MappingProxyType
-from typing import Any
 
+from sley.engine.native import CudaDevice, start_cuda
 from sley.errors.devices import (
     K501,
     K502,
+    K503,
     K506,
     K507,
     K508,
     K509,
     K510,
+    K514,
     K516,
+    K517,
     K518,
 )
 from sley.errors.diagnostic import Rule, SleyError
@@ -58,6 +57,15 @@ _RULES: dict[Rule, tuple[str, ...]] = {
 }
 _RULE_OF = {f"CUDA_ERROR_{name}": rule for rule, names in _RULES.items() for name in names}
 
+_NOT_SHARED = ("INVALID_VALUE", "INVALID_CONTEXT", "INVALID_HANDLE", "MAP_FAILED", "NOT_SUPPORTED")
+_RULE_ABOUT: dict[str, dict[str, Rule]] = {
+    "": {},
+    "stream": {f"CUDA_ERROR_{name}": K517 for name in ("INVALID_HANDLE", "INVALID_CONTEXT")},
+    "sharing": {f"CUDA_ERROR_{name}": K514 for name in (*_NOT_SHARED, "OPERATING_SYSTEM")},
+    "kernel": {"CUDA_ERROR_NOT_FOUND": K503},
+}
+"""Rules that override those of `_RULES`, by what an invalid argument of the call would be."""
+
 _FATAL = {
     f"CUDA_ERROR_{name}"
     for name in (
@@ -76,27 +84,11 @@ _FATAL = {
 """Errors after which the process can no longer use the device."""
 
 
-def module(name: str) -> Any:
-    """A module of the packages of the extra `cuda`; K501 if it isn't installed."""
-    package, _, _ = name.rpartition(".")
-    try:
-        import_module(package)  # the module may be cached although its package is missing
-        return import_module(name)
-    except ImportError as error:
-        raise K501.error(
-            expected="the packages cuda-core, cuda-bindings and nvidia-cuda-nvrtc",
-            found=str(error),
-            remedy='Install the extra: pip install "sley[cuda]".',
-        ) from None
-
-
 @cache
-def bindings() -> Any:
-    """The module cuda.bindings.driver, with the driver initialised. K501 if a package or the driver
-    is missing or the driver doesn't start, K510 if it has no device."""
-    driver = module("cuda.bindings.driver")
+def start() -> None:
+    """Starts the driver. K501 if it is missing or doesn't start, K510 if it has no device."""
     try:
-        (result,) = driver.cuInit(0)
+        start_cuda()
     except RuntimeError as error:
         raise K501.error(
             expected="NVIDIA's driver (libcuda.so.1)",
@@ -104,50 +96,28 @@ def bindings() -> Any:
             remedy="Use a machine with an NVIDIA GPU and its driver, on which `nvidia-smi` works; "
             "containers get the driver from the host (docker: --gpus all).",
         ) from None
-    if result != driver.CUresult.CUDA_SUCCESS:
-        raise failure(driver, result, "cuInit", "starting the driver", {})
-    return driver
 
 
-def call(
-    function: Callable[..., Any],
-    *arguments: object,
-    doing: str,
-    meaning: Mapping[str, Rule] = MappingProxyType({}),
-) -> Any:
-    """Calls an entry point of the driver and returns None, its value, or a tuple of its values.
-
-    doing: the purpose of the call, for messages. meaning: rules that override those of `_RULES` in
-    this call. K502 if the driver is too old to have the entry point; the rule of the driver's error
-    if the call fails.
-    """
-    driver = bindings()
-    try:
-        result, *values = function(*arguments)
-    except RuntimeError as error:
-        raise K502.error(
+def failure(function: str, name: str, words: str, doing: str, subject: str) -> SleyError:
+    """The diagnostic for an error of the driver (`native/devices/cuda_driver.hpp`): K502 if the
+    driver is too old to have the function."""
+    if name == "missing":
+        return K502.error(
             expected=f"a driver for CUDA 12 or newer ({NEEDED[12]}), for {doing}",
-            found=f"{error}, in a driver for CUDA {version_text(driver_version())}",
-        ) from None
-    if result != driver.CUresult.CUDA_SUCCESS:
-        raise failure(driver, result, function.__name__, doing, meaning)
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def failure(
-    driver: Any, result: Any, name: str, doing: str, meaning: Mapping[str, Rule]
-) -> SleyError:
-    """The diagnostic for an error of the driver."""
-    (_, words) = driver.cuGetErrorString(result)
-    rule = meaning.get(result.name) or _RULE_OF.get(result.name, K516)
+            found=f'Function "{function}" not found, in a driver for CUDA '
+            f"{version_text(driver_version())}",
+        )
+    if name == "elsewhere":
+        return K517.error(expected=f"a stream of {doing}", found="one of another device")
+    rule = _RULE_ABOUT[subject].get(name) or _RULE_OF.get(name, K516)
     notes = []
-    if result.name in _FATAL:
+    if name in _FATAL:
         notes = ["the process can no longer use the device; start a new one"]
-    if result.name == "CUDA_ERROR_NOT_INITIALIZED":
+    if name == "CUDA_ERROR_NOT_INITIALIZED":
         notes = ["a process forked after its parent used CUDA gets this error: use `spawn`"]
     return rule.error(
-        expected=f"{name} to succeed, {doing}",
-        found=f"{result.name}: {words.decode() if words else 'an error without a name'}",
+        expected=f"{function} to succeed, {doing}",
+        found=f"{name}: {words or 'an error without a name'}",
         notes=notes,
     )
 
@@ -166,8 +136,7 @@ def queues() -> int:
 
 def driver_version() -> tuple[int, int]:
     """The newest CUDA that the driver supports: (13, 0)."""
-    driver = bindings()
-    (_, number) = driver.cuDriverGetVersion()
+    number = CudaDevice.driver_version()
     return number // 1000, number % 1000 // 10
 
 
@@ -186,32 +155,5 @@ def check_versions(compiler: tuple[int, int]) -> None:
             + f", since NVRTC is {version_text(compiler)}",
             found=f"a driver for CUDA {version_text(found)}",
             remedy="Install a newer driver, or the packages for the driver's CUDA: "
-            f'`pip install "cuda-core[cu{found[0]}]"`.',
+            f'`pip install "cuda-bindings[all]=={found[0]}.*"`.',
         )
-
-
-@contextmanager
-def current(context: Any) -> Iterator[None]:
-    """Makes a device's context current in the calling thread; restores the caller's afterwards."""
-    driver = bindings()
-    call(driver.cuCtxPushCurrent, context, doing="turning to the device")
-    try:
-        yield
-    finally:
-        driver.cuCtxPopCurrent()
-
-
-@contextmanager
-def apart_from_captures(context: Any) -> Iterator[None]:
-    """As `current`, and allows calls that can't be captured (allocations) during the caller's
-    capture: they run at once, outside the graph."""
-    driver = bindings()
-    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    with current(context):
-        mode = call(
-            driver.cuThreadExchangeStreamCaptureMode, relaxed, doing="leaving the capture's rules"
-        )
-        try:
-            yield
-        finally:
-            driver.cuThreadExchangeStreamCaptureMode(mode)

@@ -1,0 +1,291 @@
+#include "devices/cuda_device.hpp"
+
+#include <array>
+#include <cstring>
+
+#include "devices/deferred_free.hpp"
+
+namespace sley {
+namespace {
+
+using namespace cuda;
+
+constexpr unsigned kMapped = kPortable | kDeviceMap;
+
+template <class Handle>
+std::uintptr_t to_address(Handle handle) {
+    return reinterpret_cast<std::uintptr_t>(handle);
+}
+
+std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+std::string counted(unsigned number, const char* noun) {
+    return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
+    const auto opening = "opening device " + std::to_string(ordinal);
+    call(cuDeviceGet, {opening}, &device_, ordinal);
+    std::array<char, 256> name{};
+    call(cuDeviceGetName, {"asking for its name"}, name.data(), static_cast<int>(name.size()),
+         device_);
+    name_ = std::string(name.data()) + " (device " + std::to_string(ordinal) + ")";
+    call(cuDeviceGetUuid, {"asking for its identity"}, &uuid_, device_);
+    multiprocessors_ = attribute(kMultiprocessors);
+    capability_ = {attribute(kCapabilityMajor), attribute(kCapabilityMinor)};
+    call(cuDevicePrimaryCtxRetain, {opening}, &context_, device_);
+    const ApartFromCaptures apart(context_);
+    call(cuStreamCreate, {"making a stream on ", name_}, &copies_, kNonBlocking);
+}
+
+int CudaDevice::count() {
+    int number = 0;
+    call(cuDeviceGetCount, {"counting the devices"}, &number);
+    return number;
+}
+
+int CudaDevice::driver_version() {
+    int version = 0;
+    call(cuDriverGetVersion, {"asking for the driver's version"}, &version);
+    return version;
+}
+
+Resource CudaDevice::allocate(std::size_t bytes) {
+    const auto doing = "allocating " + bytes_of(bytes) + " on " + name_;
+    const ApartFromCaptures apart(context_);
+    Pointer address = 0;
+    call(cuMemAlloc, {doing}, &address, bytes);
+    Resource made{address, until([address] { cuMemFree(address); })};
+    zero(address, bytes, doing);
+    return made;
+}
+
+Resource CudaDevice::allocate_host(std::size_t bytes) {
+    const ApartFromCaptures apart(context_);
+    void* address = nullptr;
+    // A size of 0 is refused.
+    call(cuMemHostAlloc, {"allocating " + bytes_of(bytes) + " of the host's memory"}, &address,
+         bytes == 0 ? 1 : bytes, kMapped);
+    std::memset(address, 0, bytes);
+    return {to_address(address), until([address] { cuMemFreeHost(address); })};
+}
+
+Resource CudaDevice::register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps) {
+    const auto doing = "letting " + name_ + " use memory that processes share";
+    const ApartFromCaptures apart(context_);
+    call(cuMemHostRegister, {doing, "", "sharing"}, address, bytes, kMapped);
+    Resource made;
+    made.owner = until([address, keeps = std::move(keeps)] { cuMemHostUnregister(address); });
+    call(cuMemHostGetDevicePointer, {doing}, &made.address, address, 0U);
+    return made;
+}
+
+void CudaDevice::write(Pointer to, const void* from, std::size_t bytes) {
+    const ApartFromCaptures apart(context_);
+    call(cuMemcpyHtoDAsync, {"writing " + bytes_of(bytes) + " to ", name_}, to, from, bytes,
+         copies_);
+    join(copies_);
+}
+
+void CudaDevice::read(void* to, Pointer from, std::size_t bytes) {
+    const ApartFromCaptures apart(context_);
+    call(cuMemcpyDtoHAsync, {"reading " + bytes_of(bytes) + " from ", name_}, to, from, bytes,
+         copies_);
+    join(copies_);
+}
+
+void CudaDevice::reach(const CudaDevice& other) {
+    const ApartFromCaptures apart(context_);
+    const Result result = cuCtxEnablePeerAccess(other.context_, 0);
+    if (result != Result::kSuccess && result != Result::kPeerAccessAlreadyEnabled) {
+        throw Error(cuCtxEnablePeerAccess.name, result,
+                    {"letting " + name_ + " reach " + other.name_});
+    }
+}
+
+std::optional<Device> CudaDevice::device_with(const Uuid& uuid) const {
+    const auto is_wanted = [&uuid](const Uuid& other) {
+        return std::memcmp(&uuid, &other, sizeof uuid) == 0;
+    };
+    if (is_wanted(uuid_)) return device_;
+    for (int ordinal = 0, number = count(); ordinal < number; ++ordinal) {
+        const auto doing = "looking at device " + std::to_string(ordinal);
+        Device device = 0;
+        Uuid found{};
+        call(cuDeviceGet, {doing}, &device, ordinal);
+        call(cuDeviceGetUuid, {doing}, &found, device);
+        if (is_wanted(found)) return device;
+    }
+    return {};
+}
+
+bool CudaDevice::has_atomics_to(Device other) const {
+    if (other == device_) return true;
+    int value = 0;
+    call(cuDeviceGetP2PAttribute, {"asking for the link from " + name_ + " to another device"},
+         &value, kNativeAtomics, device_, other);
+    return value != 0;
+}
+
+bool CudaDevice::lends(Pointer address, const CudaDevice& other) const {
+    const Purpose purpose{"asking for memory of ", name_};
+    const Current current(other.context_);
+    bool is_plain = false;
+    call(cuPointerGetAttribute, purpose, static_cast<void*>(&is_plain), kIpcCapable, address);
+    if (is_plain) return true;
+    std::uint64_t flags = 0;
+    call(cuPointerGetAttribute, purpose, static_cast<void*>(&flags), kAccessFlags, address);
+    return flags != 0;
+}
+
+std::optional<int> CudaDevice::place_of(Pointer address) const {
+    const Current current(context_);
+    int ordinal = 0;
+    const Result result = cuPointerGetAttribute(&ordinal, kDeviceOrdinal, address);
+    return result == Result::kSuccess ? std::optional<int>(ordinal) : std::nullopt;
+}
+
+bool CudaDevice::has_multicast() const { return attribute(kMulticastSupported) != 0; }
+
+std::pair<IpcHandle, std::size_t> CudaDevice::share(Pointer address) const {
+    const Purpose purpose{"exporting memory of ", name_, "sharing"};
+    const ApartFromCaptures apart(context_);
+    Pointer base = 0;
+    std::size_t bytes = 0;
+    call(cuMemGetAddressRange, purpose, &base, &bytes, address);
+    IpcHandle handle{};
+    call(cuIpcGetMemHandle, purpose, &handle, base);
+    return {handle, address - base};
+}
+
+Resource CudaDevice::attach(const IpcHandle& handle) {
+    const ApartFromCaptures apart(context_);
+    Pointer base = 0;
+    call(cuIpcOpenMemHandle, {"attaching another process's memory to ", name_, "sharing"}, &base,
+         handle, kLazyEnablePeerAccess);
+    return {base, until([base] { cuIpcCloseMemHandle(base); })};
+}
+
+Module CudaDevice::load(const void* cubin, const std::string& arch) const {
+    const ApartFromCaptures apart(context_);
+    Module module = nullptr;
+    call(cuModuleLoadData, {"loading kernels for " + arch + " on ", name_}, &module, cubin);
+    return module;
+}
+
+Function CudaDevice::function(Module module, const std::string& name) const {
+    const ApartFromCaptures apart(context_);
+    Function function = nullptr;
+    call(cuModuleGetFunction, {"looking for the kernel ", name, "kernel"}, &function, module,
+         name.c_str());
+    return function;
+}
+
+int CudaDevice::blocks_at_once(Function function, int threads) const {
+    const Current current(context_);
+    int blocks = 0;
+    call(cuOccupancyMaxActiveBlocksPerMultiprocessor,
+         {"counting the blocks that " + name_ + " holds"}, &blocks, function, threads,
+         std::size_t{0});
+    return blocks * multiprocessors_;
+}
+
+Resource CudaDevice::stream() {
+    const ApartFromCaptures apart(context_);
+    Stream stream = nullptr;
+    call(cuStreamCreate, {"making a stream on ", name_}, &stream, kNonBlocking);
+    return {to_address(stream), until([stream] { cuStreamDestroy(stream); })};
+}
+
+Resource CudaDevice::event() {
+    const ApartFromCaptures apart(context_);
+    Event event = nullptr;
+    call(cuEventCreate, {"making an event"}, &event, kDisableTiming);
+    return {to_address(event), until([event] { cuEventDestroy(event); })};
+}
+
+bool CudaDevice::is_captured(Stream stream) const {
+    const Purpose purpose{"looking at a stream of ", name_, "stream"};
+    const Current current(context_);
+    CaptureStatus status{};
+    call(cuStreamIsCapturing, purpose, stream, &status);
+    if (status != CaptureStatus::kNone) return true;  // further queries could invalidate the capture
+    Context own = nullptr;
+    call(cuStreamGetCtx, purpose, stream, &own);
+    if (own == context_) return false;
+    const Current others(own);
+    Device device = 0;
+    call(cuCtxGetDevice, purpose, &device);
+    if (device != device_) throw Error(cuStreamGetCtx.name, Result::kElsewhere, {name_});
+    return false;
+}
+
+void CudaDevice::record(Event event, Stream stream) const {
+    const Current current(context_);
+    call(cuEventRecord, {"setting an event behind a call", "", "stream"}, event, stream);
+}
+
+void CudaDevice::wait(Stream stream, Event event) const {
+    const Current current(context_);
+    call(cuStreamWaitEvent, {"letting a call wait for the one before", "", "stream"}, stream, event,
+         0U);
+}
+
+void CudaDevice::launch(const CudaLaunch& launch, Stream stream) const {
+    LaunchAttribute cooperative{};
+    cooperative.id = LaunchAttribute::kCooperative;
+    cooperative.value.cooperative = 1;
+    const LaunchConfig config{{launch.blocks, 1, 1}, {launch.threads, 1, 1}, 0,
+                              stream,                &cooperative,           launch.together};
+    void* arguments[] = {const_cast<char*>(launch.call.data())};
+    const Current current(context_);
+    const Result result = cuLaunchKernelEx(&config, launch.function, arguments, nullptr);
+    if (result == Result::kSuccess) return;
+    throw Error(cuLaunchKernelEx.name, result,
+                {"starting " + launch.name + " with " + counted(launch.blocks, "block") + " of " +
+                     counted(launch.threads, "thread") + " on ",
+                 name_, "stream"});
+}
+
+void CudaDevice::synchronize(Stream stream) const {
+    const Current current(context_);
+    join(stream);
+}
+
+void CudaDevice::synchronize() const {
+    const Current current(context_);
+    call(cuCtxSynchronize, {"waiting for ", name_});
+}
+
+int CudaDevice::attribute(int which) const {
+    int value = 0;
+    call(cuDeviceGetAttribute,
+         {"asking device " + std::to_string(ordinal_) + " for its attributes"}, &value, which,
+         device_);
+    return value;
+}
+
+void CudaDevice::zero(Pointer address, std::size_t bytes, const std::string& doing) {
+    call(cuMemsetD8Async, {doing}, address, static_cast<unsigned char>(0), bytes,
+         copies_);
+    join(copies_);
+}
+
+void CudaDevice::join(Stream stream) const {
+    call(cuStreamSynchronize, {"waiting for ", name_, "stream"}, stream);
+}
+
+std::shared_ptr<void> CudaDevice::until(std::function<void()> free) const {
+    const auto freed = [context = context_, free = std::move(free)] {
+        try {
+            const ApartFromCaptures apart(context);
+            free();
+        } catch (const Error&) {  // see Resource
+        }
+    };
+    return {nullptr, [freed](void*) { release(freed); }};
+}
+
+}  // namespace sley

@@ -1,0 +1,131 @@
+// A GPU of this process: its memory, kernels, streams and launches.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "devices/cuda_driver.hpp"
+
+namespace sley {
+
+// What the driver made: memory, a stream, an event, by its address or handle; it is freed with its
+// last owner, or after the launches that are being made then. A failure to free is ignored, since
+// no caller could handle it: the device has failed, and its next use gets the error.
+struct Resource {
+    std::uintptr_t address = 0;
+    std::shared_ptr<void> owner;
+};
+
+// Memory of several devices, at an address of each for the kernels on all of them, and the address
+// of all of them for a switch (NVLink SHARP).
+struct SwitchedMemory {
+    std::vector<cuda::Pointer> parts;
+    cuda::Pointer switched = 0;
+    std::shared_ptr<void> owner;
+};
+
+// A kernel, and how it is launched. call: its one argument, by value. together: whether all blocks
+// must be resident at the same time (a cooperative launch).
+struct CudaLaunch {
+    cuda::Function function;
+    std::string name;
+    std::string call;
+    unsigned blocks, threads;
+    bool together;
+};
+
+// Device number `ordinal` of those that the process sees, in its primary context, which other
+// libraries use too. Functions leave the thread's context as it was; those that make or free
+// something may be called while the thread captures a graph: they do it at once. They throw
+// cuda::Error.
+class CudaDevice {
+public:
+    explicit CudaDevice(int ordinal);
+
+    // The number of devices that the process sees.
+    static int count();
+    // The CUDA that the driver supports: 13010 for 13.1.
+    static int driver_version();
+
+    const std::string& name() const { return name_; }
+    const cuda::Uuid& uuid() const { return uuid_; }
+    int multiprocessors() const { return multiprocessors_; }
+    std::pair<int, int> capability() const { return capability_; }
+    cuda::Device device() const { return device_; }
+    cuda::Context context() const { return context_; }
+
+    // Memory of cuMemAlloc, filled with zeros, aligned to 256 bytes. CUDA IPC has no handles for
+    // memory of pools and virtual memory.
+    Resource allocate(std::size_t bytes);
+    // Pinned memory, at one address on the host and all devices: unified addressing guarantees
+    // this for cuMemHostAlloc.
+    Resource allocate_host(std::size_t bytes);
+    // The address, on all devices, of memory of the host. keeps: what keeps it mapped.
+    Resource register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps);
+    void write(cuda::Pointer to, const void* from, std::size_t bytes);
+    void read(void* to, cuda::Pointer from, std::size_t bytes);
+
+    // Lets kernels on this device access all memory of cuMemAlloc on another.
+    void reach(const CudaDevice& other);
+    // The device with an identity, this one before others; none if the process doesn't see it.
+    std::optional<cuda::Device> device_with(const cuda::Uuid& uuid) const;
+    // Whether the link to a device has native atomics: NVLink has.
+    bool has_atomics_to(cuda::Device other) const;
+    // Whether another device, which reaches this one, can access memory of the caller's on it: peer
+    // access covers what has a handle of CUDA IPC; for other memory the driver tells.
+    bool lends(cuda::Pointer address, const CudaDevice& other) const;
+    // The number of the device whose memory an address is; none if the driver doesn't know it.
+    std::optional<int> place_of(cuda::Pointer address) const;
+    bool has_multicast() const;
+    // Memory of several devices behind a switch, filled with zeros, of at least `bytes` on each.
+    static SwitchedMemory window(const std::vector<CudaDevice*>& devices, std::size_t bytes);
+
+    // The driver's handle of an allocation for other processes, and an address's offset in it.
+    std::pair<cuda::IpcHandle, std::size_t> share(cuda::Pointer address) const;
+    Resource attach(const cuda::IpcHandle& handle);
+
+    // Kernels stay loaded until the process ends, since a CUDA graph may hold them.
+    // arch: for messages.
+    cuda::Module load(const void* cubin, const std::string& arch) const;
+    // cuModuleGetFunction also loads the code (CUDA programming guide, lazy loading); to load it at
+    // the first launch would wait for running kernels, which may wait for this one.
+    cuda::Function function(cuda::Module module, const std::string& name) const;
+    int blocks_at_once(cuda::Function function, int threads) const;
+
+    // A stream that is independent of the default stream, too.
+    Resource stream();
+    Resource event();
+    // Throws Error, "elsewhere", for a stream of another device.
+    bool is_captured(cuda::Stream stream) const;
+    void record(cuda::Event event, cuda::Stream stream) const;
+    void wait(cuda::Stream stream, cuda::Event event) const;
+    // Can be captured.
+    void launch(const CudaLaunch& launch, cuda::Stream stream) const;
+    void synchronize(cuda::Stream stream) const;
+    // Waits for all streams, also of other libraries.
+    void synchronize() const;
+
+private:
+    int attribute(int which) const;
+    void zero(cuda::Pointer address, std::size_t bytes, const std::string& doing);
+    // Waits for a stream; the context is current.
+    void join(cuda::Stream stream) const;
+    // Runs `free` in the device's context when the last owner goes.
+    std::shared_ptr<void> until(std::function<void()> free) const;
+
+    int ordinal_;
+    cuda::Device device_ = 0;
+    std::string name_;
+    cuda::Uuid uuid_{};
+    int multiprocessors_ = 0;
+    std::pair<int, int> capability_;
+    cuda::Context context_ = nullptr;
+    cuda::Stream copies_ = nullptr;  // as the context, it lasts until the process ends
+};
+
+}  // namespace sley
