@@ -217,11 +217,11 @@ void define_devices(nb::module_& m) {
              },
              "handle"_a)
         .def("load",
-             [](const CudaDevice& self, const nb::bytes& cubin, const std::string& arch) {
+             [](const CudaDevice& self, const nb::bytes& code) {
                  const Unlocked unlocked;
-                 return Address(self.load(cubin.c_str(), arch));
+                 return Address(self.load(code.c_str()));
              },
-             "cubin"_a, "arch"_a)
+             "code"_a)
         .def("function",
              [](const CudaDevice& self, Address module, const std::string& name) {
                  return Address(self.function(to_handle<cuda::Module>(module), name));

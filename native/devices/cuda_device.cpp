@@ -168,10 +168,10 @@ Resource CudaDevice::attach(const IpcHandle& handle) {
     return {base, until([base] { cuIpcCloseMemHandle(base); })};
 }
 
-Module CudaDevice::load(const void* cubin, const std::string& arch) const {
+Module CudaDevice::load(const void* code) const {
     const ApartFromCaptures apart(context_);
     Module module = nullptr;
-    call(cuModuleLoadData, {"loading kernels for " + arch + " on ", name_}, &module, cubin);
+    call(cuModuleLoadData, {"loading kernels on ", name_}, &module, code);
     return module;
 }
 

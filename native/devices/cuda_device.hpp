@@ -89,9 +89,9 @@ public:
     std::pair<cuda::IpcHandle, std::size_t> share(cuda::Pointer address) const;
     Resource attach(const cuda::IpcHandle& handle);
 
-    // Kernels stay loaded until the process ends, since a CUDA graph may hold them.
-    // arch: for messages.
-    cuda::Module load(const void* cubin, const std::string& arch) const;
+    // code: a cubin or a fat binary. Kernels stay loaded until the process ends, since a CUDA graph
+    // may hold them.
+    cuda::Module load(const void* code) const;
     // cuModuleGetFunction also loads the code (CUDA programming guide, lazy loading); to load it at
     // the first launch would wait for running kernels, which may wait for this one.
     cuda::Function function(cuda::Module module, const std::string& name) const;

@@ -45,7 +45,9 @@ def _build_for_cpus() -> None:
 
     def compile_text(text: str, arch: str) -> compiler.Compiled:
         library = threads().build(text, [])._name
-        return compiler.Compiled(f"library {CALL.itemsize} {library}\n".encode() + bytes(1), {})
+        return compiler.Compiled(
+            f"library {CALL.itemsize} {library}\n".encode() + bytes(1), b"", {}
+        )
 
     Kernels.source = source  # type: ignore[method-assign]
     compiler.compile_text = compile_text

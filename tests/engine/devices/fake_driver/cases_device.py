@@ -132,7 +132,7 @@ def test_each_kind_of_gpu_has_code_of_its_own(
 
     def compile_text(text: str, arch: str) -> compiler.Compiled:
         compiled.append(arch)
-        return compiler.Compiled(b"code for " + arch.encode(), {})
+        return compiler.Compiled(b"code for " + arch.encode(), b"", {})
 
     monkeypatch.setattr(compiler, "compile_text", compile_text)
     for capability in (80, 90, 80):

@@ -36,9 +36,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code for one GPU architecture, and the resources of its functions, by name."""
+    """Machine code for one GPU architecture, the same as PTX, and the resources of its functions,
+    by name."""
 
     cubin: bytes
+    ptx: bytes
     functions: dict[str, Resources]
 
 
@@ -53,7 +55,8 @@ def compile_text(text: str, arch: str) -> Compiled:
         log = compiler.text("nvrtcGetProgramLog", program)
         if result != compiler.nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise _failure(result.name, log, arch)
-        return Compiled(compiler.bytes("nvrtcGetCUBIN", program), _resources(log))
+        cubin, ptx = (compiler.bytes(f"nvrtcGet{kind}", program) for kind in ("CUBIN", "PTX"))
+        return Compiled(cubin, ptx, _resources(log))
     finally:
         compiler.nvrtc.nvrtcDestroyProgram(program)
 

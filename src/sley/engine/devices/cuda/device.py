@@ -7,7 +7,7 @@ import os
 import struct
 import uuid
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from sley.engine.devices.cuda.arrays import CudaArray
 from sley.engine.devices.cuda.streams import CudaEvent, CudaStream, stream_address
 from sley.engine.devices.device import Bytes, Device, HostMemory, Launch, Memory, View, Window
 from sley.engine.devices.shared_files import map_bytes
+from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
 from sley.errors.devices import K509, K510, K514
 from sley.errors.diagnostic import counted
 from sley.errors.disk_cache import cached_bytes
@@ -53,15 +54,23 @@ class CudaDevice(Device):
                 expected=f"a device from 0 to {count - 1}" if count else "a device",
                 found=f"device {ordinal}, of {counted(count, 'device')}",
             )
-        driver.check_versions(compiler.version())
         self.ordinal = ordinal
         self.queues = driver.queues()
         self.native = native.CudaDevice(ordinal)
         self.name = self.native.name
         self.uuid = uuid.UUID(bytes=self.native.uuid)
         self.multiprocessors = self.native.multiprocessors
-        self.arch = compiler.architecture(*self.native.capability)
+        self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
+        if not self._has_prebuilt:
+            _ = self.arch  # raises what the first call would
         self._modules: dict[bytes, int] = {}
+
+    @cached_property
+    def arch(self) -> str:
+        """The architecture to compile for. K501 without NVRTC, K502 if the driver is too old for
+        its code, or if it doesn't know the GPU."""
+        driver.check_versions(compiler.version())
+        return compiler.architecture(*self.native.capability)
 
     @staticmethod
     @cache
@@ -245,11 +254,14 @@ class CudaDevice(Device):
     def _module(self, text: str) -> int:
         key = hashlib.sha256(text.encode()).digest()
         if key not in self._modules:
-            major, minor = compiler.version()
-            cubin = cached_bytes(
-                ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
-                ".cubin",
-                lambda: compiler.compile_text(text, self.arch).cubin,
-            )
-            self._modules[key] = self.native.load(cubin, self.arch)
+            code = prebuilt(text) if self._has_prebuilt else None
+            self._modules[key] = self.native.load(code or self._compiled(text))
         return self._modules[key]
+
+    def _compiled(self, text: str) -> bytes:
+        major, minor = compiler.version()
+        return cached_bytes(
+            ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
+            ".cubin",
+            lambda: compiler.compile_text(text, self.arch).cubin,
+        )
