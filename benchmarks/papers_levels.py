@@ -39,6 +39,12 @@ GAMMA = 0.25
 STAGES = {"allgather": (0, 1, 2), "allreduce": (0, 1, 1, 2)}
 """The channel of each stage, which give the paper's numbers of blocks (table 3)."""
 
+PIPELINED = {
+    "task": {"schedule": "hpds", "allocate": "state"},
+    "hpds": {"schedule": "hpds"},
+    "round-robin": {"schedule": "round-robin"},
+}
+"""The options of levels whose transfers are scheduled whole."""
 
 NAMES = {"allgather": "AllGather", "allreduce": "AllReduce"}
 
@@ -76,7 +82,7 @@ def cluster(nodes: int, gpus: int, gamma: float = 0.0) -> sley.Topology:
 
 @cache
 def plan(kind: str, level: str, nodes: int, gpus: int, instances: int) -> sley.Plan:
-    """An algorithm at a level: task, round-robin, stage, stage4, algorithm or NCCL's rings."""
+    """An algorithm at a level: one of `PIPELINED`, stage, stage4, algorithm or NCCL's rings."""
     topology = cluster(nodes, gpus)
     if level == "rings":
         build: Any = getattr(sley.algorithms, f"multi_ring_{kind}")
@@ -88,10 +94,7 @@ def plan(kind: str, level: str, nodes: int, gpus: int, instances: int) -> sley.P
         "stage4": tuple(range(len(STAGES[kind]))),
         "algorithm": (0,) * len(STAGES[kind]),
     }
-    options: dict[str, Any] = {"fusion": False}
-    if level in ("task", "round-robin"):
-        schedule = "hpds" if level == "task" else level
-        options = {"schedule": schedule, "allocate": "state"}
+    options: dict[str, Any] = PIPELINED.get(level, {"fusion": False})
     program = build(
         nodes,
         gpus,

@@ -11,6 +11,7 @@ import pytest
 import sley
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
+from sley.ir.words import Op
 from support.mutants.plan_edits import with_columns
 
 PLAN = sley.compile(sley.algorithms.all_pairs_allreduce(3))
@@ -91,6 +92,13 @@ def test_values_that_mean_nothing_are_refused(column: str, value: int) -> None:
         else:
             # A column that this operation doesn't use may hold anything.
             assert column not in ("op", "count", "source")
+
+
+@pytest.mark.parametrize("column", ["src_index", "dst_index"])
+def test_a_range_that_ends_one_chunk_behind_its_buffer_is_refused(column: str) -> None:
+    row = int(np.flatnonzero(PLAN.instructions.op == Op.RECV_REDUCE_COPY)[0])
+    with pytest.raises(sley.SleyError, match=r"V201[^V]*inside its buffer"):
+        sley.verify(with_columns(PLAN, row, **{column: int(PLAN.layout.size[0, 0])}))
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
