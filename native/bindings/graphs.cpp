@@ -16,6 +16,7 @@
 #include "graphs/graph.hpp"
 #include "graphs/hazards.hpp"
 #include "graphs/order.hpp"
+#include "graphs/waits.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -167,6 +168,14 @@ nb::tuple conflicts_of(std::int64_t cells, const Rows& order, const Rows& count,
                           array(std::move(found.cell)), array(std::move(found.aligned)));
 }
 
+Array<std::uint8_t> needed_waits_of(std::int32_t search, const Rows& before, const Rows& after,
+                                    const Column<bool>& aligned, const Rows& block,
+                                    const Rows& sender) {
+    const PossibleWaits possible{before.size(),  block.size(), before.data(), after.data(),
+                                 aligned.data(), block.data(), sender.data()};
+    return array(needed_waits(possible, search));
+}
+
 }  // namespace
 }  // namespace sley
 
@@ -201,4 +210,10 @@ NB_MODULE(_graphs, m) {
                   "tuple[NDArray[numpy.int32], NDArray[numpy.int32]]"),
           "The transfers that each instruction receives and sends, in order; the columns are those "
           "of `OrderInputs` (native/graphs/order.hpp).");
+    m.def("needed_waits", &sley::needed_waits_of, "search"_a, nb::kw_only(), "before"_a, "after"_a,
+          "aligned"_a, "block"_a, "sender"_a,
+          nb::sig("def needed_waits(search: int, **columns: NDArray[typing.Any]) -> "
+                  "NDArray[numpy.uint8]"),
+          "(waits,), whether each is needed; the columns are those of `PossibleWaits` "
+          "(native/graphs/waits.hpp).");
 }

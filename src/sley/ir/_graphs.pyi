@@ -33,3 +33,8 @@ def order_instructions(slots: int, **columns: NDArray[Any]) -> tuple[NDArray[num
     """
     The transfers that each instruction receives and sends, in order; the columns are those of `OrderInputs` (native/graphs/order.hpp).
     """
+
+def needed_waits(search: int, **columns: NDArray[Any]) -> NDArray[numpy.uint8]:
+    """
+    (waits,), whether each is needed; the columns are those of `PossibleWaits` (native/graphs/waits.hpp).
+    """

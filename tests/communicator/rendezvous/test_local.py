@@ -152,8 +152,8 @@ def test_processes_of_another_user_are_not_let_in(
 def test_a_limit_of_descriptors_is_an_error_and_not_a_hang() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with segment("mine") as mine:
-        # The ranks are threads of this process, so they share its limit: not enough for 8 x 7 x 8.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(descriptors()) + 100, hard))
+        # The ranks are threads of this process and share its limit, which is too low for one.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(descriptors()) + 30, hard))
         try:
             outcomes = meet(LocalStore(), 8, segments=lambda: [mine] * 8)
         finally:

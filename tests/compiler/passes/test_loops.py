@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import all_pairs_broadcast, hm_allreduce
-from sley.compiler.passes import cuts, loops, merging, pipelines, timeline, waits
+from sley.compiler.passes import cuts, loops, merging, pipelines, timeline
 from sley.compiler.passes.loops import Loop
 from support.generators.examples import examples
 from support.generators.random_programs import RandomProgram, random_programs
@@ -23,7 +23,7 @@ from support.generators.random_transfers import RandomTransfers, clusters, rando
 
 ALL = {
     f"{module.__name__.rpartition('.')[2]}.{name}": value
-    for module in (cuts, merging, pipelines, timeline, waits)
+    for module in (cuts, merging, pipelines, timeline)
     for name, value in vars(module).items()
     if isinstance(value, Loop)
 }
@@ -71,7 +71,6 @@ def test_every_loop_of_the_passes_is_known_here() -> None:
         "pipelines._join",
         "pipelines._schedule",
         "timeline._run",
-        "waits._keep",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 import sley
 from sley.algorithms import build
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
+from sley.engine.types import DATA_TYPES
 from sley.ir.tables import NONE
 from support.checks.golden import Golden
 from support.generators.examples import examples
@@ -134,3 +136,19 @@ def test_the_same_plan_gives_the_same_text() -> None:
         kernels("hierarchical-allreduce", {}, nodes=2, gpus=2, in_place=True) for _ in range(2)
     )
     assert one.text == two.text
+
+
+def test_plans_share_the_text_of_the_interpreter() -> None:
+    ring = {"ranks": 4, "in_place": True}
+    reducing = [
+        kernels("ring-allreduce", {}, **ring),
+        kernels("ring-allreduce", {"instances": 8}, **ring),
+        kernels("hm-allreduce", {"schedule": "hpds", "allocate": "state"}, nodes=2, gpus=4),
+    ]
+    moving = [kernels("ring-allgather", {}, **ring), kernels("flat-scatter", {}, ranks=8)]
+    texts = {k.source(Engine.INTERPRETED, CPU) for k in reducing}
+    assert len(texts) == 1
+    # Where nothing is reduced, of a type only its size counts.
+    halves = [replace(CPU, dtype=DATA_TYPES[name].number) for name in ("float16", "bfloat16")]
+    moved = {k.source(Engine.INTERPRETED, half) for k in moving for half in halves}
+    assert len(moved) == 1

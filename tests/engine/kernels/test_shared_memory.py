@@ -60,5 +60,5 @@ def test_what_is_not_refused_compiles(waits: int, engine: Engine) -> None:
     sizes = source._sizes(operands)
     needed = source._state_bytes(sizes["SLEY_PEERS"], sizes["SLEY_WAITS"])
     if engine is Engine.INTERPRETED:
-        needed += 48 * sizes["SLEY_STEPS"] + 8 * sizes["SLEY_CONDITIONS"]
+        needed += (48 + 8) * sizes["SLEY_STEPS"]
     assert needed - source._STATE_BYTES < compiled(operands, engine) <= needed <= 48 << 10

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import sley
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.devices import Device, Executor, Settings, ThreadsDevice
-from sley.engine.devices.threads import _FLAGS, _compiler, _version
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
-from sley.errors.disk_cache import cached
 
 TIMEOUT_S = 20.0
 
@@ -27,31 +22,9 @@ tiles."""
 
 @cache
 def threads(number: int = 0) -> ThreadsDevice:
-    """A device that these tests share. Its compiler doesn't optimise, and includes a precompiled
-    header of the system's headers: the tests compile many texts and make small calls."""
-    return ThreadsDevice(number, flags=["-O0", *_read_before()])
-
-
-@cache
-def _read_before() -> list[str]:
-    """Options with which GCC includes a precompiled header of the system's headers; none with
-    another compiler."""
-    version = _version(_compiler())
-    if "Free Software Foundation" not in version:
-        return []
-    primitives = Path(sley.engine.kernels.__file__).parent / "primitives"
-    texts = "\n".join((primitives / name).read_text() for name in ("cpu.hpp", "half.hpp"))
-    includes = "\n".join(sorted(set(re.findall("#include <.*>", texts))))
-    command = [_compiler(), *_FLAGS, "-O0", "-x", "c++-header"]
-
-    def build(path: Path) -> None:
-        header = path.with_suffix(".hpp")
-        header.write_text(includes)
-        subprocess.run([*command, str(header), "-o", str(path)], check=True)
-        header.unlink()
-
-    header = cached([includes, *command, version], ".gch", build)
-    return ["-include", str(header.with_suffix(""))]
+    """A device that these tests share. Its compiler doesn't optimise: the tests compile many texts
+    and make small calls."""
+    return ThreadsDevice(number, flags=["-O0"])
 
 
 def small_slots(plan: sley.Plan) -> int:

@@ -234,7 +234,8 @@ def number_blocks(
     rank, number: of each block. instruction_block: the block of each row of the order.
     """
     first = np.full(len(rank), len(instruction_block))
-    np.minimum.at(first, instruction_block, np.arange(len(instruction_block)))
+    # Of several values for one block, the last that is written remains.
+    first[instruction_block[::-1]] = np.arange(len(instruction_block) - 1, -1, -1)
     order = np.lexsort((first, number, rank))
-    new = inverse(order)[instruction_block]
-    return Blocks(rank[order].astype(np.int32), new.astype(np.int32))
+    new = inverse(order).astype(np.int32)
+    return Blocks(rank[order].astype(np.int32), new[instruction_block])

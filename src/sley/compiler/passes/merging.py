@@ -37,11 +37,10 @@ class Overlaps:
         size = np.diff(rank_block)
         offset = offsets_of(size**2)
         time_us = np.zeros(int(offset[-1]))
-        rank = blocks.rank[blocks.instruction_block]
         _measure_overlaps(
-            int(size[rank].sum()),
+            int(size.max(initial=0)) * len(order),
             blocks.instruction_block,
-            rank,
+            blocks.rank,
             rank_block,
             offset,
             start,
@@ -187,7 +186,8 @@ def _measure_overlaps(
     # Rows come by start, so what another block has begun before is all that this row can meet, and
     # of that the last end is enough: a block runs one row after another.
     for k in range(len(block)):
-        own, r = block[k], rank[k]
+        own = block[k]
+        r = rank[own]
         low, high = rank_block[r], rank_block[r + 1]
         size, base = high - low, offset[r]
         # A rank has tens of blocks; to pass over those that have ended takes more than to look.

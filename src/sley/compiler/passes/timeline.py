@@ -192,10 +192,9 @@ class Estimator:
 def sequence_of(order: Order, transfers: int) -> IntArray:
     """int32 (transfers,): the transfers in the order in which they begin."""
     first = np.full(transfers, len(order))
-    rows = np.arange(len(order))
-    for column in (order.receive, order.send):
-        used = column != NONE
-        np.minimum.at(first, column[used], rows[used])
+    for column in (order.receive, order.send):  # each transfer comes once in either
+        rows = np.flatnonzero(column != NONE)
+        first[column[rows]] = np.minimum(first[column[rows]], rows)
     return np.argsort(first, kind="stable").astype(np.int32)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from importlib.resources import files
@@ -14,6 +14,7 @@ from sley.engine.kernels.kinds import Kinds, kinds
 from sley.engine.kernels.operands import Operands, operands
 from sley.engine.kernels.switches import reduction
 from sley.engine.kernels.text import text_of
+from sley.engine.types import DATA_TYPES
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.devices import K521
 from sley.errors.formats import F437
@@ -39,6 +40,10 @@ _STEP_BYTES, _CONDITION_BYTES = 48, 8
 """Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`): at most 1 KiB, and for each
 connection of its senders and receivers, wait, instruction and condition."""
 
+_LEAST = 32
+"""The least connections and waits for which a text has room. Nearly all plans need fewer, so that
+they have one text for the interpreter, which can be compiled ahead of them."""
+
 _STEPS, _CHUNKS = 1 << 20, 1 << 30
 """The numbers of steps of a block and of chunks that no longer fit into the bits of the kernels'
 records."""
@@ -61,6 +66,13 @@ class Engine(Enum):
 
     GENERATED = "generated"
     INTERPRETED = "interpreted"
+
+
+_MOVED = {
+    kind.number: DATA_TYPES[f"int{8 * kind.size_bytes}"].number for kind in DATA_TYPES.values()
+}
+"""For each type's number the number of the type with which a plan moves it that reduces nothing:
+the bytes of an element are all that counts."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,9 @@ class Kernels:
         return cls(plan, found, of_blocks, text_of(found, of_blocks))
 
     def source(self, engine: Engine, variant: Variant) -> str:
-        """The whole text for an engine; many plans share the text for INTERPRETED."""
+        """The whole text for an engine; nearly all plans share one for INTERPRETED."""
+        if not self.plan.reduces:
+            variant = replace(variant, dtype=_MOVED[variant.dtype], reduce_op=ReduceOp.SUM)
         body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
         groups = len(self.plan.groups) > 0
         head: dict[str, object] = {
@@ -152,7 +166,7 @@ def _too_large(number: int, limit: int, what: str) -> list[Diagnostic]:
 def _check_shared(operands: Operands) -> None:
     """K521 if a block's state doesn't fit into shared memory."""
     connections, waits = _connections(operands), _longest(operands.conditions.offset)
-    needed = _state_bytes(connections, waits)
+    needed = _state_bytes(*_rooms(operands))
     if needed > _SHARED_BYTES:
         raise K521.error(
             expected=f"at most {_SHARED_BYTES:,} bytes of shared memory for a block's state",
@@ -162,7 +176,7 @@ def _check_shared(operands: Operands) -> None:
 
 
 def _state_bytes(connections: int, waits: int) -> int:
-    return _STATE_BYTES + _PEER_BYTES * _round_up(connections) + _WAIT_BYTES * _round_up(waits)
+    return _STATE_BYTES + _PEER_BYTES * connections + _WAIT_BYTES * waits
 
 
 def _connections(operands: Operands) -> int:
@@ -175,22 +189,27 @@ def _longest(offset: LongArray) -> int:
     return int(np.diff(offset).max(initial=0))
 
 
+def _rooms(operands: Operands) -> tuple[int, int]:
+    """The connections and the waits for which a text has room."""
+    needed = _connections(operands), _longest(operands.conditions.offset)
+    for least in (_LEAST, 1):
+        connections, waits = (_round_up(max(number, least)) for number in needed)
+        if _state_bytes(connections, waits) <= _SHARED_BYTES:
+            break
+    return connections, waits
+
+
 def _sizes(operands: Operands) -> dict[str, object]:
     """The sizes of arrays in the text, rounded up so that many plans share an interpreter."""
-    plan, offset = operands.plan, operands.conditions.offset
-    connections, waits = _connections(operands), _longest(offset)
-    steps = _round_up(_longest(plan.block_offset))
-    conditions = _round_up(_longest(offset[plan.block_offset]))
-    copied = _STEP_BYTES * steps + _CONDITION_BYTES * conditions
-    fits = max(steps, conditions) <= _SHARED_STEPS
-    fits = fits and _state_bytes(connections, waits) + copied <= _SHARED_BYTES
+    connections, waits = _rooms(operands)
+    copied = (_STEP_BYTES + _CONDITION_BYTES) * _SHARED_STEPS
+    fits = _state_bytes(connections, waits) + copied <= _SHARED_BYTES
     return {
-        "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
+        "SLEY_PROTOCOL": list(Protocol).index(operands.plan.protocol),
         "SLEY_MISPLACED": int(operands.homes.misplaced),
-        "SLEY_PEERS": _round_up(connections),
-        "SLEY_WAITS": _round_up(waits),
-        "SLEY_STEPS": steps if fits else 0,
-        "SLEY_CONDITIONS": conditions if fits else 0,
+        "SLEY_PEERS": connections,
+        "SLEY_WAITS": waits,
+        "SLEY_STEPS": _SHARED_STEPS if fits else 0,
     }
 
 

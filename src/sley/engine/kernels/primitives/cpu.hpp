@@ -1,16 +1,15 @@
-// The platform layer for CPUs: a thread block is one std::thread; counters and flagged words are
-// atomics. All other memory is plain, so that the thread sanitizer sees whether the counters order
-// it.
+// The platform layer for CPUs: a thread block is one thread; counters and flagged words are atomics.
+// All other memory is plain, so that the thread sanitizer sees whether the counters order it.
 #pragma once
 
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <thread>
-#include <vector>
 
 #include "half.hpp"
 
@@ -25,24 +24,11 @@
 
 // A kernel runs its blocks as threads, and returns their number when all have ended. If one can't
 // start, those before it give up.
-#define SLEY_KERNEL(name)                                                  \
-    static void name##_block(const sley::Call& call);                      \
-    extern "C" int name(const sley::Call* call, int blocks) {              \
-        std::vector<std::thread> team;                                     \
-        try {                                                              \
-            team.reserve(blocks);                                          \
-            for (int block = 0; block < blocks; ++block) {                 \
-                team.emplace_back([=] {                                    \
-                    sley::current = {block, blocks};                       \
-                    name##_block(*call);                                   \
-                });                                                        \
-            }                                                              \
-        } catch (const std::exception&) {                                  \
-            sley::publish_host(call->setup.abort, 1);                      \
-        }                                                                  \
-        for (auto& thread : team) thread.join();                           \
-        return static_cast<int>(team.size());                              \
-    }                                                                      \
+#define SLEY_KERNEL(name)                                                      \
+    static void name##_block(const sley::Call& call);                          \
+    extern "C" int name(const sley::Call* call, int blocks) {                  \
+        return sley::run_team(name##_block, *call, call->setup.abort, blocks); \
+    }                                                                          \
     static void name##_block(const sley::Call& call)
 
 namespace sley {
@@ -93,12 +79,13 @@ SLEY_INLINE bool any_worker(bool flag) { return any_thread(flag); }
 SLEY_INLINE void sync_warp() {}
 SLEY_INLINE bool any_lane(bool flag) { return flag; }
 SLEY_INLINE bool claim(u32* taken) { return (*taken)++ == 0; }
-SLEY_INLINE void pause() { std::this_thread::yield(); }
+SLEY_INLINE void pause() { sched_yield(); }
 constexpr u32 kSpins = 64;  // polls between reads of the clock: beside others a yield takes long
 
 SLEY_INLINE u64 now_ns() {
-    const auto time = std::chrono::steady_clock::now().time_since_epoch();
-    return static_cast<u64>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<u64>(now.tv_sec) * 1000000000 + static_cast<u64>(now.tv_nsec);
 }
 
 SLEY_INLINE std::atomic<u64>& atomic(const u64* word) {
@@ -119,6 +106,34 @@ SLEY_INLINE void publish_read(u64* counter, u64 value) { atomic(counter).store(v
 SLEY_INLINE u64 peek_host(const u64* word) { return acquire(word); }
 SLEY_INLINE void publish_host(u64* word, u64 value) {
     atomic(word).store(value, std::memory_order_release);
+}
+
+// The threads of a kernel. Not std::thread in a std::vector, whose instances are half of what a
+// compiler makes of a kernel without optimisation.
+struct Call;
+struct Thread {
+    void (*run)(const Call&);
+    const Call* call;
+    Current place;
+    pthread_t handle;
+};
+static void* run_thread(void* argument) {
+    const Thread& thread = *static_cast<Thread*>(argument);
+    current = thread.place;
+    thread.run(*thread.call);
+    return nullptr;
+}
+static int run_team(void (*run)(const Call&), const Call& call, u64* abort, int blocks) {
+    Thread* team = static_cast<Thread*>(std::calloc(blocks, sizeof(Thread)));
+    int started = 0;
+    for (; team && started < blocks; ++started) {
+        team[started] = {run, &call, {started, blocks}, {}};
+        if (pthread_create(&team[started].handle, nullptr, run_thread, &team[started])) break;
+    }
+    if (started < blocks) publish_host(abort, 1);
+    for (int k = 0; k < started; ++k) pthread_join(team[k].handle, nullptr);
+    std::free(team);
+    return started;
 }
 
 struct Vector {

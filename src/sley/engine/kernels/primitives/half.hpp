@@ -4,7 +4,6 @@
 // loops over them. NaN stays NaN; overflow gives infinity; subnormals are kept.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -56,7 +55,7 @@ struct Float16 {
         const std::uint32_t twice = w + w;
         std::uint32_t bias = twice & 0xFF000000u;
         bias = bias < 0x71000000u ? 0x71000000u : bias;
-        const float scaled = (std::fabs(value) * 0x1.0p+112f) * 0x1.0p-110f;
+        const float scaled = (as_float(w & 0x7FFFFFFFu) * 0x1.0p+112f) * 0x1.0p-110f;
         const std::uint32_t r = as_bits(as_float((bias >> 1) + 0x07800000u) + scaled);
         const std::uint32_t magnitude = ((r >> 13) & 0x7C00u) + (r & 0x0FFFu);
         const std::uint32_t sign = (w >> 16) & 0x8000u;

@@ -1,13 +1,13 @@
 // The interpreter (MSCCLang 6.2, figure 5): reads instructions from memory and calls the
-// primitives, as generated code does. If they fit, a block's instructions are first copied into
-// shared memory: the primitives' acquires would invalidate the cache that holds them.
+// primitives, as generated code does. A block's instructions are first copied into
+// shared memory if they fit: the primitives' acquires would invalidate the cache that holds them.
 #pragma once
 
 namespace sley {
 
 #if SLEY_STEPS > 0
 SLEY_SHARED Instruction steps_of_block[SLEY_STEPS];
-SLEY_SHARED Condition conditions_of_block[SLEY_CONDITIONS];
+SLEY_SHARED Condition conditions_of_block[SLEY_STEPS];
 #endif
 SLEY_SHARED const Instruction* steps;
 SLEY_SHARED const Condition* conditions;
@@ -17,10 +17,12 @@ SLEY_INLINE void load_steps() {
     const Instruction* rows = state.setup.instructions + b.first_step;
     const Condition* all = state.setup.conditions + b.first_condition;
 #if SLEY_STEPS > 0
-    for (i32 i = thread(); i < b.steps; i += threads()) steps_of_block[i] = rows[i];
-    for (i32 i = thread(); i < b.conditions; i += threads()) conditions_of_block[i] = all[i];
-    rows = steps_of_block;
-    all = conditions_of_block;
+    if (b.steps <= SLEY_STEPS && b.conditions <= SLEY_STEPS) {
+        for (i32 i = thread(); i < b.steps; i += threads()) steps_of_block[i] = rows[i];
+        for (i32 i = thread(); i < b.conditions; i += threads()) conditions_of_block[i] = all[i];
+        rows = steps_of_block;
+        all = conditions_of_block;
+    }
 #endif
     if (thread() == 0) {
         steps = rows;
