@@ -10,9 +10,10 @@ namespace sley {
 
 // The numbers are those of `sley.engine.types.DATA_TYPES`.
 enum class DataType : std::int32_t {
-    kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64, kUint8
+    kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64, kUint8, kUint32, kUint64,
+    kFloat8E4m3fn, kFloat8E5m2
 };
-constexpr std::int32_t kDataTypes = 9;
+constexpr std::int32_t kDataTypes = 13;
 
 // The numbers are those of `sley.ir.words.ReduceOp`.
 enum class ReduceOp : std::int32_t {

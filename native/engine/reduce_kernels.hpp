@@ -229,6 +229,30 @@ struct Format<Float16> {
 #endif
 };
 
+#define SLEY_INLINE SLEY_STEP
+SLEY_STEP Floats as_float(Words bits) { return reinterpret_cast<Floats>(bits); }
+SLEY_STEP Words as_bits(Floats values) { return reinterpret_cast<Words>(values); }
+#include "float8.hpp"
+#undef SLEY_INLINE
+
+template <int kFraction, unsigned kLargest>
+struct Format<Float8<kFraction, kLargest>> {
+    using Part = Floats;
+    static constexpr std::size_t kStep = SLEY_VECTOR_BYTES / 4, kParts = 1;
+    typedef std::uint8_t Codes __attribute__((vector_size(kStep)));
+    struct Parts {
+        Part part[kParts];
+    };
+    SLEY_STEP Parts read(const std::byte* from) {
+        const Words codes = __builtin_convertvector(load<Codes>(from), Words);
+        return {{as_float(Float8<kFraction, kLargest>::widened(codes))}};
+    }
+    SLEY_STEP void write(std::byte* to, const Parts& parts) {
+        const Words codes = Float8<kFraction, kLargest>::narrowed(as_bits(parts.part[0]));
+        store(to, __builtin_convertvector(codes, Codes));
+    }
+};
+
 template <class E, class Op>
 SLEY_STEP void combine_step(std::byte* out, const std::byte* a, const std::byte* b) {
     using F = Format<E>;
@@ -281,11 +305,12 @@ SLEY_TARGET void divide(std::byte* data, std::int32_t divisor, std::size_t n) {
 
 // CPUs have no vector division of integers. In a floating-point type that holds both operands, the
 // truncated quotient is right: only a quotient nearer than 1 / divisor to an integer could be
-// rounded to it. (If a divisor is too large for a float, the quotient is 0 anyway.)
+// rounded to it. (If a divisor is too large for a float, the quotient is 0 anyway.) No such type
+// holds those of 64 bits.
 template <class T>
 SLEY_TARGET void divide_integers(std::byte* bytes, std::int32_t divisor, std::size_t n) {
     using Exact = std::conditional_t<(sizeof(T) < 4), float,
-                                     std::conditional_t<sizeof(T) == 4, double, std::int64_t>>;
+                                     std::conditional_t<sizeof(T) == 4, double, T>>;
     const auto exact = static_cast<Exact>(divisor);
     for (std::size_t i = 0; i < n; ++i) {
         T value;
@@ -323,7 +348,9 @@ constexpr Kernels kernels_of() {
 constexpr KernelTable kKernels = {
     kernels_of<Float16>(),      kernels_of<Bfloat16>(),     kernels_of<float>(),
     kernels_of<double>(),       kernels_of<std::int8_t>(),  kernels_of<std::int16_t>(),
-    kernels_of<std::int32_t>(), kernels_of<std::int64_t>(), kernels_of<std::uint8_t>()};
+    kernels_of<std::int32_t>(), kernels_of<std::int64_t>(), kernels_of<std::uint8_t>(),
+    kernels_of<std::uint32_t>(), kernels_of<std::uint64_t>(), kernels_of<Float8<3, 0x7E>>(),
+    kernels_of<Float8<2, 0x7B>>()};
 
 }  // namespace sley::SLEY_VARIANT
 

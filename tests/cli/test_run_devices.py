@@ -163,7 +163,7 @@ def test_execute_gives_what_processes_give(
     plan = ring(in_place=in_place)
     kind = DATA_TYPES[dtype]
     # As bits of bfloat16, 0x3F80 + small are numbers a little above 1.
-    first = 0x3F80 if kind.is_bfloat16 else 1
+    first = 0x3F80 if dtype == "bfloat16" else 1
     inputs = [((np.arange(count) + r) % 5 + first).astype(kind.array) for r in range(3)]
     kept = [array.copy() for array in inputs]
     common: dict[str, Any] = {"dtype": dtype, "count": count, "reduce_op": reduce_op}

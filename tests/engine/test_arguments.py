@@ -57,7 +57,9 @@ def test_the_type_comes_from_the_arrays_or_the_caller() -> None:
     assert type_of({"a": "int8", "b": "int8"}, None, RULE).name == "int8"
     assert type_of({"a": "int8"}, "int8", RULE).name == "int8"
     assert type_of({}, "int8", RULE).name == "int8"
-    assert type_of({"a": "uint16", "b": "bfloat16"}, "bfloat16", RULE).is_bfloat16
+    for bits, name in ("uint16", "bfloat16"), ("uint8", "float8_e4m3fn"), ("uint8", "float8_e5m2"):
+        assert type_of({"a": bits, "b": name}, name, RULE).name == name
+    assert type_of({"a": "uint8"}, None, RULE).name == "uint8"
 
 
 def test_arrays_of_other_types_break_the_callers_rule() -> None:
@@ -66,6 +68,7 @@ def test_arrays_of_other_types_break_the_callers_rule() -> None:
     refused("N999", lambda: type_of({}, None, RULE))
     refused("R504", lambda: type_of({"a": "complex64"}, None, RULE), "complex64")
     refused("R504", lambda: type_of({"a": "uint16"}, None, RULE), 'dtype="bfloat16"')
+    refused("N999", lambda: type_of({"a": "int8"}, "float8_e5m2", RULE), "float8_e5m2", "int8")
     refused("R504", lambda: type_of({"a": "int8"}, "int9", RULE), "int9")
     refused("R504", lambda: data_type("bf16"), "Did you mean bfloat16")
 

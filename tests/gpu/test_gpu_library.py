@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Launching
+from sley.engine.devices.execute import execute
 from sley.engine.types import DATA_TYPES
+from support.checks.float8 import TYPES, operands, results
 from support.devices.gpu_checks import executor, wrong
 from support.devices.gpu_needed import needs_gpu
 from support.devices.gpu_plans import cases, compiled, counts, named, ring
@@ -83,3 +86,12 @@ def test_every_type_and_reduction_is_right(dtype: str, engine: Engine, gpu: Any)
     on = executor(ring(3), gpu, engine=engine)
     found = {op.name: wrong(on, gpu, 2003, dtype=dtype, reduce_op=op) for op in sley.ReduceOp}
     assert found == dict.fromkeys(found, 0)
+
+
+@pytest.mark.parametrize("op", ["SUM", "PRODUCT", "MIN", "AVG"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_result_of_8_bits_is_right(dtype: str, op: str, gpu: Any) -> None:
+    reduce_op = sley.ReduceOp[op]
+    data = list(operands())
+    for output in execute(ring(2), data, [gpu] * 2, dtype=dtype, reduce_op=reduce_op):
+        np.testing.assert_array_equal(output, results(dtype, reduce_op))

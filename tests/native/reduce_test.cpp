@@ -2,8 +2,9 @@
 //
 // Random and special values (NaN with payloads, infinities, subnormals, both zeros, the ends of the
 // integers), all short lengths, unaligned starts, results apart from the operands or over one of
-// them; all 65536 values of the 16-bit types. Prints the variants; exits with 1 at the first wrong
+// them; all values of the 8- and 16-bit floating-point types. Prints the variants; exits with 1 at the first wrong
 // element.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -24,8 +25,43 @@ using namespace sley;
 using Bytes = std::vector<std::byte>;
 using Random = std::mt19937_64;
 
+// An 8-bit floating-point type by its definition: the float of a number is that of its fields, and
+// the number of a float the nearest one, of two the even one.
+template <int kFraction, int kLargest>
+struct Small {
+    std::uint8_t bits;
+
+    float to_float() const {
+        const int magnitude = bits & 0x7F, exponent = magnitude >> kFraction;
+        if (magnitude > kLargest) {
+            const bool is_infinite = kLargest == 0x7B && magnitude == 0x7C;
+            const float special = is_infinite ? INFINITY : NAN;
+            return bits & 0x80 ? -special : special;
+        }
+        const int fraction = magnitude % (1 << kFraction) + (exponent > 0 ? 1 << kFraction : 0);
+        const int bias = (1 << (6 - kFraction)) - 1;
+        const float value = std::ldexp(static_cast<float>(fraction),
+                                       std::max(exponent, 1) - bias - kFraction);
+        return bits & 0x80 ? -value : value;
+    }
+
+    static Small from_float(float value) {
+        if (std::isnan(value)) return {0x7F};
+        const double wanted = std::min<double>(std::fabs(value), 65536);
+        int best = 0;
+        double least = wanted;
+        for (int code = 1; code <= kLargest; ++code) {
+            const double off = std::fabs(wanted - Small{static_cast<std::uint8_t>(code)}.to_float());
+            if (off < least || (off == least && code % 2 == 0)) best = code, least = off;
+        }
+        return {static_cast<std::uint8_t>(best | (std::signbit(value) ? 0x80 : 0))};
+    }
+};
+using Float8E4m3fn = Small<3, 0x7E>;
+using Float8E5m2 = Small<2, 0x7B>;
+
 template <class T>
-constexpr bool is_half = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+constexpr bool is_short = std::is_class_v<T>;  // combined in float
 
 // ---- the specification, one element at a time ----
 
@@ -60,7 +96,7 @@ T expected(ReduceOp op, T a, T b) {
         }
         return a;
     }
-    if constexpr (is_half<T>) {
+    if constexpr (is_short<T>) {
         return T::from_float(expected(op, a.to_float(), b.to_float()));
     } else if (op == ReduceOp::kMin) {
         return expected_min(a, b);
@@ -76,10 +112,11 @@ T expected(ReduceOp op, T a, T b) {
 
 template <class T>
 T expected_quotient(T a, std::int32_t divisor) {
-    if constexpr (is_half<T>) {
+    if constexpr (is_short<T>) {
         return T::from_float(one_nan(a.to_float() / static_cast<float>(divisor)));
     } else if constexpr (std::is_integral_v<T>) {
-        return static_cast<T>(static_cast<std::int64_t>(a) / divisor);
+        using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+        return static_cast<T>(static_cast<Wide>(a) / static_cast<Wide>(divisor));
     } else {
         return one_nan(a / static_cast<T>(divisor));
     }
@@ -217,14 +254,14 @@ void check_divide(const std::vector<Variant>& variants, Random& random, int type
     }
 }
 
-// All values of a 16-bit type, each combined with some others.
+// All values of a type of 8 bits, each combined with all; of 16 bits, each with some.
 template <class T>
-void check_all_halves(const std::vector<Variant>& variants, Random& random, int type) {
-    constexpr std::size_t n = 1 << 16;
+void check_all_values(const std::vector<Variant>& variants, Random& random, int type) {
+    constexpr std::size_t n = std::size_t{1} << (8 * sizeof(T));
     Bytes a(n * sizeof(T)), b(n * sizeof(T)), wanted(n * sizeof(T)), found(n * sizeof(T));
     for (std::size_t i = 0; i < n; ++i) put(a, i * sizeof(T), from_bits<T>(i));
-    for (int round = 0; round < 16; ++round) {
-        const T other = value<T>(random);
+    for (unsigned round = 0; round < (sizeof(T) == 1 ? 256 : 16); ++round) {
+        const T other = sizeof(T) == 1 ? from_bits<T>(round) : value<T>(random);
         for (int op = 0; op < kReduceOps; ++op) {
             for (std::size_t i = 0; i < n; ++i) {
                 put(b, i * sizeof(T), other);
@@ -255,7 +292,7 @@ void check_type(const std::vector<Variant>& variants, Random& random, DataType d
         for (int op = 0; op < kReduceOps; ++op) check_combine<T>(variants, random, type, op, n);
         check_divide<T>(variants, random, type, n);
     }
-    if constexpr (is_half<T>) check_all_halves<T>(variants, random, type);
+    if constexpr (is_short<T>) check_all_values<T>(variants, random, type);
 }
 
 void check_copies(Random& random) {
@@ -288,5 +325,9 @@ int main() {
     check_type<std::int32_t>(all, random, DataType::kInt32);
     check_type<std::int64_t>(all, random, DataType::kInt64);
     check_type<std::uint8_t>(all, random, DataType::kUint8);
+    check_type<std::uint32_t>(all, random, DataType::kUint32);
+    check_type<std::uint64_t>(all, random, DataType::kUint64);
+    check_type<Float8E4m3fn>(all, random, DataType::kFloat8E4m3fn);
+    check_type<Float8E5m2>(all, random, DataType::kFloat8E5m2);
     check_copies(random);
 }

@@ -23,10 +23,16 @@ TYPES = [
     torch.int32,
     torch.int64,
     torch.bool,
+    torch.float8_e4m3fn,
 ]
-MOVED_ONLY = [torch.bool, torch.uint16, torch.uint32, torch.complex64, torch.complex128]
-if hasattr(torch, "float8_e4m3fn"):
-    MOVED_ONLY.append(torch.float8_e4m3fn)
+MOVED_ONLY = [
+    torch.bool,
+    torch.uint16,
+    torch.uint32,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e5m2,
+]
 SIZES = [(1,), (7,), (3, 5), (257,), (4, 33, 9), (0,), ()]
 
 

@@ -22,7 +22,15 @@ pytestmark = pytest.mark.skipif(
     reason="this PyTorch doesn't lend its tensors to C++",
 )
 
-TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int64]
+TYPES = [
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.uint8,
+    torch.int64,
+    torch.float8_e4m3fn,
+]
 MOVED = [*TYPES, torch.bool, torch.uint32]
 SHAPES = [(1,), (3, 5), (257,)]
 

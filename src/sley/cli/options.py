@@ -49,6 +49,7 @@ POSITIVE = Whole(1)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+_ALIASES |= {"f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 _MAX_SIZES = 10_000
 
 COMPILER_OPTIONS: dict[str, str] = {

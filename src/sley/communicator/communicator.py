@@ -51,10 +51,11 @@ class Communicator(AbstractContextManager["Communicator"]):
     communicator on all ranks, and make it again. Errors: N60x, R507.
 
     Arrays are contiguous. Reductions take the types of `sley.engine.DATA_TYPES`, with
-    dtype="bfloat16" for uint16 arrays of its bits; other calls take any type. Every rank calls with
-    arrays of the same sizes and type. With async_op=True a call returns at once, and its arrays
-    must be left alone until `Work.wait`; otherwise it has ended on return. Output and input may be
-    the same memory where the collective allows it. Errors: N620 to N633.
+    dtype="bfloat16" for uint16 arrays of its bits, and so for float8_e4m3fn and float8_e5m2; other
+    calls take any type. Every rank calls with arrays of the same sizes and type. With
+    async_op=True a call returns at once, and its arrays must be left alone until `Work.wait`;
+    otherwise it has ended on return. Output and input may be the same memory where the collective
+    allows it. Errors: N620 to N633.
 
     As in MPI, each call takes the arguments that it has in the order data, out, op, root.
 

@@ -155,7 +155,7 @@ def empty(shape: int | tuple[int, ...], dtype: str | DTypeLike = "float32") -> A
     needn't copy it for them first.
 
     shape: elements, or a tuple of sizes. dtype: one of `sley.engine.DATA_TYPES`, by name or as
-    NumPy's; bfloat16 arrays are uint16 bits. Errors: R504, R507, R514."""
+    NumPy's; of a type that NumPy lacks it has the bits. Errors: R504, R507, R514."""
     sizes = shape if isinstance(shape, tuple) else (shape,)
     if not all(is_integer(size) and 0 <= size <= LARGEST for size in sizes):
         raise R514.error(expected="shape as integers from 0 on", found=f"shape={shape!r}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sley.engine.limits import whole
 from sley.engine.program import BufferSizes, buffer_sizes
-from sley.engine.types import BITS, DATA_TYPES, Array, DataType, data_type, name_of, reduction
+from sley.engine.types import DATA_TYPES, Array, DataType, data_type, name_of, reduction
 from sley.engine.varying import Counts, check_count
 from sley.errors import Place, Rule
 from sley.errors.runtime import R503, R504
@@ -77,14 +77,14 @@ def type_of(types: Mapping[str, str], name: str | None, rule: Rule) -> DataType:
     """The type of a call's elements.
 
     types: the arrays' types, as `name_of` names them, by the arrays' names in messages. name: the
-    type that the caller requests; "bfloat16" takes arrays of its bits (uint16). `rule` for arrays
+    type that the caller requests; one that NumPy lacks takes arrays of its bits. `rule` for arrays
     of several types or of another type than requested; R504 for a type that engines don't support.
     """
     requested = None if name is None else data_type(name)
-    is_bits = requested is not None and requested.is_bfloat16
+    bits = requested and name_of(requested.array)
     kinds: dict[str, str] = {}  # the first array of each type
     for what, kind in types.items():
-        kinds.setdefault("bfloat16" if is_bits and kind == BITS else kind, what)
+        kinds.setdefault(requested.name if requested and kind == bits else kind, what)
     if len(kinds) > 1:
         found = ", ".join(f"{kind} in the {what}" for kind, what in kinds.items())
         raise rule.error(expected="arrays of one type", found=found)
@@ -97,7 +97,7 @@ def type_of(types: Mapping[str, str], name: str | None, rule: Rule) -> DataType:
     if requested is not None:
         raise rule.error(at=at, expected=f"elements of type {requested.name}", found=kind)
     if kind not in DATA_TYPES:
-        remedy = 'Say dtype="bfloat16" if they are its bits.' if kind == BITS else ""
+        remedy = 'Say dtype="bfloat16" if they are its bits.' if kind == "uint16" else ""
         expected = f"one of {', '.join(DATA_TYPES)}"
         raise R504.error(at=at, expected=expected, found=kind, remedy=remedy)
     return DATA_TYPES[kind]
@@ -123,6 +123,11 @@ class Inputs:
     sizes: tuple[BufferSizes, ...]
     counts: Counts | None = None
 
+    @property
+    def array(self) -> np.dtype[Any]:
+        """The arrays' type, which is not `dtype.array` if a package adds NumPy the type."""
+        return next((array.dtype for array in self.arrays if array.size), self.dtype.array)
+
     def counts_of(self, rank: int) -> tuple[list[int], list[int]] | None:
         """The counts of a rank's input and output blocks, if they vary."""
         if self.counts is None:
@@ -145,14 +150,14 @@ class Inputs:
     def store(self, memory: Array) -> None:
         """Copy the inputs into `memory` (uint8)."""
         for array, ((start, end), _) in zip(self.arrays, self.spans()[0], strict=True):
-            memory[start:end].view(self.dtype.array)[:] = array
+            memory[start:end].view(array.dtype)[:] = array
 
     def outputs(self, memory: Array) -> list[Array]:
         """Copies of the outputs in `memory`."""
         result = []
         for s, (first, second) in zip(self.sizes, self.spans()[0], strict=True):
             start, end = first if self.in_place else second
-            array = memory[start:end].view(self.dtype.array)
+            array = memory[start:end].view(self.array)
             result.append(array[s.output_start : s.output_start + s.output].copy())
         return result
 

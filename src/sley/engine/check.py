@@ -3,7 +3,7 @@
 An element's value depends on its rank and its position in the rank's input, with a prime period:
 every rank can compute the inputs of all, and filling and checking cost no more than reading the
 memory. Values are small integers for which every type and reduction is exact (float16 and bfloat16
-represent integers up to 256 without rounding).
+represent integers up to 256 without rounding, float8_e4m3fn up to 16, float8_e5m2 up to 8).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.engine.program import BufferSizes
-from sley.engine.types import Array, DataType, bfloat16_bits
+from sley.engine.types import Array, DataType
 from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, offsets_of, spans
@@ -27,7 +27,7 @@ _RANK_SHIFT = 1009
 _NO_DATA_BYTE = 0xA5
 """The byte in memory without data: the check expects its value in no type."""
 
-_EXACT = {"int8": 127, "uint8": 255}
+_EXACT = {"int8": 127, "uint8": 255, "float8_e4m3fn": 16, "float8_e5m2": 8}
 _EXACT_DEFAULT = 256
 
 
@@ -66,7 +66,8 @@ class Pattern:
         noise = _splitmix(PERIOD).astype(np.int64)
         exact = _EXACT.get(dtype.name, _EXACT_DEFAULT)
         if op in (ReduceOp.SUM, ReduceOp.AVG):
-            many = (noise % width < exact // 2).astype(np.int64)  # expected sum: half of `exact`
+            # A sum of many is far from `exact`, which it may not exceed: it's Poisson distributed.
+            many = (noise % (16 * width) < exact).astype(np.int64)
             values = noise % (exact // width + 1) if width <= exact else many
         elif op is ReduceOp.PRODUCT:
             # Signs and about two factors of 2: powers of two are exact until they overflow, and
@@ -77,13 +78,9 @@ class Pattern:
             # not even equal itself.
             values = noise % 64 + 64
         else:
-            values = noise % 101 - (0 if dtype.name == "uint8" else 50)
-        array = np.float32 if dtype.is_bfloat16 else dtype.array
-        return cls(dtype, op, width, values.astype(array))
-
-    def bits(self, values: Array) -> Array:
-        """Values of `table`'s type as the type's bits."""
-        return bfloat16_bits(values) if self.dtype.is_bfloat16 else values
+            values = noise % 101 - (0 if dtype.array.kind == "u" and not dtype.is_bits else 50)
+        array = np.float32 if dtype.is_bits else dtype.array
+        return cls(dtype, op, width, dtype.values(dtype.bits(values.astype(array))))
 
     def values(self, rank: Any, position: Any) -> Array:
         """Elements at `position` of the inputs of `rank`; scalars or arrays."""
@@ -92,7 +89,7 @@ class Pattern:
 
     def fill(self, rank: int, target: Array) -> None:
         """Write rank `rank`'s input into `target`."""
-        period = self.bits(self.values(rank, np.arange(PERIOD)))
+        period = self.dtype.bits(self.values(rank, np.arange(PERIOD)))
         whole = len(target) // PERIOD * PERIOD
         target[:whole].reshape(-1, PERIOD)[:] = period
         target[whole:] = period[: len(target) - whole]
@@ -104,12 +101,12 @@ class Pattern:
         operands = self.values(ranks[:, None], positions[:, None] + span)
         combine = _COMBINE[self.op].reduce
         if self.op in _BITWISE:
-            bits = self.bits(operands)
+            bits = self.dtype.bits(operands)
             return np.asarray(combine(bits.view(f"u{bits.itemsize}"), axis=0).view(bits.dtype))
         result = combine(operands, axis=0, dtype=operands.dtype)
         if self.op is ReduceOp.AVG and len(ranks) > 1:
             result = _quotient(result, len(ranks))
-        return self.bits(result)
+        return self.dtype.bits(result)
 
 
 def _quotient(values: Array, divisor: int) -> Array:

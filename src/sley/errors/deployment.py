@@ -161,7 +161,8 @@ F524 = Rule(
     what="The runtime doesn't run plans for this reduction or element type, or runs them wrongly.",
     why="msccl-executor-nccl, RCCL and msccl use plans for sum, prod, min and max. MSCCL++ doesn't "
     "read a plan's reduction: every plan sums, even for calls with another reduction. Its plans "
-    "run only for float32, float16, bfloat16, int32 and uint32; calls with other types fail.",
+    "run only for float32, float16, bfloat16, int32, uint32, float8_e4m3fn and float8_e5m2; calls "
+    "with other types fail.",
     example="an AllReduce with max, on MSCCL++",
     instead="Use the plan for sums; with MSCCL++, keep other calls away by a selector of your own.",
 )

@@ -33,11 +33,13 @@ R503 = Rule(
 R504 = Rule(
     "R504 unsupported-type",
     what="The engine does not support the element type or the reduction.",
-    why="It reduces float16, bfloat16, float32, float64, int8, int16, int32, int64 and uint8 with "
-    "sum, product, min, max, average, and the bitwise and, or and exclusive or.",
+    why="It reduces float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, int8, int16, "
+    "int32, int64, uint8, uint32 and uint64 with sum, product, min, max, average, and the bitwise "
+    "and, or and exclusive or.",
     example='sley.run(plan, [1024], dtype="complex64")',
     instead="Use an operation of sley.ReduceOp, and elements of a type of sley.engine.DATA_TYPES; "
-    'bfloat16 arrays are uint16 bits with dtype="bfloat16".',
+    'NumPy arrays of bfloat16 are uint16 bits with dtype="bfloat16", of float8_e4m3fn and '
+    "float8_e5m2 uint8 bits.",
 )
 R506 = Rule(
     "R506 slot-too-small",

@@ -90,6 +90,14 @@ V221 = Rule(
     instead="Change what needs one of the conditions. In place, let ports and other ranks access "
     "the larger buffer, at the rank's part; or use scratch, or buffers out of place.",
 )
+V222 = Rule(
+    "V222 not-scaled-once",
+    what="A call can't multiply each input once by a factor, where the plan reads it first.",
+    why="NCCL's averages of floats and its PreMulSum multiply each rank's input as the rank first "
+    "reads it. An instruction multiplies all chunks of an operand or none.",
+    example="a send of two chunks of the input, in place, of which one holds a sum already",
+    instead="Use instructions of one chunk there, or multiply the input before the call.",
+)
 V211 = Rule(
     "V211 relaxed-order",
     what="Only relaxed signals order two accesses to a chunk of a one-sided plan.",

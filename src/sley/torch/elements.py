@@ -41,11 +41,7 @@ _PAIRS = {
     torch.complex64: _as(torch.complex64, "float32", 2),
     torch.complex128: _as(torch.complex128, "float64", 2),
 }
-_UNSIGNED = {
-    torch.uint16: _as(torch.uint16, "int16"),
-    torch.uint32: _as(torch.uint32, "int32"),
-    torch.uint64: _as(torch.uint64, "int64"),
-}
+_UNSIGNED = {torch.uint16: _as(torch.uint16, "int16")}
 _BY_SIZE = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 _BOOL = _as(torch.bool, "uint8")
 _QUANTIZED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}

@@ -41,7 +41,8 @@ MESSAGES = (("send", True, False), ("recv", False, False), ("recv_anysource", Fa
 
 _SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 _DL_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
-"""DLPack's codes of types, by the beginnings of PyTorch's names."""
+_DL_CODES |= {"float8_e4m3fn": 10, "float8_e5m2": 12}
+"""DLPack's codes of types, by PyTorch's names or their beginnings."""
 
 
 def ready_methods(
@@ -135,7 +136,7 @@ def types() -> list[Type]:
     found = []
     for dtype in every_type():
         name = str(dtype).removeprefix("torch.")
-        stem = name.rstrip("0123456789")
+        stem = name if name in _DL_CODES else name.rstrip("0123456789")
         if stem not in _DL_CODES or name not in (stem, f"{stem}{8 * dtype.itemsize}"):
             continue
         sample = torch.empty(0, dtype=dtype)

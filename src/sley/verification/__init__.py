@@ -6,6 +6,7 @@ verifier.py       the checks of a plan, in order: structure, hangs (with meeting
                   instruction order, and reach), races, result (with values, as fingerprints)
 one_sided/        the checks of a one-sided plan, by an abstract run of its calls
 direct/           which messages receivers may pull from their senders' memory
+scales.py         where inputs can be multiplied by a factor each once
 """
 
 from sley.verification.verifier import Proof, verify

@@ -45,12 +45,8 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
 
     level: of an abstract run; instructions of one level don't depend on one another.
     """
-    replay = _Replay.start(plan, messages)
-    order = ordered_by(level)
-    bounds = offsets_of(np.bincount(level))
-    # A level at a time: a plan has far fewer levels than instructions, and NumPy runs a level.
-    for k in range(len(bounds) - 1):
-        replay.step(order[bounds[k] : bounds[k + 1]])
+    replay = Replay.start(plan, messages)
+    order = replay.run(level)
     found = _compare(plan, messages, replay, order)
     if plan.collective.varies:
         found = (
@@ -62,12 +58,14 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
 
 
 @dataclass
-class _Replay:
+class Replay:
     """The memory, and the messages in flight.
 
     incoming, outgoing: CSR, instruction -> messages that it receives, and that it sends; several
     only with groups. messages: the values of all messages, those of one from message_at on.
     writes: what was written where, if the counts vary: instructions, cells and values.
+    scaling: None, or the factors of the ranks, by which some instructions multiply what they read
+        at their source, and some at their destination (`sley.verification.scales`).
     """
 
     plan: Plan
@@ -81,9 +79,10 @@ class _Replay:
     destination: np.ndarray
     empty_reads: list[tuple[int, int]]
     writes: list[tuple[np.ndarray, np.ndarray, Values]]
+    scaling: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @classmethod
-    def start(cls, plan: Plan, messages: Messages) -> _Replay:
+    def start(cls, plan: Plan, messages: Messages) -> Replay:
         t, layout, c = plan.instructions, plan.layout, plan.collective
         inputs = Values.inputs(c)
         present = np.flatnonzero(c.initial)
@@ -105,6 +104,15 @@ class _Replay:
             [],
             [],
         )
+
+    def run(self, level: np.ndarray) -> np.ndarray:
+        """Runs all instructions, and returns them in an order in which they ran."""
+        order = ordered_by(level)
+        bounds = offsets_of(np.bincount(level))
+        # A level at a time: a plan has far fewer levels than instructions, and NumPy runs a level.
+        for k in range(len(bounds) - 1):
+            self.step(order[bounds[k] : bounds[k + 1]])
+        return order
 
     def step(self, rows: np.ndarray) -> None:
         """Runs the instructions `rows`, none of which depends on another."""
@@ -143,6 +151,10 @@ class _Replay:
     def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> Values:
         cells = start[row] + part
         value = self.memory[cells]
+        if self.scaling is not None:
+            factors, source, destination = self.scaling
+            at = (source if start is self.source else destination)[row]
+            value.weight[at] *= factors[self.plan.rank[row[at]]]
         for k in np.flatnonzero(value.number < 0)[: LIMIT - len(self.empty_reads)].tolist():
             self.empty_reads.append((int(row[k]), int(cells[k])))
         return value
@@ -164,9 +176,7 @@ def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray | slice
         yield at, messages.target[first[at] + k]
 
 
-def _compare(
-    plan: Plan, messages: Messages, replay: _Replay, order: np.ndarray
-) -> list[Diagnostic]:
+def _compare(plan: Plan, messages: Messages, replay: Replay, order: np.ndarray) -> list[Diagnostic]:
     c = plan.collective
     wanted = replay.inputs.promised(c)
     places = np.flatnonzero(c.expected != NONE)
@@ -237,7 +247,7 @@ def _refuse_empty_reads(
     return found
 
 
-def _misplaced(plan: Plan, replay: _Replay) -> list[Diagnostic]:
+def _misplaced(plan: Plan, replay: Replay) -> list[Diagnostic]:
     """V219 for writes to the input and the output of other chunks than those that belong there."""
     c, layout, inputs = plan.collective, plan.layout, replay.inputs
     owner = np.full(layout.cells, NONE)  # the input chunk that belongs into a cell
@@ -300,7 +310,7 @@ def _made_by(plan: Plan, messages: Messages, order: np.ndarray, row: int, cell: 
 
 
 def _trace_back(
-    plan: Plan, replay: _Replay, order: np.ndarray, cells: np.ndarray
+    plan: Plan, replay: Replay, order: np.ndarray, cells: np.ndarray
 ) -> tuple[dict[int, Counter[int] | None], dict[int, int]]:
     """The exact multisets of input chunks in `cells` at the end, None for no data; and the cells
     without data that these depend on, with the instructions that read them.

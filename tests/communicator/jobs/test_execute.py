@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from sley.communicator.jobs import execute
 from sley.engine.program import buffer_sizes
-from sley.engine.types import DATA_TYPES, Array, bfloat16_bits
+from sley.engine.types import DATA_TYPES, Array
 from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom
 from sley.ir.cut import border
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
-from support.checks.bfloat16 import bfloat16_values
 from support.generators.examples import examples
 from support.inputs import small_plans
 from support.processes import rank_threads
@@ -59,32 +58,33 @@ def threads(
 @pytest.mark.parametrize("op", BINARY, ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", DATA_TYPES)
 def test_every_type_and_operation_is_right(dtype: str, op: ReduceOp) -> None:
-    values = integers(3, 41, np.float32 if dtype == "bfloat16" else dtype)
-    values = [v % 5 + 1 for v in values]
-    inputs = [bfloat16_bits(v) for v in values] if dtype == "bfloat16" else values
-    expected = reduce(BINARY[op], values)
+    kind, most = DATA_TYPES[dtype], 2 if dtype.startswith("float8") else 5
+    values = [v % most + 1 for v in integers(3, 41, np.float32 if kind.is_bits else dtype)]
+    inputs = [kind.bits(v) for v in values]
+    is_bitwise = op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+    expected = reduce(BINARY[op], inputs) if is_bitwise else kind.bits(reduce(BINARY[op], values))
     for fused in (False, True):
         outputs = threads(
             small_plans.ring_allreduce(3, fused=fused), inputs, dtype=dtype, reduce_op=op
         )
         for output in outputs:
-            got = bfloat16_values(output) if dtype == "bfloat16" else output
-            np.testing.assert_array_equal(got, expected)
+            np.testing.assert_array_equal(output, expected)
 
 
 @pytest.mark.parametrize("dtype", DATA_TYPES)
 def test_average_divides_once_at_the_end(dtype: str) -> None:
-    if dtype == "bfloat16":
-        values = integers(3, 50)
-        expected = bfloat16_bits(sum(values) / np.float32(3))
-        inputs = [bfloat16_bits(v) for v in values]
+    kind = DATA_TYPES[dtype]
+    if kind.is_bits:
+        values = [v % 3 for v in integers(3, 50)]  # exact sums, even of 8 bits
+        expected = kind.bits(sum(values) / np.float32(3))
+        inputs = [kind.bits(v) for v in values]
     else:
         values = inputs = integers(3, 50, dtype)
         if dtype.startswith("int"):
             values = inputs = [-v for v in inputs]
-        total = sum(v.astype(np.float64) for v in values)
-        kind = np.dtype(dtype)
-        expected = np.trunc(total / 3) if kind.kind in "iu" else total.astype(kind) / kind.type(3)
+        total, array = sum(v.astype(np.float64) for v in values), kind.array
+        is_whole = array.kind in "iu"
+        expected = np.trunc(total / 3) if is_whole else total.astype(array) / array.type(3)
     for plan in (
         small_plans.ring_allreduce(3, fused=True, width=2),
         small_plans.scratch_allreduce(3, width=4),
@@ -106,9 +106,9 @@ def test_half_types_round_to_nearest_even(name: str) -> None:
             expected = (a.astype(np.float32) + b.astype(np.float32)).astype(np.float16)
         else:
             bits = threads(plan, [everything, other], dtype=name)[0]
-            got = bfloat16_values(bits)
-            total = bfloat16_values(everything) + bfloat16_values(other)
-            expected = bfloat16_values(bfloat16_bits(total))
+            kind = DATA_TYPES[name]
+            got = kind.values(bits)
+            expected = kind.values(kind.bits(kind.values(everything) + kind.values(other)))
     np.testing.assert_array_equal(got, expected)
 
 
@@ -122,7 +122,7 @@ def test_a_nan_wins_in_minimum_and_maximum(dtype: str, op: ReduceOp) -> None:
 
 
 def test_integers_wrap_around() -> None:
-    for dtype in ("int8", "int16", "int32", "int64", "uint8"):
+    for dtype in ("int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"):
         top = np.iinfo(dtype).max
         inputs = [np.full(20, top, dtype)] * 2
         plan = small_plans.scratch_allreduce(2)

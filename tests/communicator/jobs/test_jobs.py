@@ -24,7 +24,7 @@ from sley.communicator.stats import CallStats
 from sley.engine.check import CheckedBuffers, GuardedBuffer, Pattern, Promise
 from sley.engine.measure import Measurement, Sweep
 from sley.engine.program import buffer_sizes
-from sley.engine.types import DATA_TYPES, bfloat16_bits
+from sley.engine.types import DATA_TYPES
 from sley.ir.collectives import (
     AllReduce,
     AllToAll,
@@ -36,7 +36,6 @@ from sley.ir.collectives import (
 )
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
-from support.checks.bfloat16 import bfloat16_values
 from support.inputs import small_plans
 from support.machines.meaning import BITWISE
 from support.processes.job_calls import call
@@ -160,7 +159,9 @@ def test_writes_outside_a_buffer_are_counted() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3, 100, 256, 1000])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"]
+)
 @pytest.mark.parametrize("op", [op for op in ReduceOp if op not in BITWISE])
 def test_the_pattern_is_exact_for_many_operands(dtype: str, op: ReduceOp, width: int) -> None:
     """Combined in either direction, with the type's own rounding, the result is the same."""
@@ -174,12 +175,11 @@ def test_the_pattern_is_exact_for_many_operands(dtype: str, op: ReduceOp, width:
         with np.errstate(over="ignore"):
             for rank in order[1:]:
                 result = combine(result, pattern.values(int(rank), np.arange(500)))
-                if kind.is_bfloat16:
-                    result = bfloat16_values(bfloat16_bits(result))
+                result = kind.values(kind.bits(result))
         if op is not ReduceOp.AVG:
             with np.errstate(over="ignore"):
                 expected = pattern.combine(ranks, np.zeros(width, np.int64), 500)
-            np.testing.assert_array_equal(pattern.bits(result), expected)
+            np.testing.assert_array_equal(kind.bits(result), expected)
     assert len(np.unique(pattern.table)) > 1
 
 

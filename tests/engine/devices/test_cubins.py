@@ -76,6 +76,12 @@ def test_kernels_of_every_protocol_and_type_compile_without_spills(
     check(with_waits(protocol), engine, dtype, architecture)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_of_8_bit_floats_compile_with_and_without_conversions(architecture: str) -> None:
+    dtype = ("float8_e4m3fn", "float8_e5m2")[ARCHITECTURES.index(architecture) % 2]
+    check(with_waits("simple"), Engine.INTERPRETED, dtype, architecture, sley.ReduceOp.AVG)
+
+
 def test_kernels_of_larger_blocks_compile_without_spills() -> None:
     """640 threads leave 96 registers to each; more threads leave too few."""
     check(with_waits("ll128"), Engine.INTERPRETED, "bfloat16", "sm_90", threads=640)

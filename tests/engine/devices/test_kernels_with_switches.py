@@ -17,7 +17,6 @@ from sley.engine.kernels import Kernels
 from sley.engine.kernels.switches import _SUMS, single_messages
 from sley.engine.types import DATA_TYPES
 from sley.ir.tables import NONE, Edges
-from support.checks.bfloat16 import bfloat16_values
 from support.devices.device_calls import executor, threads, wrong
 from support.processes.process_ranks import apart
 from support.processes.rank_threads import execute
@@ -36,7 +35,7 @@ def two_nodes() -> sley.Plan:
 
 
 def test_the_sums_of_a_switch_are_those_of_ptx() -> None:
-    names = ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
+    names = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint32", "uint64"]
     assert [name for name, kind in DATA_TYPES.items() if kind.number in _SUMS] == names
 
 
@@ -64,8 +63,8 @@ def test_a_switch_gives_what_single_messages_give(engine: Engine, op: sley.Reduc
         np.testing.assert_array_equal(values[1003:], before)
     for got, promised in zip(data, expected, strict=True):
         if dtype == "bfloat16":
-            values = bfloat16_values(got)
-            np.testing.assert_allclose(values, bfloat16_values(promised), rtol=2**-6)
+            values = DATA_TYPES[dtype].values
+            np.testing.assert_allclose(values(got), values(promised), rtol=2**-6)
         else:
             np.testing.assert_array_equal(got, promised)
 

@@ -119,10 +119,13 @@ def test_types_and_protocols_have_the_kernels_numbers(name: str, protocol: Proto
         "bfloat16": "Bfloat16",
         "float32": "float",
         "float64": "double",
+        "float8_e4m3fn": "Float8<3, 0x7E>",
+        "float8_e5m2": "Float8<2, 0x7B>",
     }.get(name, f"std::{name}_t")
     lines = [same("8 * kItem", bits), same("8 * sizeof(Element)", bits)]
-    if name == "int64":  # which of the two 64-bit types it is depends on the platform
-        lines.append(same("std::is_signed_v<Element> && std::is_integral_v<Element>", 1))
+    if name.endswith("int64"):  # which of the 64-bit types it is depends on the platform
+        signed = same("std::is_signed_v<Element>", int(name == "int64"))
+        lines += [signed, 'static_assert(std::is_integral_v<Element>, "");']
     else:
         lines.append(same(f"std::is_same_v<Element, {word}>", 1))
     lines.append(f'static_assert(kProtocol == {number[protocol.name]}, "");')

@@ -11,7 +11,6 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine
 from sley.engine.types import DATA_TYPES
-from support.checks.bfloat16 import bfloat16_values
 from support.devices.device_calls import executor
 from support.generators.sampling import each_value
 from support.processes.rank_threads import execute
@@ -43,10 +42,6 @@ def numbers(dtype: str) -> list[Any]:
     return arrays
 
 
-def readable(array: Any, dtype: str) -> Any:
-    return bfloat16_values(array) if dtype == "bfloat16" else array
-
-
 def check(
     dtype: str,
     op: sley.ReduceOp,
@@ -59,9 +54,10 @@ def check(
     with np.errstate(all="ignore"):
         expected = execute(plan, data, dtype=dtype, reduce_op=op)
     executor(plan, engine=engine)(data, dtype=dtype, reduce_op=op)
+    values = DATA_TYPES[dtype].values
     for got, promised in zip(data, expected, strict=True):
         # Of NaNs only that they are: machine.md says nothing about their bits.
-        np.testing.assert_array_equal(readable(got, dtype), readable(promised, dtype))
+        np.testing.assert_array_equal(values(got), values(promised))
 
 
 @pytest.mark.parametrize(("dtype", "op", "protocol"), every_type())
@@ -96,8 +92,9 @@ def test_a_local_reduction_reads_and_combines_like_a_message(
         expected = execute(plan, data, dtype=dtype)
     on = executor(plan, engine=Engine.INTERPRETED)
     on(data, outputs, dtype=dtype)
+    values = DATA_TYPES[dtype].values
     for got, promised in zip(outputs, expected, strict=True):
-        np.testing.assert_array_equal(readable(got, dtype), readable(promised, dtype))
+        np.testing.assert_array_equal(values(got), values(promised))
 
 
 def test_bits_are_bfloat16_only_if_the_caller_says_so() -> None:
@@ -110,4 +107,4 @@ def test_bits_are_bfloat16_only_if_the_caller_says_so() -> None:
     with pytest.raises(sley.SleyError, match="float32"):
         on(data, dtype="float32")
     on(data, dtype="bfloat16")
-    np.testing.assert_array_equal(bfloat16_values(data[0]), 2.0)
+    np.testing.assert_array_equal(DATA_TYPES["bfloat16"].values(data[0]), 2.0)

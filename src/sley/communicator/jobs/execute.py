@@ -30,7 +30,7 @@ def execute(
     inputs: one 1-D array a rank with the elements of its input buffer; a rank without input gets
         an empty one. In place: all of the rank's data, input and output together, with the input
         at its position. They aren't changed.
-    dtype: the elements' type, by default the arrays'; "bfloat16" for uint16 arrays of its bits.
+    dtype: the elements' type, by default the arrays'; types that NumPy lacks take their bits.
     count: elements of one block of the collective, by default derived from the inputs.
     counts: the elements of each part of the inputs, if they vary: integers (ranks, parts), of
         AllToAllV what rank s sends to rank r in row s, column r. The parts of an array follow one

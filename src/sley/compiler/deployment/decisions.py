@@ -40,9 +40,7 @@ from sley.errors.deployment import (
 from sley.ir.collectives import SIZED
 from sley.ir.sizes import size_text
 
-TYPES: Mapping[str, int] = MappingProxyType(
-    {name: one.size_bytes for name, one in DATA_TYPES.items()} | {"uint32": 4, "uint64": 8}
-)
+TYPES = MappingProxyType({name: one.size_bytes for name, one in DATA_TYPES.items()})
 """The bytes of an element, by type."""
 
 OPERATIONS = ("sum", "prod", "min", "max", "avg")

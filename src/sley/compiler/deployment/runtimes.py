@@ -159,7 +159,10 @@ _MSCCLPP = Runtime(
     compares_op=False,
     divides_first=False,
     unit="bytes",
-    types=("float32", "float16", "bfloat16", "int32", "uint32"),  # and fp8, no type of sley's
+    types=(
+        *("float32", "float16", "bfloat16", "int32", "uint32"),
+        *("float8_e4m3fn", "float8_e5m2"),
+    ),
     own=("allreduce", "allgather"),
     variables={"MSCCLPP_CACHE_DIR": _PARENT},
 )

@@ -103,7 +103,7 @@ def _views(devices: Mapping[int, Device], arrays: Arrays, word: str) -> dict[int
 
 
 def _of_type(view: View | None, kind: DataType) -> View | None:
-    """A view of bits as one of bfloat16."""
+    """A view of bits as one of the type that they are of."""
     if view is None or view.dtype == kind.name:
         return view
     return replace(view, dtype=kind.name)

@@ -51,7 +51,7 @@ class HostMemory:
 @dataclass(frozen=True)
 class View:
     """A caller's array: the address of its first element, the number of elements, the name of their
-    type (of `sley.engine.DATA_TYPES`, or BITS), and whether kernels may write it."""
+    type (one of ARRAY_TYPES), and whether kernels may write it."""
 
     address: int
     elements: int

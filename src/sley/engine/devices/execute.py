@@ -42,7 +42,7 @@ def execute(
         buffers = DeviceBuffers(plan, devices, call.count, call.dtype)
         for own, array in zip(buffers.memory, call.arrays, strict=True):
             first = GuardedBuffer(len(array), call.dtype)
-            first.array[:] = array
+            first.array.view(array.dtype)[:] = array
             own[0].write(first)
         arrays = buffers.arrays(call.count)
         executor(*arrays, count=call.count, dtype=call.dtype.name, reduce_op=call.reduce_op)
@@ -50,7 +50,8 @@ def execute(
     for own, sizes in zip(buffers.memory, call.sizes, strict=True):
         last = GuardedBuffer(sizes.data if call.in_place else sizes.output, call.dtype)
         own[-1].read(last)
-        outputs.append(last.array[sizes.output_start : sizes.output_start + sizes.output].copy())
+        output = last.array[sizes.output_start : sizes.output_start + sizes.output]
+        outputs.append(output.view(call.array).copy())
     return outputs
 
 

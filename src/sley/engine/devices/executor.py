@@ -156,7 +156,7 @@ class Executor:
             with DLPack or the CUDA array interface), contiguous, of one type; None for a rank
             without such a buffer. An array that the call writes must not overlap another.
         count: elements of a block of the collective; by default derived from the arrays.
-        dtype: the elements' type, by default the arrays'; "bfloat16" for uint16 arrays of its bits.
+        dtype: the elements' type, by default the arrays'; types that NumPy lacks take their bits.
         streams: the caller's stream, or one for each launch; the call then returns as soon as it is
             started, and the next call or `synchronize` raises its error. By default the call is
             ordered after the devices' default streams and returns when it is done.

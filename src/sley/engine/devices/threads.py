@@ -31,7 +31,7 @@ from sley.engine.devices.device import (
     Window,
 )
 from sley.engine.devices.shared_files import map_bytes
-from sley.engine.types import BITS, DATA_TYPES, name_of
+from sley.engine.types import ARRAY_TYPES, DATA_TYPES, name_of
 from sley.errors import Place
 from sley.errors.devices import K503, K504, K506, K507, K510, K513, K514, K517, K519
 from sley.errors.disk_cache import cached
@@ -172,7 +172,7 @@ class ThreadsDevice(Device):
                 found=f"shape {array.shape}, strides {array.strides}",
             )
         name = name_of(array.dtype)
-        if name not in (*DATA_TYPES, BITS):
+        if name not in ARRAY_TYPES:
             raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"{name} in {what}")
         return View(array.ctypes.data, array.size, name, bool(array.flags.writeable))
 

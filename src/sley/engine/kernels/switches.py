@@ -21,6 +21,8 @@ _SUMS = {
     3: ("add.f64", 8),  # float64
     6: ("add.u32", 4),  # int32
     7: ("add.u64", 8),  # int64
+    9: ("add.u32", 4),  # uint32
+    10: ("add.u64", 8),  # uint64
 }
 _BITS = {ReduceOp.BOR: ("or.b64", 8), ReduceOp.BXOR: ("xor.b64", 8)}
 """The operations of `multimem.ld_reduce` (PTX ISA, sm_90 and newer), and the bytes of each; sums

@@ -10,7 +10,7 @@ import numpy as np
 
 from sley.engine import native
 from sley.engine.devices.device import Memory, View
-from sley.engine.types import BITS, DATA_TYPES
+from sley.engine.types import ARRAY_TYPES, DATA_TYPES
 from sley.errors import Place, Rule
 from sley.errors.devices import K504, K519
 from sley.errors.runtime import R504
@@ -24,8 +24,8 @@ _VERSION = (1, 0)  # of DLPack, the newest that is understood
 @dataclass(frozen=True)
 class CudaArray:
     """A 1-D array in a device's memory, which other libraries view without a copy:
-    `cupy.asarray(array)`, `torch.as_tensor(array, device="cuda:0")`. bfloat16 appears as uint16
-    bits, since the CUDA array interface has no bfloat16: add `.view(torch.bfloat16)`."""
+    `cupy.asarray(array)`, `torch.as_tensor(array, device="cuda:0")`. Types that the CUDA
+    array interface lacks appear as their bits: add `.view(torch.bfloat16)`."""
 
     memory: Memory
     dtype: str
@@ -55,9 +55,9 @@ class _Lent(NamedTuple):
 def view(array: Any, device: native.CudaDevice, ordinal: int, *, what: str) -> View:
     """A view of an array on device `ordinal`; see `Device.view`.
 
-    Uses DLPack, else version 3 of the CUDA array interface; uint16 elements may be the bits of
-    bfloat16. Doesn't synchronise with the array's producer: kernels start after it on the caller's
-    stream. K519 for an object that isn't an array.
+    Uses DLPack, else version 3 of the CUDA array interface; uint8 and uint16 elements may be the
+    bits of types that it lacks. Doesn't synchronise with the array's producer: kernels start after
+    it on the caller's stream. K519 for an object that isn't an array.
     """
     _check_kind(array, ordinal, what)
     try:
@@ -71,7 +71,7 @@ def view(array: Any, device: native.CudaDevice, ordinal: int, *, what: str) -> V
         raise _unfit(K519, text, ordinal, what) from None
     if found.ordinal != ordinal:
         raise _unfit(K504, f"an array on device {found.ordinal}", ordinal, what)
-    if found.dtype not in (*DATA_TYPES, BITS):
+    if found.dtype not in ARRAY_TYPES:
         raise R504.error(
             at=Place(detail=what), expected=f"one of {', '.join(DATA_TYPES)}", found=found.dtype
         )

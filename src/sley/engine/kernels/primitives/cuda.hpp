@@ -180,6 +180,9 @@ SLEY_INLINE bool load_of_line(const u64* line, int part, u64 flag, Pair* pair) {
 }
 SLEY_INLINE void store_of_line(u64* line, int part, Pair p) { store_pair(line + 2 * part, p); }
 
+SLEY_INLINE float as_float(u32 bits) { return __uint_as_float(bits); }
+SLEY_INLINE u32 as_bits(float value) { return __float_as_uint(value); }
+
 struct Float16 {
     u16 bits;
     static __device__ __forceinline__ Float16 from_float(float value) {
@@ -201,14 +204,14 @@ struct Bfloat16 {
 #if __CUDA_ARCH__ >= 800
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half.bits) : "f"(value));
 #else
-        const u32 w = __float_as_uint(value);
+        const u32 w = as_bits(value);
         const u32 rounded = (w + 0x7FFFu + (w >> 16 & 1u)) >> 16;
         half.bits = static_cast<u16>(value != value ? w >> 16 | 0x40u : rounded);
 #endif
         return half;
     }
     __device__ __forceinline__ float to_float() const {
-        return __uint_as_float(static_cast<u32>(bits) << 16);
+        return as_float(static_cast<u32>(bits) << 16);
     }
 };
 

@@ -5,6 +5,8 @@
 
 namespace sley {
 
+#include "float8.hpp"
+
 #if SLEY_TYPE == 0
 using Element = Float16;
 #elif SLEY_TYPE == 1
@@ -23,24 +25,65 @@ using Element = i32;
 using Element = i64;
 #elif SLEY_TYPE == 8
 using Element = u8;
+#elif SLEY_TYPE == 9
+using Element = u32;
+#elif SLEY_TYPE == 10
+using Element = u64;
+#elif SLEY_TYPE == 11
+using Element = Float8<3, 0x7E>;
+#define SLEY_FLOAT8 "e4m3x2"
+#elif SLEY_TYPE == 12
+using Element = Float8<2, 0x7B>;
+#define SLEY_FLOAT8 "e5m2x2"
 #endif
 
+// Conversions of 8-bit types by arithmetic, inlined, would need too many registers.
+#if SLEY_TYPE >= 11 && !(__CUDA_ARCH__ >= 890)
+#define SLEY_COMBINED SLEY_FUNCTION
+#else
+#define SLEY_COMBINED SLEY_INLINE
+#endif
+
+constexpr bool kIsFloat8 = SLEY_TYPE >= 11;
 constexpr bool kIsHalf = SLEY_TYPE <= 1;
-constexpr bool kIsInteger = SLEY_TYPE >= 4;
+constexpr bool kIsInteger = SLEY_TYPE >= 4 && !kIsFloat8;
 constexpr bool kAverages = SLEY_REDUCTION == 4;  // as sums, which are divided when they are final
 constexpr int kItem = static_cast<int>(sizeof(Element));
 
-// A reduction is done in float for the types of 16 bits, in the type itself for all others.
+// A reduction is done in float for the types of 8 and 16 bits, in the type itself for all others.
 SLEY_INLINE float widen(Float16 a) { return a.to_float(); }
 SLEY_INLINE float widen(Bfloat16 a) { return a.to_float(); }
 template <class T>
 SLEY_INLINE T widen(T a) { return a; }
 
+#if SLEY_TYPE >= 11
+SLEY_INLINE float widen(Element a) {
+#if __CUDA_ARCH__ >= 890  // converts two at once
+    u32 pair;
+    asm("cvt.rn.f16x2." SLEY_FLOAT8 " %0, %1;" : "=r"(pair) : "h"(u16{a.bits}));
+    return Float16{static_cast<u16>(pair)}.to_float();
+#else
+    return as_float(a.widened(u32{a.bits}));
+#endif
+}
+
+template <class T>
+SLEY_INLINE T narrow(float a) {
+#if __CUDA_ARCH__ >= 890
+    u16 pair;
+    asm("cvt.rn.satfinite." SLEY_FLOAT8 ".f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(a));
+    return {static_cast<u8>(pair)};
+#else
+    return {static_cast<u8>(T::narrowed(as_bits(a)))};
+#endif
+}
+#else
 template <class T, class Wide>
 SLEY_INLINE T narrow(Wide a) {
     if constexpr (kIsHalf) return T::from_float(a);
     else return static_cast<T>(a);
 }
+#endif
 
 // Sums and products of integers wrap around, which only unsigned arithmetic guarantees.
 template <class T>
@@ -49,8 +92,14 @@ SLEY_INLINE T combine_wide(T a, T b) {
     if constexpr (kIsInteger) return static_cast<T>(static_cast<u64>(a) * static_cast<u64>(b));
     else return a * b;
 #elif SLEY_REDUCTION == 2
+    if constexpr (kIsFloat8) {  // as the CPU runtime: -0 before +0
+        if (a == b) return as_float(as_bits(a) | as_bits(b));
+    }
     return a < b || a != a ? a : b;  // a NaN on either side wins
 #elif SLEY_REDUCTION == 3
+    if constexpr (kIsFloat8) {
+        if (a == b) return as_float(as_bits(a) & as_bits(b));
+    }
     return a > b || a != a ? a : b;
 #else
     if constexpr (kIsInteger) return static_cast<T>(static_cast<u64>(a) + static_cast<u64>(b));
@@ -84,7 +133,7 @@ SLEY_INLINE Element combine(Element a, Element b) {
     return a;
 }
 #else
-SLEY_INLINE Element combine(Element a, Element b) {
+SLEY_COMBINED Element combine(Element a, Element b) {
     return narrow<Element>(combine_wide(widen(a), widen(b)));
 }
 #endif
@@ -92,11 +141,12 @@ SLEY_INLINE Element combine(Element a, Element b) {
 // Rounds quotients of integers towards zero.
 template <class T>
 SLEY_INLINE T divide_wide(T a, i32 divisor) {
-    if constexpr (kIsInteger) return static_cast<T>(static_cast<i64>(a) / divisor);
+    if constexpr (SLEY_TYPE == 10) return a / static_cast<T>(divisor);
+    else if constexpr (kIsInteger) return static_cast<T>(static_cast<i64>(a) / divisor);
     else return a / static_cast<T>(divisor);
 }
 
-SLEY_INLINE Element divide(Element a, i32 divisor) {
+SLEY_COMBINED Element divide(Element a, i32 divisor) {
     return narrow<Element>(divide_wide(widen(a), divisor));
 }
 
