@@ -202,10 +202,13 @@ def _rooms(operands: Operands) -> tuple[int, int]:
 def _sizes(operands: Operands) -> dict[str, object]:
     """The sizes of arrays in the text, rounded up so that many plans share an interpreter."""
     connections, waits = _rooms(operands)
+    plan, offset = operands.plan, operands.conditions.offset
+    longest = max(_longest(plan.block_offset), _longest(offset[plan.block_offset]))
     copied = (_STEP_BYTES + _CONDITION_BYTES) * _SHARED_STEPS
-    fits = _state_bytes(connections, waits) + copied <= _SHARED_BYTES
+    fits = longest <= _SHARED_STEPS
+    fits = fits and _state_bytes(connections, waits) + copied <= _SHARED_BYTES
     return {
-        "SLEY_PROTOCOL": list(Protocol).index(operands.plan.protocol),
+        "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
         "SLEY_MISPLACED": int(operands.homes.misplaced),
         "SLEY_PEERS": connections,
         "SLEY_WAITS": waits,

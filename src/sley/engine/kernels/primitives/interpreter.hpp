@@ -1,6 +1,7 @@
 // The interpreter (MSCCLang 6.2, figure 5): reads instructions from memory and calls the
-// primitives, as generated code does. A block's instructions are first copied into
-// shared memory if they fit: the primitives' acquires would invalidate the cache that holds them.
+// primitives, as generated code does. If they fit, a block's instructions are first copied into
+// shared memory: the primitives' acquires would invalidate the cache that holds them. To choose
+// block by block would take registers, since the compiler knows the memory of `steps` then no more.
 #pragma once
 
 namespace sley {
@@ -17,12 +18,10 @@ SLEY_INLINE void load_steps() {
     const Instruction* rows = state.setup.instructions + b.first_step;
     const Condition* all = state.setup.conditions + b.first_condition;
 #if SLEY_STEPS > 0
-    if (b.steps <= SLEY_STEPS && b.conditions <= SLEY_STEPS) {
-        for (i32 i = thread(); i < b.steps; i += threads()) steps_of_block[i] = rows[i];
-        for (i32 i = thread(); i < b.conditions; i += threads()) conditions_of_block[i] = all[i];
-        rows = steps_of_block;
-        all = conditions_of_block;
-    }
+    for (i32 i = thread(); i < b.steps; i += threads()) steps_of_block[i] = rows[i];
+    for (i32 i = thread(); i < b.conditions; i += threads()) conditions_of_block[i] = all[i];
+    rows = steps_of_block;
+    all = conditions_of_block;
 #endif
     if (thread() == 0) {
         steps = rows;
