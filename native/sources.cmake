@@ -27,6 +27,7 @@ set(NETWORK  # transports between hosts
   network/ucx.cpp
   network/ucx_library.cpp)
 set(DEVICES  # GPUs
+  devices/cuda_calls.cpp
   devices/cuda_device.cpp
   devices/cuda_driver.cpp
   devices/cuda_multicast.cpp

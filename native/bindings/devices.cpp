@@ -3,10 +3,12 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -18,6 +20,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "devices/cuda_calls.hpp"
 #include "devices/cuda_device.hpp"
 #include "devices/deferred_free.hpp"
 #include "torch/dlpack.hpp"
@@ -44,11 +47,6 @@ struct Lease : Resource {
     }
 };
 
-template <class Handle>
-Handle to_handle(Address address) {
-    return reinterpret_cast<Handle>(address);
-}
-
 template <class Raw>
 nb::bytes to_bytes(const Raw& raw) {
     return nb::bytes(raw.bytes, sizeof raw.bytes);
@@ -68,8 +66,7 @@ Array<std::uint8_t> allocate_host(CudaDevice& self, std::size_t bytes) {
         return self.allocate_host(bytes);
     };
     nb::object owner = nb::cast(made());
-    auto* const address = to_handle<std::uint8_t*>(nb::cast<const Lease&>(owner).address);
-    return Array<std::uint8_t>(address, {bytes}, owner);
+    return Array<std::uint8_t>(at(nb::cast<const Lease&>(owner).address), {bytes}, owner);
 }
 
 Lease register_host(CudaDevice& self, const Array<std::uint8_t>& array) {
@@ -120,12 +117,23 @@ void translate(const std::exception_ptr& error, void*) {
     }
 }
 
+// Function, its name, the argument, blocks, threads, whether the blocks are together.
+using LaunchRow = std::tuple<Address, std::string, nb::bytes, unsigned, unsigned, bool>;
+using StartRows = std::vector<std::pair<const CudaDevice*, std::vector<LaunchRow>>>;
+
+CudaLaunch to_launch(const LaunchRow& row) {
+    const auto& [function, name, call, blocks, threads, together] = row;
+    return {function, name, {call.c_str(), call.size()}, blocks, threads, together};
+}
+
 struct TurnContext {
     std::optional<LaunchTurn> turn;
 };
 
 void release_later(nb::typed<nb::callable, void()> free) {
-    release([kept = Function(std::move(free))] {
+    const Function kept(std::move(free));
+    const Unlocked unlocked;
+    release([kept] {
         const Locked locked;
         (*kept)();
     });
@@ -173,7 +181,7 @@ void define_devices(nb::module_& m) {
         .def_prop_ro("multiprocessors", &CudaDevice::multiprocessors)
         .def_prop_ro("capability", &CudaDevice::capability)
         .def_prop_ro("device", &CudaDevice::device)
-        .def_prop_ro("context", [](const CudaDevice& self) { return Address(self.context()); })
+        .def_prop_ro("context", &CudaDevice::context)
         .def("allocate", [](CudaDevice& self, std::size_t n) -> Lease { return self.allocate(n); },
              "size_bytes"_a, unlocked)
         .def("allocate_host", &allocate_host, "size_bytes"_a)
@@ -219,52 +227,47 @@ void define_devices(nb::module_& m) {
         .def("load",
              [](const CudaDevice& self, const nb::bytes& code) {
                  const Unlocked unlocked;
-                 return Address(self.load(code.c_str()));
+                 return self.load(code.c_str());
              },
              "code"_a)
-        .def("function",
-             [](const CudaDevice& self, Address module, const std::string& name) {
-                 return Address(self.function(to_handle<cuda::Module>(module), name));
-             },
-             "module"_a, "name"_a, unlocked)
-        .def("blocks_at_once",
-             [](const CudaDevice& self, Address function, int threads) {
-                 return self.blocks_at_once(to_handle<cuda::Function>(function), threads);
-             },
-             "function"_a, "threads"_a, unlocked)
+        .def("function", &CudaDevice::function, "module"_a, "name"_a, unlocked)
+        .def("blocks_at_once", &CudaDevice::blocks_at_once, "function"_a, "threads"_a, unlocked)
         .def("stream", [](CudaDevice& self) -> Lease { return self.stream(); }, unlocked)
-        .def("event", [](CudaDevice& self) -> Lease { return self.event(); }, unlocked)
-        .def("is_captured",
-             [](const CudaDevice& self, Address stream) {
-                 return self.is_captured(to_handle<cuda::Stream>(stream));
-             },
-             "stream"_a, unlocked)
-        .def("record",
-             [](const CudaDevice& self, Address event, Address stream) {
-                 self.record(to_handle<cuda::Event>(event), to_handle<cuda::Stream>(stream));
-             },
-             "event"_a, "stream"_a, unlocked)
-        .def("wait",
-             [](const CudaDevice& self, Address stream, Address event) {
-                 self.wait(to_handle<cuda::Stream>(stream), to_handle<cuda::Event>(event));
-             },
-             "stream"_a, "event"_a, unlocked)
         .def("launch",
-             [](const CudaDevice& self, Address function, const std::string& name,
-                const nb::bytes& call, unsigned blocks, unsigned threads, bool together,
-                Address stream) {
-                 const CudaLaunch launch{to_handle<cuda::Function>(function), name,
-                                         {call.c_str(), call.size()}, blocks, threads, together};
+             [](const CudaDevice& self, const LaunchRow& row, Address stream) {
+                 const CudaLaunch launch = to_launch(row);
                  const Unlocked unlocked;
-                 self.launch(launch, to_handle<cuda::Stream>(stream));
+                 const cuda::Current current(self.context());
+                 self.launch(launch, stream);
              },
-             "function"_a, "name"_a, "call"_a, "blocks"_a, "threads"_a, "together"_a, "stream"_a)
-        .def("synchronize",
-             [](const CudaDevice& self, std::optional<Address> stream) {
-                 if (stream) return self.synchronize(to_handle<cuda::Stream>(*stream));
-                 self.synchronize();
+             "launch"_a, "stream"_a)
+        .def("synchronize", &CudaDevice::synchronize, "stream"_a.none(), unlocked);
+
+    nb::class_<CudaOrder>(m, "CudaOrder", "Serialises calls on GPUs.")
+        .def(nb::new_([](const Array<const std::uint8_t>& abort) {
+                 const auto* word = reinterpret_cast<const std::atomic<std::uint64_t>*>(abort.data());
+                 // At exit its events are the driver's, which may already be unloaded.
+                 return std::shared_ptr<CudaOrder>(
+                     new CudaOrder(word),
+                     [kept = std::make_shared<Function>(nb::cast(abort))](CudaOrder* order) {
+                         if (!is_python_ending()) delete order;
+                     });
+             }),
+             "abort"_a);
+    nb::class_<CudaCall>(m, "CudaCall", "A call on GPUs, which can be started many times.")
+        .def("__init__",
+             [](CudaCall* self, std::shared_ptr<CudaOrder> order, const StartRows& rows) {
+                 std::vector<CudaStart> starts;
+                 for (const auto& [device, launches] : rows) {
+                     auto& start = starts.emplace_back(CudaStart{device, {}});
+                     for (const auto& row : launches) start.launches.push_back(to_launch(row));
+                 }
+                 new (self) CudaCall(std::move(order), std::move(starts));
              },
-             "stream"_a.none(), unlocked);
+             "order"_a, "starts"_a, nb::keep_alive<1, 3>())
+        .def("start", &CudaCall::start, "streams"_a, "recorded"_a, unlocked,
+             "Starts the call, each start on its stream. recorded: whether the next call has to "
+             "wait for this one. False, without a launch, if a call was given up.");
 }
 
 }  // namespace sley

@@ -17,13 +17,14 @@ enum class Result : int {
 };
 
 using Device = int;
-using Pointer = std::uintptr_t;       // an address in the memory of a device
+using Pointer = std::uintptr_t;         // an address in the memory of a device
 using Allocation = unsigned long long;  // of virtual memory, or a multicast object
-using Context = struct OpaqueContext*;
-using Module = struct OpaqueModule*;
-using Function = struct OpaqueFunction*;
-using Stream = struct OpaqueStream*;
-using Event = struct OpaqueEvent*;
+// The driver's pointers to what only it knows, as numbers.
+using Context = std::uintptr_t;
+using Module = std::uintptr_t;
+using Function = std::uintptr_t;
+using Stream = std::uintptr_t;
+using Event = std::uintptr_t;
 
 struct Uuid {
     char bytes[16];

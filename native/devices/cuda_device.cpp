@@ -12,11 +12,6 @@ using namespace cuda;
 
 constexpr unsigned kMapped = kPortable | kDeviceMap;
 
-template <class Handle>
-std::uintptr_t to_address(Handle handle) {
-    return reinterpret_cast<std::uintptr_t>(handle);
-}
-
 std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
 std::string counted(unsigned number, const char* noun) {
@@ -69,7 +64,7 @@ Resource CudaDevice::allocate_host(std::size_t bytes) {
     call(cuMemHostAlloc, {"allocating " + bytes_of(bytes) + " of the host's memory"}, &address,
          bytes == 0 ? 1 : bytes, kMapped);
     std::memset(address, 0, bytes);
-    return {to_address(address), until([address] { cuMemFreeHost(address); })};
+    return {reinterpret_cast<Pointer>(address), until([address] { cuMemFreeHost(address); })};
 }
 
 Resource CudaDevice::register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps) {
@@ -168,16 +163,16 @@ Resource CudaDevice::attach(const IpcHandle& handle) {
     return {base, until([base] { cuIpcCloseMemHandle(base); })};
 }
 
-Module CudaDevice::load(const void* code) const {
+Module CudaDevice::load(const char* code) const {
     const ApartFromCaptures apart(context_);
-    Module module = nullptr;
+    Module module = 0;
     call(cuModuleLoadData, {"loading kernels on ", name_}, &module, code);
     return module;
 }
 
 Function CudaDevice::function(Module module, const std::string& name) const {
     const ApartFromCaptures apart(context_);
-    Function function = nullptr;
+    Function function = 0;
     call(cuModuleGetFunction, {"looking for the kernel ", name, "kernel"}, &function, module,
          name.c_str());
     return function;
@@ -194,43 +189,16 @@ int CudaDevice::blocks_at_once(Function function, int threads) const {
 
 Resource CudaDevice::stream() {
     const ApartFromCaptures apart(context_);
-    Stream stream = nullptr;
+    Stream stream = 0;
     call(cuStreamCreate, {"making a stream on ", name_}, &stream, kNonBlocking);
-    return {to_address(stream), until([stream] { cuStreamDestroy(stream); })};
+    return {stream, until([stream] { cuStreamDestroy(stream); })};
 }
 
-Resource CudaDevice::event() {
+Resource CudaDevice::event() const {
     const ApartFromCaptures apart(context_);
-    Event event = nullptr;
+    Event event = 0;
     call(cuEventCreate, {"making an event"}, &event, kDisableTiming);
-    return {to_address(event), until([event] { cuEventDestroy(event); })};
-}
-
-bool CudaDevice::is_captured(Stream stream) const {
-    const Purpose purpose{"looking at a stream of ", name_, "stream"};
-    const Current current(context_);
-    CaptureStatus status{};
-    call(cuStreamIsCapturing, purpose, stream, &status);
-    if (status != CaptureStatus::kNone) return true;  // further queries could invalidate the capture
-    Context own = nullptr;
-    call(cuStreamGetCtx, purpose, stream, &own);
-    if (own == context_) return false;
-    const Current others(own);
-    Device device = 0;
-    call(cuCtxGetDevice, purpose, &device);
-    if (device != device_) throw Error(cuStreamGetCtx.name, Result::kElsewhere, {name_});
-    return false;
-}
-
-void CudaDevice::record(Event event, Stream stream) const {
-    const Current current(context_);
-    call(cuEventRecord, {"setting an event behind a call", "", "stream"}, event, stream);
-}
-
-void CudaDevice::wait(Stream stream, Event event) const {
-    const Current current(context_);
-    call(cuStreamWaitEvent, {"letting a call wait for the one before", "", "stream"}, stream, event,
-         0U);
+    return {event, until([event] { cuEventDestroy(event); })};
 }
 
 void CudaDevice::launch(const CudaLaunch& launch, Stream stream) const {
@@ -240,7 +208,6 @@ void CudaDevice::launch(const CudaLaunch& launch, Stream stream) const {
     const LaunchConfig config{{launch.blocks, 1, 1}, {launch.threads, 1, 1}, 0,
                               stream,                &cooperative,           launch.together};
     void* arguments[] = {const_cast<char*>(launch.call.data())};
-    const Current current(context_);
     const Result result = cuLaunchKernelEx(&config, launch.function, arguments, nullptr);
     if (result == Result::kSuccess) return;
     throw Error(cuLaunchKernelEx.name, result,
@@ -249,13 +216,9 @@ void CudaDevice::launch(const CudaLaunch& launch, Stream stream) const {
                  name_, "stream"});
 }
 
-void CudaDevice::synchronize(Stream stream) const {
+void CudaDevice::synchronize(std::optional<Stream> stream) const {
     const Current current(context_);
-    join(stream);
-}
-
-void CudaDevice::synchronize() const {
-    const Current current(context_);
+    if (stream) return join(*stream);
     call(cuCtxSynchronize, {"waiting for ", name_});
 }
 

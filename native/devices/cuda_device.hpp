@@ -91,7 +91,7 @@ public:
 
     // code: a cubin or a fat binary. Kernels stay loaded until the process ends, since a CUDA graph
     // may hold them.
-    cuda::Module load(const void* code) const;
+    cuda::Module load(const char* code) const;
     // cuModuleGetFunction also loads the code (CUDA programming guide, lazy loading); to load it at
     // the first launch would wait for running kernels, which may wait for this one.
     cuda::Function function(cuda::Module module, const std::string& name) const;
@@ -99,16 +99,11 @@ public:
 
     // A stream that is independent of the default stream, too.
     Resource stream();
-    Resource event();
-    // Throws Error, "elsewhere", for a stream of another device.
-    bool is_captured(cuda::Stream stream) const;
-    void record(cuda::Event event, cuda::Stream stream) const;
-    void wait(cuda::Stream stream, cuda::Event event) const;
-    // Can be captured.
+    Resource event() const;
+    // Can be captured; the context is current.
     void launch(const CudaLaunch& launch, cuda::Stream stream) const;
-    void synchronize(cuda::Stream stream) const;
-    // Waits for all streams, also of other libraries.
-    void synchronize() const;
+    // Waits for a stream; without one for all, also those of other libraries.
+    void synchronize(std::optional<cuda::Stream> stream) const;
 
 private:
     int attribute(int which) const;
@@ -124,8 +119,8 @@ private:
     cuda::Uuid uuid_{};
     int multiprocessors_ = 0;
     std::pair<int, int> capability_;
-    cuda::Context context_ = nullptr;
-    cuda::Stream copies_ = nullptr;  // as the context, it lasts until the process ends
+    cuda::Context context_ = 0;
+    cuda::Stream copies_ = 0;  // as the context, it lasts until the process ends
 };
 
 }  // namespace sley

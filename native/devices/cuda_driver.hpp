@@ -110,12 +110,14 @@ inline Entry<int*, Function, int, std::size_t> cuOccupancyMaxActiveBlocksPerMult
 inline Entry<Stream*, unsigned> cuStreamCreate{"cuStreamCreate"};
 inline Entry<Stream> cuStreamDestroy{"cuStreamDestroy"};
 inline Entry<Stream> cuStreamSynchronize{"cuStreamSynchronize"};
-inline Entry<Stream, CaptureStatus*> cuStreamIsCapturing{"cuStreamIsCapturing"};
+inline Entry<Stream, CaptureStatus*, std::uint64_t*, void*, void*, void*> cuStreamGetCaptureInfo{
+    "cuStreamGetCaptureInfo"};
+inline Entry<Stream, std::uint64_t*> cuStreamGetId{"cuStreamGetId"};
 inline Entry<Stream, Context*> cuStreamGetCtx{"cuStreamGetCtx"};
 inline Entry<CaptureMode*> cuThreadExchangeStreamCaptureMode{"cuThreadExchangeStreamCaptureMode"};
 inline Entry<Event*, unsigned> cuEventCreate{"cuEventCreate"};
 inline Entry<Event> cuEventDestroy{"cuEventDestroy"};
-inline Entry<Event, Stream> cuEventRecord{"cuEventRecord"};
+inline Entry<Event, Stream, unsigned> cuEventRecordWithFlags{"cuEventRecordWithFlags"};
 inline Entry<Stream, Event, unsigned> cuStreamWaitEvent{"cuStreamWaitEvent"};
 inline Entry<const LaunchConfig*, Function, void**, void**> cuLaunchKernelEx{"cuLaunchKernelEx"};
 
@@ -133,13 +135,26 @@ void start();
 // Makes a context current in this thread, and the caller's again.
 class Current {
 public:
-    explicit Current(Context context) { call(cuCtxPushCurrent, {"turning to the device"}, context); }
+    explicit Current(Context context) { to(context); }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
-    ~Current() {
-        Context left;
-        cuCtxPopCurrent(&left);
+    ~Current() { leave(); }
+
+    // Makes another one current instead.
+    void to(Context context) {
+        if (context == context_) return;
+        leave();
+        call(cuCtxPushCurrent, {"turning to the device"}, context);
+        context_ = context;
     }
+
+private:
+    void leave() {
+        if (context_ != 0) cuCtxPopCurrent(&context_);
+        context_ = 0;
+    }
+
+    Context context_ = 0;
 };
 
 // As Current, and allows calls that can't be captured (allocations) during the caller's capture:

@@ -467,17 +467,24 @@ class CudaDevice:
 
     def stream(self) -> CudaResource: ...
 
-    def event(self) -> CudaResource: ...
-
-    def is_captured(self, stream: int) -> bool: ...
-
-    def record(self, event: int, stream: int) -> None: ...
-
-    def wait(self, stream: int, event: int) -> None: ...
-
-    def launch(self, function: int, name: str, call: bytes, blocks: int, threads: int, together: bool, stream: int) -> None: ...
+    def launch(self, launch: tuple[int, str, bytes, int, int, bool], stream: int) -> None: ...
 
     def synchronize(self, stream: int | None) -> None: ...
+
+class CudaOrder:
+    """Serialises calls on GPUs."""
+
+    def __init__(self, abort: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
+
+class CudaCall:
+    """A call on GPUs, which can be started many times."""
+
+    def __init__(self, order: CudaOrder, starts: Sequence[tuple[CudaDevice, Sequence[tuple[int, str, bytes, int, int, bool]]]]) -> None: ...
+
+    def start(self, streams: Sequence[int], recorded: bool) -> bool:
+        """
+        Starts the call, each start on its stream. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
+        """
 
 class CallKey:
     """Equal for calls that run alike."""

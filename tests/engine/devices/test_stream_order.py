@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from threading import Event, Thread
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Launching, ThreadsDevice
-from sley.engine.devices.calls import Order
 from sley.engine.devices.device import Launch
 from support.devices.device_calls import TIMEOUT_S, executor, threads
 from support.inputs.prefix_sums import prefix_sums
@@ -40,19 +38,6 @@ def launched(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     patch.setattr(ThreadsDevice, "launch", noted)
     return found
-
-
-def test_a_captured_launch_waits_for_no_earlier_call() -> None:
-    """Waiting for an event of another stream would pull that stream into the capture."""
-    device = MagicMock()
-    device.is_captured.side_effect = lambda stream: stream == "captured"
-    order = Order()
-    order.after([device], ["first"], [False])
-    event = device.event.return_value
-    assert order.before([device], ["captured"]) == [True]
-    assert not event.hold.called
-    assert order.before([device], ["second"]) == [False]
-    event.hold.assert_called_once_with("second")
 
 
 @LAUNCHING

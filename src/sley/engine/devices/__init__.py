@@ -11,7 +11,7 @@ device_ranks.py           the ranks on the devices of all processes, and the pro
 tables.py                 a plan as kernels read it
 device_state.py           a device's copy of the tables, and its ranks' mailboxes between calls
 memory.py                 scratch, and arrays that other processes read
-arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
+arguments.py, calls.py    a call's validated arrays; prepared calls
 failures.py, counters.py  what the blocks of a failed call were waiting for; counters as numbers
 """
 

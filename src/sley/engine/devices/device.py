@@ -77,16 +77,26 @@ class Launch:
     keeps: object = None
 
 
-class Event(ABC):
-    """A point in the work on streams of a device."""
+@dataclass(frozen=True)
+class Start:
+    """A call's launches on one stream of a device. stream: the executor's, used by default."""
+
+    device: Device
+    program: Any
+    launches: tuple[Launch, ...]
+    stream: Any
+
+
+class CallOrder(ABC):
+    """Serialises an executor's calls, since their blocks share connections and counters: each start
+    of a call waits for the same start of the call before, if that was on another stream."""
 
     @abstractmethod
-    def set(self, stream: Any) -> None:
-        """Record the event after all work started on `stream` so far."""
-
-    @abstractmethod
-    def hold(self, stream: Any) -> None:
-        """Make work that is started on `stream` later wait for the event as last recorded."""
+    def prepare(self, starts: Sequence[Start]) -> Callable[[Sequence[Any], bool], bool]:
+        """A function that starts a call. Its arguments: a stream for each start, and whether the
+        next call has to wait for this one; not if the caller does. It returns False, without a
+        launch, if a call was given up. K517, before anything is started, if a stream isn't its
+        device's."""
 
 
 class Device(ABC):
@@ -189,13 +199,8 @@ class Device(ABC):
         """A new stream: its launches run in order, concurrently with those of other streams."""
 
     @abstractmethod
-    def is_captured(self, stream: Any) -> bool:
-        """Whether `stream` is being captured into a graph; K517 if it isn't a stream of this
-        device."""
-
-    @abstractmethod
-    def event(self) -> Event:
-        """A new event, not yet recorded."""
+    def order(self, abort: HostMemory) -> CallOrder:
+        """A new order, for calls that are given up by the first word of `abort`."""
 
     @abstractmethod
     def launch(self, program: Any, launch: Launch, stream: Any) -> None:

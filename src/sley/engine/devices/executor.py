@@ -11,12 +11,13 @@ from weakref import finalize
 
 import numpy as np
 
+from sley.engine import native
 from sley.engine.devices import tables
 from sley.engine.devices.arguments import Arguments, Arrays, check_arguments
 from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
-from sley.engine.devices.calls import Order, PreparedCall, Start
+from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
-from sley.engine.devices.device import Device, Launch
+from sley.engine.devices.device import Device, Launch, Start
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState, Group, Mailboxes
 from sley.engine.devices.failures import failure
@@ -27,7 +28,7 @@ from sley.engine.devices.windows import Lanes, single_messages, way_of_groups
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.memory import BEYOND
-from sley.engine.native import LARGEST, release
+from sley.engine.native import LARGEST
 from sley.engine.program import load
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors import SleyError
@@ -52,11 +53,11 @@ class Executor:
 
     Counters in the devices' memory persist between calls, so the host need not wait between calls.
     Calls run one after the other, even on different streams: each waits for the one before. A call
-    may be captured into a graph. The caller then orders the graph with other calls, and the calls
-    of the graph among each other, since the executor doesn't know when the graph runs. The executor
-    and the arrays must outlive the graph. Only one thread at a time may use an executor. `close`,
-    or leaving a `with` block, frees its memory; so does dropping the last reference, after waiting
-    for this process's devices, but not for other processes. Errors: K5xx, R5xx.
+    may be captured into a graph, which takes its turn when it is launched; the caller orders the
+    calls on several streams within a capture. The executor and the arrays must outlive the graph.
+    Only one thread at a time may use an executor. `close`, or leaving a `with` block, frees its
+    memory; so does dropping the last reference, after waiting for this process's devices, but not
+    for other processes. Errors: K5xx, R5xx.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Executor:
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
         self._scratch = Scratch(self._ranks, plan, self.loaded.homes.misplaced)
         self._arrays = SharedArrays(self._ranks)
-        self._order = Order()
+        self._order = self._ranks.places[0].order(self._abort)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this executor, which
         would then live until the garbage collector finds the cycle."""
@@ -409,4 +410,4 @@ def _end(places: Sequence[Device], barrier: Barrier, memory: list[Any]) -> None:
         barrier.leave()
         memory.clear()
 
-    release(freed)
+    native.release(freed)

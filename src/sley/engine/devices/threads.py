@@ -20,13 +20,15 @@ from weakref import WeakSet
 
 import numpy as np
 
+from sley.engine import native
 from sley.engine.devices.device import (
     Bytes,
+    CallOrder,
     Device,
-    Event,
     HostMemory,
     Launch,
     Memory,
+    Start,
     View,
     Window,
 )
@@ -192,14 +194,8 @@ class ThreadsDevice(Device):
             self._streams.setdefault(self.number, WeakSet()).add(stream)
         return stream
 
-    def is_captured(self, stream: Any) -> bool:
-        """See `Device.is_captured`; there are no graphs."""
-        if not isinstance(stream, _Stream):
-            raise K517.error(expected="a stream as `stream()` makes it", found=f"{stream!r}")
-        return False
-
-    def event(self) -> _Event:
-        return _Event()
+    def order(self, abort: HostMemory) -> _ThreadsOrder:
+        return _ThreadsOrder()
 
     def launch(self, program: Any, launch: Launch, stream: _Stream) -> None:
         kernel = getattr(program, launch.function)
@@ -235,19 +231,39 @@ class _Stream:
             self._problems.append(problem)
 
 
-class _Event(Event):
-    """The last work started on a stream."""
-
+class _ThreadsOrder(CallOrder):
     def __init__(self) -> None:
-        self._stream: _Stream | None = None
-        self._last: Future[None] | None = None
+        self._behind: dict[int, tuple[_Stream, Future[None]]] = {}
+        """The stream of each start of the last call, and a point behind it."""
 
-    def set(self, stream: _Stream) -> None:
-        self._stream, self._last = stream, stream.start(_nothing)
+    def prepare(self, starts: Sequence[Start]) -> Callable[[Sequence[Any], bool], bool]:
+        # All runs are started before all divisions, as on GPUs.
+        most = max((len(start.launches) for start in starts), default=0)
+        turns = [
+            (number, start, start.launches[turn])
+            for turn in range(most)
+            for number, start in enumerate(starts)
+            if turn < len(start.launches)
+        ]
 
-    def hold(self, stream: _Stream) -> None:
-        if self._last is not None and stream is not self._stream:
-            stream.start(self._last.result)
+        def begin(streams: Sequence[Any], recorded: bool) -> bool:
+            for stream in streams:
+                if not isinstance(stream, _Stream):
+                    wanted = "a stream as `stream()` makes it"
+                    raise K517.error(expected=wanted, found=f"{stream!r}")
+            for number, stream in enumerate(streams):
+                before, last = self._behind.get(number, (stream, None))
+                if last is not None and before is not stream:
+                    stream.start(last.result)
+            with native.LaunchTurn():
+                for number, start, launch in turns:
+                    start.device.launch(start.program, launch, streams[number])
+            if recorded:
+                for number, stream in enumerate(streams):
+                    self._behind[number] = stream, stream.start(_nothing)
+            return True
+
+        return begin
 
 
 class _Mapping:

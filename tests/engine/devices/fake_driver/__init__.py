@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,7 +133,8 @@ class FakeDriver:
         self._library.fake_fail(entry.encode(), error)
 
     def reset(self) -> None:
-        """Undo `set`, `fail` and `kernel`, and forget the journal."""
+        """Undo `set`, `fail`, `kernel` and `at_launch`, and forget the journal."""
+        self.at_launch(None)
         for name, value in self._before.items():
             self._library.fake_set(name.encode(), value)
         for entry in self._failing:
@@ -152,6 +153,11 @@ class FakeDriver:
         self._kernels.add(name)
         path = str(library).encode() if library else b""
         assert self._library.fake_kernel(name.encode(), path, symbol.encode(), call_bytes)
+
+    def at_launch(self, call: Callable[[], None] | None) -> None:
+        """Call a function before each launch, until `reset`."""
+        self._at_launch = ctypes.CFUNCTYPE(None)(*([call] if call else []))
+        self._library.fake_at_launch(self._at_launch)
 
     def journal(self) -> list[str]:
         """The calls since the last time, a line each; a launch has a second one."""

@@ -26,18 +26,10 @@ def on_two(fake: FakeDriver) -> tuple[Executor, list[CudaDevice], list[Any]]:
     return on, devices, data
 
 
-def test_memory_that_is_dropped_between_two_launches_is_freed_after_them(
-    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_dropped_between_two_launches_is_freed_after_them(fake: FakeDriver) -> None:
     on, devices, data = on_two(fake)
     dropped = [devices[0].allocate(64)]
-    launch = CudaDevice.launch
-
-    def dropping(self: CudaDevice, *arguments: Any) -> None:
-        launch(self, *arguments)
-        dropped.clear()
-
-    monkeypatch.setattr(CudaDevice, "launch", dropping)
+    fake.at_launch(dropped.clear)
     fake.journal()
     on(data)
     made = [line.split()[0] for line in fake.journal()]

@@ -100,11 +100,17 @@ struct Context {
     std::set<Context*> peers;
 };
 
+// What a graph starts, made anew at each launch of the graph.
+using Node = std::function<std::function<void()>()>;
+
+std::uint64_t last_number = 0;  // of streams and captures
+
 struct Stream {
     Context* context;
-    bool capturing = false;
+    std::uint64_t number = ++last_number;
+    std::uint64_t capture = 0;  // its number while it is captured
     bool busy = false;
-    std::vector<std::function<void()>> captured;
+    std::vector<Node> captured;
     std::deque<std::function<void()>> queue;
     std::mutex lock;
     std::condition_variable changed;
@@ -475,8 +481,8 @@ int started(Stream* stream, std::function<void()> what) {
     Held held(lock);
     Stream* real = found(stream);
     if (!real) return INVALID_HANDLE;
-    if (real->capturing)
-        real->captured.push_back(std::move(what));
+    if (real->capture)
+        real->captured.push_back([what] { return what; });
     else
         real->start(std::move(what));
     return SUCCESS;
@@ -805,7 +811,7 @@ int cuStreamSynchronize(Stream* stream) {
         Held held(lock);
         real = found(stream);
         if (!real) return INVALID_HANDLE;
-        if (real->capturing) return STREAM_CAPTURE_UNSUPPORTED;
+        if (real->capture) return STREAM_CAPTURE_UNSUPPORTED;
     }
     real->wait();
     return SUCCESS;
@@ -832,19 +838,19 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
 
 int cuStreamBeginCapture(Stream* stream, int) {
     Held held(lock);
-    found(stream)->capturing = true;
+    found(stream)->capture = ++last_number;
     ++captures;
     return SUCCESS;
 }
 
 struct Graph {
-    std::vector<std::function<void()>> work;
+    std::vector<Node> work;
 };
 
 int cuStreamEndCapture(Stream* stream, Graph** graph) {
     Held held(lock);
     Stream* real = found(stream);
-    real->capturing = false;
+    real->capture = 0;
     --captures;
     *graph = new Graph{std::move(real->captured)};
     real->captured.clear();
@@ -857,8 +863,9 @@ int cuGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned long long)
 }
 
 int cuGraphLaunch(Graph* ready, Stream* stream) {
+    Held held(lock);  // so that the events of a graph are those of one moment
     for (const auto& each : ready->work)
-        if (int result = started(stream, each)) return result;
+        if (int result = started(stream, each())) return result;
     return SUCCESS;
 }
 
@@ -874,11 +881,20 @@ int cuGraphDestroy(Graph* graph) {
 
 Stream* of_any_context(Stream* stream) { return streams.count(stream) ? stream : found(stream); }
 
-int cuStreamIsCapturing(Stream* stream, int* status) {
+int cuStreamGetCaptureInfo(Stream* stream, int* status, std::uint64_t* number, void*, void*, void*) {
     Held held(lock);
     Stream* real = of_any_context(stream);
     if (!real) return INVALID_HANDLE;
-    *status = real->capturing;
+    *status = real->capture != 0;
+    *number = real->capture;
+    return SUCCESS;
+}
+
+int cuStreamGetId(Stream* stream, std::uint64_t* number) {
+    Held held(lock);
+    Stream* real = of_any_context(stream);
+    if (!real) return INVALID_HANDLE;
+    *number = real->number;
     return SUCCESS;
 }
 
@@ -886,7 +902,7 @@ int cuStreamGetCtx(Stream* stream, Context** context) {
     Held held(lock);
     Stream* real = of_any_context(stream);
     if (!real) return INVALID_HANDLE;
-    if (real->capturing) return STREAM_CAPTURE_UNSUPPORTED;
+    if (real->capture) return STREAM_CAPTURE_UNSUPPORTED;
     *context = real->context;
     return SUCCESS;
 }
@@ -897,7 +913,24 @@ struct Event {
     long set = 0, reached = 0;
     bool captured = false;
     std::chrono::steady_clock::time_point at;
+
+    std::function<void()> recorded() {
+        return [this, number = ++set] {
+            std::lock_guard<std::mutex> held(lock);
+            reached = number;
+            at = std::chrono::steady_clock::now();
+            changed.notify_all();
+        };
+    }
+    std::function<void()> awaited() {
+        return [this, number = set] {
+            std::unique_lock<std::mutex> held(lock);
+            changed.wait(held, [=] { return reached >= number; });
+        };
+    }
 };
+
+constexpr unsigned EXTERNAL = 1;  // a node of the graph that is captured, for an event of others
 
 int cuEventCreate(Event** event, unsigned) {
     *event = new Event;
@@ -906,31 +939,37 @@ int cuEventCreate(Event** event, unsigned) {
 
 int cuEventDestroy(Event*) { return SUCCESS; }  // streams may still wait for it
 
-int cuEventRecord(Event* event, Stream* stream) {
+int cuEventRecordWithFlags(Event* event, Stream* stream, unsigned flags) {
     Held held(lock);
-    if (!found(stream)) return INVALID_HANDLE;
-    event->captured = found(stream)->capturing;
-    return started(stream, [event, number = ++event->set] {
-        std::lock_guard<std::mutex> held(event->lock);
-        event->reached = number;
-        event->at = std::chrono::steady_clock::now();
-        event->changed.notify_all();
-    });
+    Stream* real = found(stream);
+    if (!real) return INVALID_HANDLE;
+    if (flags && !real->capture) return INVALID_VALUE;
+    if (flags == EXTERNAL) {
+        real->captured.push_back([event] { return event->recorded(); });
+        return SUCCESS;
+    }
+    event->captured = real->capture != 0;
+    return started(stream, event->recorded());
 }
+
+int cuEventRecord(Event* event, Stream* stream) { return cuEventRecordWithFlags(event, stream, 0); }
 
 int cuEventElapsedTime(float* ms, Event* begin, Event* end) {
     *ms = std::chrono::duration<float, std::milli>(end->at - begin->at).count();
     return SUCCESS;
 }
 
-int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+int cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
     Held held(lock);
-    if (!found(stream)) return INVALID_HANDLE;
-    if (event->captured || found(stream)->capturing) return STREAM_CAPTURE_ISOLATION;
-    return started(stream, [event, number = event->set] {
-        std::unique_lock<std::mutex> held(event->lock);
-        event->changed.wait(held, [=] { return event->reached >= number; });
-    });
+    Stream* real = found(stream);
+    if (!real) return INVALID_HANDLE;
+    if (flags && !real->capture) return INVALID_VALUE;
+    if (event->captured || (real->capture && flags != EXTERNAL)) return STREAM_CAPTURE_ISOLATION;
+    if (real->capture)
+        real->captured.push_back([event] { return event->awaited(); });
+    else
+        real->start(event->awaited());
+    return SUCCESS;
 }
 
 // Whether a launch, by its number, comes after the one that a setting names.
@@ -938,8 +977,11 @@ bool after(const char* setting, long long number) {
     return settings[setting] >= 0 && number >= settings[setting];
 }
 
+void (*at_launch)() = nullptr;  // called before each launch
+
 int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** arguments, void**) {
     constexpr int COOPERATIVE = 2;
+    if (at_launch) at_launch();
     Held held(lock);
     bool together = false;
     for (unsigned i = 0; i < config->attribute_count; ++i)
@@ -1002,8 +1044,8 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor), ENTRY(cuStreamCreate),
         ENTRY(cuStreamDestroy), ENTRY(cuStreamSynchronize), ENTRY(cuStreamBeginCapture),
         ENTRY(cuStreamEndCapture), ENTRY(cuThreadExchangeStreamCaptureMode),
-        ENTRY(cuStreamIsCapturing), ENTRY(cuStreamGetCtx), ENTRY(cuEventCreate),
-        ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuStreamWaitEvent),
+        ENTRY(cuStreamGetCaptureInfo), ENTRY(cuStreamGetId), ENTRY(cuStreamGetCtx), ENTRY(cuEventCreate),
+        ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuEventRecordWithFlags), ENTRY(cuStreamWaitEvent),
         ENTRY(cuLaunchKernelEx), ENTRY(cuGetProcAddress), ENTRY(cuMemsetD32Async),
         ENTRY(cuMemcpyDtoDAsync), ENTRY(cuStreamWaitValue32), ENTRY(cuEventElapsedTime),
         ENTRY(cuGraphInstantiateWithFlags), ENTRY(cuGraphLaunch), ENTRY(cuGraphExecDestroy),
@@ -1032,7 +1074,8 @@ int cuGetProcAddress_v2(const char* symbol, void** function, int version, std::u
 }
 
 // What tests use: change a number of `settings`, and get what it was; make an entry point fail (0:
-// no more; -1: unknown to cuGetProcAddress); name the function that runs as a kernel, and the size of its argument; read and empty
+// no more; -1: unknown to cuGetProcAddress); name the function that runs as a kernel, and the size of its argument; call
+// a function before each launch; read and empty
 // the journal of calls and launches, a line each; how many bytes a device has given away.
 
 long long fake_set(const char* setting, long long value) {
@@ -1053,6 +1096,8 @@ int fake_kernel(const char* name, const char* library, const char* symbol, std::
     kernels[name] = {reinterpret_cast<Kernel>(kernel), call_bytes};
     return !*library || kernel;
 }
+
+void fake_at_launch(void (*call)()) { at_launch = call; }
 
 const char* fake_journal() {
     static std::string text;

@@ -1,10 +1,10 @@
 """NVIDIA GPUs, through their driver (`native/devices`) and NVRTC: the user needs no compiler.
 
-device.py    a GPU: its memory, the kernels loaded on it, and their launches
+device.py    a GPU: its memory, the kernels loaded on it, and their launches; the order of calls
 driver.py    the driver's start, version and errors
 compiler.py  compilation to machine code, which needs no GPU
 arrays.py    arrays of PyTorch, CuPy and others
-streams.py   streams and events
+streams.py   streams of sley and of other libraries
 """
 
 from sley.engine.devices.cuda.device import CudaDevice

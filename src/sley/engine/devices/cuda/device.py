@@ -6,7 +6,7 @@ import hashlib
 import os
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -15,8 +15,18 @@ import numpy as np
 from sley.engine import native
 from sley.engine.devices.cuda import arrays, compiler, driver
 from sley.engine.devices.cuda.arrays import CudaArray
-from sley.engine.devices.cuda.streams import CudaEvent, CudaStream, stream_address
-from sley.engine.devices.device import Bytes, Device, HostMemory, Launch, Memory, View, Window
+from sley.engine.devices.cuda.streams import CudaStream, stream_address
+from sley.engine.devices.device import (
+    Bytes,
+    CallOrder,
+    Device,
+    HostMemory,
+    Launch,
+    Memory,
+    Start,
+    View,
+    Window,
+)
 from sley.engine.devices.shared_files import map_bytes
 from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
 from sley.errors.devices import K509, K510, K514
@@ -199,14 +209,9 @@ class CudaDevice(Device):
         made = self.native.stream()
         return CudaStream(made.address, made)
 
-    def is_captured(self, stream: Any) -> bool:
-        """See `Device.is_captured`. K518 for the legacy default stream while a stream that
-        synchronises with it is captured."""
-        return self.native.is_captured(stream_address(stream))
-
-    def event(self) -> CudaEvent:
-        """See `Device.event`."""
-        return CudaEvent(self.native)
+    def order(self, abort: HostMemory) -> CudaOrder:
+        """See `Device.order`."""
+        return CudaOrder(abort)
 
     def launch(self, program: dict[str, int], launch: Launch, stream: Any) -> None:
         """See `Device.launch`. Can be captured into a CUDA graph. stream: as for
@@ -216,15 +221,7 @@ class CudaDevice(Device):
         device has started, so a running kernel doesn't lose its memory. It doesn't wait for a
         captured graph: the caller must keep alive what the graph's kernels use.
         """
-        self.native.launch(
-            program[launch.function],
-            launch.function,
-            launch.call,
-            launch.blocks,
-            launch.threads,
-            launch.together,
-            stream_address(stream),
-        )
+        self.native.launch(_row(program, launch), stream_address(stream))
 
     def synchronize(self, stream: Any) -> None:
         """See `Device.synchronize`; None waits for the work of other libraries, too. K518 during a
@@ -265,3 +262,28 @@ class CudaDevice(Device):
             ".cubin",
             lambda: compiler.compile_text(text, self.arch).cubin,
         )
+
+
+def _row(program: dict[str, int], launch: Launch) -> tuple[int, str, bytes, int, int, bool]:
+    """A launch, as the engine takes it."""
+    name = launch.function
+    return program[name], name, launch.call, launch.blocks, launch.threads, launch.together
+
+
+class CudaOrder(CallOrder):
+    """The order of calls on GPUs (`native/devices/cuda_calls.hpp`). Calls that are captured keep
+    it whenever their graphs run."""
+
+    def __init__(self, abort: HostMemory) -> None:
+        self._native = native.CudaOrder(abort.array)
+
+    def prepare(self, starts: Sequence[Start]) -> Callable[[Sequence[Any], bool], bool]:
+        """See `CallOrder.prepare`. K518 for the legacy default stream while a stream that
+        synchronises with it is captured."""
+        rows = [
+            (start.device.native, [_row(start.program, launch) for launch in start.launches])
+            for start in starts
+            if isinstance(start.device, CudaDevice)
+        ]
+        start = native.CudaCall(self._native, rows).start
+        return lambda streams, recorded: start([stream_address(s) for s in streams], recorded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from sley.engine.native import CudaDevice, start_cuda
+from sley.engine import native
 from sley.errors.devices import (
     K501,
     K502,
@@ -88,7 +88,7 @@ _FATAL = {
 def start() -> None:
     """Starts the driver. K501 if it is missing or doesn't start, K510 if it has no device."""
     try:
-        start_cuda()
+        native.start_cuda()
     except RuntimeError as error:
         raise K501.error(
             expected="NVIDIA's driver (libcuda.so.1)",
@@ -136,7 +136,7 @@ def queues() -> int:
 
 def driver_version() -> tuple[int, int]:
     """The newest CUDA that the driver supports: (13, 0)."""
-    number = CudaDevice.driver_version()
+    number = native.CudaDevice.driver_version()
     return number // 1000, number % 1000 // 10
 
 

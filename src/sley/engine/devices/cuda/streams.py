@@ -1,11 +1,9 @@
-"""CUDA streams and events, sley's and other libraries'."""
+"""CUDA streams, sley's and other libraries'."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sley.engine import native
-from sley.engine.devices.device import Event
 from sley.errors.devices import K517
 
 
@@ -19,27 +17,6 @@ class CudaStream:
     def __cuda_stream__(self) -> tuple[int, int]:
         """The protocol's version, and the address of the cudaStream_t."""
         return (0, self._address)
-
-
-class CudaEvent(Event):
-    """An event of a device. It keeps the stream object on which it was recorded alive, so that no
-    other stream gets the same address."""
-
-    def __init__(self, device: native.CudaDevice) -> None:
-        self._device, self._event = device, device.event()
-        self._stream: Any = None
-        self._address = -1
-
-    def set(self, stream: Any) -> None:
-        """See `Event.set`. The stream must not be captured."""
-        self._stream, self._address = stream, stream_address(stream)
-        self._device.record(self._event.address, self._address)
-
-    def hold(self, stream: Any) -> None:
-        """See `Event.hold`. Does nothing for the event's own stream, which runs in order."""
-        address = stream_address(stream)
-        if address != self._address:
-            self._device.wait(address, self._event.address)
 
 
 def stream_address(stream: Any) -> int:

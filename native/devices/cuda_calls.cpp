@@ -1,0 +1,101 @@
+#include "devices/cuda_calls.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "devices/deferred_free.hpp"
+
+namespace sley {
+
+using namespace cuda;
+
+CudaCall::CudaCall(std::shared_ptr<CudaOrder> order, std::vector<CudaStart> starts)
+    : order_(std::move(order)), starts_(std::move(starts)), targets_(starts_.size()) {
+    auto& places = order_->places_;
+    while (places.size() < starts_.size()) {
+        const Resource event = starts_[places.size()].device->event();
+        places.emplace_back().event = event;
+    }
+    for (const auto& start : starts_) turns_ = std::max(turns_, start.launches.size());
+}
+
+bool CudaCall::start(const std::vector<Stream>& streams, bool recorded) {
+    if (streams.size() != starts_.size()) throw std::invalid_argument("a stream for each start");
+    if (order_->abort_->load(std::memory_order_relaxed) != 0) return false;
+    if (starts_.empty()) return true;
+    Current current(starts_.front().device->context());
+    const auto for_each = [&](const auto& what) {
+        for (std::size_t k = 0; k < starts_.size(); ++k) {
+            current.to(starts_[k].device->context());
+            what(k);
+        }
+    };
+    for_each([&](std::size_t k) { targets_[k] = look(k, streams[k]); });
+    for_each([&](std::size_t k) { follow(k, streams[k], targets_[k]); });
+    {
+        const LaunchTurn turn;
+        // All runs are launched before all divisions. Otherwise a division that waits in a queue for
+        // its rank's run could block the run of another rank, for which the first run waits.
+        for (std::size_t t = 0; t < turns_; ++t) {
+            for_each([&](std::size_t k) {
+                const auto& start = starts_[k];
+                if (t < start.launches.size()) start.device->launch(start.launches[t], streams[k]);
+            });
+        }
+    }
+    for_each([&](std::size_t k) {
+        if (recorded || targets_[k].is_captured) record(k, streams[k], targets_[k]);
+    });
+    return true;
+}
+
+CudaCall::Target CudaCall::look(std::size_t k, Stream stream) const {
+    const auto& device = *starts_[k].device;
+    const Purpose purpose{"looking at a stream of ", device.name(), "stream"};
+    Target target;
+    CaptureStatus status{};
+    call(cuStreamGetCaptureInfo, purpose, stream, &status, &target.capture, nullptr, nullptr,
+         nullptr);
+    target.is_captured = status != CaptureStatus::kNone;
+    if (target.is_captured) return target;  // further queries could invalidate the capture
+    call(cuStreamGetId, purpose, stream, &target.stream);
+    const auto& place = order_->places_[k];
+    if (place.is_recorded && place.stream == target.stream) return target;  // it was looked at
+    Context own = 0;
+    call(cuStreamGetCtx, purpose, stream, &own);
+    if (own == device.context()) return target;
+    Device other = 0;
+    const Current others(own);
+    call(cuCtxGetDevice, purpose, &other);
+    if (other != device.device()) {
+        throw Error(cuStreamGetCtx.name, Result::kElsewhere, {device.name()});
+    }
+    return target;
+}
+
+void CudaCall::follow(std::size_t k, Stream stream, const Target& target) {
+    auto& place = order_->places_[k];
+    if (target.is_captured) {
+        // Later starts of a capture follow the first one on its stream.
+        if (std::exchange(place.capture, target.capture) == target.capture) return;
+    } else if (!place.is_in_graphs &&
+               (!place.is_recorded || place.stream == target.stream)) {
+        return;
+    }
+    call(cuStreamWaitEvent, {"letting a call wait for the one before", "", "stream"}, stream,
+         Event{place.event.address}, target.is_captured ? kExternal : 0U);
+}
+
+void CudaCall::record(std::size_t k, Stream stream, const Target& target) {
+    auto& place = order_->places_[k];
+    call(cuEventRecordWithFlags, {"setting an event behind a call", "", "stream"},
+         Event{place.event.address}, stream, target.is_captured ? kExternal : 0U);
+    if (target.is_captured) {
+        place.is_in_graphs = true;
+    } else {
+        place.is_recorded = true;
+        place.stream = target.stream;
+    }
+}
+
+}  // namespace sley
