@@ -23,6 +23,15 @@ class Edit:
     replacement: str
 
 
+_PUBLISHED = """\
+        SLEY_ROLLED
+        for (i32 m = 0; m < to.members; ++m) {
+            publish(&state.senders[to.peer + m].published->value, over_calls(out));
+        }
+"""
+"""How a kernel publishes a message."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault.
@@ -806,10 +815,20 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: one message more than slots is sent",
         "engine/devices engine/kernels",
-        "!to.stays && out > slots) {",
-        "!to.stays && out > slots + 1) {",
-        "!to.stays && out > slots; ++m) {",
-        "!to.stays && out > slots + 1; ++m) {",
+        "over_calls(out - slots) : end.first",
+        "over_calls(out - slots) - 1 : end.first",
+    ),
+    _fault(
+        "kernel: slots count as free where messages of earlier calls are in them",
+        "engine/devices engine/kernels",
+        "is_stale(own) ? state.ticks : own.last",
+        "is_stale(own) ? state.ticks : 0",
+    ),
+    _fault(
+        "kernel: flags of an epoch of long ago stay in slots",
+        "engine/devices engine/kernels",
+        "return kProtocol == kLL && !is_one_epoch",
+        "return false && !is_one_epoch",
     ),
     _fault(
         "kernel: a counter is read without acquire",
@@ -826,8 +845,6 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a message is published without a fence",
         "engine/devices engine/kernels",
-        "        fence();\n        publish(state.senders[to.peer].published, out);\n",
-        "        publish(state.senders[to.peer].published, out);\n",
         "        fence();\n        SLEY_ROLLED\n",
         "        SLEY_ROLLED\n",
     ),
@@ -840,14 +857,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a message is published before its fence",
         "engine/devices engine/kernels",
-        "        fence();\n        publish(state.senders[to.peer].published, out);\n",
-        "        publish(state.senders[to.peer].published, out);\n        fence();\n",
-        "        fence();\n        SLEY_ROLLED\n"
-        "        for (i32 m = 0; m < to.members; ++m) "
-        "publish(state.senders[to.peer + m].published, out);\n",
-        "        SLEY_ROLLED\n"
-        "        for (i32 m = 0; m < to.members; ++m) "
-        "publish(state.senders[to.peer + m].published, out);\n        fence();\n",
+        f"        fence();\n{_PUBLISHED}",
+        f"{_PUBLISHED}        fence();\n",
     ),
     _fault(
         "kernel: a step is published without a fence",
@@ -876,8 +887,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: the last slices of a call count as many as the others",
         "engine/devices engine/kernels",
-        "static_cast<u64>(s.number) * static_cast<u64>(slices.end - slices.first);",
-        "static_cast<u64>(s.number) * static_cast<u64>(state.setup.slices);",
+        "here = static_cast<u32>(slices.end) - first;",
+        "here = static_cast<u32>(state.setup.slices);",
     ),
     _fault(
         "settings: slices share the plan's slots",
@@ -950,8 +961,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a call ends before others have read its memory",
         "engine/devices engine/kernels",
-        "        if (any_thread(!drain())) return;\n",
-        "",
+        "any_thread(!drain());",
+        "{}",
     ),
     _fault(
         "kernel: a NaN is lost in a minimum",
@@ -974,8 +985,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a message to a group is published to the first member",
         "engine/devices",
-        "for (i32 m = 0; m < to.members; ++m) publish(",
-        "for (i32 m = 0; m < 1; ++m) publish(",
+        _PUBLISHED,
+        _PUBLISHED.replace("to.members", "1"),
     ),
     _fault(
         "kernel: of a partial vector all elements are written",
@@ -1037,8 +1048,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "barrier: a process that has failed doesn't say that it comes no more",
         "engine/devices",
-        "            self._barrier.leave()\n            found = failure(",
-        "            found = failure(",
+        "            self._barrier.leave()\n            found = self._failure(",
+        "            found = self._failure(",
     ),
     _fault(
         "barrier: a process closes while others make calls",
@@ -1055,8 +1066,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "windows: the lanes of a window overlap",
         "engine/devices",
-        "                sizes[at] += room\n",
-        "                sizes[at] += room // 2\n",
+        "max(sizes[at], lane + room)",
+        "max(sizes[at], lane + room // 2)",
     ),
     # ---- Bounds
     _fault(

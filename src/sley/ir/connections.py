@@ -124,6 +124,11 @@ class Connections(Table):
             self.receiving.first_of_each(self.instructions),
         )
 
+    @cached_property
+    def keys(self) -> LongArray:
+        """int64 (connections,): a number of each connection, the same in every plan that has it."""
+        return self.channel.astype(np.int64) << 40 | self.src.astype(np.int64) << 20 | self.dst
+
     def name(self, connection: int) -> str:
         """A connection for messages to people."""
         return (

@@ -134,7 +134,7 @@ def refused(call: Callable[[], Any]) -> str:
 def test_nobody_waits_for_a_process_whose_call_fails_meanwhile(
     failed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sley.engine.devices.executor.LATE_TIMEOUT_S", 20.0)
+    monkeypatch.setattr("sley.engine.devices.links.LATE_TIMEOUT_S", 20.0)
     ons = in_two_processes()
     together([ons[1 - failed].close, lambda: alone(ons[failed])])
     ons[failed].close()
@@ -149,7 +149,7 @@ def test_nobody_waits_for_a_process_whose_call_fails_meanwhile(
 def test_a_process_that_does_not_come_is_named(
     absent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sley.engine.devices.executor.LATE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("sley.engine.devices.links.LATE_TIMEOUT_S", 0.2)
     names = ["1 rank (0)", "2 ranks (1, 2)"]
     for use, doing in (
         (Executor.close, "close the executor"),

@@ -207,7 +207,7 @@ def test_calls_without_scratch_exchange_nothing() -> None:
     """A process that is gone is noticed by the call, not waited for in an exchange."""
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
     on, _ = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=0.2)
-    on._ranks._exchange = _raised
+    on.links.ranks._exchange = _raised
     refused("K508", on, {0: np.zeros(8)})
 
 

@@ -9,10 +9,9 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Executor
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
-from support.devices.device_calls import executor, threads, wrong
+from support.devices.device_calls import threads
 
 ENTRIES = """
 extern "C" void put(sley::u64* slot, sley::u64 flag, sley::u64 value) {
@@ -50,34 +49,3 @@ def test_a_word_is_taken_only_with_both_its_flags(library: ctypes.CDLL) -> None:
         slot = np.zeros(2, np.uint64)
         slot[half] = whole[half]
         assert taken(library, slot, 7) is None, f"half {1 - half} is not there yet"
-
-
-def skip_to(on: Executor, tiles: int) -> None:
-    """Sets the counters to what they are after so many tiles; the slots stay as they are."""
-    boxes, memory, plan = on._boxes, on._mailboxes.memories, on.plan
-    connections, steps = on._kernels.operands.connections, int(np.diff(plan.block_offset).max())
-
-    def put(rank: int, at: int, value: int) -> None:
-        threads().write(memory[rank], int(at), np.array([value], np.uint64).view(np.uint8))
-
-    for block, rank in enumerate(plan.block_rank.tolist()):
-        put(rank, boxes.memory[block], tiles)
-        put(rank, boxes.progress[rank] + 8 * int(plan.block_number[block]), tiles * steps)
-    for k, sends in enumerate(connections.sends.tolist()):
-        put(int(connections.dst[k]), boxes.published[k], tiles * sends)
-        put(int(connections.src[k]), boxes.consumed[k], tiles * sends)
-
-
-def test_no_mark_is_left_long_enough_to_come_back() -> None:
-    """A mark has 32 bits. Short messages leave words of their slot alone, but for some of them."""
-    on = executor(PLAN, engine=Engine.INTERPRETED)
-    connections, wiring = on._kernels.operands.connections, on.loaded.wiring
-    tiles = wiring.slots // int(connections.sends[0])
-    assert wrong(on, 300) == 0
-    skip_to(on, (1 << 31) // int(connections.sends[0]) - tiles - 1)
-    assert [wrong(on, 2) for _ in range(tiles + 1)] == [0] * (tiles + 1)
-    for rank, at in zip(connections.dst.tolist(), on._boxes.slots.tolist(), strict=True):
-        marks = np.empty(wiring.slots * wiring.slot_bytes // 4, np.uint32)
-        threads().read(on._mailboxes.memories[rank], at, marks.view(np.uint8))
-        assert marks[1::2].min() > (1 << 31) - 2 * wiring.slots
-    assert wrong(on, 300) == 0

@@ -21,7 +21,7 @@ ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted,simple:switches:gene
 EVERYTHING = [
     f"{protocol.name.lower()}:{plans}"
     for protocol in sley.Protocol
-    for plans in ("tiles", "tasks", "library")
+    for plans in ("tiles", "tasks", "library", "links")
 ] + ["direct:holds", "simple:switches"]
 BROKEN = [
     "simple:tiles:generated",
@@ -30,7 +30,7 @@ BROKEN = [
     "ll:tasks:interpreted",
     "simple:switches:generated",
 ]
-THREADS = ",".join([*BROKEN, "simple:tasks:interpreted", "direct:tiles:interpreted"])
+THREADS = ",".join([*BROKEN, "simple:tasks:interpreted", "direct:tiles:interpreted", "ll:links"])
 """Every protocol, both engines and every kind of plan, with few texts to compile."""
 FLAGS = {  # -O0, because with these checks optimising takes longer than it saves
     "tsan": ("-O0", "-fsanitize=thread", "-DSLEY_RELEASE_MAY_BREAK"),

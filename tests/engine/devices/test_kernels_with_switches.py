@@ -85,17 +85,24 @@ def test_teams_of_several_nodes_have_windows_of_their_own() -> None:
 
 
 def test_lanes_of_a_window_do_not_overlap() -> None:
-    plan = two_nodes()
-    operands = Kernels.of(plan, switches=True).operands
+    """Nor with those of another plan, unless they are of the same bundles."""
+    program = build("nvls-tree-allreduce", nodes=2, gpus=3, in_place=True)
+    twice = sley.compile(program, instances=2)
+    first, operands, again = (
+        Kernels.of(plan, switches=True).operands for plan in (two_nodes(), twice, two_nodes())
+    )
     slots_bytes = 1000
-    lanes, c = Lanes.of(operands, slots_bytes), operands.connections
+    of_first, lanes, same = Lanes.of([first, operands, again], slots_bytes)
+    assert (of_first.offset == same.offset).all()
+    assert set(of_first.offset) < set(lanes.offset)
+    c = operands.connections
     assert lanes.teams == [(0, 1, 2), (3, 4, 5)]
     for team, ranks in enumerate(lanes.teams):
         at = lanes.team == team
         assert set(c.src[at]) == set(c.dst[at]) == set(lanes.owner[at]) == set(ranks)
-        # Each rank reduces and multicasts two parts.
+        # Each rank reduces and multicasts two parts, on two channels.
         offsets, members = np.unique(lanes.offset[at], return_counts=True)
-        assert len(offsets) == 4 * len(ranks)
+        assert len(offsets) == 8 * len(ranks)
         assert (members == 2).all()
         assert (np.diff(offsets) >= slots_bytes).all()
         assert (offsets % LANE_ALIGNMENT == 0).all()

@@ -19,7 +19,8 @@ from sley.engine.types import DATA_TYPES
 from sley.ir.words import Buffer, Protocol
 
 STRUCTURES = {
-    "BlockMemory": tables.BLOCK_MEMORY,
+    "Cell": tables.CELL,
+    "Counter": tables.COUNTER,
     "Report": tables.REPORT,
     "Peer": tables.PEER,
     "Block": tables.BLOCK,

@@ -27,7 +27,7 @@ from support.devices.machine_code import Code, compiled_text, functions, skip_wi
 ARCHITECTURE, THREADS = "sm_90", 512
 STEPS = (
     *("send", "recv", "recv_reduce_copy_send", "copy", "reduce"),
-    *("publish_step", "renew_rest", "give_up"),
+    *("publish_step", "refresh", "give_up"),
 )
 TABLE = "machine-code.txt"
 HEAD = """\

@@ -237,8 +237,11 @@ def test_the_state_in_memory_tells_how_far_calls_came() -> None:
     state = on.read_state()
     messages = {(src, dst): (sent, read) for src, dst, _, sent, read in state["connections"]}
     assert messages.keys() == {(0, 1), (1, 2), (2, 0)}
-    tiles = state["tiles"][0][0]
-    assert set(messages.values()) == {(4 * tiles, 4 * tiles)}, "a ring of 3 sends 4 times a tile"
+    (ticks,) = {number for cells in state["ticks"].values() for number in cells}
+    tiles, begin = 2, ticks // 2  # of each of two calls of 5 steps a tile
+    assert begin == 5 * tiles + 1
+    last = begin + 4 * tiles  # a ring of 3 sends 4 times a tile
+    assert set(messages.values()) == {(last, last)}
     assert state["reports"] == []
     on.close()
     refused("R508", on.read_state)

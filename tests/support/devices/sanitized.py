@@ -15,6 +15,7 @@ from sley.algorithms import build
 from sley.engine.devices import Engine, ThreadsDevice
 from sley.engine.kernels import Kernels
 from support.devices.device_calls import executor, wrong
+from support.devices.linked_plans import EPOCH, linked, skip_to
 from support.inputs.algorithm_cases import SIZED, sizes
 
 START = "== "
@@ -53,6 +54,24 @@ def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, .
     yield plan, tuple(Engine)
 
 
+def check_links(protocol: str, device: ThreadsDevice) -> None:
+    """Calls of several plans over the same links: with more and fewer blocks, with a rank without
+    instructions, and in another epoch of flags."""
+    ring = build("ring-allreduce", ranks=3, in_place=True)
+    every = [sley.compile(ring, protocol=protocol, instances=k, slots=8 // k) for k in (1, 2)]
+
+    @sley.program(sley.SendRecv(3, src=2, dst=0), protocol=protocol)
+    def sent(p: sley.lang.ChunkProgram) -> None:
+        p.chunk(2, "in", 0).copy(0, "out", 0)
+
+    for launching in ("together", "by-rank"):
+        ons = linked([*every, sley.compile(sent)], device, launching=launching)
+        for ticks in (0, 4 * EPOCH - 20):
+            skip_to(ons[0].links, ticks)
+            for on in (*ons, *reversed(ons)):
+                assert wrong(on, 333) == 0, (launching, ticks)
+
+
 def main(cases: str, *flags: str) -> None:
     os.environ.pop("LD_PRELOAD", None)  # the compiler needs no sanitizer
     device = ThreadsDevice(flags=flags)
@@ -60,6 +79,9 @@ def main(cases: str, *flags: str) -> None:
         protocol, name, *only = case.split(":")
         sys.stderr.write(f"{START}{case}\n")
         sys.stderr.flush()
+        if name == "links":
+            check_links(protocol, device)
+            continue
         for plan, engines in plans(name, protocol):
             for engine in [e for e in engines if not only or e.value in only]:
                 on = executor(plan, [device] * plan.collective.ranks, engine=engine)

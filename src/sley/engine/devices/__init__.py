@@ -1,6 +1,8 @@
 """Plans as kernels on devices: GPUs, or threads of this machine.
 
 executor.py               a plan on devices, ready for repeated calls
+links.py                  what several plans of a communicator share, and keep between calls
+mailboxes.py              the ranks' counters and slots, in the devices' memory
 execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked
 settings.py, names.py     how a plan runs; devices by name
 device.py                 the interface of a device; threads.py and cuda/ implement it
@@ -9,7 +11,7 @@ windows.py                slots of groups' messages, in memory that a switch rea
 barrier.py                how far each process has come, so that none waits for one that ended
 device_ranks.py           the ranks on the devices of all processes, and the processes' exchanges
 tables.py                 a plan as kernels read it
-device_state.py           a device's copy of the tables, and its ranks' mailboxes between calls
+device_state.py           a plan's tables on a device, and its launches there
 memory.py                 scratch, and arrays that other processes read
 arguments.py, calls.py    a call's validated arrays; prepared calls
 failures.py, counters.py  what the blocks of a failed call were waiting for; counters as numbers
@@ -18,6 +20,7 @@ failures.py, counters.py  what the blocks of a failed call were waiting for; cou
 from sley.engine.devices.device import Device
 from sley.engine.devices.execute import execute
 from sley.engine.devices.executor import Executor
+from sley.engine.devices.links import LinkSet
 from sley.engine.devices.measure import compare, run
 from sley.engine.devices.names import open_devices
 from sley.engine.devices.settings import THREADS, Launching, Settings
@@ -30,6 +33,7 @@ __all__ = [
     "Engine",
     "Executor",
     "Launching",
+    "LinkSet",
     "Settings",
     "ThreadsDevice",
     "compare",

@@ -1,51 +1,47 @@
-"""The state of an executor in its devices' memory, as numbers: to look at when a call hangs."""
+"""The state of links in their devices' memory, as numbers: to look at when a call hangs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from sley.engine.devices.device import Device, Memory
-from sley.engine.devices.device_state import DeviceState, Mailboxes
-from sley.engine.devices.tables import BLOCK_MEMORY, REPORT
-from sley.ir.connections import Connections
-from sley.ir.plan import Plan
+from sley.engine.devices.links import LinkSet
+from sley.engine.devices.mailboxes import Mailboxes
+from sley.engine.devices.tables import CELL, REPORT
 
 State = dict[str, Any]
 """Plain values, as JSON has them."""
 
 
-def read_state(
-    plan: Plan,
-    connections: Connections,
-    boxes: Mailboxes,
-    mailboxes: Mapping[int, Memory],
-    states: Sequence[DeviceState],
-) -> State:
-    """The counters and reports of this process's ranks, read while a call runs or after it.
+def read_state(links: LinkSet, number: int) -> State:
+    """The counters and reports of this process's ranks, read while a call of plan `number` runs or
+    after it. All numbers count on over the calls of all plans.
 
-    tiles, progress: of each rank's blocks, by number. connections: (source, destination, channel,
-    messages published, messages consumed), None for a counter in another process's memory. reports:
-    those of blocks that gave up, by rank and number.
+    ticks: in each rank's cells, the number before the next call. progress: of each rank's blocks,
+    by number. connections: (source, destination, channel, last message published, last message
+    consumed), None for a counter in another process's memory. reports: those of the plan's blocks
+    that gave up, by rank and number.
     """
-    devices = {rank: state.device for state in states for rank in state.ranks}
-    words = {rank: _words(devices[rank], mailboxes[rank], boxes, rank) for rank in mailboxes}
-    blocks = np.diff(plan.rank_block)
-    of_block = BLOCK_MEMORY.itemsize // 8
+    plan, connections = links.kernels[number].plan, links.kernels[number].operands.connections
+    boxes = links.boxes
+    words = {
+        rank: _words(links.ranks.devices[rank], memory, boxes, rank)
+        for rank, memory in links.mailboxes.memories.items()
+    }
+    cells, of_cell, rows = boxes.cells, CELL.itemsize // 8, boxes.rows(connections)
     return {
-        "tiles": {r: w[: blocks[r] * of_block : of_block].tolist() for r, w in words.items()},
-        "progress": {
-            r: w[boxes.progress[r] // 8 :][: blocks[r]].tolist() for r, w in words.items()
-        },
+        "ticks": {r: w[: cells[r] * of_cell : of_cell].tolist() for r, w in words.items()},
+        "progress": {r: w[boxes.progress[r] // 8 :][: cells[r]].tolist() for r, w in words.items()},
         "connections": [
             [
                 int(src),
                 int(dst),
                 int(connections.channel[row]),
-                _counter(words, int(dst), int(boxes.published[row])),
-                _counter(words, int(src), int(boxes.consumed[row])),
+                _counter(words, int(dst), int(boxes.published[rows[row]])),
+                _counter(words, int(src), int(boxes.consumed[rows[row]])),
             ]
             for row, (src, dst) in enumerate(zip(connections.src, connections.dst, strict=True))
         ],
@@ -55,7 +51,7 @@ def read_state(
                 "block": int(plan.block_number[block]),
                 **{name: int(report[name]) for name in REPORT.names or ()},
             }
-            for state in states
+            for state in links.states[number]
             for block, report in state.stuck()
         ],
     }
@@ -63,8 +59,8 @@ def read_state(
 
 def _words(device: Device, memory: Memory, boxes: Mailboxes, rank: int) -> np.ndarray[Any, Any]:
     """The mailbox of a rank before its slots."""
-    mine = [*boxes.published, *boxes.consumed, boxes.progress[rank]]
-    end = max((int(at) + 8 for at in mine), default=8)
+    mine = [*boxes.published, *boxes.consumed, boxes.progress[rank] + 8 * boxes.cells[rank]]
+    end = max(int(at) + 8 for at in mine)
     found = np.zeros(min(end, memory.size_bytes) // 8 * 8, np.uint8)
     device.read(memory, 0, found)
     return found.view(np.uint64)

@@ -1,4 +1,4 @@
-"""DeviceRanks: the ranks of a plan, on the devices of one process or several."""
+"""DeviceRanks: the ranks of a communicator, on the devices of one process or several."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from sley.errors import Diagnostic, SleyError
 from sley.errors.devices import K507, K514, K521, K523
 from sley.errors.remote import diagnostic_from_json, telling
 from sley.errors.runtime import R503, R514
-from sley.ir.plan import Plan
-from sley.ir.words import Protocol
 
 _MARK = b"refused:"
 """Prefix of a refusal. No other message has it: the others are empty or JSON."""
@@ -41,26 +39,29 @@ class SharedMemory:
 
 
 class DeviceRanks:
-    """The devices and processes of a plan's ranks.
+    """The devices and processes of a communicator's ranks.
 
-    count: the number of ranks of the plan. devices: the device of each rank of this process, by
-    rank, ascending. exchange: None if all ranks are in this process.
+    count: the number of ranks. devices: the device of each rank of this process, by rank,
+    ascending. exchange: None if all ranks are in this process. has_lines: whether kernels write
+    lines of LL128.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        count: int,
         devices: Sequence[Device] | Mapping[int, Device],
         exchange: Exchange | None,
+        *,
+        has_lines: bool,
     ) -> None:
         if exchange is not None and not callable(exchange):
             raise R514.error(
                 expected="exchange to be a function, from bytes to the bytes of all processes",
                 found=f"exchange={exchange!r}",
             )
-        self.count = plan.collective.ranks
+        self.count = count
         self._exchange = exchange
-        self._has_lines = plan.protocol is Protocol.LL128
+        self._has_lines = has_lines
         self._attached: dict[tuple[Device, bytes], Memory] = {}
         self._barrier: Barrier | None = None
         with self.telling():
@@ -240,7 +241,7 @@ class DeviceRanks:
         return memory
 
     def _check_lines(self, device: Device, other: Device | bytes, name: str) -> None:
-        """K523 if the plan writes lines that wouldn't arrive as a whole."""
+        """K523 if kernels write lines that wouldn't arrive as a whole."""
         if self._has_lines and not device.carries_lines(other):
             raise K523.error(
                 expected="a link with native atomics, for LL128",

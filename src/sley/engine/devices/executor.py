@@ -3,49 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 
-from sley.engine import native
 from sley.engine.devices import tables
 from sley.engine.devices.arguments import Arguments, Arrays, check_arguments
-from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
 from sley.engine.devices.device import Device, Launch, Start
-from sley.engine.devices.device_ranks import DeviceRanks, Exchange
-from sley.engine.devices.device_state import DeviceState, Group, Mailboxes
-from sley.engine.devices.failures import failure
-from sley.engine.devices.memory import Pair, Scratch, SharedArrays
-from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
+from sley.engine.devices.device_ranks import Exchange
+from sley.engine.devices.device_state import DeviceState, Group
+from sley.engine.devices.links import LinkSet
+from sley.engine.devices.mailboxes import kind_of_slots
+from sley.engine.devices.memory import Pair
+from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.tables import CALL, Cut
-from sley.engine.devices.windows import Lanes, single_messages, way_of_groups
-from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
+from sley.engine.devices.windows import way_of_groups
+from sley.engine.kernels import KERNELS, Platform, Variant
 from sley.engine.limits import check_slot, whole
-from sley.engine.memory import BEYOND
-from sley.engine.native import LARGEST
-from sley.engine.program import load
 from sley.engine.types import DataType, data_type, reduction
-from sley.errors import SleyError
-from sley.errors.devices import K506, K507
-from sley.errors.runtime import R503, R508, R514
-from sley.ir.cut import longest_chunk
+from sley.errors.devices import K506
+from sley.errors.runtime import R503, R514
+from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
 
-_MAX_TILES = 2**31 - 2
+_NUMBERS = 2**31 - 2
+"""The most numbers of a call: an epoch of LL's flags has one more (`primitives/kernel.hpp`)."""
+_ALIGNMENT = 256
+"""Bytes. Devices align new memory to it; scratch gets the same alignment."""
 
 
 class Executor:
     """Runs a plan's ranks of this process on the process's devices.
 
     plan: a verified plan. devices: one for each rank of the plan, or, with `exchange`, a mapping
-        from the ranks of this process to their devices.
+        from the ranks of this process to their devices; or, instead of devices, settings and
+        exchange, the `LinkSet` that the executor shares with others.
     settings: how the plan runs.
     exchange: for ranks in several processes: an all-gather of bytes among the processes. All
         processes make their executors, and their calls, in the same order. An error that one
@@ -55,83 +52,59 @@ class Executor:
     Calls run one after the other, even on different streams: each waits for the one before. A call
     may be captured into a graph, which takes its turn when it is launched; the caller orders the
     calls on several streams within a capture. The executor and the arrays must outlive the graph.
-    Only one thread at a time may use an executor. `close`, or leaving a `with` block, frees its
-    memory; so does dropping the last reference, after waiting for this process's devices, but not
-    for other processes. Errors: K5xx, R5xx.
+    Only one thread at a time may use an executor, or others over the same links. `close`, or
+    leaving a `with` block, frees the links' memory; so does dropping the last reference, after
+    waiting for this process's devices, but not for other processes. Errors: K5xx, R5xx.
     """
 
     def __init__(
         self,
         plan: Plan,
-        devices: Sequence[Device] | Mapping[int, Device],
+        devices: Sequence[Device] | Mapping[int, Device] | LinkSet,
         settings: Settings | None = None,
         *,
         exchange: Exchange | None = None,
     ) -> None:
-        if not isinstance(plan, Plan):
+        if not isinstance(devices, LinkSet):
+            devices = LinkSet([plan], devices, settings, exchange=exchange)
+        elif settings is not None or exchange is not None:
             raise R514.error(
-                expected="a Plan, as `sley.compile` makes it", found=f"{type(plan).__name__}"
+                expected="links alone, which have settings and an exchange",
+                found="others beside them",
             )
-        self.settings = settings or Settings()
-        self._given = plan
-        self._ranks = DeviceRanks(plan, devices, exchange)
-        self.timeout_s = self.settings.timeout_of(is_one_process=self._ranks.is_one_process)
-        with self._ranks.telling():
-            self._check_queues()
-            self._single_messages = single_messages(
-                plan, self._ranks.devices, is_one_process=self._ranks.is_one_process
-            )
-            self._kernels = Kernels.of(plan, switches=not self._single_messages)
-        self.plan = plan = self._kernels.plan
-        connections = self._kernels.operands.connections
-        received = np.bincount(connections.dst, minlength=plan.collective.ranks).tolist()
-        most = self._ranks.most_on_a_device(received)
-        with self._ranks.telling():
-            loaded = load(plan, *self.settings.slots_of(plan, most))
-            self.loaded = replace(loaded, homes=self._kernels.operands.homes)
-            self._check_room()
-            wiring = self.loaded.wiring
-            self._lanes = Lanes.of(self._kernels.operands, wiring.slots * wiring.slot_bytes)
-            self._windows = self._ranks.windows(self._lanes.teams, self._lanes.sizes)
-        # Shared, so that a call that is given up in one process ends in all.
-        self._abort = self._ranks.allocate_host(shared_bytes(plan.collective.ranks))
-        patience_s = max(self.timeout_s, LATE_TIMEOUT_S)
-        self._barrier = Barrier(self._abort, self._ranks.devices, patience_s)
-        self._states = self._make_states()
+        self.links = links = devices
+        self._number = number = links.number_of(plan)
+        self.settings, self.timeout_s = links.settings, links.timeout_s
+        self._kernels, self.loaded = links.kernels[number], links.loaded[number]
+        self.plan = self._kernels.plan
+        # Before its scratch, each rank of a plan that keeps chunks at the places of others has a
+        # unit for each chunk of its input and output: room for the last elements of a longer chunk
+        # there (`docs/machine.md`, "Memory").
+        misplaced = self.loaded.homes.misplaced
+        most = int(self.plan.collective.data_chunks.max()) if misplaced else 0
+        self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
+        self._steps = int(np.diff(self.plan.block_offset).max(initial=1))
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
-        self._scratch = Scratch(self._ranks, plan, self.loaded.homes.misplaced)
-        self._arrays = SharedArrays(self._ranks)
-        self._order = self._ranks.places[0].order(self._abort)
-        self._failed = ""
-        """What was found when a call failed. Not the error: its traceback has this executor, which
-        would then live until the garbage collector finds the cycle."""
-        self._is_closed = False
-        memory: list[Any] = [self._ranks, self._abort, self._states, self._mailboxes]
-        memory += [self._windows, self._scratch, self._arrays]
-        places = [place for place in self._ranks.places if not place.keeps_launched]
-        self._dropped = finalize(self, _end, places, self._barrier, memory)
-        # At exit the driver frees the memory; it may already be unloaded.
-        self._dropped.atexit = False
-        self._ranks.use(self._barrier)
 
     @property
     def ranks(self) -> list[int]:
         """The ranks of this process, ascending."""
-        return list(self._ranks.devices)
+        return list(self.links.ranks.devices)
 
     def way_of_groups(self, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
         """How calls run the instructions whose peer is a group, in words; empty if the plan has
         none. R504, R514 for an unknown type or reduction."""
         kind, op = data_type(dtype), reduction(reduce_op)
-        return way_of_groups(self._given, self._single_messages, kind, op)
+        links, number = self.links, self._number
+        return way_of_groups(links.plans[number], links.single_messages[number], kind, op)
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
         """New arrays, one for each rank of this process, that other processes can read. With ranks
         in several processes, calls of a plan with the direct protocol need such arrays. All
-        processes allocate the same arrays in the same order. They last until the executor is
-        closed."""
+        processes allocate the same arrays in the same order. They last until the links are closed,
+        and serve all their executors."""
         self.check()
-        return self._arrays.empty(dtype, elements)
+        return self.links.arrays.empty(dtype, elements)
 
     def reserve(self, count: int, dtype: str) -> None:
         """Allocates scratch for calls of `count` elements a block. A call does so itself, unless it
@@ -139,7 +112,9 @@ class Executor:
         self.check()
         count, kind = whole(count, "count", 0), data_type(dtype)
         elements = longest_chunk(self.plan.collective.chunks, count, kind.size_bytes)
-        self._scratch.reserve(elements * kind.size_bytes, self.synchronize)
+        chunks, room = self.plan.scratch_chunks.tolist(), elements * kind.size_bytes
+        sizes = [self._front + number * room for number in chunks]
+        self.links.scratch.reserve(sizes, self.synchronize)
 
     def __call__(
         self,
@@ -179,16 +154,19 @@ class Executor:
         protocol and ranks in several processes, all processes prepare their calls together; an
         error of one is raised in all."""
         self.check()
-        with self._ranks.telling() if self._is_read_remotely else nullcontext():
-            devices, op = self._ranks.devices, reduction(reduce_op)
+        ranks, states = self.links.ranks, self.links.states[self._number]
+        with ranks.telling() if self._is_read_remotely else nullcontext():
+            devices, op = ranks.devices, reduction(reduce_op)
             arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
             cut = self._cut(arguments)
-            programs = [self._program(state, arguments.dtype, op) for state in self._states]
+            programs = [self._program(state, arguments.dtype, op) for state in states]
         self.reserve(arguments.count, arguments.dtype.name)
-        remote = self._arrays.remote(arguments.views) if self._is_read_remotely else {}
+        remote = self.links.arrays.remote(arguments.views) if self._is_read_remotely else {}
+        # Concurrent launches aren't cooperative: the driver may serialise those that are.
+        together = self.settings.launching is Launching.TOGETHER
         keeps = (self, inputs, outputs)
         starts = []
-        for state, program in zip(self._states, programs, strict=True):
+        for state, program in zip(states, programs, strict=True):
             for group in state.groups:
                 call = self._call(state, group, arguments, remote.get(state.device, {}), cut)
                 kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
@@ -198,39 +176,34 @@ class Executor:
                         call,
                         group.blocks,
                         self.settings.threads,
-                        group.together and name == KERNELS[0],
+                        together and name == KERNELS[0],
                         keeps,
                     )
                     for name in kernels
                 )
                 starts.append(Start(state.device, program, launches, group.stream))
-        return PreparedCall(tuple(starts), self._order, self.synchronize, self.check)
+        return PreparedCall(tuple(starts), self.links.order, self.synchronize, self.check)
 
     def synchronize(self) -> None:
-        """Waits until all calls on the executor's own streams are done. Raises K508 if a call on
-        any stream timed out; the executor is then unusable."""
-        self.check()
-        for state in self._states:
-            for group in state.groups:
-                state.device.synchronize(group.stream)
-        self.check()
+        """Waits until all calls on the links' own streams are done. Raises K508 if a call on any
+        stream timed out; the executors of the links are then unusable."""
+        self.links.synchronize()
 
     def read_state(self) -> State:
         """The counters and reports in the devices' memory as numbers, for whoever looks for the
         cause of a hang; also while a call runs, and after it failed. R508 if the executor is
         closed."""
-        self._check_open()
-        connections, memories = self._kernels.operands.connections, self._mailboxes.memories
-        return read_state(self.plan, connections, self._boxes, memories, self._states)
+        self.links.check_open()
+        return read_state(self.links, self._number)
 
     def close(self) -> None:
         """Waits for the devices and, with `exchange`, until all processes call this; then frees the
-        executor's memory. Afterwards neither the executor, nor its prepared calls, nor graphs that
-        captured them can be used. After a failed call, of any process, it doesn't wait for other
-        processes, which may have ended. K514, after the memory is freed, if one doesn't call it for
-        `LATE_TIMEOUT_S`, or the executor's time-out if that is longer. A second call does
-        nothing."""
-        self._close(meet=True)
+        links' memory. Afterwards neither the executor, nor another one of its links, nor prepared
+        calls, nor graphs that captured them can be used. After a failed call, of any process, it
+        doesn't wait for other processes, which may have ended. K514, after the memory is freed, if
+        one doesn't call it for `LATE_TIMEOUT_S`, or the executor's time-out if that is longer. A
+        second call does nothing."""
+        self.links.close()
 
     def __enter__(self) -> Executor:
         return self
@@ -242,85 +215,12 @@ class Executor:
         trace: TracebackType | None,
     ) -> None:
         # After an exception here, other processes may never call `close`.
-        self._close(meet=problem is None)
+        self.links.close(meet=problem is None)
 
     def check(self) -> None:
-        """Raises K508 if a block timed out, R508 if one did earlier or if the executor is closed;
-        otherwise returns without waiting."""
-        self._check_open()
-        if self._failed:
-            raise R508.error(expected="an executor without a failed call", found=self._failed)
-        if self._barrier.is_given_up:
-            for state in self._states:
-                state.device.synchronize(None)  # all blocks have reported
-            self._barrier.leave()
-            found = failure(self.loaded, self._kernels, self._states, self.timeout_s)
-            if found is None and not self._ranks.is_one_process:
-                found = given_up()
-            if found is not None:
-                self._failed = found.found
-                raise SleyError([found])
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise R508.error(expected="an executor that is open", found="a closed one")
-
-    def _make_states(self) -> list[DeviceState]:
-        """The states of this process's devices, with the ranks' mailboxes."""
-        wiring, connections = self.loaded.wiring, self._kernels.operands.connections
-        boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes, self._lanes)
-        self._boxes = boxes
-        self._mailboxes = self._ranks.allocate(boxes.size.tolist())
-        return [
-            DeviceState.of(
-                device,
-                self._ranks.on(device),
-                self._kernels,
-                boxes,
-                self._mailboxes.addresses[device],
-                self._lanes,
-                self._windows,
-                self.settings.launching,
-            )
-            for device in self._ranks.places
-        ]
-
-    def _close(self, *, meet: bool) -> None:
-        if self._is_closed:
-            return
-        for device in self._ranks.places:
-            device.synchronize(None)
-        self._is_closed = True
-        self._barrier.leave()
-        self._ranks.detach()
-        try:
-            if meet:  # kernels of other processes write into this one's memory
-                self._barrier.wait_for_others()
-        finally:
-            self._dropped.detach()
-            del self._states, self._mailboxes, self._windows, self._scratch, self._arrays
-            del self._programs
-
-    def _check_room(self) -> None:
-        """K507 if the slots exceed the memory of any device."""
-        wiring, connections = self.loaded.wiring, self._kernels.operands.connections
-        slots_bytes = len(connections) * wiring.slots * wiring.slot_bytes
-        if slots_bytes > LARGEST:
-            raise K507.error(expected=f"{slots_bytes:,} bytes of slots", found=BEYOND)
-
-    def _check_queues(self) -> None:
-        """K506 if launches of the ranks on a device could wait for one another in a queue."""
-        if self.settings.launching is Launching.TOGETHER:
-            return
-        for device in self._ranks.places:
-            launches, queues = len(self._ranks.on(device)), device.queues
-            if queues is not None and launches > queues:
-                raise K506.error(
-                    expected=f"at most {queues} ranks with launches of their own on {device.name}",
-                    found=f"{launches} ranks",
-                    remedy="Use Launching.TOGETHER, fewer ranks on a device, or set "
-                    "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
-                )
+        """Raises K508 if a block timed out, R508 if one did earlier, in any executor of the links,
+        or if they are closed; otherwise returns without waiting."""
+        self.links.check()
 
     def _cut(self, arguments: Arguments) -> Cut:
         """The call's cut into tiles. R503 or R506 if there is none."""
@@ -331,16 +231,14 @@ class Executor:
             arguments.count,
             self.settings.slices_of(self.plan),
         )
-        if cut.tiles > _MAX_TILES:
-            raise R503.error(
-                expected=f"at most {_MAX_TILES} tiles a chunk", found=f"{cut.tiles} tiles"
-            )
+        if cut.tiles > (most := _NUMBERS // self._steps):
+            raise R503.error(expected=f"at most {most} tiles a chunk", found=f"{cut.tiles} tiles")
         return cut
 
     @property
     def _is_read_remotely(self) -> bool:
         """Whether other processes read messages from this process's arrays."""
-        return self.plan.protocol is Protocol.DIRECT and not self._ranks.is_one_process
+        return self.plan.protocol is Protocol.DIRECT and not self.links.ranks.is_one_process
 
     def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp) -> Any:
         key = (state.device, dtype.name, op)
@@ -350,7 +248,7 @@ class Executor:
                 dtype.number,
                 op,
                 self.settings.threads,
-                self._ranks.is_one_device,
+                self.links.ranks.is_one_device,
             )
             text = self._kernels.source(self.settings.engine, variant)
             program = state.device.build(text, KERNELS)
@@ -377,13 +275,14 @@ class Executor:
         row = np.zeros(1, CALL)
         values = {
             **state.addresses(group),
-            "abort": self._abort.address,
+            "abort": self.links.abort.address,
             "timeout_ns": int(self.timeout_s * 1e9),
             **vars(cut),
             "slot_bytes": self.loaded.wiring.slot_bytes,
+            "slots_bytes": self.links.slots_bytes[kind_of_slots(self.plan)],
             "chunks": self.plan.collective.chunks,
             "slots": self.loaded.wiring.slots,
-            "steps": int(np.diff(self.plan.block_offset).max(initial=1)),
+            "steps": self._steps,
             "division_count": group.divisions,
         }
         for name, value in values.items():
@@ -394,20 +293,5 @@ class Executor:
             for rank, (first, second) in arguments.views.items()
         }
         for rank, pair in {**pairs, **remote}.items():
-            buffers[rank] = (*pair, self._scratch.address(state.device, rank))
+            buffers[rank] = (*pair, self.links.scratch.address(state.device, rank) + self._front)
         return row.tobytes()
-
-
-def _end(places: Sequence[Device], barrier: Barrier, memory: list[Any]) -> None:
-    """Frees the memory of an executor that was dropped: after all its devices are done, since
-    kernels on one device write into the memory of another. `finalize` holds the memory, so that it
-    isn't freed before, in whatever order the garbage collector finds things."""
-
-    def freed() -> None:
-        for device in places:
-            with suppress(SleyError):  # a failed call's, which nobody waits for any more
-                device.synchronize(None)
-        barrier.leave()
-        memory.clear()
-
-    native.release(freed)

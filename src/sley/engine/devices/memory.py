@@ -1,8 +1,8 @@
-"""Memory of an executor: scratch, which grows, and arrays that other processes read."""
+"""Memory of links: scratch, which grows, and arrays that other processes read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sley.engine.devices.arguments import Views
@@ -13,51 +13,40 @@ from sley.engine.types import DATA_TYPES, data_type
 from sley.errors import Place
 from sley.errors.devices import K514
 from sley.errors.runtime import R503
-from sley.ir.cut import UNIT_BYTES
-from sley.ir.plan import Plan
 
 Pair = tuple[int, int]
 
-_ALIGNMENT = 256
-"""Bytes. Devices align new memory to it; scratch gets the same alignment."""
-
 
 class Scratch:
-    """The ranks' scratch, which grows with the largest call.
+    """The ranks' scratch, which grows with the largest call of any plan."""
 
-    misplaced: whether the plan keeps chunks at the places of others. Before its scratch, each rank
-        then has a unit for each chunk of its input and output: room for the last elements of a
-        longer chunk there (`docs/machine.md`, "Memory").
-    """
+    def __init__(self, ranks: DeviceRanks) -> None:
+        self._ranks = ranks
+        self._sizes = [0] * ranks.count
+        self._addresses: dict[tuple[Device, int], int] = {}
+        self._made: list[SharedMemory] = []
 
-    def __init__(self, ranks: DeviceRanks, plan: Plan, misplaced: bool) -> None:
-        self._ranks, self._chunks = ranks, plan.scratch_chunks
-        most = int(plan.collective.data_chunks.max()) if misplaced else 0
-        self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
-        self._room = 0
-        self._memory = self._allocate(0) if self._front else None
-        self._outgrown: list[SharedMemory] = []
-
-    def reserve(self, room: int, wait: Callable[[], None]) -> None:
-        """Allocates scratch for chunks of `room` bytes; calls `wait` before it replaces scratch.
-        All processes decide alike, whether or not their own ranks have scratch."""
-        if room <= self._room or not self._chunks.any():
+    def reserve(self, sizes: Sequence[int], wait: Callable[[], None]) -> None:
+        """Allocates scratch of sizes[r] bytes for each rank r; calls `wait` before it replaces
+        scratch. All processes decide alike, whether or not their own ranks have scratch."""
+        both = list(zip(sizes, self._sizes, strict=True))
+        if all(size <= present for size, present in both):
             return
         wait()
-        # At least doubled: then the outgrown memories together don't exceed the current one.
-        room = max(room, 2 * self._room)
-        memory = self._allocate(room)
-        if self._memory is not None:
-            # Calls on the caller's streams, and captured calls, may still use it.
-            self._outgrown.append(self._memory)
-        self._memory, self._room = memory, room
-
-    def _allocate(self, room: int) -> SharedMemory:
-        return self._ranks.allocate([self._front + int(n) * room for n in self._chunks])
+        # At least doubled: then the outgrown memories together don't exceed the current one. Calls
+        # on the caller's streams, and captured calls, may still use those.
+        grown = [max(size, 2 * present) if size > present else 0 for size, present in both]
+        memory = self._ranks.allocate(grown)
+        self._made.append(memory)
+        for rank, size in enumerate(grown):
+            if size:
+                self._sizes[rank] = size
+                for device, addresses in memory.addresses.items():
+                    self._addresses[device, rank] = addresses[rank]
 
     def address(self, device: Device, rank: int) -> int:
         """The address of a rank's scratch on a device of this process; 0 without scratch."""
-        return 0 if self._memory is None else self._memory.addresses[device][rank] + self._front
+        return self._addresses.get((device, rank), 0)
 
 
 class SharedArrays:

@@ -29,15 +29,21 @@ def _of(kind: str, names: str) -> list[tuple[str, str]]:
     return [(name, kind) for name in names.split()]
 
 
-BLOCK_MEMORY = _structure(("tiles", "u8"), ("unused", "u8"), unused=7)
+CELL = _structure(("ticks", "u8"), ("unused", "u8"), unused=7)
+COUNTER = _structure(*_of("u8", "value last last_flagged unused"), unused=5)
 REPORT = _structure(
-    ("status", "u8"), ("step", "u4"), ("reason", "u4"), ("tile", "i8"), *_of("u4", "target number")
+    ("status", "u8"),
+    *_of("u4", "step reason"),
+    ("tile", "i8"),
+    *_of("u4", "target number"),
+    ("ticks", "u8"),
 )
 PEER = _structure(*_of("u8", "published consumed slots switched"), *_of("i4", "rank messages"))
 BLOCK = _structure(
     *_of("i4", "rank number kind member first_sender senders first_receiver receivers"),
     *_of("i4", "rank_sender first_step steps first_condition conditions first_home"),
-    *_of("u8", "progress memory report"),
+    *_of("i4", "cell stride cells"),
+    *_of("u8", "progress first_cell report"),
 )
 INSTRUCTION = _structure(
     *_of("u1", "op posts"),
@@ -53,7 +59,7 @@ CONDITION = _structure(("target", "i4"), ("number_held", "u4"))
 DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
 CALL = _structure(
     *_of("u8", "blocks peers instructions conditions divisions homes abort timeout_ns"),
-    *_of("i8", "count chunk least tile slot_bytes"),
+    *_of("i8", "count chunk least tile slot_bytes slots_bytes"),
     *_of("i4", "tiles left_over chunks slots steps division_count slices is_even"),
     ("buffers", "u8"),
     buffers=3 * RANKS,
@@ -152,7 +158,7 @@ def _least_bytes(loaded: Loaded) -> int:
 
 
 def blocks(kernels: Kernels) -> Rows:
-    """BLOCK rows of all blocks; the caller fills in the addresses."""
+    """BLOCK rows of all blocks; the caller fills in the addresses, and the numbers of a launch."""
     plan, o = kernels.plan, kernels.operands
     rows = np.zeros(len(plan.block_rank), BLOCK)
     rows["rank"], rows["number"] = plan.block_rank, plan.block_number

@@ -61,9 +61,10 @@ def way_of_groups(plan: Plan, single: str, dtype: DataType, op: ReduceOp) -> str
 
 @dataclass(frozen=True)
 class Lanes:
-    """Where the slots of connections are that belong to bundles.
+    """Where the slots of a plan's connections are that belong to bundles.
 
-    teams: the ranks of each team, ascending. sizes: the bytes of a part of each team's window.
+    teams: the ranks of each team of all plans over the same links, ascending. sizes: the bytes of a
+    part of each team's window.
     team: int32 (connections,), the team of each connection; NONE if its slots are in a mailbox.
     owner: int32 (connections,), the rank in whose part its slots are: the receiver, or the sender
     if a switch reads them. offset: int64 (connections,), their offset in the part, in bytes.
@@ -76,25 +77,29 @@ class Lanes:
     offset: LongArray
 
     @classmethod
-    def of(cls, operands: Operands, slots_bytes: int) -> Lanes:
-        """The lanes of a plan; slots_bytes: of all slots of a connection."""
-        c, plan = operands.connections, operands.plan
-        found = teams(plan) if len(plan.groups) else []
-        number = {team: k for k, team in enumerate(found)}
-        sizes = [0] * len(found)
+    def of(cls, every: Sequence[Operands], slots_bytes: int) -> list[Lanes]:
+        """The lanes of each of several plans; slots_bytes: of all slots of a connection. Bundles
+        have one lane if they are the same connections, at the same end: nobody else writes it."""
+        found = sorted({team for o in every if len(o.plan.groups) for team in teams(o.plan)})
+        sizes, lanes = [0] * len(found), dict[tuple[str, bytes], int]()
         room = -(-slots_bytes // LANE_ALIGNMENT) * LANE_ALIGNMENT
-        team, owner = np.full(len(c), NONE, np.int32), c.dst.copy()
-        offset = np.zeros(len(c), np.int64)
-        for ends, own, others in (
-            (operands.sends, c.src, c.dst),
-            (operands.receives, c.dst, c.src),
-        ):
-            for members in _bundles(ends):
-                ranks = {int(own[members[0]]), *others[members].tolist()}
-                at = number[tuple(sorted(ranks))]
-                team[members], owner[members], offset[members] = at, others[members], sizes[at]
-                sizes[at] += room
-        return cls(found, sizes, team, owner, offset)
+        made = []
+        for o in every:
+            c = o.connections
+            team, owner = np.full(len(c), NONE, np.int32), c.dst.copy()
+            offset = np.zeros(len(c), np.int64)
+            for word, ends, own, others in (
+                ("to", o.sends, c.src, c.dst),
+                ("from", o.receives, c.dst, c.src),
+            ):
+                for members in _bundles(ends):
+                    ranks = {int(own[members[0]]), *others[members].tolist()}
+                    at = found.index(tuple(sorted(ranks)))
+                    lane = lanes.setdefault((word, c.keys[members].tobytes()), sizes[at])
+                    sizes[at] = max(sizes[at], lane + room)
+                    team[members], owner[members], offset[members] = at, others[members], lane
+            made.append(cls(found, sizes, team, owner, offset))
+        return made
 
     def addresses(self, windows: Sequence[Window]) -> tuple[LongArray, LongArray]:
         """int64 (connections,), twice: the addresses of the connections' slots, and those behind

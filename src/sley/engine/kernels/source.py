@@ -35,7 +35,7 @@ shared memory."""
 _SHARED_BYTES = 48 << 10
 """The shared memory that a block has on every GPU."""
 
-_STATE_BYTES, _PEER_BYTES, _WAIT_BYTES = 1024, 96, 32
+_STATE_BYTES, _PEER_BYTES, _WAIT_BYTES = 1024, 112, 32
 _STEP_BYTES, _CONDITION_BYTES = 48, 8
 """Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`): at most 1 KiB, and for each
 connection of its senders and receivers, wait, instruction and condition."""

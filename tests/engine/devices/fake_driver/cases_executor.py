@@ -16,7 +16,7 @@ from cuda.bindings import driver as cu
 
 import sley
 from fake_driver import FakeDriver, array_on, refused
-from sley.engine.devices import Engine, Executor, Launching, Settings
+from sley.engine.devices import Engine, Executor, Launching, LinkSet, Settings
 from sley.engine.devices.cuda import CudaDevice, driver
 from sley.engine.devices.cuda.arrays import CudaArray
 from sley.engine.devices.tables import CALL
@@ -107,18 +107,24 @@ def test_ranks_on_several_devices_and_streams_are_right(fake: FakeDriver) -> Non
 
 
 def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) -> None:
-    plan = ring()
-    stand_in(fake, plan, Engine.GENERATED)
-    executor = Executor(plan, [device] * RANKS)
-    data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
+    """Also where the plan changes: all that needs the driver is the links'."""
+    plans = [ring(), ring(instances=2)]
+    stand_in(fake, plans[0], Engine.INTERPRETED)
+    links = LinkSet(plans, [device] * RANKS, Settings(Engine.INTERPRETED))
+    executors = [Executor(plan, links) for plan in plans]
+    data = arrays([device] * RANKS, [np.ones(64)] * RANKS)
     stream = device.stream()
-    executor(data, streams=stream)
+    for executor in executors:
+        executor(data, streams=stream)
     device.synchronize(stream)
     fake.journal()
-    executor(data, streams=stream)
+    for executor in executors:
+        executor(data, streams=stream)
     made = [entry for entry in fake.journal() if not entry.startswith(("launch", "cuCtx"))]
     assert {"cuMemAlloc", "cuModuleLoadData", "cuStreamSynchronize"}.isdisjoint(made), made
-    assert made.count("cuLaunchKernelEx") == 1
+    assert made.count("cuLaunchKernelEx") == 2
+    device.synchronize(stream)
+    assert {float(value) for array in data for value in values(device, array)} == {RANKS**4}
 
 
 def test_too_many_blocks_are_refused_before_the_launch(

@@ -174,7 +174,7 @@ SLEY_INLINE bool take_ll(const u64* slot, i32 word, u64 flag, u64* value) {
 }
 
 // The other arguments of a flagged execution. in, out: the flags of its messages, which no word of
-// their slots has from an earlier message. The rest is for reports.
+// their slots has from an earlier message (LL: `refresh` in kernel.hpp). The rest is for reports.
 struct Flags {
     u64 in, out;
     i32 step, tile;

@@ -55,22 +55,22 @@ struct Kind {
     static constexpr bool kAwaitsMessage = kReceives && !kFlagged;
 };
 
-SLEY_INLINE char* slot_of(const Peer& peer, u64 message) {
-    const u64 mask = static_cast<u64>(state.setup.slots) - 1;
+SLEY_INLINE char* slot_of(const Peer& peer, u32 message) {
+    const u32 mask = static_cast<u32>(state.setup.slots) - 1;
     return peer.slots + static_cast<i64>((message - 1) & mask) * state.setup.slot_bytes;
 }
 
 // Waits, as a worker, for all conditions of an execution: its waits, its messages, and slots, in
 // this numbering. False if the thread gave up.
 template <class K, class F, class T>
-SLEY_INLINE bool await(Step step, const F& from, const T& to, u64 in, u64 out, Slices slices,
+SLEY_INLINE bool await(Step step, const F& from, const T& to, u32 in, u32 out, Slices slices,
                        i32 tile) {
     const int waits = step.wait_count();
     bool is_fine = true;
     for (int w = 0; w < waits; ++w) {
         if (thread() != waiter(w)) continue;
         const Wait& wait = state.waits[w];
-        const u64 needed = count_at(wait.needed, slices, tile);
+        const u64 needed = over_calls(number_in_call(wait.needed, slices, tile));
         is_fine &= reach(wait.counter, needed, step.number(), tile, wait.reason, wait.target,
                          wait.target_step) >= needed;
     }
@@ -79,21 +79,22 @@ SLEY_INLINE bool await(Step step, const F& from, const T& to, u64 in, u64 out, S
         for (i32 m = 0; m < from.members; ++m) {
             if (thread() != waiter(waits + m)) continue;
             End& end = state.receivers[from.peer + m];
-            is_fine &= reached(end, end.published, in, step.number(), tile, kMessage,
-                               static_cast<u32>(from.peer + m));
+            is_fine &= reached(end, &end.published->value, over_calls(in), step.number(), tile,
+                               kMessage, static_cast<u32>(from.peer + m));
             if constexpr (F::kIsGroup) {
                 if (from.members > 1) fence_aliases();
             }
         }
     }
     if constexpr (K::kSends) {
-        // Message m reuses the slot of message m - slots.
-        const u64 slots = static_cast<u64>(state.setup.slots);
+        // Message m reuses the slot of message m - slots; the first ones, slots of earlier calls.
+        const u32 slots = static_cast<u32>(state.setup.slots);
         SLEY_ROLLED
-        for (i32 m = 0; m < to.members && !to.stays && out > slots; ++m) {
+        for (i32 m = 0; m < to.members && !to.stays; ++m) {
             if (thread() != waiter(waits + from.members + m)) continue;
             End& end = state.senders[to.peer + m];
-            is_fine &= reached(end, end.consumed, out - slots, step.number(), tile, kSlot,
+            const u64 needed = out > slots ? over_calls(out - slots) : end.first;
+            is_fine &= reached(end, &end.consumed->value, needed, step.number(), tile, kSlot,
                                static_cast<u32>(to.peer + m));
         }
     }
@@ -130,23 +131,13 @@ SLEY_INLINE i32 bytes_in_slot(i32 length) {
                                  : (length * kItem + 15) / 16 * 16;
 }
 
-// Marks of LL have 32 bits, and short messages leave words of their slots alone. So each slot is
-// written to its end once in 2^31 messages: no mark comes back to a word that has it.
-SLEY_INLINE bool renews(u64 message) {
-    return (message + static_cast<u64>(state.setup.slots)) >> 31 != message >> 31;
-}
-SLEY_FUNCTION void renew_rest(char* slot, const char* end, u64 flag) {
-    const i32 words = static_cast<i32>((end - slot) / 16);
-    for (i32 w = thread(); w < words; w += workers()) put_ll(reinterpret_cast<u64*>(slot), w, flag, 0);
-}
-
 constexpr i32 kMerged = 1 << 26;  // elements: their bytes still fit into 32 bits
 
 // Moves the data of one execution; false if the block gave up. Of a group, the slots are those of
 // its first member.
 template <class K, class F, class T>
 SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& to, i32 count,
-                       u64 in, u64 out, i32 tile) {
+                       u32 in, u32 out, i32 tile) {
     const Setup& c = state.setup;
     i32 pieces = count, merged = 1;
     // Whole chunks of one length are adjacent in memory: one piece.
@@ -188,7 +179,8 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
         if constexpr (F::kIsGroup) {
             carry_group(K{}, p, from, to);
         } else if constexpr (kFlagged && (K::kReceives || K::kSends)) {
-            const Flags flags{in, out, step.number(), tile, static_cast<u32>(from.peer)};
+            const Flags flags{over_calls(in), over_calls(out), step.number(), tile,
+                              static_cast<u32>(from.peer)};
             if constexpr (kProtocol == kLL) {
                 is_fine = carry_ll<K::kReceives, K::kCombines, K::kSends>(p, flags);
             } else {
@@ -207,16 +199,12 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
             carry_elements<K::kCombines, false>(p);
         }
     }
-    if constexpr (kProtocol == kLL && K::kSends) {
-        const char* end = slot_of(state.senders[to.peer], out) + c.slot_bytes;
-        if (renews(out)) renew_rest(slot, end, out);
-    }
     return is_fine;
 }
 
 SLEY_INLINE void publish_progress(Step step, Slices slices, i32 tile) {
-    const u64 done = count_at({state.setup.steps, step.number()}, slices, tile);
-    publish(state.block.progress + state.block.number, done);
+    const u32 done = number_in_call({state.setup.steps, step.number()}, slices, tile);
+    publish(state.block.progress + state.block.number, over_calls(done));
 }
 
 // Publishes an execution for which other blocks wait, and nothing else. A function of its own, so
@@ -228,13 +216,13 @@ SLEY_FUNCTION void publish_step(Step step, Slices slices, i32 tile) {
 
 // Publishes an execution that all threads have finished. One fence serves all counters after it.
 template <class K, class F, class T>
-SLEY_INLINE void publish_end(Step step, const F& from, const T& to, u64 in, u64 out,
+SLEY_INLINE void publish_end(Step step, const F& from, const T& to, u32 in, u32 out,
                              Slices slices, i32 tile) {
     if (thread() != publisher()) return;
     if constexpr (K::kReceives) {
         SLEY_ROLLED
         for (i32 m = 0; m < from.members; ++m) {
-            publish_read(state.receivers[from.peer + m].consumed, in);
+            publish_read(&state.receivers[from.peer + m].consumed->value, over_calls(in));
         }
     }
     if constexpr (K::kSends && !kFlagged) {
@@ -243,7 +231,9 @@ SLEY_INLINE void publish_end(Step step, const F& from, const T& to, u64 in, u64 
         }
         fence();
         SLEY_ROLLED
-        for (i32 m = 0; m < to.members; ++m) publish(state.senders[to.peer + m].published, out);
+        for (i32 m = 0; m < to.members; ++m) {
+            publish(&state.senders[to.peer + m].published->value, over_calls(out));
+        }
         if (step.is_posted()) publish_progress(step, slices, tile);
     } else {
         if (step.is_posted()) publish_step(step, slices, tile);
@@ -256,12 +246,12 @@ SLEY_INLINE void execute(i32 tile, Step step, F from, Place src, Place dst, T to
     const Slices slices = slices_from(tile);
     for (i32 t = tile; t < slices.end; ++t) {
         // The numbers of its messages, made anew for each tile: they would take registers.
-        u64 taken = 0, sent = 0;
+        u32 taken = 0, sent = 0;
         if constexpr (K::kReceives) {
-            taken = count_at({state.receivers[from.peer].messages, from.message}, slices, t);
+            taken = number_in_call({state.receivers[from.peer].messages, from.message}, slices, t);
         }
         if constexpr (K::kSends) {
-            sent = count_at({state.senders[to.peer].messages, to.message}, slices, t);
+            sent = number_in_call({state.senders[to.peer].messages, to.message}, slices, t);
         }
         bool is_fine = true;
         if (thread() < workers()) {

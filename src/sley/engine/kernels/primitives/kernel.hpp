@@ -3,50 +3,111 @@
 
 namespace sley {
 
+// Flags of LL have 32 bits, so they come back after 2^32 numbers. Therefore a call has numbers of
+// one epoch of 2^31: if it would cross a border, it begins there. All ranks do alike.
+constexpr int kEpochBits = 31;
+SLEY_INLINE bool is_one_epoch(u64 one, u64 other) { return (one ^ other) >> kEpochBits == 0; }
+
+SLEY_INLINE u64 ticks_of_call() {
+    const u64 before = state.block.first_cell[state.block.cell].ticks, after = before + span();
+    return is_one_epoch(before, after) ? before : after >> kEpochBits << kEpochBits;
+}
+
+// Whether the slots at an end have flags of another epoch. Both ends find the same.
+SLEY_INLINE bool is_stale(const Counter& end) {
+    return kProtocol == kLL && !is_one_epoch(end.last_flagged, state.ticks);
+}
+
+// Writes to all words of stale slots a flag of the call's epoch that no message has. Then it
+// publishes the same number as read, for which the sender waits.
+SLEY_FUNCTION void refresh() {
+    const i32 ends = state.block.receivers;
+    // All of the memory: another plan divides it into other slots.
+    const i64 words = state.setup.slots_bytes / 16;
+    for (i32 i = 0; i < ends; ++i) {
+        u64* slots = reinterpret_cast<u64*>(state.receivers[i].slots);
+        const i64 stale = state.receivers[i].first != 0 ? words : 0;
+        for (i64 w = thread(); w < stale; w += threads()) put_ll(slots + 2 * w, 0, state.ticks, 0);
+    }
+    barrier();
+    for (i32 i = thread(); i < ends; i += threads()) {
+        if (state.receivers[i].first == 0) continue;
+        fence();
+        publish(&state.receivers[i].consumed->value, state.ticks);
+    }
+}
+
 SLEY_INLINE void begin(const Call& call) {
     if (thread() == 0) {
         state.setup = call.setup;
         state.block = call.setup.blocks[block_index()];
         state.own = call.buffers[state.block.rank];
         state.call = &call;
-        state.tiles_before = state.block.memory->tiles;
+        state.ticks = ticks_of_call();
         state.tiles = state.setup.tiles;
         state.given_up = 0;
         state.failed = false;
     }
     barrier();
     const Block& b = state.block;
+    bool stale = false;
+    // All words of a counter at once: mostly the other end has read everything, and no send polls.
     for (i32 i = thread(); i < b.senders; i += threads()) {
-        state.senders[i] = {call.setup.peers[b.first_sender + i], 0};
+        const Peer& peer = call.setup.peers[b.first_sender + i];
+        const Counter& own = *peer.consumed;
+        state.senders[i] = {peer, acquire(&own.value), is_stale(own) ? state.ticks : own.last};
     }
     for (i32 i = thread(); i < b.receivers; i += threads()) {
-        state.receivers[i] = {call.setup.peers[b.first_receiver + i], 0};
+        const Peer& peer = call.setup.peers[b.first_receiver + i];
+        const bool is_old = is_stale(*peer.published);
+        state.receivers[i] = {peer, 0, is_old};
+        stale |= is_old;
     }
-    barrier();
+    if constexpr (kProtocol == kLL) {
+        if (any_thread(stale)) refresh();
+    } else {
+        barrier();
+    }
+}
+
+// The number of the call's last message on a connection. There are none in a call without tiles.
+SLEY_INLINE u64 last_of_call(const Peer& peer) {
+    return over_calls(static_cast<u32>(state.tiles) * static_cast<u32>(peer.messages));
 }
 
 // Waits until receivers have read all messages of the block; false if it gave up. After the call
 // they must not read the caller's memory.
 SLEY_INLINE bool drain() {
-    const u64 tiles = state.tiles_before + static_cast<u64>(state.tiles);
     bool is_fine = true;
     for (i32 i = 0; i < state.block.senders; ++i) {
         if (thread() != waiter(i)) continue;
         End& end = state.senders[i];
         const u32 of_rank = static_cast<u32>(state.block.first_sender + i - state.block.rank_sender);
-        is_fine &= reached(end, end.consumed, tiles * static_cast<u64>(end.messages),
-                           state.block.steps - 1, state.tiles - 1, kReading, of_rank);
+        is_fine &= reached(end, &end.consumed->value, last_of_call(end), state.block.steps - 1,
+                           state.tiles - 1, kReading, of_rank);
     }
     return is_fine;
 }
 
+// Leaves behind what the next call of any plan begins with, unless the call has failed: then there
+// is none, but the reports of calls that were started tell by their ticks which one was the first.
 SLEY_INLINE void end() {
-    if (state.failed) return;
-    if constexpr (kProtocol == kDirect) {
-        if (any_thread(!drain())) return;
+    const Block& b = state.block;
+    if (state.tiles > 0 && !state.failed) {
+        if constexpr (kProtocol == kDirect) any_thread(!drain());
+        for (i32 i = thread(); i < b.senders; i += threads()) {
+            Counter& own = *state.senders[i].consumed;
+            own.last = last_of_call(state.senders[i]);
+            if (kProtocol == kLL) own.last_flagged = own.last;
+        }
+        for (i32 i = thread(); kProtocol == kLL && i < b.receivers; i += threads()) {
+            state.receivers[i].published->last_flagged = last_of_call(state.receivers[i]);
+        }
     }
-    if (thread() == 0) {
-        state.block.memory->tiles = state.tiles_before + static_cast<u64>(state.tiles);
+    // One number more than there are events: so the number before a call is no message's. Cells
+    // behind the launch's blocks are for plans with more; no block reads those in this call.
+    for (i32 i = b.cell + thread() * b.stride; i < b.cells; i += threads() * b.stride) {
+        b.first_cell[i].ticks = state.ticks + span() + 1;
     }
 }
 

@@ -8,10 +8,20 @@ constexpr int kRanks = 128;  // at most: a kernel's arguments have 4 KiB
 
 enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
 
-// A block's own memory, which persists between calls.
-struct BlockMemory {
-    u64 tiles;  // of all calls so far
+// A rank's number of calls so far, in `ticks`, which are the same on all ranks: the numbers of a
+// call's events follow it. A rank has a copy for each block, since its blocks begin and end at
+// different times: each copy has one reader and one writer in a call.
+struct Cell {
+    u64 ticks;
     u64 unused[7];
+};
+
+// A counter of a connection, written by the other end, and what this end keeps between calls: the
+// numbers of the last message of earlier calls, and of the last one with flags of LL.
+struct Counter {
+    u64 value;
+    u64 last, last_flagged;
+    u64 unused[5];
 };
 
 // A block's report to the host when it gives up; `status` is written last.
@@ -22,13 +32,14 @@ struct Report {
     i64 tile;
     u32 target, target_step;  // by reason: a block of the rank and its step; the block's receiver;
                               // the block's sender; the rank's sender and its message
+    u64 ticks;  // at the begin of the call
 };
 
 // One end of a connection. `published` and `slots` are in the receiver's memory, `consumed` is in
 // the sender's: each polls its own. Slots from which a switch reads are in the sender's memory.
 struct Peer {
-    u64* published;  // messages sent so far, in slots or pulled
-    u64* consumed;   // messages received so far
+    Counter* published;  // the number of the last message sent, in a slot or pulled
+    Counter* consumed;   // the number of the last message received
     char* slots;
     const char* switched;  // the slots of all connections of its bundle, for the switch; or null
     i32 rank;      // at the other end
@@ -44,8 +55,10 @@ struct Block {
     i32 first_step, steps;            // interpreter: rows of the instructions
     i32 first_condition, conditions;  // and rows of the conditions
     i32 first_home;                   // of the rank's scratch, a row of the homes
-    u64* progress;  // of each block of the rank: executions finished so far
-    BlockMemory* memory;
+    i32 cell, stride, cells;  // its number among the rank's blocks of the launch, their number, and
+                              // the number of the rank's cells
+    u64* progress;  // of each block of the rank: the number of the last execution
+    Cell* first_cell;
     Report* report;
 };
 
@@ -105,11 +118,12 @@ struct Setup {
     i64 least;   // elements in the whole units that all chunks have
     i64 tile;    // elements of a tile
     i64 slot_bytes;
+    i64 slots_bytes;  // of all slots of a connection, in any plan
     i32 tiles;
     i32 left_over;  // units of a block beyond `least` of each chunk; a chunk has one or none
     i32 chunks;     // of a block of the collective
     i32 slots;      // a power of two
-    i32 steps;      // of the longest block
+    i32 steps;      // of the longest block: no connection has more messages a tile
     i32 division_count;
     i32 slices;  // tiles that an instruction runs one after another before the next one begins
     i32 is_even;  // whether all chunks have `chunk` elements
@@ -121,8 +135,9 @@ struct Call {
     Buffers buffers[kRanks];
 };
 
-static_assert(sizeof(BlockMemory) == 64 && sizeof(Report) == 32 && sizeof(Peer) == 40, "layout");
-static_assert(sizeof(Block) == 80 && sizeof(Instruction) == 48 && sizeof(Condition) == 8, "layout");
-static_assert(sizeof(Division) == 12 && sizeof(Call) == 136 + 24 * kRanks, "layout");
+static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 40, "layout");
+static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
+static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
+static_assert(sizeof(Call) == 144 + 24 * kRanks, "layout");
 
 }  // namespace sley

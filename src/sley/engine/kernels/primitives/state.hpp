@@ -27,9 +27,11 @@ struct Wait {
     u32 reason, target, target_step;
 };
 
-// One end of a connection, and the last value seen of the counter that the other end writes.
+// One end of a connection. seen: the last value seen of the counter that the other end writes.
+// first: what a sender must see before messages of the call are in slots; at a receiver, whether the
+// slots have flags of another epoch.
 struct End : Peer {
-    u64 seen;
+    u64 seen, first;
 };
 
 struct State {
@@ -40,7 +42,7 @@ struct State {
     End senders[SLEY_PEERS];
     End receivers[SLEY_PEERS];
     Wait waits[SLEY_WAITS];  // of the next instruction; thread `waiter(w)` has wait w
-    u64 tiles_before;        // tiles of all calls before this one
+    u64 ticks;               // the number before the call's first event
     i32 tiles;
     u32 given_up;  // whether a thread has written the block's report
     bool failed;   // changes only at barriers
@@ -56,11 +58,19 @@ SLEY_INLINE Slices slices_from(i32 first) {
     return {first, first + (rest < slices() ? rest : slices())};
 }
 
-// The count, over all calls, that an event completes for a tile.
-SLEY_INLINE u64 count_at(Series s, Slices slices, i32 tile) {
-    const u64 before = state.tiles_before + static_cast<u64>(slices.first);
-    const u64 here = static_cast<u64>(s.number) * static_cast<u64>(slices.end - slices.first);
-    return before * static_cast<u64>(s.per_tile) + here + static_cast<u64>(tile - slices.first) + 1;
+// The number of an event for a tile, from 1 in each call. It is below 2^31: the host sees to it.
+SLEY_INLINE u32 number_in_call(Series s, Slices slices, i32 tile) {
+    const u32 first = static_cast<u32>(slices.first), here = static_cast<u32>(slices.end) - first;
+    return first * static_cast<u32>(s.per_tile) + static_cast<u32>(s.number) * here +
+           static_cast<u32>(tile) - first + 1;
+}
+
+// The same over all calls.
+SLEY_INLINE u64 over_calls(u32 number) { return state.ticks + number; }
+
+// The numbers that the call's events have, at most.
+SLEY_INLINE u64 span() {
+    return static_cast<u64>(state.setup.tiles) * static_cast<u64>(state.setup.steps);
 }
 
 // ---- Addresses of chunks
@@ -138,6 +148,7 @@ SLEY_FUNCTION void give_up(u64 status, i32 step, i32 tile, u32 reason, u32 targe
     report.reason = reason;
     report.target = target;
     report.target_step = target_step;
+    report.ticks = state.ticks;
     publish_host(&report.status, status);
     publish_host(state.setup.abort, 1);
 }
@@ -202,7 +213,7 @@ SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
 SLEY_FUNCTION void hold(int number, i32 sender, i32 message) {
     if (thread() != waiter(number)) return;
     const Peer& peer = state.setup.peers[state.block.rank_sender + sender];
-    state.waits[number] = {peer.consumed, {peer.messages, message}, kReading,
+    state.waits[number] = {&peer.consumed->value, {peer.messages, message}, kReading,
                            static_cast<u32>(sender), static_cast<u32>(message)};
 }
 
