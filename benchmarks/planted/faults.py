@@ -1026,10 +1026,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # ---- Devices
     _fault(
-        "order: a captured launch waits for earlier calls",
+        "order: a graph records no event",
         "engine/devices",
-        "if number in self._events and not captured[number]:",
-        "if number in self._events:",
+        "if (recorded || targets_[k].is_captured)",
+        "if (recorded && !targets_[k].is_captured)",
     ),
     _fault(
         "tables: a tile of LL128 ends within a line",

@@ -78,8 +78,7 @@ void CudaCall::follow(std::size_t k, Stream stream, const Target& target) {
     if (target.is_captured) {
         // Later starts of a capture follow the first one on its stream.
         if (std::exchange(place.capture, target.capture) == target.capture) return;
-    } else if (!place.is_in_graphs &&
-               (!place.is_recorded || place.stream == target.stream)) {
+    } else if (!place.is_in_graphs && (!place.is_recorded || place.stream == target.stream)) {
         return;
     }
     call(cuStreamWaitEvent, {"letting a call wait for the one before", "", "stream"}, stream,
