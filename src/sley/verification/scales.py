@@ -28,18 +28,17 @@ class Scales(Value):
     """The reads that multiply by the factor of the instruction's rank.
 
     source: bool (instructions,), of the source. destination: bool (instructions,), of the
-        destination, which only `reduce` reads. at_end: bool (output chunks of all ranks,), the
-        chunks that are multiplied at the end of the call, since nothing was written to them.
+        destination, which only `reduce` reads.
     """
 
     source: BoolArray
     destination: BoolArray
-    at_end: BoolArray
 
     @classmethod
     def of(cls, plan: Plan) -> Scales:
         """The first reads of the inputs in a verified plan. V222 if an instruction first reads some
-        of its chunks, and of others what was written before; V203 if the plan hangs."""
+        of its chunks, and of others what was written before, or if a promised chunk is an input to
+        which nothing is written; V203 if the plan hangs."""
         t, c, layout = plan.instructions, plan.collective, plan.layout
         level = run_of(plan, Messages.of(plan)).level
         written = np.full(layout.cells, _NEVER)  # the level of the first write
@@ -59,11 +58,19 @@ class Scales(Value):
             firsts = np.bincount(owner[is_first], minlength=len(t))
             marks.append(firsts > 0)
             faults += _mixed(plan, firsts)
+        outputs = c.output_cells(layout)[c.expected != NONE]
+        left = outputs[held[outputs] & (written[outputs] == _NEVER)]
+        faults += [
+            V222.diagnostic(
+                at=plan.sources.whole,
+                expected="an instruction that writes each promised chunk",
+                found=f"none that writes {layout.name(cell)}",
+            )
+            for cell in left[:LIMIT].tolist()
+        ]
         if faults:
             raise SleyError(faults)
-        outputs = c.output_cells(layout)
-        is_left = (c.expected != NONE) & held[outputs] & (written[outputs] == _NEVER)
-        return cls(marks[0], marks[1], is_left)
+        return cls(*marks)
 
 
 def check_scales(plan: Plan, level: IntArray, scales: Scales) -> list[Diagnostic]:
@@ -83,8 +90,6 @@ def check_scales(plan: Plan, level: IntArray, scales: Scales) -> list[Diagnostic
     owner = np.repeat(np.arange(c.ranks), c.input_chunks)
     wanted = Values(replay.inputs.weight * factors[owner], replay.inputs.number).promised(c)
     got = replay.memory[c.output_cells(plan.layout)]
-    rank = np.repeat(np.arange(c.ranks), c.output_chunks)
-    got.weight[scales.at_end] *= factors[rank[scales.at_end]]
     places = np.flatnonzero(c.expected != NONE)
     wrong = places[got[places].differ(wanted[c.expected[places]])]
     return [

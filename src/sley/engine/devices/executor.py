@@ -12,7 +12,7 @@ from weakref import finalize
 import numpy as np
 
 from sley.engine.devices import tables
-from sley.engine.devices.arguments import Arguments, Arrays, check_arguments
+from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
 from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.calls import Order, PreparedCall, Start
 from sley.engine.devices.counters import State, read_state
@@ -25,7 +25,7 @@ from sley.engine.devices.memory import Pair, Scratch, SharedArrays
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.engine.devices.tables import CALL, Cut
 from sley.engine.devices.windows import Lanes, single_messages, way_of_groups
-from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
+from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
@@ -98,7 +98,7 @@ class Executor:
         patience_s = max(self.timeout_s, LATE_TIMEOUT_S)
         self._barrier = Barrier(self._abort, self._ranks.devices, patience_s)
         self._states = self._make_states()
-        self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
+        self._programs: dict[tuple[Device, str, ReduceOp, bool], Any] = {}
         self._scratch = Scratch(self._ranks, plan, self.loaded.homes.misplaced)
         self._arrays = SharedArrays(self._ranks)
         self._order = Order()
@@ -149,6 +149,7 @@ class Executor:
         count: int | None = None,
         dtype: str | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
+        factor: Any = None,
         streams: Any = None,
     ) -> None:
         """Runs the plan on arrays of the ranks of this process; in place: on `inputs` alone.
@@ -158,11 +159,16 @@ class Executor:
             without such a buffer. An array that the call writes must not overlap another.
         count: elements of a block of the collective; by default derived from the arrays.
         dtype: the elements' type, by default the arrays'; types that NumPy lacks take their bits.
+        factor: with SUM, what each input is multiplied by, once, as its rank first reads it (NCCL's
+            PreMulSum; its averages of floats: by 1/n): a number, or, on one device, an array of one
+            element, which kernels read. The product is rounded to the type.
         streams: the caller's stream, or one for each launch; the call then returns as soon as it is
             started, and the next call or `synchronize` raises its error. By default the call is
             ordered after the devices' default streams and returns when it is done.
         """
-        call = self.prepare(inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op)
+        call = self.prepare(
+            inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op, factor=factor
+        )
         call(streams)
 
     def prepare(
@@ -173,6 +179,7 @@ class Executor:
         count: int | None = None,
         dtype: str | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
+        factor: Any = None,
     ) -> PreparedCall:
         """Validates and lays out a call once, for repeated calls on the same arrays: each then
         costs the host little more than its launches. Arguments: as for a call. With the direct
@@ -183,14 +190,18 @@ class Executor:
             devices, op = self._ranks.devices, reduction(reduce_op)
             arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
             cut = self._cut(arguments)
-            programs = [self._program(state, arguments.dtype, op) for state in self._states]
+            scales = factor is not None
+            fields: dict[str, int] = {**vars(cut)}
+            if scales:
+                fields |= check_factor(self.plan, devices, factor, arguments.dtype, op)
+            programs = [self._program(state, arguments.dtype, op, scales) for state in self._states]
         self.reserve(arguments.count, arguments.dtype.name)
         remote = self._arrays.remote(arguments.views) if self._is_read_remotely else {}
-        keeps = (self, inputs, outputs)
+        keeps = (self, inputs, outputs, factor)
         starts = []
         for state, program in zip(self._states, programs, strict=True):
             for group in state.groups:
-                call = self._call(state, group, arguments, remote.get(state.device, {}), cut)
+                call = self._call(state, group, arguments, remote.get(state.device, {}), fields)
                 kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
                 launches = tuple(
                     Launch(
@@ -342,8 +353,8 @@ class Executor:
         """Whether other processes read messages from this process's arrays."""
         return self.plan.protocol is Protocol.DIRECT and not self._ranks.is_one_process
 
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp) -> Any:
-        key = (state.device, dtype.name, op)
+    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
+        key = (state.device, dtype.name, op, scales)
         if key not in self._programs:
             variant = Variant(
                 Platform(state.device.platform),
@@ -351,8 +362,10 @@ class Executor:
                 op,
                 self.settings.threads,
                 self._ranks.is_one_device,
+                scales,
             )
-            text = self._kernels.source(self.settings.engine, variant)
+            engine = Engine.INTERPRETED if scales else self.settings.engine
+            text = self._kernels.source(engine, variant)
             program = state.device.build(text, KERNELS)
             room = state.device.capacity(program, KERNELS[0], self.settings.threads)
             if state.blocks > room:
@@ -371,15 +384,16 @@ class Executor:
         group: Group,
         arguments: Arguments,
         remote: Mapping[int, Pair],
-        cut: Cut,
+        fields: Mapping[str, int],
     ) -> bytes:
-        """The argument of a launch. remote: inputs and outputs of other processes' ranks."""
+        """The argument of a launch. remote: inputs and outputs of other processes' ranks. fields:
+        of the cut and the factor."""
         row = np.zeros(1, CALL)
         values = {
             **state.addresses(group),
             "abort": self._abort.address,
             "timeout_ns": int(self.timeout_s * 1e9),
-            **vars(cut),
+            **fields,
             "slot_bytes": self.loaded.wiring.slot_bytes,
             "chunks": self.plan.collective.chunks,
             "slots": self.loaded.wiring.slots,

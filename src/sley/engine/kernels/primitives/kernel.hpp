@@ -9,6 +9,9 @@ SLEY_INLINE void begin(const Call& call) {
         state.block = call.setup.blocks[block_index()];
         state.own = call.buffers[state.block.rank];
         state.call = &call;
+        const char* immediate = reinterpret_cast<const char*>(&call.setup.factor);
+        const char* factor = call.setup.factor_at;
+        if (kScales) state.factor = load_element(factor != nullptr ? factor : immediate);
         state.tiles_before = state.block.memory->tiles;
         state.tiles = state.setup.tiles;
         state.given_up = 0;
