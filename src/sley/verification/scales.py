@@ -17,7 +17,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray, LongArray, Value, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 from sley.verification.hangs import run_of
-from sley.verification.result import Replay
+from sley.verification.result import SymbolicRun
 from sley.verification.values import LANES, Values
 
 _NEVER = np.iinfo(np.int32).max
@@ -84,7 +84,7 @@ def check_scales(plan: Plan, level: IntArray, scales: Scales) -> list[Diagnostic
     c = plan.collective
     random = np.frombuffer(secrets.token_bytes(8 * LANES * c.ranks), np.uint64)
     factors = random.reshape(-1, LANES) | np.uint64(1)
-    replay = Replay.start(plan, Messages.of(plan))
+    replay = SymbolicRun.start(plan, Messages.of(plan))
     replay.scaling = factors, scales.source, scales.destination
     replay.run(level)
     owner = np.repeat(np.arange(c.ranks), c.input_chunks)
