@@ -13,7 +13,7 @@ from sley.engine.devices import Engine, Launching
 from sley.engine.devices.execute import execute
 from sley.engine.types import DATA_TYPES
 from support.checks.float8 import TYPES, operands, results
-from support.devices.gpu_checks import executor, wrong
+from support.devices.gpu_checks import OnDevice, executor, wrong
 from support.devices.gpu_needed import needs_gpu
 from support.devices.gpu_plans import cases, compiled, counts, named, ring
 
@@ -95,3 +95,13 @@ def test_every_result_of_8_bits_is_right(dtype: str, op: str, gpu: Any) -> None:
     data = list(operands())
     for output in execute(ring(2), data, [gpu] * 2, dtype=dtype, reduce_op=reduce_op):
         np.testing.assert_array_equal(output, results(dtype, reduce_op))
+
+
+@PROTOCOLS
+def test_inputs_are_multiplied_once(protocol: Any, gpu: Any) -> None:
+    on = executor(ring(4, protocol), gpu)
+    data = [OnDevice(gpu, np.full(2003, 6e4, np.float16), "float16") for _ in range(4)]
+    on([one.array for one in data], factor=0.25)  # 240,000 is no float16
+    for one in data:
+        assert one.fetch() == 0
+        assert (one.host == 6e4).all()

@@ -45,7 +45,7 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
 
     level: of an abstract run; instructions of one level don't depend on one another.
     """
-    replay = Replay.start(plan, messages)
+    replay = SymbolicRun.start(plan, messages)
     order = replay.run(level)
     found = _compare(plan, messages, replay, order)
     if plan.collective.varies:
@@ -58,7 +58,7 @@ def check_result(plan: Plan, messages: Messages, level: np.ndarray) -> Result:
 
 
 @dataclass
-class Replay:
+class SymbolicRun:
     """The memory, and the messages in flight.
 
     incoming, outgoing: CSR, instruction -> messages that it receives, and that it sends; several
@@ -82,7 +82,7 @@ class Replay:
     scaling: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @classmethod
-    def start(cls, plan: Plan, messages: Messages) -> Replay:
+    def start(cls, plan: Plan, messages: Messages) -> SymbolicRun:
         t, layout, c = plan.instructions, plan.layout, plan.collective
         inputs = Values.inputs(c)
         present = np.flatnonzero(c.initial)
@@ -176,7 +176,9 @@ def _each(messages: Edges, row: np.ndarray) -> Iterator[tuple[np.ndarray | slice
         yield at, messages.target[first[at] + k]
 
 
-def _compare(plan: Plan, messages: Messages, replay: Replay, order: np.ndarray) -> list[Diagnostic]:
+def _compare(
+    plan: Plan, messages: Messages, replay: SymbolicRun, order: np.ndarray
+) -> list[Diagnostic]:
     c = plan.collective
     wanted = replay.inputs.promised(c)
     places = np.flatnonzero(c.expected != NONE)
@@ -247,7 +249,7 @@ def _refuse_empty_reads(
     return found
 
 
-def _misplaced(plan: Plan, replay: Replay) -> list[Diagnostic]:
+def _misplaced(plan: Plan, replay: SymbolicRun) -> list[Diagnostic]:
     """V219 for writes to the input and the output of other chunks than those that belong there."""
     c, layout, inputs = plan.collective, plan.layout, replay.inputs
     owner = np.full(layout.cells, NONE)  # the input chunk that belongs into a cell
@@ -310,7 +312,7 @@ def _made_by(plan: Plan, messages: Messages, order: np.ndarray, row: int, cell: 
 
 
 def _trace_back(
-    plan: Plan, replay: Replay, order: np.ndarray, cells: np.ndarray
+    plan: Plan, replay: SymbolicRun, order: np.ndarray, cells: np.ndarray
 ) -> tuple[dict[int, Counter[int] | None], dict[int, int]]:
     """The exact multisets of input chunks in `cells` at the end, None for no data; and the cells
     without data that these depend on, with the instructions that read them.

@@ -17,7 +17,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray, LongArray, Value, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 from sley.verification.hangs import run_of
-from sley.verification.result import Replay
+from sley.verification.result import SymbolicRun
 from sley.verification.values import LANES, Values
 
 _NEVER = np.iinfo(np.int32).max
@@ -28,18 +28,17 @@ class Scales(Value):
     """The reads that multiply by the factor of the instruction's rank.
 
     source: bool (instructions,), of the source. destination: bool (instructions,), of the
-        destination, which only `reduce` reads. at_end: bool (output chunks of all ranks,), the
-        chunks that are multiplied at the end of the call, since nothing was written to them.
+        destination, which only `reduce` reads.
     """
 
     source: BoolArray
     destination: BoolArray
-    at_end: BoolArray
 
     @classmethod
     def of(cls, plan: Plan) -> Scales:
         """The first reads of the inputs in a verified plan. V222 if an instruction first reads some
-        of its chunks, and of others what was written before; V203 if the plan hangs."""
+        of its chunks, and of others what was written before, or if a promised chunk is an input to
+        which nothing is written; V203 if the plan hangs."""
         t, c, layout = plan.instructions, plan.collective, plan.layout
         level = run_of(plan, Messages.of(plan)).level
         written = np.full(layout.cells, _NEVER)  # the level of the first write
@@ -59,11 +58,19 @@ class Scales(Value):
             firsts = np.bincount(owner[is_first], minlength=len(t))
             marks.append(firsts > 0)
             faults += _mixed(plan, firsts)
+        outputs = c.output_cells(layout)[c.expected != NONE]
+        left = outputs[held[outputs] & (written[outputs] == _NEVER)]
+        faults += [
+            V222.diagnostic(
+                at=plan.sources.whole,
+                expected="an instruction that writes each promised chunk",
+                found=f"none that writes {layout.name(cell)}",
+            )
+            for cell in left[:LIMIT].tolist()
+        ]
         if faults:
             raise SleyError(faults)
-        outputs = c.output_cells(layout)
-        is_left = (c.expected != NONE) & held[outputs] & (written[outputs] == _NEVER)
-        return cls(marks[0], marks[1], is_left)
+        return cls(*marks)
 
 
 def check_scales(plan: Plan, level: IntArray, scales: Scales) -> list[Diagnostic]:
@@ -77,14 +84,12 @@ def check_scales(plan: Plan, level: IntArray, scales: Scales) -> list[Diagnostic
     c = plan.collective
     random = np.frombuffer(secrets.token_bytes(8 * LANES * c.ranks), np.uint64)
     factors = random.reshape(-1, LANES) | np.uint64(1)
-    replay = Replay.start(plan, Messages.of(plan))
+    replay = SymbolicRun.start(plan, Messages.of(plan))
     replay.scaling = factors, scales.source, scales.destination
     replay.run(level)
     owner = np.repeat(np.arange(c.ranks), c.input_chunks)
     wanted = Values(replay.inputs.weight * factors[owner], replay.inputs.number).promised(c)
     got = replay.memory[c.output_cells(plan.layout)]
-    rank = np.repeat(np.arange(c.ranks), c.output_chunks)
-    got.weight[scales.at_end] *= factors[rank[scales.at_end]]
     places = np.flatnonzero(c.expected != NONE)
     wrong = places[got[places].differ(wanted[c.expected[places]])]
     return [

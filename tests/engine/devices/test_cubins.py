@@ -54,9 +54,10 @@ def check(
     *,
     one_gpu: bool = True,
     threads: int = 512,
+    scales: bool = False,
 ) -> None:
     """Compiles; nothing may spill, and a block must fit."""
-    variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, threads, one_gpu)
+    variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, threads, one_gpu, scales)
     compiled = compiled_text(kernels.source(engine, variant), architecture)
     assert compiled.cubin[:4] == b"\x7fELF"
     assert set(KERNELS) <= set(compiled.functions)
@@ -80,6 +81,11 @@ def test_kernels_of_every_protocol_and_type_compile_without_spills(
 def test_kernels_of_8_bit_floats_compile_with_and_without_conversions(architecture: str) -> None:
     dtype = ("float8_e4m3fn", "float8_e5m2")[ARCHITECTURES.index(architecture) % 2]
     check(with_waits("simple"), Engine.INTERPRETED, dtype, architecture, sley.ReduceOp.AVG)
+
+
+@pytest.mark.parametrize("protocol", ["simple", pytest.param("ll128", marks=pytest.mark.slow)])
+def test_kernels_that_multiply_inputs_compile_without_spills(protocol: str) -> None:
+    check(with_waits(protocol), Engine.INTERPRETED, "float16", "sm_90", scales=True)
 
 
 def test_kernels_of_larger_blocks_compile_without_spills() -> None:

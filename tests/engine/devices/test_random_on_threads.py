@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sley
 from sley.engine.devices import Engine, Launching
+from sley.verification.scales import Scales
 from support.devices.device_calls import CHUNK_BYTES, Call, executor, wrong
 from support.generators.examples import examples
 from support.generators.random_options import random_options
@@ -116,6 +117,26 @@ def test_random_programs_are_right_in_the_interpreter(plan: sley.Plan, data: st.
 @given(plans_by_hand(), st.data())
 def test_random_plans_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data, [sley.ReduceOp.AVG])
+
+
+@examples(15)
+@given(st.one_of(compiled_plans(), plans_by_hand()), st.data())
+def test_inputs_of_random_plans_are_multiplied_once(plan: sley.Plan, data: st.DataObject) -> None:
+    on = executor(plan)
+    assume(plan.reduces and _can_multiply(on.plan))
+    call = Call.of(on.plan, data.draw(counts(plan.collective.chunks)))
+    call.start(on, factor=3)
+    for buffer in call.buffers:
+        buffer.output[:] = np.where(buffer.output % 3 == 0, buffer.output // 3, GUARD)
+    assert call.wrong() == 0
+
+
+def _can_multiply(plan: sley.Plan) -> bool:
+    try:
+        Scales.of(plan)
+    except sley.SleyError:
+        return False
+    return True
 
 
 @examples(3)

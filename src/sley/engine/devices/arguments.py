@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sley.engine.arguments import Part, count_of, parts_of, type_of
 from sley.engine.devices.device import Device, View
 from sley.engine.types import DataType
 from sley.errors import Place
 from sley.errors.devices import K519, K524
-from sley.errors.runtime import R503
+from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
-from sley.ir.words import Protocol
+from sley.ir.words import Protocol, ReduceOp
+from sley.verification.scales import Scales
 
 Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""
@@ -79,6 +82,31 @@ def check_arguments(
         _check_reach(filled)
     views = {rank: (_of_type(first[rank], kind), _of_type(second[rank], kind)) for rank in devices}
     return Arguments(count, kind, views)
+
+
+def check_factor(
+    plan: Plan, devices: Mapping[int, Device], factor: Any, kind: DataType, op: ReduceOp
+) -> dict[str, int]:
+    """The fields of a call that multiplies inputs by a factor, a number or an array of one element.
+    R503 and R514 for one that won't do, V222 for a plan that can't multiply each input once."""
+    if op is not ReduceOp.SUM or not plan.reduces:
+        found = f"factor, with {op.name} of {plan.collective}"
+        raise R503.error(expected="a sum, for a factor", found=found)
+    Scales.of(plan)
+    if not isinstance(factor, int | float):
+        places = set(devices.values())
+        if len(places) > 1:
+            expected = "ranks on one device, for a factor in memory"
+            raise R503.error(expected=expected, found=f"ranks on {len(places)} devices")
+        view = places.pop().view(factor, what="factor")
+        type_of({"factor": view.dtype}, kind.name, R503)
+        if view.elements != 1:
+            raise R503.error(expected="one element as factor", found=f"{view.elements} elements")
+        return {"factor_at": view.address}
+    if kind.array.kind in "iu" and not kind.is_bits and factor != int(factor):
+        raise R514.error(expected=f"a whole factor of {kind.name}", found=f"factor={factor!r}")
+    value = np.array([factor]).astype(np.float32 if kind.is_bits else kind.array)
+    return {"factor": int.from_bytes(kind.bits(value).tobytes(), "little")}
 
 
 def _views(devices: Mapping[int, Device], arrays: Arrays, word: str) -> dict[int, View | None]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sley.engine.devices import tables
-from sley.engine.devices.arguments import Arguments, Arrays, check_arguments
+from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
 from sley.engine.devices.device import Device, Launch, Start
@@ -22,7 +22,7 @@ from sley.engine.devices.memory import Pair
 from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.tables import CALL, Cut
 from sley.engine.devices.windows import way_of_groups
-from sley.engine.kernels import KERNELS, Platform, Variant
+from sley.engine.kernels import KERNELS, Engine, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors.devices import K506
@@ -84,7 +84,7 @@ class Executor:
         most = int(self.plan.collective.data_chunks.max()) if misplaced else 0
         self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
         self._steps = int(np.diff(self.plan.block_offset).max(initial=1))
-        self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
+        self._programs: dict[tuple[Device, str, ReduceOp, bool], Any] = {}
 
     @property
     def ranks(self) -> list[int]:
@@ -124,6 +124,7 @@ class Executor:
         count: int | None = None,
         dtype: str | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
+        factor: Any = None,
         streams: Any = None,
     ) -> None:
         """Runs the plan on arrays of the ranks of this process; in place: on `inputs` alone.
@@ -133,11 +134,16 @@ class Executor:
             without such a buffer. An array that the call writes must not overlap another.
         count: elements of a block of the collective; by default derived from the arrays.
         dtype: the elements' type, by default the arrays'; types that NumPy lacks take their bits.
+        factor: with SUM, what each input is multiplied by, once, as its rank first reads it (NCCL's
+            PreMulSum; its averages of floats: by 1/n): a number, or, on one device, an array of one
+            element, which kernels read. The product is rounded to the type.
         streams: the caller's stream, or one for each launch; the call then returns as soon as it is
             started, and the next call or `synchronize` raises its error. By default the call is
             ordered after the devices' default streams and returns when it is done.
         """
-        call = self.prepare(inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op)
+        call = self.prepare(
+            inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op, factor=factor
+        )
         call(streams)
 
     def prepare(
@@ -148,6 +154,7 @@ class Executor:
         count: int | None = None,
         dtype: str | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
+        factor: Any = None,
     ) -> PreparedCall:
         """Validates and lays out a call once, for repeated calls on the same arrays: each then
         costs the host little more than its launches. Arguments: as for a call. With the direct
@@ -159,16 +166,20 @@ class Executor:
             devices, op = ranks.devices, reduction(reduce_op)
             arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
             cut = self._cut(arguments)
-            programs = [self._program(state, arguments.dtype, op) for state in states]
+            scales = factor is not None
+            fields: dict[str, int] = {**vars(cut)}
+            if scales:
+                fields |= check_factor(self.plan, devices, factor, arguments.dtype, op)
+            programs = [self._program(state, arguments.dtype, op, scales) for state in states]
         self.reserve(arguments.count, arguments.dtype.name)
         remote = self.links.arrays.remote(arguments.views) if self._is_read_remotely else {}
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
-        keeps = (self, inputs, outputs)
+        keeps = (self, inputs, outputs, factor)
         starts = []
         for state, program in zip(states, programs, strict=True):
             for group in state.groups:
-                call = self._call(state, group, arguments, remote.get(state.device, {}), cut)
+                call = self._call(state, group, arguments, remote.get(state.device, {}), fields)
                 kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
                 launches = tuple(
                     Launch(
@@ -240,8 +251,8 @@ class Executor:
         """Whether other processes read messages from this process's arrays."""
         return self.plan.protocol is Protocol.DIRECT and not self.links.ranks.is_one_process
 
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp) -> Any:
-        key = (state.device, dtype.name, op)
+    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
+        key = (state.device, dtype.name, op, scales)
         if key not in self._programs:
             variant = Variant(
                 Platform(state.device.platform),
@@ -249,8 +260,10 @@ class Executor:
                 op,
                 self.settings.threads,
                 self.links.ranks.is_one_device,
+                scales,
             )
-            text = self._kernels.source(self.settings.engine, variant)
+            engine = Engine.INTERPRETED if scales else self.settings.engine
+            text = self._kernels.source(engine, variant)
             program = state.device.build(text, KERNELS)
             room = state.device.capacity(program, KERNELS[0], self.settings.threads)
             if state.blocks > room:
@@ -269,15 +282,16 @@ class Executor:
         group: Group,
         arguments: Arguments,
         remote: Mapping[int, Pair],
-        cut: Cut,
+        fields: Mapping[str, int],
     ) -> bytes:
-        """The argument of a launch. remote: inputs and outputs of other processes' ranks."""
+        """The argument of a launch. remote: inputs and outputs of other processes' ranks. fields:
+        of the cut and the factor."""
         row = np.zeros(1, CALL)
         values = {
             **state.addresses(group),
             "abort": self.links.abort.address,
             "timeout_ns": int(self.timeout_s * 1e9),
-            **vars(cut),
+            **fields,
             "slot_bytes": self.loaded.wiring.slot_bytes,
             "slots_bytes": self.links.slots_bytes[kind_of_slots(self.plan)],
             "chunks": self.plan.collective.chunks,

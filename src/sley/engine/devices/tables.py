@@ -11,9 +11,10 @@ from sley.engine.kernels import Kernels
 from sley.engine.kernels.operands import Places
 from sley.engine.program import Loaded
 from sley.errors.runtime import R506
+from sley.ir.connections import Messages
 from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.tables import NONE
-from sley.ir.words import Buffer, LoopOrder, Protocol
+from sley.ir.words import SENDS_SOURCE, Buffer, LoopOrder, Protocol
 
 RANKS = 128
 """The most ranks of a call: a kernel's arguments are limited to 4 KiB."""
@@ -46,7 +47,7 @@ BLOCK = _structure(
     *_of("u8", "progress first_cell report"),
 )
 INSTRUCTION = _structure(
-    *_of("u1", "op posts"),
+    *_of("u1", "op flags"),
     ("waits", "u2"),
     ("count", "i4"),
     *_of("u4", "src dst"),
@@ -58,7 +59,10 @@ INSTRUCTION = _structure(
 CONDITION = _structure(("target", "i4"), ("number_held", "u4"))
 DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
 CALL = _structure(
-    *_of("u8", "blocks peers instructions conditions divisions homes abort timeout_ns"),
+    *_of(
+        "u8",
+        "blocks peers instructions conditions divisions homes abort timeout_ns factor factor_at",
+    ),
     *_of("i8", "count chunk least tile slot_bytes slots_bytes"),
     *_of("i4", "tiles left_over chunks slots steps division_count slices is_even"),
     ("buffers", "u8"),
@@ -178,7 +182,7 @@ def instructions(kernels: Kernels) -> Rows:
     """INSTRUCTION rows, for the interpreter."""
     o, t = kernels.operands, kernels.plan.instructions
     rows = np.zeros(len(t), INSTRUCTION)
-    rows["op"], rows["posts"], rows["count"] = t.op, o.posts, t.count
+    rows["op"], rows["flags"], rows["count"] = t.op, _flags(kernels), t.count
     rows["waits"] = np.diff(o.conditions.offset)
     rows["first_wait"] = o.conditions.offset[:-1]
     rows["src"], rows["dst"], rows["pulled"] = (_bits(p) for p in (o.src, o.dst, o.pulled))
@@ -192,6 +196,19 @@ def instructions(kernels: Kernels) -> Rows:
     rows["from_members"] = np.where(sends | receives, np.maximum(o.receives.members, 1), 0)
     rows["to_members"] = np.where(sends | receives, np.maximum(o.sends.members, 1), 0)
     return rows
+
+
+def _flags(kernels: Kernels) -> NDArray[np.uint8]:
+    """The flags of the interpreter's instructions, in the order of `InstructionFlag`."""
+    o, t = kernels.operands, kernels.plan.instructions
+    flags = o.posts.astype(np.uint8)
+    if o.scales is not None:
+        sent = Messages.of(kernels.plan).send_of
+        in_slot = o.scales.source & SENDS_SOURCE[t.op]
+        taken = (sent != NONE) & in_slot[np.maximum(sent, 0)]
+        for bit, marks in enumerate((o.scales.source, o.scales.destination, in_slot, taken), 1):
+            flags |= marks.astype(np.uint8) << bit
+    return flags
 
 
 def conditions(kernels: Kernels) -> Rows:

@@ -40,7 +40,10 @@ from sley.errors.disk_cache import cached
 from sley.errors.runtime import R504
 
 _COMPILERS = ("c++", "g++", "clang++")
-_FLAGS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-pthread", "-shared", "-fPIC")
+_FLAGS = (
+    *("-std=c++17", "-O1", "-fno-strict-aliasing", "-ffp-contract=off"),
+    *("-pthread", "-shared", "-fPIC"),
+)
 _MOST_THREADS = 4096
 _LOG_LINES = 20
 

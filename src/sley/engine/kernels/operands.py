@@ -9,6 +9,7 @@ import numpy as np
 from sley.engine.kernels.averages import Averages
 from sley.engine.kernels.flagged import needed_waits
 from sley.engine.kernels.switches import bundles
+from sley.errors import SleyError
 from sley.ir.connections import Connections, Messages
 from sley.ir.cut import Homes
 from sley.ir.groups import in_pieces
@@ -25,6 +26,7 @@ from sley.ir.tables import (
 )
 from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol
 from sley.verification.direct import pulls
+from sley.verification.scales import Scales
 
 NOWHERE = 3
 """The memory number of data in no buffer; the other numbers are those of Buffer."""
@@ -114,6 +116,7 @@ class Operands:
     src, dst: the operands. pulled: the position, at the sender, of the received message; NOWHERE
     for a message in a slot. stays: bool, whether the sent message is pulled from the buffer.
     posts: bool, whether other blocks wait for the instruction. averages: the divisors of AVG.
+    scales: the reads that can multiply inputs by a factor; None for plans that can't.
     homes: of the plan's scratch.
     """
 
@@ -128,6 +131,7 @@ class Operands:
     conditions: Conditions
     posts: BoolArray
     averages: Averages
+    scales: Scales | None
     homes: Homes
 
 
@@ -155,6 +159,7 @@ def operands(plan: Plan) -> Operands:
         conditions=_conditions(plan, messages.connections, sends, waits, found.holds),
         posts=posts,
         averages=_averages(plan, messages),
+        scales=_scales(plan),
         homes=Homes.of(plan, messages),
     )
 
@@ -167,6 +172,13 @@ def _averages(plan: Plan, messages: Messages) -> Averages:
     found = Averages.of(alone, Messages.of(alone))
     by_instruction = np.maximum.reduceat(found.by_instruction, pieces[:-1])
     return Averages(by_instruction, found.at_end)
+
+
+def _scales(plan: Plan) -> Scales | None:
+    try:
+        return Scales.of(plan) if plan.reduces else None
+    except SleyError:
+        return None
 
 
 def _places(

@@ -81,6 +81,7 @@ class Variant:
 
     dtype: the number of the element type in `sley.engine.DATA_TYPES`. threads: per block.
     one_gpu: whether all ranks are on one GPU, so that memory need only be ordered within it.
+    scales: whether calls multiply inputs by a factor; for INTERPRETED.
     """
 
     platform: Platform
@@ -88,6 +89,7 @@ class Variant:
     reduce_op: ReduceOp
     threads: int = 512
     one_gpu: bool = False
+    scales: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Kernels:
         head: dict[str, object] = {
             "SLEY_TYPE": variant.dtype,
             "SLEY_REDUCTION": int(variant.reduce_op),
+            "SLEY_SCALES": int(variant.scales),
             "SLEY_THREADS": variant.threads,
             "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
             **_sizes(self.operands),

@@ -6,7 +6,8 @@ namespace sley {
 
 // One piece of an execution. `in` is the message or the first operand, `local` the other operand;
 // the result is written to `out` and, unless that is null, to `copy`. AVG divides the results of a
-// reduction by `divisor`.
+// reduction by `divisor`. In a call that multiplies inputs, bit kIn or kLocal of it says that this
+// operand is one.
 struct Piece {
     char* out;
     char* copy;
@@ -19,6 +20,14 @@ struct Piece {
 // The batches of a thread of a block with up to 512; a larger block has as many bytes under way with
 // half of that, and has half of the registers for it.
 constexpr int kShare = SLEY_THREADS > 512 ? 2 : 1;
+
+// An operand, multiplied by the call's factor if it is an input that is read first.
+constexpr i32 kIn = 1, kLocal = 2;
+template <class Unit>
+SLEY_INLINE Unit scaled(Unit a, i32 divisor, i32 operand) {
+    if constexpr (!kScales) return a;
+    else return (divisor & operand) != 0 ? multiply_words(a, state.factor) : a;
+}
 
 // ---- Elements in memory
 
@@ -105,17 +114,20 @@ SLEY_INLINE Unit reduced(Unit local, Unit in, i32 divisor) {
 struct Combined {
     i32 divisor;
     template <class Unit>
-    SLEY_METHOD Unit operator()(Unit local, Unit in) const { return reduced(local, in, divisor); }
+    SLEY_METHOD Unit operator()(Unit local, Unit in) const {
+        return reduced(scaled(local, divisor, kLocal), scaled(in, divisor, kIn), divisor);
+    }
 };
 struct Taken {
+    i32 divisor;
     template <class Unit>
-    SLEY_METHOD Unit operator()(Unit, Unit in) const { return in; }
+    SLEY_METHOD Unit operator()(Unit, Unit in) const { return scaled(in, divisor, kIn); }
 };
 
 template <bool kCombines, bool kCopies>
 SLEY_INLINE void carry_elements(const Piece& p) {
     if constexpr (kCombines) carry_elements<kCombines, kCopies>(p, Combined{p.divisor});
-    else carry_elements<kCombines, kCopies>(p, Taken{});
+    else carry_elements<kCombines, kCopies>(p, Taken{p.divisor});
 }
 
 // ---- Elements as words of 8 bytes
@@ -202,9 +214,13 @@ struct Words {
           divisor(p.divisor) {}
     // The operand to load before the message has come.
     SLEY_METHOD u64 own(i32 at) const {
-        if constexpr (kCombines) return load_word<kAligned>(local, at, length);
-        else if constexpr (!kReceives) return load_word<kAligned>(in, at, length);
-        else return 0;
+        if constexpr (kCombines) {
+            return scaled(load_word<kAligned>(local, at, length), divisor, kLocal);
+        } else if constexpr (!kReceives) {
+            return scaled(load_word<kAligned>(in, at, length), divisor, kIn);
+        } else {
+            return 0;
+        }
     }
     SLEY_METHOD u64 result(i32 at, u64 own, u64 message) const {
         u64 value = kReceives ? message : own;

@@ -44,6 +44,9 @@ using u64 = unsigned long long;
 
 constexpr int kWarp = 1;
 
+template <class T>
+SLEY_INLINE T product(T a, T b) { return a * b; }  // compiled without contraction
+
 // For the test that the thread sanitizer notices a lost release: its kernels can publish without.
 #ifdef SLEY_RELEASE_MAY_BREAK
 static const std::memory_order kPublish =

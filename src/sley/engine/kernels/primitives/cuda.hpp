@@ -180,6 +180,10 @@ SLEY_INLINE bool load_of_line(const u64* line, int part, u64 flag, Pair* pair) {
 }
 SLEY_INLINE void store_of_line(u64* line, int part, Pair p) { store_pair(line + 2 * part, p); }
 
+// Products that no sum is fused with.
+SLEY_INLINE float product(float a, float b) { return __fmul_rn(a, b); }
+SLEY_INLINE double product(double a, double b) { return __dmul_rn(a, b); }
+
 SLEY_INLINE float as_float(u32 bits) { return __uint_as_float(bits); }
 SLEY_INLINE u32 as_bits(float value) { return __float_as_uint(value); }
 

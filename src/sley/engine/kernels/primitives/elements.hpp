@@ -47,6 +47,7 @@ using Element = Float8<2, 0x7B>;
 constexpr bool kIsFloat8 = SLEY_TYPE >= 11;
 constexpr bool kIsHalf = SLEY_TYPE <= 1;
 constexpr bool kIsInteger = SLEY_TYPE >= 4 && !kIsFloat8;
+constexpr bool kScales = SLEY_SCALES;  // inputs are multiplied where they are read first
 constexpr bool kAverages = SLEY_REDUCTION == 4;  // as sums, which are divided when they are final
 constexpr int kItem = static_cast<int>(sizeof(Element));
 
@@ -87,10 +88,15 @@ SLEY_INLINE T narrow(Wide a) {
 
 // Sums and products of integers wrap around, which only unsigned arithmetic guarantees.
 template <class T>
+SLEY_INLINE T multiply_wide(T a, T b) {
+    if constexpr (kIsInteger) return static_cast<T>(static_cast<u64>(a) * static_cast<u64>(b));
+    else return product(a, b);
+}
+
+template <class T>
 SLEY_INLINE T combine_wide(T a, T b) {
 #if SLEY_REDUCTION == 1
-    if constexpr (kIsInteger) return static_cast<T>(static_cast<u64>(a) * static_cast<u64>(b));
-    else return a * b;
+    return multiply_wide(a, b);
 #elif SLEY_REDUCTION == 2
     if constexpr (kIsFloat8) {  // as the CPU runtime: -0 before +0
         if (a == b) return as_float(as_bits(a) | as_bits(b));
@@ -148,6 +154,22 @@ SLEY_INLINE T divide_wide(T a, i32 divisor) {
 
 SLEY_COMBINED Element divide(Element a, i32 divisor) {
     return narrow<Element>(divide_wide(widen(a), divisor));
+}
+
+SLEY_COMBINED Element multiply(Element a, Element factor) {
+    return narrow<Element>(multiply_wide(widen(a), widen(factor)));
+}
+
+// Multiplies each element of a word of several.
+template <class Words>
+SLEY_INLINE Words multiply_words(Words a, Element factor) {
+    constexpr int kElements = static_cast<int>(sizeof(Words) / sizeof(Element));
+    Element x[kElements];
+    memcpy(x, &a, sizeof a);
+    SLEY_UNROLL
+    for (int i = 0; i < kElements; ++i) x[i] = multiply(x[i], factor);
+    memcpy(&a, x, sizeof a);
+    return a;
 }
 
 // Combines two words of several elements each.

@@ -5,7 +5,7 @@
 namespace sley {
 
 // An instruction's step in its block, the number of waits set before it, whether other blocks wait
-// for it, and by what AVG divides its results.
+// for it, and by what AVG divides its results; or its flags in a call that multiplies inputs.
 struct Step {
     u32 bits;
     i32 divisor;
@@ -173,9 +173,14 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
                 arrived = address(state.call->buffers[rank], from.pulled, i, run.first);
             }
         }
+        i32 divisor = step.divisor;
+        if constexpr (kScales) {
+            const i32 source = (step.divisor & kScalesSource) == 0 ? 0 : K::kReceives ? kLocal : kIn;
+            divisor = source | ((step.divisor & kScalesDestination) == 0 ? 0 : kLocal);
+        }
         // A local reduction combines its destination with its source.
         Piece p{target, leaving, K::kReceives ? arrived : source,
-                K::kReceives ? source : static_cast<const char*>(target), length, step.divisor};
+                K::kReceives ? source : static_cast<const char*>(target), length, divisor};
         if constexpr (F::kIsGroup) {
             carry_group(K{}, p, from, to);
         } else if constexpr (kFlagged && (K::kReceives || K::kSends)) {

@@ -40,7 +40,7 @@ SLEY_INLINE void store_items(char* at, Vector v, i32 items) {
 // 16 bytes of the slots of a bundle, at the same place in each. kSwitched: through the switch.
 template <bool kSwitched>
 SLEY_INLINE Vector load_slots(const End* ends, i32 members, i64 at) {
-    if constexpr (kSwitched) return load_switched(ends->switched, at, Combined{1});
+    if constexpr (kSwitched) return load_switched(ends->switched, at, Combined{0});
     Vector v = load_vector(ends->slots + at);
     SLEY_ROLLED
     for (i32 m = 1; m < members; ++m) v = combine_words(v, load_vector(ends[m].slots + at));
@@ -78,7 +78,8 @@ SLEY_INLINE void carry_slots(K, const Piece& p, const Group& from, const Group& 
             const i32 at = v + k * step;
             if (at >= end) continue;
             if constexpr (K::kReads) {
-                local[k] = load_items<kWhole>(own + 16ll * at, p.length - at * kUnit);
+                local[k] = scaled(load_items<kWhole>(own + 16ll * at, p.length - at * kUnit),
+                                  p.divisor, K::kReceives ? kLocal : kIn);
             }
             if constexpr (K::kReceives) {
                 in[k] = load_slots<kSwitched>(sources, from.members, in_at + 16ll * at);

@@ -59,10 +59,12 @@ SLEY_INLINE void interpret(i32 tile, i32 number) {
     const Instruction& in = steps[number];
     if (in.waits > 0) set_conditions(in);
     Step s = step(static_cast<u32>(number)).waits(in.waits);
-    if (in.posts) s = s.posts();
-    s = s.averages(in.divisor);
-    const From from{in.from, in.from_message, in.pulled};
-    const To to{in.to, in.to_message < 0 ? -1 - in.to_message : in.to_message, in.to_message < 0};
+    if ((in.flags & kPosts) != 0) s = s.posts();
+    s = s.averages(kScales ? in.flags : in.divisor);
+    const bool pulls = !kScales || (in.flags & kReceivesScaled) == 0;
+    const bool stays = in.to_message < 0 && !(kScales && (in.flags & kSendsScaled) != 0);
+    const From from{in.from, in.from_message, pulls ? in.pulled : nowhere()};
+    const To to{in.to, in.to_message < 0 ? -1 - in.to_message : in.to_message, stays};
 #if SLEY_GROUPS
     if (in.from_members > 1 || in.to_members > 1) {
         interpret_group(tile, s, in, from.of(in.from_members), to.of(in.to_members));

@@ -44,6 +44,9 @@ SLEY_INLINE void begin(const Call& call) {
         state.own = call.buffers[state.block.rank];
         state.call = &call;
         state.ticks = ticks_of_call();
+        const char* immediate = reinterpret_cast<const char*>(&call.setup.factor);
+        const char* factor = call.setup.factor_at;
+        if (kScales) state.factor = load_element(factor != nullptr ? factor : immediate);
         state.tiles = state.setup.tiles;
         state.given_up = 0;
         state.failed = false;

@@ -67,10 +67,17 @@ struct Place {
     u32 bits;
 };
 
+// Whether other blocks wait for the instruction; and in a call that multiplies inputs by a factor,
+// whether it does so with its source and its destination, and whether the message that it sends, or
+// receives, is in a slot because of that.
+enum InstructionFlag : u32 {
+    kPosts = 1, kScalesSource = 2, kScalesDestination = 4, kSendsScaled = 8, kReceivesScaled = 16
+};
+
 // Interpreter: a row for each instruction.
 struct alignas(16) Instruction {
-    u8 op;  // sley.ir.words.Op
-    u8 posts;
+    u8 op;     // sley.ir.words.Op
+    u8 flags;  // of InstructionFlag
     u16 waits;
     i32 count;
     Place src, dst;
@@ -113,6 +120,8 @@ struct Setup {
     const i32* homes;  // of each chunk of scratch: the chunk of a block that it holds
     u64* abort;  // of the process: not 0 once a block has given up
     u64 timeout_ns;
+    u64 factor;             // an element by which the call multiplies inputs
+    const char* factor_at;  // or its address, if not null
     i64 count;   // elements of a block of the collective
     i64 chunk;   // elements of the longest chunk, in whole units
     i64 least;   // elements in the whole units that all chunks have
@@ -138,6 +147,6 @@ struct Call {
 static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 40, "layout");
 static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
-static_assert(sizeof(Call) == 144 + 24 * kRanks, "layout");
+static_assert(sizeof(Call) == 160 + 24 * kRanks, "layout");
 
 }  // namespace sley

@@ -44,6 +44,7 @@ struct State {
     Wait waits[SLEY_WAITS];  // of the next instruction; thread `waiter(w)` has wait w
     u64 ticks;               // the number before the call's first event
     i32 tiles;
+    Element factor;
     u32 given_up;  // whether a thread has written the block's report
     bool failed;   // changes only at barriers
 };
