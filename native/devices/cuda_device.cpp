@@ -125,14 +125,14 @@ bool CudaDevice::has_atomics_to(Device other) const {
 }
 
 bool CudaDevice::lends(Pointer address, const CudaDevice& other) const {
-    const Purpose purpose{"asking for memory of ", name_};
     const Current current(other.context_);
-    bool is_plain = false;
-    call(cuPointerGetAttribute, purpose, static_cast<void*>(&is_plain), kIpcCapable, address);
-    if (is_plain) return true;
-    std::uint64_t flags = 0;
-    call(cuPointerGetAttribute, purpose, static_cast<void*>(&flags), kAccessFlags, address);
-    return flags != 0;
+    for (const int which : {kIpcCapable, kAccessFlags}) {
+        std::uint64_t value = 0;  // wide enough for each attribute
+        call(cuPointerGetAttribute, {"asking for memory of ", name_}, static_cast<void*>(&value),
+             which, address);
+        if (value != 0) return true;
+    }
+    return false;
 }
 
 std::optional<int> CudaDevice::place_of(Pointer address) const {
