@@ -282,14 +282,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "waits: a path from the instruction itself is not found",
         "compiler/passes compiler",
-        "        if source >= goal:\n",
-        "        if source > goal:\n",
+        "if (edges[first].source >= goal)",
+        "if (edges[first].source > goal)",
     ),
     _fault(
         "waits: messages imply waits though counts vary",
         "verification compiler/passes compiler",
-        "        sender[:] = NONE\n",
-        "        pass\n",
+        "    if not dag.chunks.program.collective.varies:\n        receives",
+        "    if True:\n        receives",
     ),
     _fault(
         "parallelize: parts of a wide transfer overlap at its destination",
@@ -393,8 +393,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "waits: a message that comes back implies the waits between all its chunks",
         "verification compiler/passes compiler",
-        "(aligned[candidate] or not _passed_on(goal, start, rows))",
-        "True",
+        "in_.aligned[k] || !passed_on(goal, start)",
+        "true",
     ),
     _fault(
         "flagged: a message of LL orders the other stores of its sender",
