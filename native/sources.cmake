@@ -1,5 +1,5 @@
 # The C++ sources by part. CMakeLists.txt and the tests of C++ read this list
-# (tests/support/native_programs.py): names in capitals, paths in this folder.
+# (tests/support/devices/native_programs.py): names in capitals, paths in this folder.
 set(FABRIC  # the base: memory, connections, the state that ranks share
   fabric/copy.cpp
   fabric/fabric.cpp

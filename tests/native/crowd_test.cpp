@@ -6,10 +6,7 @@
 
 #include "fabric/crowd.hpp"
 
-namespace {
-
-using sley::CoreOfRank;
-using sley::Crowd;
+namespace sley::crowd_test {
 
 void check(bool holds, const char* what) {
     if (holds) return;
@@ -41,10 +38,8 @@ void bind_to_this_core() {
     check(sched_setaffinity(0, sizeof set, &set) == 0, "the thread can be bound to its core");
 }
 
-}  // namespace
-
-int main() {
-    const auto many = static_cast<std::size_t>(sley::cores());  // before the thread has one
+int test(int, char**) {
+    const auto many = static_cast<std::size_t>(cores());  // before the thread has one
     bind_to_this_core();
     constexpr std::uint64_t kElsewhere = 1 << 20;
     check(!look({}), "a rank alone keeps its core");
@@ -53,8 +48,11 @@ int main() {
     check(!look(std::vector<std::uint64_t>(many, 0)), "ranks of other hosts need no core");
     check(look(std::vector<std::uint64_t>(many, kElsewhere)), "ranks outnumber cores");
     std::thread([] {
-        sley::is_beside_caller = true;
+        is_beside_caller = true;
         check(look({}), "a thread beside the caller leaves its core");
     }).join();
     check(!look({}), "the caller's thread keeps its core after that");
+    return 0;
 }
+
+}  // namespace sley::crowd_test

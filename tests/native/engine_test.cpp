@@ -14,9 +14,7 @@
 
 #include "engine/calls.hpp"
 
-namespace {
-
-using namespace sley;
+namespace sley::engine_test {
 
 struct Row {
     Op op;
@@ -258,9 +256,7 @@ void check_stall() {
     }
 }
 
-}  // namespace
-
-int main() {
+int test(int, char**) {
     for (const bool tile_major : {true, false}) {
         for (const std::int64_t slot_bytes : {4, 24, 4096}) {
             // In instruction order all tiles of a send queue up before its receives begin.
@@ -277,3 +273,5 @@ int main() {
     check_stall();
     return 0;
 }
+
+}  // namespace sley::engine_test

@@ -11,9 +11,7 @@
 #include "fabric/fifo.hpp"
 #include "fabric/segment.hpp"
 
-namespace {
-
-using namespace sley;
+namespace sley::fifo_test {
 
 constexpr FifoShape kShape{3, 64, 8}, kRoomy{2, 4 * kCacheLine, 8};
 constexpr std::size_t kLimit = 2;  // staged messages in flight
@@ -175,9 +173,7 @@ void check_memory_of_slots() {
     expect(starved.take_slot(kSmall) == FifoSender::kNoSlot, "a message without memory has a slot");
 }
 
-}  // namespace
-
-int main() {
+int test(int, char**) {
     check_memory_of_slots();
     check_divided_slots();
     check_limit_of_small_messages();
@@ -185,4 +181,7 @@ int main() {
     check_small_message_behind_a_shared_one();
     check_limit_of_staged_messages();
     check_shared_slots();
+    return 0;
 }
+
+}  // namespace sley::fifo_test

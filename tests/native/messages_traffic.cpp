@@ -13,7 +13,7 @@
 
 #include "messages_world.hpp"
 
-namespace sley {
+namespace sley::messages_test {
 namespace {
 
 // The k-th message of a flow; both ends can compute its bytes. All messages of a tag that is
@@ -216,4 +216,4 @@ void test_random_traffic(unsigned seed) {
     }
 }
 
-}  // namespace sley
+}  // namespace sley::messages_test

@@ -15,7 +15,7 @@
 
 #include "messages/point_to_point.hpp"
 
-namespace sley {
+namespace sley::messages_test {
 
 constexpr double kLong = 100.0;  // seconds that no sound test waits
 constexpr std::size_t kHeapBytes = std::size_t{1} << 25;
@@ -167,4 +167,4 @@ struct World {
 // Random messages among random ranks; exits if one differs from what was sent.
 void test_random_traffic(unsigned seed);
 
-}  // namespace sley
+}  // namespace sley::messages_test

@@ -10,7 +10,7 @@
 
 #include "network_job.hpp"
 
-namespace sley::test {
+namespace sley::network_test {
 
 // A process is killed while it sends messages.
 void killed() {
@@ -107,4 +107,4 @@ void busy() {
     }
 }
 
-}  // namespace sley::test
+}  // namespace sley::network_test

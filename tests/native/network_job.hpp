@@ -19,7 +19,7 @@
 #include "network/tcp.hpp"
 #include "network/ucx.hpp"
 
-namespace sley::test {
+namespace sley::network_test {
 
 using Clock = std::chrono::steady_clock;
 
@@ -310,4 +310,4 @@ void absentees();
 void pieces();
 void garbage();
 
-}  // namespace sley::test
+}  // namespace sley::network_test

@@ -10,7 +10,7 @@
 
 #include "network_job.hpp"
 
-namespace sley::test {
+namespace sley::network_test {
 
 // A client that connects to a rank's listener and sends any bytes.
 int dial(const std::string& address) {
@@ -334,4 +334,4 @@ void garbage() {
     }
 }
 
-}  // namespace sley::test
+}  // namespace sley::network_test

@@ -5,7 +5,7 @@
 
 #include "network_job.hpp"
 
-namespace sley::test {
+namespace sley::network_test {
 
 // Sizes, orders and contents, for shapes of FIFOs, twice over the same connections.
 void exchange() {
@@ -182,11 +182,8 @@ void ends() {
     CHECK(!job.fabric(1).progress() && job.fabric(1).is_settled());
 }
 
-}  // namespace sley::test
-
-int main(int count, char** arguments) {
+int test(int count, char** arguments) {
     const std::string name = count > 1 ? arguments[1] : "";
-    using namespace sley::test;
     if (count > 2) g_wire = arguments[2];
     const std::pair<const char*, void (*)()> cases[] = {
         {"exchange", exchange}, {"threads", threads},     {"credits", credits},
@@ -205,3 +202,5 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "no case '%s'\n", name.c_str());
     return 2;
 }
+
+}  // namespace sley::network_test

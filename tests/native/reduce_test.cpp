@@ -18,9 +18,7 @@
 #include "fabric/copy.hpp"
 #include "half.hpp"
 
-namespace {
-
-using namespace sley;
+namespace sley::reduce_test {
 
 using Bytes = std::vector<std::byte>;
 using Random = std::mt19937_64;
@@ -254,13 +252,14 @@ void check_divide(const std::vector<Variant>& variants, Random& random, int type
     }
 }
 
-// All values of a type of 8 bits, each combined with all; of 16 bits, each with some.
+// All values of a type of 8 bits, each combined with all; of 16 bits, each with one in
+// each round.
 template <class T>
-void check_all_values(const std::vector<Variant>& variants, Random& random, int type) {
+void check_all_values(const std::vector<Variant>& variants, Random& random, int type, int rounds) {
     constexpr std::size_t n = std::size_t{1} << (8 * sizeof(T));
     Bytes a(n * sizeof(T)), b(n * sizeof(T)), wanted(n * sizeof(T)), found(n * sizeof(T));
     for (std::size_t i = 0; i < n; ++i) put(a, i * sizeof(T), from_bits<T>(i));
-    for (unsigned round = 0; round < (sizeof(T) == 1 ? 256 : 16); ++round) {
+    for (int round = 0; round < (sizeof(T) == 1 ? 256 : rounds); ++round) {
         const T other = sizeof(T) == 1 ? from_bits<T>(round) : value<T>(random);
         for (int op = 0; op < kReduceOps; ++op) {
             for (std::size_t i = 0; i < n; ++i) {
@@ -278,7 +277,8 @@ void check_all_values(const std::vector<Variant>& variants, Random& random, int 
 }
 
 template <class T>
-void check_type(const std::vector<Variant>& variants, Random& random, DataType data_type) {
+void check_type(const std::vector<Variant>& variants, Random& random, DataType data_type,
+                int rounds) {
     const int type = static_cast<int>(data_type);
     const Kernels& fastest = variants.back().kernels->at(static_cast<std::size_t>(type));
     if (item_size(data_type) != sizeof(T) || divide_kernel(data_type) != fastest.divide ||
@@ -292,7 +292,7 @@ void check_type(const std::vector<Variant>& variants, Random& random, DataType d
         for (int op = 0; op < kReduceOps; ++op) check_combine<T>(variants, random, type, op, n);
         check_divide<T>(variants, random, type, n);
     }
-    if constexpr (is_short<T>) check_all_values<T>(variants, random, type);
+    if constexpr (is_short<T>) check_all_values<T>(variants, random, type, rounds);
 }
 
 void check_copies(Random& random) {
@@ -310,24 +310,26 @@ void check_copies(Random& random) {
     }
 }
 
-}  // namespace
-
-int main() {
+int test(int count, char** arguments) {
+    const int rounds = count > 1 ? std::atoi(arguments[1]) : 16;
     Random random(6);
     const std::vector<Variant> all = variants();
     for (const Variant& variant : all) std::printf("%s\n", variant.name);
-    check_type<Float16>(all, random, DataType::kFloat16);
-    check_type<Bfloat16>(all, random, DataType::kBfloat16);
-    check_type<float>(all, random, DataType::kFloat32);
-    check_type<double>(all, random, DataType::kFloat64);
-    check_type<std::int8_t>(all, random, DataType::kInt8);
-    check_type<std::int16_t>(all, random, DataType::kInt16);
-    check_type<std::int32_t>(all, random, DataType::kInt32);
-    check_type<std::int64_t>(all, random, DataType::kInt64);
-    check_type<std::uint8_t>(all, random, DataType::kUint8);
-    check_type<std::uint32_t>(all, random, DataType::kUint32);
-    check_type<std::uint64_t>(all, random, DataType::kUint64);
-    check_type<Float8E4m3fn>(all, random, DataType::kFloat8E4m3fn);
-    check_type<Float8E5m2>(all, random, DataType::kFloat8E5m2);
+    check_type<Float16>(all, random, DataType::kFloat16, rounds);
+    check_type<Bfloat16>(all, random, DataType::kBfloat16, rounds);
+    check_type<float>(all, random, DataType::kFloat32, rounds);
+    check_type<double>(all, random, DataType::kFloat64, rounds);
+    check_type<std::int8_t>(all, random, DataType::kInt8, rounds);
+    check_type<std::int16_t>(all, random, DataType::kInt16, rounds);
+    check_type<std::int32_t>(all, random, DataType::kInt32, rounds);
+    check_type<std::int64_t>(all, random, DataType::kInt64, rounds);
+    check_type<std::uint8_t>(all, random, DataType::kUint8, rounds);
+    check_type<std::uint32_t>(all, random, DataType::kUint32, rounds);
+    check_type<std::uint64_t>(all, random, DataType::kUint64, rounds);
+    check_type<Float8E4m3fn>(all, random, DataType::kFloat8E4m3fn, rounds);
+    check_type<Float8E5m2>(all, random, DataType::kFloat8E5m2, rounds);
     check_copies(random);
+    return 0;
 }
+
+}  // namespace sley::reduce_test

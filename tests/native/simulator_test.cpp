@@ -14,9 +14,7 @@
 
 #include "simulator/simulator.hpp"
 
-namespace {
-
-using namespace sley;
+namespace sley::simulator_test {
 
 void expect(bool right, const char* what) {
     if (right) return;
@@ -240,11 +238,11 @@ void check_sharing() {
     }
 }
 
-}  // namespace
-
-int main() {
+int test(int, char**) {
     check_rings();
     check_waits_and_hangs();
     check_sharing();
     return 0;
 }
+
+}  // namespace sley::simulator_test

@@ -19,16 +19,12 @@ from support.devices.native_programs import (
     ALL_SANITIZERS,
     NATIVE,
     SANITIZERS,
-    SOURCES,
     TESTS,
     check_lost_release,
+    check_test,
     compiler,
-    run,
-    sanitized,
 )
 
-CASES_OF = tuple(TESTS / f"network_{name}.cpp" for name in ("failures", "strangers"))
-PROGRAM = (*SOURCES["FABRIC"], *SOURCES["NETWORK"], *CASES_OF)
 CASES = (
     "exchange",
     "threads",
@@ -47,7 +43,6 @@ WAITING = ("killed", "cut", "absentees", "busy")
 SHORT = tuple(case for case in TCP_CASES if case not in WAITING)
 UCX_CASES = {"thread": ("exchange", "threads", "killed", "wakes"), "address": ("states", "garbage")}
 """The cases over UCX by sanitizer, but for `make slow`; what all wires share runs over TCP."""
-SKIPPED = 77
 
 
 @cache
@@ -67,7 +62,7 @@ def with_sanitizers(
 ) -> pytest.MarkDecorator:
     """Every case with every sanitizer; all but the usual ones are slow."""
     return pytest.mark.parametrize(
-        ("program", "case"),
+        ("sanitizers", "case"),
         [
             pytest.param(
                 sanitizers,
@@ -77,37 +72,23 @@ def with_sanitizers(
             for sanitizers in (*SANITIZERS, ALL_SANITIZERS)
             for case in cases
         ],
-        indirect=["program"],
     )
 
 
-@pytest.fixture(scope="module")
-def program(request: pytest.FixtureRequest) -> Path:
-    return sanitized(request.param, "network_test.cpp", PROGRAM)
-
-
-def check(program: Path, case: str, wire: str, **environment: str) -> None:
-    done = run(program, case, wire, **environment)
-    if done.returncode == SKIPPED:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
 @with_sanitizers(TCP_CASES, {"thread": TCP_CASES, "address": SHORT})
-def test_tcp_carries_messages_and_news(program: Path, case: str) -> None:
-    check(program, case, "tcp")
+def test_tcp_carries_messages_and_news(sanitizers: str, case: str) -> None:
+    check_test(sanitizers, "network", case, "tcp")
 
 
 @with_sanitizers(CASES, UCX_CASES)
-def test_ucx_carries_messages_and_news(program: Path, case: str) -> None:
+def test_ucx_carries_messages_and_news(sanitizers: str, case: str) -> None:
     """UCX' hooks of memory calls, which only other networks need, don't bear sanitizers."""
     library = str(ucx_library())
-    check(program, case, "ucx", SLEY_TEST_UCX=library, UCX_MEM_EVENTS="n")
+    check_test(sanitizers, "network", case, "ucx", SLEY_TEST_UCX=library, UCX_MEM_EVENTS="n")
 
 
 def test_a_lost_release_between_hosts_is_noticed() -> None:
-    program = sanitized("thread", "network_test.cpp", PROGRAM)
-    check_lost_release(program, "exchange", "tcp")
+    check_lost_release("network", "exchange", "tcp")
 
 
 def test_declarations_of_ucx_equal_its_headers() -> None:

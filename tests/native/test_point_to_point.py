@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.devices.native_programs import (
-    ALL_SANITIZERS,
-    SOURCES,
-    TESTS,
-    check_lost_release,
-    run,
-    sanitized,
-)
-
-PROGRAM = (*SOURCES["FABRIC"], *SOURCES["MESSAGES"], TESTS / "messages_traffic.cpp")
+from support.devices.native_programs import ALL_SANITIZERS, check_lost_release, check_test
 
 
 @pytest.mark.parametrize(
@@ -25,9 +16,8 @@ PROGRAM = (*SOURCES["FABRIC"], *SOURCES["MESSAGES"], TESTS / "messages_traffic.c
 )
 def test_messages_are_right_and_clean(sanitizers: str, worlds: int) -> None:
     """Addresses only in slow runs, as the tests of the engine and the network check those too."""
-    done = run(sanitized(sanitizers, "point_to_point_test.cpp", PROGRAM), "1", str(worlds))
-    assert done.returncode == 0, done.stderr[-4000:]
+    check_test(sanitizers, "messages", "1", str(worlds))
 
 
 def test_a_lost_release_of_a_message_is_noticed() -> None:
-    check_lost_release(sanitized("thread", "point_to_point_test.cpp", PROGRAM))
+    check_lost_release("messages")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.devices.native_programs import NATIVE, TESTS, link, run, sanitized
+from support.devices.native_programs import NATIVE, check_test, link, run
 
 PROGRAM = (NATIVE / "engine" / "reduce.cpp", NATIVE / "fabric" / "copy.cpp")
 CPU = Path("/proc/cpuinfo")
@@ -33,12 +33,11 @@ def variants() -> list[str]:
     [("-O1", "-ffp-contract=fast"), *(pytest.param((o,), marks=pytest.mark.slow) for o in LEVELS)],
 )
 def test_all_variants_write_the_expected_bits(options: tuple[str, ...]) -> None:
-    program = link([TESTS / "reduce_test.cpp", *PROGRAM], *options)
-    done = run(program)
+    program = link(["reduce"], PROGRAM, *options)
+    done = run(program, "reduce")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == variants()
 
 
 def test_reductions_keep_to_their_memory() -> None:
-    done = run(sanitized("address", "reduce_test.cpp", PROGRAM))
-    assert done.returncode == 0, done.stderr[-4000:]
+    check_test("address", "reduce", "1")

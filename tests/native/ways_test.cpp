@@ -10,9 +10,7 @@
 
 #include "fabric/ways.hpp"
 
-namespace {
-
-using namespace sley;
+namespace sley::ways_test {
 
 void expect(bool holds, const char* what) {
     if (holds) return;
@@ -124,11 +122,11 @@ void check_only() {
     }
 }
 
-}  // namespace
-
-int main() {
+int test(int, char**) {
     check_trials();
     check_agreement(3, 4000);
     check_only();
     return 0;
 }
+
+}  // namespace sley::ways_test

@@ -256,9 +256,9 @@ def test_the_state_after_a_hang_has_its_reports() -> None:
 
 
 def test_blocks_whose_threads_cannot_start_end_the_call() -> None:
-    """They wait for others, which the machine has no memory for."""
+    """They wait for others, which the machine has no memory for, but not until the time-out."""
     plan = sley.compile(build("ring-allreduce", ranks=8, in_place=True), instances=24)
-    on = executor(plan, engine=Engine.INTERPRETED)
+    on = executor(plan, engine=Engine.INTERPRETED, timeout_s=60)
     call = on.prepare([np.ones(192, np.int32) for _ in range(8)])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -267,5 +267,6 @@ def test_blocks_whose_threads_cannot_start_end_the_call() -> None:
         assert "192 threads" in refused("K506", call)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert all(report["status"] != 1 for report in on.read_state()["reports"]), "timed out"
     refused("K508", call)
     refused("R508", call)

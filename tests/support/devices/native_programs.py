@@ -1,8 +1,8 @@
 """C++ programs that tests build from the compiled sources, cached by content.
 
 A program is compiled as one text, because most of the time would go to the headers, once for each
-source. Its key is made of the sources, the headers that they include, its flags and the compiler:
-tests, processes and runs share unchanged programs.
+source: so all tests under a sanitizer are one program. Its key is made of the sources, the headers
+that they include, its flags and the compiler: tests, processes and runs share unchanged programs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NATIVE = ROOT / "native"
 PRIMITIVES = ROOT / "src" / "sley" / "engine" / "kernels" / "primitives"  # half.hpp
 INCLUDES = (NATIVE, PRIMITIVES)
 SANITIZERS = ("thread", "address")
-"""The sanitizers of `make test`. ALL_SANITIZERS, of `make slow`: undefined behaviour
-too, which takes twice as long to compile as addresses."""
+"""The sanitizers of `make test`; addresses come with the cheap checks of undefined behaviour.
+ALL_SANITIZERS, of `make slow`: with all of these, which take twice as long to compile."""
 ALL_SANITIZERS = "address,undefined"
 EVERY_SANITIZER = (*SANITIZERS, pytest.param(ALL_SANITIZERS, marks=pytest.mark.slow))
 
@@ -39,12 +39,27 @@ SOURCES = {
 }
 """The sources of each part, as native/sources.cmake lists them."""
 
+SKIPPED = 77
+"""The exit status of a test that this machine cannot run."""
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FLAGS = ("-std=c++17", "-pthread")
-_BREAKABLE = "-DSLEY_RELEASE_MAY_BREAK"
-_LEVELS = {"thread": "-Og", "address": "-O0", "address,undefined": "-Og"}
-"""The level of optimisation for each sanitizer; higher levels take longer to compile than they save
-in runs."""
+_FLAGS = ("-std=c++17", "-pthread", "--param", "ggc-min-heapsize=400000")
+"""GCC collects garbage first at 400 MB: a tenth of its time."""
+_OPTIONS = {  # higher levels of optimisation take longer to compile than they save in runs
+    # GCC warns that the sanitizer of threads ignores fences.
+    "thread": ("-Og", "-DSLEY_RELEASE_MAY_BREAK", "-Wno-tsan"),
+    "address": (
+        "-O0",
+        "-fsanitize=bool,bounds,enum,integer-divide-by-zero,shift,signed-integer-overflow",
+    ),
+    ALL_SANITIZERS: ("-Og",),
+}
+_ADDRESSES = ("crowd", "engine", "fifo", "network", "reduce", "simulator", "ways")
+_TESTS = {
+    "thread": ("engine", "messages", "network", "ways"),
+    "address": _ADDRESSES,
+    ALL_SANITIZERS: (*_ADDRESSES, "messages"),
+}
+"""The tests that run with each sanitizer."""
 
 
 @cache
@@ -74,31 +89,42 @@ def _check_sanitizers(sanitizers: str) -> None:
             pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
 
 
-def link(sources: Sequence[Path], *flags: str) -> Path:
-    """The program of some sources."""
+def link(tests: Sequence[str], sources: Sequence[Path], *flags: str) -> Path:
+    """The program of some sources and of tests, of which its first argument names one."""
     options = [*_FLAGS, *flags, *(f"-I{folder}" for folder in INCLUDES)]
+    sources = [*sources, *(path for test in tests for path in sorted(TESTS.glob(f"{test}_*.cpp")))]
+    text = "#include <string>\n" + "".join(f'#include "{source}"\n' for source in sources)
+    if tests:
+        calls = (
+            f'if (std::string("{test}") == arguments[1]) '
+            f"return sley::{test}_test::test(count - 1, arguments + 1);\n"
+            for test in tests
+        )
+        text += f"int main(int count, char** arguments) {{\n{''.join(calls)}return 2;\n}}\n"
 
     def build(path: Path) -> None:
-        text = "".join(f'#include "{source}"\n' for source in sources)
         _call([compiler(), *options, "-x", "c++", "-", "-ldl", "-o", str(path)], text)
 
     files = dict.fromkeys(file for source in sources for file in (source, *_headers(source)))
     texts = [path.read_bytes() for path in files]
-    program = cached([_version(), *options, *map(str, sources), *texts], ".program", build)
+    program = cached([_version(), *options, text, *texts], ".program", build)
     program.chmod(0o700)
     return program
 
 
-def sanitized(sanitizers: str, test: str, of: Sequence[Path], *flags: str) -> Path:
-    """The program of a test with `sanitizers`; skips the test if these don't work.
+def sanitized(sanitizers: str, *sources: Path) -> Path:
+    """The program of `sources`, or of all tests, with `sanitizers`; skips the test if these don't
+    work.
 
     With the variable SLEY_BREAK_RELEASE a program for threads publishes without release.
     """
     _check_sanitizers(sanitizers)
-    options = (_LEVELS[sanitizers], "-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")
-    if sanitizers == "thread":
-        options += (_BREAKABLE, "-Wno-tsan")  # GCC warns that this sanitizer ignores fences
-    return link([TESTS / test, *of], *options, *flags)
+    tests = () if sources else _TESTS[sanitizers]
+    parts = sources or [
+        path for name in ("FABRIC", *map(str.upper, tests)) for path in SOURCES.get(name, ())
+    ]
+    options = ("-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")
+    return link(tests, parts, *options, "-D_GLIBCXX_ASSERTIONS", *_OPTIONS[sanitizers])
 
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -108,9 +134,17 @@ def run(program: Path, *arguments: str, **environment: str) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=everything)
 
 
-def check_lost_release(program: Path, *arguments: str) -> None:
-    """The thread sanitizer must object where `program` publishes without release."""
-    done = run(program, *arguments, SLEY_BREAK_RELEASE="1")
+def check_test(sanitizers: str, *arguments: str, **environment: str) -> None:
+    """A test with its further arguments passes under `sanitizers`."""
+    done = run(sanitized(sanitizers), *arguments, **environment)
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def check_lost_release(*arguments: str) -> None:
+    """The thread sanitizer must object where a test publishes without release."""
+    done = run(sanitized("thread"), *arguments, SLEY_BREAK_RELEASE="1")
     assert done.returncode != 0
     assert "data race" in done.stderr
 

@@ -245,7 +245,7 @@ def test_the_plug_in_is_clean(tmp_path: Path, sanitizers: str) -> None:
     driver = (Path(__file__).parent / "plugin_driver.c").read_text("utf-8")
     source = tmp_path / "driver.cpp"
     source.write_text(nccl_plugin(DRIVEN).text + driver)
-    done = run(sanitized(sanitizers, str(source), ()))
+    done = run(sanitized(sanitizers, source))
     assert done.returncode == 0, done.stderr[-4000:]
 
 

@@ -13,9 +13,7 @@
 
 #include "messages_world.hpp"
 
-namespace {
-
-using namespace sley;
+namespace sley::messages_test {
 
 constexpr double kShort = 0.2;  // seconds
 const FifoShape kUsual{4, 1024, 8};
@@ -334,9 +332,7 @@ void test_refusals() {
     require_refused([] { World({2, {4, 63, 8}}); }, "a header needs 64 bytes");
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int test(int argc, char** argv) {
     const unsigned first = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 1;
     const unsigned worlds = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 16;
     for (unsigned seed = first; seed < first + worlds; ++seed) test_random_traffic(seed);
@@ -370,3 +366,5 @@ int main(int argc, char** argv) {
     test_refusals();
     return 0;
 }
+
+}  // namespace sley::messages_test
