@@ -37,8 +37,8 @@ using Element = Float8<2, 0x7B>;
 #define SLEY_FLOAT8 "e5m2x2"
 #endif
 
-// Conversions of 8-bit types by arithmetic, inlined, would need too many registers.
-#if SLEY_TYPE >= 11 && !(__CUDA_ARCH__ >= 890)
+// Conversions of 8-bit types by arithmetic, inlined, would need too many registers; divisions, too.
+#if SLEY_TYPE >= 11 && (SLEY_REDUCTION == 4 || !(__CUDA_ARCH__ >= 890))
 #define SLEY_COMBINED SLEY_FUNCTION
 #else
 #define SLEY_COMBINED SLEY_INLINE
