@@ -260,7 +260,7 @@ void check_all_values(const std::vector<Variant>& variants, Random& random, int 
     Bytes a(n * sizeof(T)), b(n * sizeof(T)), wanted(n * sizeof(T)), found(n * sizeof(T));
     for (std::size_t i = 0; i < n; ++i) put(a, i * sizeof(T), from_bits<T>(i));
     for (int round = 0; round < (sizeof(T) == 1 ? 256 : rounds); ++round) {
-        const T other = sizeof(T) == 1 ? from_bits<T>(round) : value<T>(random);
+        const T other = sizeof(T) == 1 ? from_bits<T>(static_cast<unsigned>(round)) : value<T>(random);
         for (int op = 0; op < kReduceOps; ++op) {
             for (std::size_t i = 0; i < n; ++i) {
                 put(b, i * sizeof(T), other);

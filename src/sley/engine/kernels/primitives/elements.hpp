@@ -37,8 +37,9 @@ using Element = Float8<2, 0x7B>;
 #define SLEY_FLOAT8 "e5m2x2"
 #endif
 
-// Conversions of 8-bit types by arithmetic, inlined, would need too many registers.
-#if SLEY_TYPE >= 11 && !(__CUDA_ARCH__ >= 890)
+// Of 8-bit types, conversions by arithmetic, comparisons and divisions are no part of their caller:
+// they would need too many registers there.
+#if SLEY_TYPE >= 11 && (SLEY_REDUCTION >= 2 || !(__CUDA_ARCH__ >= 890))
 #define SLEY_COMBINED SLEY_FUNCTION
 #else
 #define SLEY_COMBINED SLEY_INLINE
