@@ -90,6 +90,8 @@ $(VENV)/.dev: $(VENV)/.runtime
 		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 		print(*project["optional-dependencies"]["dev"], sep="\n")' > $@.txt
 	@$(INSTALL) --requirement $@.txt
+	@# What the tests import is compiled here, once, and not by each of their processes.
+	@$(BIN)/python -m pytest --collect-only --quiet > /dev/null || true
 	@mv $@.txt $@
 
 define NEEDS
