@@ -20,7 +20,19 @@ from support.inputs.deployments import plan
 WRITERS = ("writer", "chakra", "rewriting", "emission", "placing", "threadblocks", "header")
 """Modules of formats that no proof of a file calls."""
 
-OF_NO_FILE = ("C309", "F437", "F440", "F441", "F460", "F461", "F499", "K521", "F425", "F426")
+OF_NO_FILE = (
+    "C309",
+    "V222",
+    "F437",
+    "F440",
+    "F441",
+    "F460",
+    "F461",
+    "F499",
+    "K521",
+    "F425",
+    "F426",
+)
 """Problems of a call of sley, or of writing a file."""
 
 VERIFIER = importlib.import_module("sley.verification")
