@@ -13,6 +13,7 @@ from sley.errors import Diagnostic, SleyError
 from sley.errors.verifier import V222
 from sley.ir.connections import Messages
 from sley.ir.faults import LIMIT
+from sley.ir.groups import in_pieces
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray, LongArray, Value, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
@@ -71,6 +72,14 @@ class Scales(Value):
         if faults:
             raise SleyError(faults)
         return cls(*marks)
+
+
+def prove_scales(plan: Plan) -> None:
+    """Proves that a call of a verified plan can multiply each input once. V222 if it can't."""
+    alone, _ = in_pieces(plan)  # an instruction with a group reads its source as its pieces do
+    faults = check_scales(alone, run_of(alone, Messages.of(alone)).level, Scales.of(alone))
+    if faults:
+        raise SleyError(faults)
 
 
 def check_scales(plan: Plan, level: IntArray, scales: Scales) -> list[Diagnostic]:

@@ -10,6 +10,7 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.types import DATA_TYPES
+from sley.verification.scales import Scales
 from support.devices.device_calls import executor, threads
 from support.generators.sampling import each_value
 from support.processes.rank_threads import execute
@@ -129,3 +130,21 @@ def test_factors_that_will_not_do_are_refused() -> None:
     gather = executor(plan_of("ring-allgather", sley.Protocol.SIMPLE, in_place=True))
     with pytest.raises(sley.SleyError, match="a sum, for a factor"):
         gather(data, factor=2)
+
+
+def test_marks_that_leave_inputs_out_are_refused_by_the_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, of = plan_of("ring-allreduce", sley.Protocol.SIMPLE, True), Scales.of
+    data = numbers("int32")
+
+    def unmarked(alone: sley.Plan) -> Scales:
+        found = of(alone)
+        return Scales(np.zeros_like(found.source), found.destination)
+
+    on = executor(plan)
+    monkeypatch.setattr(Scales, "of", unmarked)
+    with pytest.raises(sley.SleyError) as caught:
+        on(data, factor=7)
+    assert caught.value.code == "V222"
+    assert [array.tolist() for array in data] == [array.tolist() for array in numbers("int32")]

@@ -17,7 +17,6 @@ from sley.errors.devices import K519, K524
 from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
-from sley.verification.scales import Scales
 
 Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""
@@ -88,11 +87,10 @@ def check_factor(
     plan: Plan, devices: Mapping[int, Device], factor: Any, kind: DataType, op: ReduceOp
 ) -> dict[str, int]:
     """The fields of a call that multiplies inputs by a factor, a number or an array of one element.
-    R503 and R514 for one that won't do, V222 for a plan that can't multiply each input once."""
+    R503 and R514 for one that won't do."""
     if op is not ReduceOp.SUM or not plan.reduces:
         found = f"factor, with {op.name} of {plan.collective}"
         raise R503.error(expected="a sum, for a factor", found=found)
-    Scales.of(plan)
     if not isinstance(factor, int | float):
         places = set(devices.values())
         if len(places) > 1:

@@ -30,6 +30,7 @@ from sley.errors.runtime import R503, R514
 from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
+from sley.verification.scales import prove_scales
 
 _NUMBERS = 2**31 - 2
 """The most numbers of a call: an epoch of LL's flags has one more (`primitives/kernel.hpp`)."""
@@ -262,6 +263,8 @@ class Executor:
                 self.links.ranks.is_one_device,
                 scales,
             )
+            if scales:
+                prove_scales(self.plan)
             engine = Engine.INTERPRETED if scales else self.settings.engine
             text = self._kernels.source(engine, variant)
             program = state.device.build(text, KERNELS)
