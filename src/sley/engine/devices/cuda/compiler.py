@@ -92,9 +92,8 @@ class _Compiler:
 
     def __init__(self) -> None:
         try:
-            import_module(
-                "cuda.bindings"
-            )  # the module may be cached although its package is missing
+            # The module may be cached although its package is missing.
+            import_module("cuda.bindings")
             self.nvrtc = import_module("cuda.bindings.nvrtc")
         except ImportError as error:
             raise _nvrtc_error(str(error)) from None
