@@ -23,7 +23,7 @@ from typing import Any
 
 import sley.ir
 from sley.errors import Rule
-from sley.errors.catalog import MERGED, all_rules
+from sley.errors.catalog import all_rules
 from sley.ir.tables import Value, column_types
 
 # In the order of processing. None: a module of functions, with nothing for the page.
@@ -275,8 +275,8 @@ def rule_section(rule: Rule) -> Iterator[str]:
     yield ""
     yield f"**Instead.** {prose(rule.instead)}"
     yield ""
-    if rule.code in MERGED:
-        yield f"Formerly also {', '.join(MERGED[rule.code].split())}."
+    if rule.former:
+        yield f"Formerly also {', '.join(rule.former)}."
         yield ""
 
 

@@ -3,7 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 N620 = Rule(
-    "N620 rank-ended",
+    "N620 rank-ended, formerly N609",
     what="A rank's process ended or closed its connection, during a call or before it.",
     why="The other ranks need its messages. A waiting rank notices the end of a process on its "
     "host, or of a connection between hosts, within hundredths of a second; then all ranks give up "
@@ -96,7 +96,7 @@ N630 = Rule(
     "make it again; with PyTorch, destroy the process group on all ranks and make a new one.",
 )
 N631 = Rule(
-    "N631 sizes-differ",
+    "N631 sizes-differ, formerly N634",
     what="A message, or a part of a call of varying counts, does not have the size of the memory "
     "that receives it, or the type of its elements.",
     why="A receive takes the first message from its source with its tag, which must fill the "
@@ -117,7 +117,7 @@ N632 = Rule(
     instead="In a callback, make calls with async_op=True and don't wait, or use your own thread.",
 )
 N633 = Rule(
-    "N633 memory-gone",
+    "N633 memory-gone, formerly B908",
     what="Memory of a call was freed, resized or became inaccessible during the call.",
     why="The kernel copies large messages directly between processes; it refuses if either end was "
     "freed or protected, or the sender no longer permits it. PyTorch frees the memory of a storage "

@@ -13,7 +13,7 @@ N601 = Rule(
     "raise timeout_s if they only start slowly.",
 )
 N603 = Rule(
-    "N603 wrong-ranks",
+    "N603 wrong-ranks, formerly N602",
     what="The number of ranks differs between ranks, or between the ranks and the launcher; a rank "
     "is not below it; or two processes have the same rank in the same communicator.",
     why="With different numbers some ranks would start while others wait for more, and messages "
@@ -26,7 +26,7 @@ N603 = Rule(
     "folder).",
 )
 N604 = Rule(
-    "N604 ranks-disagree",
+    "N604 ranks-disagree, formerly D941",
     what="Ranks have different versions of sley, settings of the communicator, or policies.",
     why="Ranks of a host use one another's memory, laid out by version and settings; ranks of "
     "different hosts must use the same protocol, and all the same plan for a call: a policy is "
@@ -35,7 +35,7 @@ N604 = Rule(
     instead="Install one version on every host; give every rank the same settings and environment.",
 )
 N605 = Rule(
-    "N605 store-failed",
+    "N605 store-failed, formerly N611",
     what="The store through which the ranks find one another could not be opened, failed or didn't "
     "answer, or it contains data that sley did not write.",
     why="A torch store is part of the process that serves it (with torchrun, the agent; otherwise "
@@ -65,7 +65,7 @@ N607 = Rule(
     "SLEY_NICS=^docker0; or remove SLEY_NICS.",
 )
 N608 = Rule(
-    "N608 rank-gave-up",
+    "N608 rank-gave-up, formerly N626",
     what="Another rank reported an error while the communicator was created, or gave up a call, "
     "after its timeout or because the call was aborted.",
     why="The ranks would wait for one another forever, so one rank's error ends the start or the "

@@ -3,7 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 C301 = Rule(
-    "C301 unlinked-ranks",
+    "C301 unlinked-ranks, formerly L128",
     what="A transfer is between two ranks that the topology does not link; in a script for "
     "msccl-tools, the topology that it passes to MSCCLProgram.",
     why="No connection can carry it; a runtime would fail or silently use another path.",
@@ -12,7 +12,7 @@ C301 = Rule(
     "program was made (sley import --machine writes the topology of a schedule).",
 )
 C302 = Rule(
-    "C302 unfit-directives",
+    "C302 unfit-directives, formerly C303",
     what="A program's directives give a thread block two send peers or two receive peers, or a "
     "connection two sending or two receiving blocks.",
     why="A block sends to one peer and receives from one, on one channel, and a connection has one "
@@ -67,7 +67,7 @@ C305 = Rule(
     instead="Use a topology with at least as many ranks.",
 )
 C310 = Rule(
-    "C310 no-size",
+    "C310 no-size, formerly F458",
     what="Options are to be chosen by speed, or a plan is written as traces, but no size is given.",
     why="The fastest options for kilobytes are slow for gigabytes: latency limits small calls, "
     "links limit large ones. The messages of a trace have sizes in bytes, a plan none.",
@@ -82,7 +82,7 @@ C312 = Rule(
     instead="Choose for sizes whose range includes all sizes of your calls.",
 )
 C313 = Rule(
-    "C313 different-collectives",
+    "C313 different-collectives, formerly P811",
     what="The programs or plans to choose from, or to compare, have different collectives.",
     why="An AllGather and an AllReduce of the same size do different work: the faster one can't "
     "replace the other, and their ratio has no meaning.",
@@ -90,7 +90,7 @@ C313 = Rule(
     instead="Choose from programs for the same collective on the same ranks, in the same place.",
 )
 C314 = Rule(
-    "C314 no-groups-here",
+    "C314 no-groups-here, formerly V220",
     what="A program or plan with switches that reduce or multicast has options that exclude them.",
     why="A switch combines messages as soon as they are sent, and adds and copies plain data: a "
     "sum of the flags of LL and LL128 is meaningless, and chunks of varying counts don't "

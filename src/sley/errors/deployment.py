@@ -4,7 +4,7 @@ doesn't run for a call (F519 to F524), and the tables of packages."""
 from sley.errors.diagnostic import Rule
 
 F501 = Rule(
-    "F501 reads-no-plans",
+    "F501 reads-no-plans, formerly F502",
     what="The runtime reads no plans.",
     why="NCCL's and NCCLX's tuners choose only among their own algorithms. RCCL 2.28.3 has its "
     "reader of MSCCL XML switched off, and ignores the variables for it; later versions have none.",
@@ -22,7 +22,7 @@ F503 = Rule(
     instead="Check the path and the names of the files.",
 )
 F504 = Rule(
-    "F504 start-fails",
+    "F504 start-fails, formerly F534",
     what="A file in the directory stops every communicator, or the program that registers it.",
     why="msccl-executor-nccl and RCCL read the first tag of every file in the directory, whatever "
     "its name is, and give up at the first file that they can't read. They skip only "
@@ -48,7 +48,7 @@ F506 = Rule(
     instead="Write the file again, or correct what the message names.",
 )
 F507 = Rule(
-    "F507 name-not-read",
+    "F507 name-not-read, formerly F532",
     what="MSCCL++ doesn't read a file of this name: its default loader has other names, or the "
     "program that registers the folder's plans doesn't name it.",
     why="The default loader reads only the names that are in its source, from the directory "
@@ -92,7 +92,7 @@ F511 = Rule(
     instead="Use ranges that don't overlap: both ends of a range are included.",
 )
 F512 = Rule(
-    "F512 hidden-by-earlier-file",
+    "F512 hidden-by-earlier-file, formerly F526",
     what="A file doesn't run for a call, or for some sizes, because an earlier file matches them.",
     why="msccl-executor-nccl, RCCL and msccl take the first file that matches. The first two read "
     "a directory in the order of the names; old versions in the order of the file system.",
@@ -146,7 +146,7 @@ F519 = Rule(
     instead="Use sizes that the chunks divide, or a plan with fewer chunks.",
 )
 F520 = Rule(
-    "F520 for-other-calls",
+    "F520 for-other-calls, formerly F521 F522 F523",
     what="A file is for other calls: of another collective, another number of ranks or of ranks a "
     "node, the other place, or other sizes.",
     why="A plan is for one collective and one number of ranks, and in place it overwrites its "

@@ -40,7 +40,7 @@ K504 = Rule(
     instead='Make the array on its rank\'s device: `torch.zeros(8, device="cuda:0")`.',
 )
 K506 = Rule(
-    "K506 too-many-blocks",
+    "K506 too-many-blocks, formerly K526",
     what="The device can't hold all thread blocks of a launch at the same time, or has fewer "
     "queues than ranks that are launched one by one.",
     why="Blocks and ranks wait for one another, so all of them must run at the same time. The "
@@ -83,7 +83,7 @@ K509 = Rule(
     "(--ranks-per-gpu), or disable ACS and the IOMMU if they separate the devices.",
 )
 K510 = Rule(
-    "K510 no-such-device",
+    "K510 no-such-device, formerly K525",
     what="This process sees no device of this name or number, or not another process's.",
     why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
     "among those in CUDA_VISIBLE_DEVICES. Processes share memory by CUDA IPC, which needs both "
@@ -137,7 +137,7 @@ K518 = Rule(
     instead="Only start work during the capture; wait after the launch of the graph.",
 )
 K519 = Rule(
-    "K519 unfit-array",
+    "K519 unfit-array, formerly K505 K512",
     what="An argument is not an array that a kernel can use: its library doesn't export it, its "
     "elements are not adjacent in the order of their indices or not aligned, or it is read-only "
     "and the call writes it.",
@@ -151,7 +151,7 @@ K519 = Rule(
     "output, pass a contiguous array and copy from it afterwards.",
 )
 K521 = Rule(
-    "K521 kernel-too-large",
+    "K521 kernel-too-large, formerly K515",
     what="A plan exceeds the size of a kernel's records, or has more ranks than a kernel supports.",
     why="A step's number has 20 bits, and a chunk's number 30 bits. The waits of an instruction "
     "and the connections of a block are in shared memory, of which a block has 48 KiB: 40 bytes "

@@ -109,14 +109,25 @@ class Place:
 class Rule:
     """A rule with a stable code; ``sley explain CODE`` prints it.
 
-    title: its code and its name, as in "N620 rank-ended".
+    head: its code and its name, as in "N620 rank-ended"; and then, after ", formerly ", the codes
+        of former rules that are now cases of it.
     """
 
-    title: str
+    head: str
     what: str
     why: str
     example: str
     instead: str
+
+    @property
+    def title(self) -> str:
+        """Its code and its name."""
+        return self.head.partition(",")[0]
+
+    @property
+    def former(self) -> list[str]:
+        """The codes of former rules that are now cases of it."""
+        return self.head.partition(", formerly ")[2].split()
 
     @property
     def code(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sley.errors.diagnostic import Rule
 
 F401 = Rule(
-    "F401 not-xml",
+    "F401 not-xml, formerly F402",
     what="The file is not well-formed XML, or has a document type or entities.",
     why="A file that is cut off or has a stray character could mean anything after that place. No "
     "runtime reads a document type, and nested entities can grow without limit.",
@@ -19,14 +19,14 @@ F401 = Rule(
     instead="Write the file again with its tool, or close the named tag.",
 )
 F403 = Rule(
-    "F403 too-large",
+    "F403 too-large, formerly F552",
     what="The file is longer, or has more elements, chunks, ranks or sends, than algorithms need.",
     why="No runtime loads it, no synthesiser writes it, and reading it would exhaust the memory.",
     example="a file of 200 MiB; nchunksperloop of two thousand million",
     instead="Use fewer chunks, instances or ranks, or write one file for each size range.",
 )
 F404 = Rule(
-    "F404 unreadable-file",
+    "F404 unreadable-file, formerly L117 L140",
     what="A file does not exist, cannot be read, or is not text in UTF-8.",
     why="Without it there is no plan or program to read.",
     example='load("no-such-file.xml")',
@@ -63,7 +63,7 @@ F408 = Rule(
     instead="Use one of the listed words.",
 )
 F409 = Rule(
-    "F409 unknown-collective",
+    "F409 unknown-collective, formerly F410",
     what='The file names no collective with a fixed meaning: `coll` is unknown, or "custom".',
     why="Nothing can be proven about the algorithm without the values that the ranks must have at "
     "the end. A file contains only the steps of each GPU.",
@@ -72,7 +72,7 @@ F409 = Rule(
     "collective=sley.AllToNext(ranks=16, chunks=2)), or a program for it: --collective FILE.py.",
 )
 F411 = Rule(
-    "F411 chunk-numbers",
+    "F411 chunk-numbers, formerly F477",
     what="The file's numbers of chunks are not those of the collective's buffers: nchunksperloop "
     "is below 1, or for AllGather, ReduceScatter and AllToAll not a multiple of ngpus; or "
     "input_chunks and output_chunks of an execution plan differ from the collective's.",
@@ -82,7 +82,7 @@ F411 = Rule(
     "those of their buffers; or correct the name of the collective.",
 )
 F412 = Rule(
-    "F412 wrong-ids",
+    "F412 wrong-ids, formerly F413 F474",
     what="The ids of the GPUs, or of a GPU's thread blocks, are not 0, 1, 2 ..., each once; in an "
     "execution plan, in the order of the file.",
     why="A GPU's id is its rank: without a program, its peers wait forever. Waits name blocks by "
@@ -98,14 +98,14 @@ F414 = Rule(
     instead="Put the steps in order, or renumber them and the deps of the steps that wait.",
 )
 F415 = Rule(
-    "F415 wrong-wait",
+    "F415 wrong-wait, formerly F416",
     what="depid and deps name a missing block or step, or no earlier step of the same block.",
     why="The step would wait forever, or not at all: a block runs its steps one after another.",
     example='depid="4" deps="7", where block 4 has 5 steps',
     instead="Correct depid and deps; both are -1 for a step that waits for nothing.",
 )
 F417 = Rule(
-    "F417 bad-peer",
+    "F417 bad-peer, formerly F418 F469",
     what="A block has no peer for its steps, or one that is the GPU itself, does not exist, or has "
     "no block that names this GPU on the channel.",
     why="There is no connection to a missing GPU, nor from a GPU to itself. The ranks connect all "
@@ -122,7 +122,7 @@ F419 = Rule(
     instead="Increase nchannels or correct chan.",
 )
 F420 = Rule(
-    "F420 outside-buffer",
+    "F420 outside-buffer, formerly F485",
     what="The chunks of a step or a range are not all inside the buffer. In MSCCL++ a packet takes "
     "two chunks of scratch, and only the protocol LL makes the scratch twice as large.",
     why="The runtimes check at most the first chunk; the rest reads or overwrites other memory.",
@@ -138,7 +138,7 @@ F421 = Rule(
     instead="Set cnt to the number of chunks, or make the step a nop.",
 )
 F422 = Rule(
-    "F422 value-range",
+    "F422 value-range, formerly F473",
     what="A value is outside its range: ngpus and nchannels are at least 1, flags are 0 or 1, "
     "sizes are not negative; or MSCCL++ can't compute with a number of an execution plan.",
     why="With other values the runtimes refuse the file or read past the end of their tables; by "
@@ -147,7 +147,7 @@ F422 = Rule(
     instead="Give a value in the range.",
 )
 F424 = Rule(
-    "F424 other-collective",
+    "F424 other-collective, formerly F559",
     what="A file can't be read as this collective: it has another number of ranks, or it is a "
     "schedule of another collective, or for another place.",
     why="The file's algorithm is only for its own ranks, and the sends of a schedule determine the "
@@ -178,7 +178,7 @@ F430 = Rule(
     instead="Read the file and save it again: sley sets hasdep where it is necessary.",
 )
 F431 = Rule(
-    "F431 ignored",
+    "F431 ignored, formerly F498",
     what="Remark: something that the steps don't need was ignored: an attribute, a <copy> element, "
     "a key of an execution plan, or deps of a step without depid.",
     why="It is an extension, meaningless, or of a version that may give the plan another meaning.",
@@ -186,7 +186,7 @@ F431 = Rule(
     instead="No action is necessary; when sley saves the file again, it is removed.",
 )
 F432 = Rule(
-    "F432 without-effect",
+    "F432 without-effect, formerly F435 F497",
     what="Remark: an instruction has no effect. A nop without a wait, a nop at the end of a block, "
     "or a wait for an earlier step of the same block was removed; or MSCCL++ flushes nothing.",
     why="The runtimes of MSCCL XML count steps wrongly after a nop without a wait; and they wait "
@@ -205,7 +205,7 @@ F433 = Rule(
     instead="Read the file and save it again, or correct the sizes.",
 )
 F434 = Rule(
-    "F434 assumed",
+    "F434 assumed, formerly T610",
     what="Remark: sley assumed a value that the file does not contain.",
     why="MSCCL XML has no root, and `inplace` may be missing, or allow both. Other tools' "
     "topologies list the parts of a node, but rarely their rates.",
@@ -222,7 +222,7 @@ F436 = Rule(
     instead="Give the GPU something to do, or leave its rank out of the collective.",
 )
 F437 = Rule(
-    "F437 varying-counts",
+    "F437 varying-counts, formerly K522",
     what="A plan of varying counts is written to a file, proven for a runtime, or run on devices.",
     why="Counts of AllToAllV and AllGatherV are known only at run time. Runtimes that read files, "
     "kernels and traces fix the size of every message before a call.",
@@ -241,7 +241,7 @@ F438 = Rule(
     "reduces, as nvls-allreduce does.",
 )
 F440 = Rule(
-    "F440 unknown-target",
+    "F440 unknown-target, formerly F500",
     what="A target, a runtime or its version is unknown, or doesn't read files of this format: "
     "executor, rccl and msccl read MSCCL XML, mscclpp reads execution plans.",
     why="They differ in formats, limits, spellings, supported operations, and in the file that "
@@ -250,7 +250,7 @@ F440 = Rule(
     instead="Name one of the expected targets and versions.",
 )
 F441 = Rule(
-    "F441 not-in-format",
+    "F441 not-in-format, formerly F442 F453 F456",
     what="A plan has an order, a protocol or thread blocks that the format can't represent. MSCCL "
     "XML has tile-major plans in Simple, LL and LL128, and blocks with one send peer, one receive "
     "peer and one channel; MSCCL++ has Simple, and LL within a host.",
@@ -268,7 +268,7 @@ F443 = Rule(
     instead='Write for "msccl", which has custom collectives, or use a standard collective.',
 )
 F444 = Rule(
-    "F444 target-limit",
+    "F444 target-limit, formerly F445 F446 F447 F448 F450 F481",
     what="A plan exceeds a limit of the target: steps in a block (each wait after the first takes "
     "a nop step; in MSCCL++ 64 operations, pipelines included), blocks on a GPU or a channel, "
     "channels, chunks in a step, offsets, waited blocks, or XML elements.",
@@ -287,7 +287,7 @@ F451 = Rule(
     instead="Correct the value.",
 )
 F454 = Rule(
-    "F454 input-overwritten",
+    "F454 input-overwritten, formerly N657",
     what="An out-of-place plan writes to the input.",
     why="A call out of place leaves its input as it was: NCCL's send buffers are const, "
     "`comm.all_reduce(data, out=out)` doesn't change `data`, and a caller relies on that.",
@@ -295,7 +295,7 @@ F454 = Rule(
     instead="Use scratch or the output for partial results, or write the plan in place.",
 )
 F460 = Rule(
-    "F460 unknown-format",
+    "F460 unknown-format, formerly P802",
     what="The suffix of a name is no known format: .plan is sley's own, .xml MSCCL XML, .json an "
     "MSCCL++ execution plan, .cu and .cpp kernels to be written, .svg, .png and .pdf pictures.",
     why="sley does not guess a format from the text.",
@@ -319,7 +319,7 @@ F462 = Rule(
     instead="Read the file and save it again: sley writes only what the lexers read.",
 )
 F463 = Rule(
-    "F463 never-chosen",
+    "F463 never-chosen, formerly F514",
     what="No call runs the file: its range of sizes is empty, or has no size that its chunks "
     "divide; it allows neither place, or not this one; or the runtime has no such collective.",
     why="Runtimes of MSCCL XML silently run their own algorithm; MSCCL++ may end the process.",

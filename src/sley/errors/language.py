@@ -3,14 +3,14 @@
 from sley.errors.diagnostic import Rule
 
 L101 = Rule(
-    "L101 rank-out-of-range",
+    "L101 rank-out-of-range, formerly P814",
     what="A rank does not exist in the collective, program or plan.",
     why="Ranks count from 0. In Python a negative number would silently mean another rank.",
     example='p.chunk(8, "in", 0)  # with 8 ranks',
     instead="Use ranks from 0 to ranks - 1; a ring's neighbour is (rank + 1) % ranks.",
 )
 L102 = Rule(
-    "L102 bad-number",
+    "L102 bad-number, formerly L111",
     what="A number of ranks, chunks, instances or a count is not a positive integer; or a channel, "
     "a lane or a thread block is negative or too large.",
     why="It leaves no data to move, or identifies no resource (MSCCLang 5.1); stages divide by it.",
@@ -97,14 +97,14 @@ L116 = Rule(
     instead="Leave chunks at 1: then every chunk is a block, and count a number of elements.",
 )
 L118 = Rule(
-    "L118 standard-name",
+    "L118 standard-name, formerly V209",
     what="A collective has the name of a standard one, but another postcondition.",
     why="Proofs, files, bus bandwidths and communicators identify a collective by its name.",
     example='sley.Custom("allreduce", 4, 4, 4, lambda rank, index: None)',
     instead="Give it another name, or use the standard collective.",
 )
 L119 = Rule(
-    "L119 varying-collective",
+    "L119 varying-collective, formerly L135 V218 V217",
     what="A collective of varying counts is in place, belongs to a one-sided plan, or is neither "
     "AllToAllV nor AllGatherV; or a program or plan of one reduces.",
     why="In place one part overwrites another, which may be longer: nothing would mark where it "
@@ -114,7 +114,7 @@ L119 = Rule(
     "only copies; or a collective of equal counts.",
 )
 L114 = Rule(
-    "L114 program-raised",
+    "L114 program-raised, formerly L131",
     what="The Python file with the program cannot be read, raises an error, or ends by sys.exit; "
     "only a script for msccl-tools may exit, with code 0.",
     why="The file's code defines the program while it runs; here it stopped before the end.",
@@ -122,7 +122,7 @@ L114 = Rule(
     instead="Correct the named line; python my_algo.py shows the whole traceback.",
 )
 L115 = Rule(
-    "L115 which-program",
+    "L115 which-program, formerly L113",
     what="A file or a function has no program, or several and none, or a missing one, is selected.",
     why="sley compiles one program at a time.",
     example="sley compile algorithms.py  # with two programs inside; an empty my_algo.py",
@@ -146,7 +146,7 @@ L123 = Rule(
     instead="Write the whole program in one of the two languages.",
 )
 L124 = Rule(
-    "L124 bad-transfer",
+    "L124 bad-transfer, formerly L125",
     what="A transfer is from a rank to itself, has a negative step, or is neither recv nor rrc; or "
     "the program's collective has no data buffer.",
     why="A transfer moves one chunk from a rank to another at a step (ResCCL 4.2), where it "

@@ -19,7 +19,7 @@ F470 = Rule(
     instead="Write the file again with its tool, or correct the named place.",
 )
 F472 = Rule(
-    "F472 wrong-key",
+    "F472 wrong-key, formerly F471",
     what="An object of an execution plan lacks a key that MSCCL++ needs, or a key has a value of "
     "another type, or one that is not among its words.",
     why="By its source, the loader then throws, reads past the object, or converts the value.",
@@ -51,7 +51,7 @@ F478 = Rule(
     "executor's version with --target mscclpp@VERSION.",
 )
 F479 = Rule(
-    "F479 wrong-operands",
+    "F479 wrong-operands, formerly F480",
     what="The sources, destinations, channels or keys of an operation are not those that MSCCL++ "
     "uses: in number, in whether they are local, remote or on a switch, or because they are keys "
     "of operations of another kind.",
@@ -73,7 +73,7 @@ F482 = Rule(
     instead="Distribute the work over more blocks or operations.",
 )
 F483 = Rule(
-    "F483 dangling-reference",
+    "F483 dangling-reference, formerly F484",
     what="A channel, remote buffer or switch group names the GPU itself or a GPU that the plan "
     "does not have; a channel has no other end; a switch group is not on all its GPUs; or an "
     "operation or block refers to a channel, remote buffer or semaphore that does not exist, or is "
@@ -87,7 +87,7 @@ F483 = Rule(
     "block), or declare the entry: a channel at both ends, a group on all its GPUs.",
 )
 F486 = Rule(
-    "F486 unequal-ranges",
+    "F486 unequal-ranges, formerly F495",
     what="The ranges of one move do not have the same number of chunks; or an operation inside a "
     "pipeline has not num_chunks chunks, moves packets, or is a pipeline.",
     why="By its source, MSCCL++ uses the size of one range for all: that of the first source, or "
@@ -97,7 +97,7 @@ F486 = Rule(
     instead="Give all ranges of a reduction, or of a pair, the same size.",
 )
 F488 = Rule(
-    "F488 executed-otherwise",
+    "F488 executed-otherwise, formerly F487 F489 F490 F491 F492",
     what="MSCCL++ executes an operation otherwise than it is written: one that reduces, but not by "
     "sum; a put with signal (pws, pwsf) on a memory channel; a ppkt on a port channel; a get with "
     "two offsets; a put or ppkt on a memory channel from several buffers; packets outside scratch.",
@@ -109,7 +109,7 @@ F488 = Rule(
     instead="Write the operation as the message says.",
 )
 F493 = Rule(
-    "F493 wrong-remote-memory",
+    "F493 wrong-remote-memory, formerly F457 F494",
     what="MSCCL++ accesses the wrong memory of another rank: with use_double_scratch_buffer, "
     "scratch without packets or of another size than the rank's own; in place, a buffer that "
     "begins at the rank's own part (the input of an AllGather, the output of a ReduceScatter); or "

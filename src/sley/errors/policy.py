@@ -3,7 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 D901 = Rule(
-    "D901 bad-policy",
+    "D901 bad-policy, formerly D902",
     what="A file is not a policy, its contents are invalid, or an older sley wrote it.",
     why="A policy is a table of plans in TOML (F528) with a machine, as `sley tune train` writes "
     "it: text only, so that a file from elsewhere can't run code. Its ranges of sizes are "

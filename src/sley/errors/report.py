@@ -10,7 +10,7 @@ P801 = Rule(
     instead="Draw the algorithm for fewer ranks, which shows the same, or single ones (--rank).",
 )
 P810 = Rule(
-    "P810 unfit-simulations",
+    "P810 unfit-simulations, formerly P813 P812",
     what="A report has no simulation, or another number of names or of lists of changes; or a "
     "trace is requested of a simulation without executions.",
     why="An empty page would look like a result, and a curve under another plan's name misleads. A "

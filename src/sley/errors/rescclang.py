@@ -3,7 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 L143 = Rule(
-    "L143 syntax",
+    "L143 syntax, formerly L141 L142 L144 L145",
     what="The text does not follow the grammar: it has a character, an indentation, a word or a "
     "nesting that the language does not have.",
     why="Statements are `name = expression`, `for name in range(...):` and `transfer(...)`, below "
@@ -22,7 +22,7 @@ L146 = Rule(
     instead="Assign it first, or correct its spelling; the header's parameters are variables too.",
 )
 L150 = Rule(
-    "L150 bad-header",
+    "L150 bad-header, formerly L147 L148 L149 L151 L152",
     what="A parameter of the header is unknown, repeated, missing or invalid, contradicts another "
     "one, or is assigned in the body.",
     why="nRanks and OpType define the collective; a parameter without effect would leave another "
@@ -33,7 +33,7 @@ L150 = Rule(
     "range; give variables other names.",
 )
 L153 = Rule(
-    "L153 bad-arithmetic",
+    "L153 bad-arithmetic, formerly L154 L155",
     what="A number does not fit into 32 bits, a divisor is zero, or the step of a range is zero.",
     why="Ranks, steps and chunks have 32 bits: a larger number is a mistake, and would overflow "
     "later. A division by zero has no result, and a loop with the step zero no end.",

@@ -42,7 +42,7 @@ R504 = Rule(
     "float8_e5m2 uint8 bits.",
 )
 R506 = Rule(
-    "R506 slot-too-small",
+    "R506 slot-too-small, formerly N612",
     what="`slot_bytes` is too small: a slot cannot hold one element of every chunk of the plan's "
     "longest message, or messages to other hosts would be tiny.",
     why="A message is one tile of `count` neighbouring chunks and occupies one slot; a tile has at "
@@ -63,7 +63,7 @@ R507 = Rule(
     "connections x slots x slot_bytes), or enlarge /dev/shm (docker: --shm-size=1g).",
 )
 R508 = Rule(
-    "R508 unusable",
+    "R508 unusable, formerly K511 R509",
     what="A job or an executor is used after a call failed or it was closed, or during a call.",
     why="A failure leaves messages in the connections, which a later call would receive as its "
     "own, and counters that differ among the ranks; two calls at once would mix their messages.",
@@ -80,7 +80,7 @@ R511 = Rule(
     "descriptors, -u for processes), or use fewer ranks.",
 )
 R512 = Rule(
-    "R512 not-installed",
+    "R512 not-installed, formerly B901 D929 P805 S714 B906",
     what="The compiled engine, or a package for a part of sley, is missing or can't be loaded.",
     why="The engine is a C++ extension that is built when the package is installed: a source tree "
     "without an installed build, or a build for another Python, does not have it. Large packages "
@@ -97,7 +97,7 @@ R513 = Rule(
     instead="Continue the process, reduce the load, or raise timeout_s; then start a new job.",
 )
 R514 = Rule(
-    "R514 bad-setting",
+    "R514 bad-setting, formerly S704 V207",
     what="A setting of a run, a simulation or a proof does not exist, or is outside its range.",
     why="Sizes and numbers of elements, iterations, slots and bytes are integers and not negative, "
     "a timeout is positive, flags are True or False, and nothing exceeds the engine's limits. A "

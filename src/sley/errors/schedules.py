@@ -6,14 +6,14 @@ from __future__ import annotations
 from sley.errors.diagnostic import Rule
 
 F550 = Rule(
-    "F550 other-kind-of-file",
+    "F550 other-kind-of-file, formerly T609",
     what="The file is of a kind that the command does not accept, or of none that sley knows.",
     why="sley recognises files by content; messages about another kind would mean nothing.",
     example="sley verify topo.xml  # a topology",
     instead="Give a file of the expected kind.",
 )
 F551 = Rule(
-    "F551 damaged-schedule",
+    "F551 damaged-schedule, formerly F553",
     what="The file is not well-formed JSON or XML; a part of the schedule is missing, misplaced, "
     "or of another type; or a send doesn't have the form that its synthesiser writes, or names a "
     "node or a chunk that doesn't exist.",
@@ -22,7 +22,7 @@ F551 = Rule(
     instead="Write the file again with its synthesiser, or correct the named entry.",
 )
 F554 = Rule(
-    "F554 incomplete-schedule",
+    "F554 incomplete-schedule, formerly F558",
     what="The schedule leaves out a GPU, does not bring a chunk to a GPU that must get it, leaves "
     "a rank's data out of a sum, or has a tree that doesn't lead from its root to every GPU once.",
     why="A collective includes all ranks, and a tree brings its part of the root's data to all "
@@ -55,7 +55,7 @@ F557 = Rule(
     instead="Write the file again with its synthesiser.",
 )
 F560 = Rule(
-    "F560 not-in-schedule",
+    "F560 not-in-schedule, formerly F561",
     what="An import asks for something that this schedule doesn't have: a fault that schedules of "
     "this synthesiser can't have, or a machine with unknown links or rates.",
     why="Only TE-CCL's schedules can have such faults: switches that copy, and GPUs that are left "

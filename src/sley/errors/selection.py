@@ -20,7 +20,7 @@ N651 = Rule(
     "give in_place and root if the file leaves them open.",
 )
 N652 = Rule(
-    "N652 plan-needs-more",
+    "N652 plan-needs-more, formerly R505",
     what="A plan needs more slots or channels than the communicator's or job's connections have.",
     why="Connections are set up once, at the start. A plan that never hangs with s slots may hang "
     "with fewer: a sender without a free slot waits for a receive that comes later. A plan with "

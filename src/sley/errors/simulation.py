@@ -3,7 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 S701 = Rule(
-    "S701 no-topology",
+    "S701 no-topology, formerly C311",
     what="A simulation, or a choice of options by speed, has no topology.",
     why="Times depend on the rates of links, which only a topology has.",
     example='sley.simulate(sley.compile(ring), "64M")',
@@ -11,7 +11,7 @@ S701 = Rule(
     "--topology ndv4:2.",
 )
 S702 = Rule(
-    "S702 bad-size",
+    "S702 bad-size, formerly N656",
     what="A size is not a positive number of bytes, or the sizes for a user plan are no range.",
     why="nccl-tests defines the size: bytes of the larger buffer of a rank; K, M and G are powers "
     "of 1024. A user plan runs for calls from min_bytes to max_bytes, both included.",
@@ -19,7 +19,7 @@ S702 = Rule(
     instead='Give bytes as an integer, or a text such as "64K", "16M", "1GiB"; the smaller first.',
 )
 S705 = Rule(
-    "S705 too-many-executions",
+    "S705 too-many-executions, formerly F459",
     what="A call would have too many executions to simulate, or its traces too many nodes.",
     why="Every instruction runs once for each tile: each of these executions is simulated, or "
     "written as a node that a simulator would execute.",
@@ -28,7 +28,7 @@ S705 = Rule(
     "hundred tiles the bandwidth no longer changes.",
 )
 S710 = Rule(
-    "S710 not-nccl-tests",
+    "S710 not-nccl-tests, formerly S711",
     what="A file is not the output of nccl-tests or rccl-tests, has no table, or has a row that "
     "does not fit its columns or contradicts itself.",
     why="A topology is calibrated to measured times; they are rows with a size, a number of "

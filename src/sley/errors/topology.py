@@ -39,7 +39,7 @@ T605 = Rule(
     instead="Correct the file at the named place.",
 )
 T607 = Rule(
-    "T607 bad-key",
+    "T607 bad-key, formerly T606",
     what="A description of a topology has an unknown key, lacks one, or a value has a wrong type.",
     why="Bounds and simulations use every number of the description; none is guessed. An ignored "
     "key would look like one that has an effect: GBs = 230 would not change the rate.",

@@ -10,7 +10,7 @@ D921 = Rule(
     instead="Give a collective for which `sley list` has algorithms, and a cluster of equal nodes.",
 )
 D922 = Rule(
-    "D922 bad-measurements",
+    "D922 bad-measurements, formerly D924 D925",
     what="A file is neither a sweep nor a checkpoint, or it is of another cluster or training.",
     why="A sweep has the times of all choices for a collective on a cluster, as `sley tune sweep` "
     "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, noise "
@@ -26,7 +26,7 @@ D923 = Rule(
     instead="Give a value in the range of the message.",
 )
 D931 = Rule(
-    "D931 no-choice-of-nccl",
+    "D931 no-choice-of-nccl, formerly D932",
     what="NCCL has no choice for a call, or the library has no plan for it that runs on a machine.",
     why="NCCL has AllReduce, AllGather, ReduceScatter, Broadcast and Reduce, and runs AllToAll, "
     "AllToNext, Gather and Scatter as grouped sends and receives, all of them between two ranks or "

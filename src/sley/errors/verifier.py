@@ -3,7 +3,7 @@
 from sley.errors.diagnostic import Rule
 
 V201 = Rule(
-    "V201 malformed-plan",
+    "V201 malformed-plan, formerly F452 P804 R510 S706",
     what="A plan's tables contradict one another: a rank, buffer, index, count, peer or wait does "
     "not exist, or the ends of a connection don't match.",
     why="An engine would read or write other memory, or leave messages for a later call; and such "
@@ -13,7 +13,7 @@ V201 = Rule(
     "never has such rows. `sley.verify(plan)` names them.",
 )
 V202 = Rule(
-    "V202 broken-connection",
+    "V202 broken-connection, formerly F449",
     what="A connection has two sending or two receiving thread blocks, or its two ends disagree on "
     "the number of messages or on the count of one of them.",
     why="A connection is a FIFO with one writer and one reader (MSCCLang 5): it keeps the order.",
@@ -22,7 +22,7 @@ V202 = Rule(
     "same order and with the same counts.",
 )
 V203 = Rule(
-    "V203 hang",
+    "V203 hang, formerly P803 S703",
     what="With these slots, some instructions wait for one another in a cycle: a deadlock.",
     why="A send waits for a free slot, a receive for a message, an instruction for those before it "
     "in its block and for its waits. The network is determinate, so the plan hangs always or "
@@ -58,7 +58,7 @@ V206 = Rule(
     instead="Let exactly the expected inputs reach the chunk, each of them once.",
 )
 V208 = Rule(
-    "V208 overlapping-operands",
+    "V208 overlapping-operands, formerly F455 K520",
     what="Source and destination of an instruction share some chunks, but are not the same range.",
     why="An instruction's threads move elements in no fixed order: some are overwritten unread.",
     example='<step type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2" .../>',
