@@ -14,7 +14,7 @@ from sley.errors.formats import F434
 from sley.errors.topology import T607
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.topologies.library import find_machine
+from sley.topologies.machine import find_machine
 from sley.topologies.node import Machine, Node, Rate, bundled
 
 CARD_SHARE = 0.96

@@ -26,8 +26,7 @@ from sley.topologies.amd_smi import AmdImport
 from sley.topologies.assumptions import Import
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.hwloc_xml import HwlocImport
-from sley.topologies.library import find_machine
-from sley.topologies.machine import machine_from, machine_names
+from sley.topologies.machine import find_machine, machine_from, machine_names
 from sley.topologies.nccl_log import NcclLogImport, is_log
 from sley.topologies.nccl_xml import NcclXmlImport
 from sley.topologies.node import Machine

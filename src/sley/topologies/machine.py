@@ -1,4 +1,5 @@
-"""Machine: a kind of node and its network, read from the tables of a TOML file."""
+"""Machine: a kind of node and its network, read from the tables of a TOML file; sley's own are in
+machines/*.toml."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.topology import T602, T604, T608
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.ir.topology import MAX_RANKS
+from sley.ir.topology import MAX_RANKS, Topology
 from sley.ir.words import is_integer
 from sley.topologies.node import Machine, Network, Node, Racks, Rails
 from sley.topologies.reading import Section, at_place, excerpt
@@ -68,7 +69,24 @@ def machine_names() -> tuple[str, ...]:
     return tuple(machine_tables())
 
 
-def unknown_machine(name: object, at: Place | None = None) -> SleyError:
+def find_machine(name: str) -> Machine:
+    """The machine with this name. Errors: T604, which suggests similar names."""
+    if not isinstance(name, str) or name not in machine_tables():
+        raise _unknown_machine(name)
+    return _machine(name)
+
+
+@cache
+def _machine(name: str) -> Machine:
+    return machine_from(f"{name}.toml", machine_tables()[name])
+
+
+def machine(name: str, nodes: int = 1) -> Topology:
+    """A cluster of `nodes` nodes of the machine with this name. Errors: C308, T604."""
+    return find_machine(name).topology(nodes)
+
+
+def _unknown_machine(name: object, at: Place | None = None) -> SleyError:
     """The error about a name without a machine (T604), which suggests similar names."""
     return T604.error(
         at=at or (),
@@ -87,7 +105,7 @@ def complete(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     top = Section(file, values)
     name = top.text("like")
     if name not in machine_tables():
-        raise unknown_machine(name, top.place("like"))
+        raise _unknown_machine(name, top.place("like"))
     base = dict(complete(f"{name}.toml", machine_tables()[name]))
     own = {key: value for key, value in values.items() if key != "like"}
     if not own.keys().isdisjoint(_NETWORKS):
