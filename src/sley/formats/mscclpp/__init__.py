@@ -1,10 +1,10 @@
 """MSCCL++ execution plans: reads a JSON file into a OneSidedPlan, by all rules of the executor, and
 writes one for a Plan.
 
-`raw` is the model of a file, for both ways, and `parse` its text.
-`reader`: `document` reads the text, `parse` makes a `raw` plan of it, `checks` refuse it,
-`lowering` cuts its chunks and makes the machine's rows; `conditions` say when it is executed so.
-`header`: what a call is compared with, for many files.
+`raw` is the model of a file, for both ways, and `parse` its text; it also reads what a call is
+compared with, of many files.
+`reader`: `checks` refuse a `raw` plan, `lowering` cuts its chunks and makes the machine's rows;
+`conditions` say when it is executed so.
 `writer`: `analysis` finds what switches do and which accesses need an order, `placing` the place of
 each message, `threadblocks` the blocks and `emission` their operations, and the writer cuts blocks
 until a `raw` plan fits into the executor's tables.

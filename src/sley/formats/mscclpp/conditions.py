@@ -10,9 +10,8 @@ import numpy as np
 
 from sley.errors import counted
 from sley.formats.mscclpp import words
-from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.lowering import Cutting
-from sley.formats.mscclpp.raw import RawPlan
+from sley.formats.mscclpp.raw import MAX_SIZE, RawPlan
 from sley.formats.mscclpp.targets import FIRST, FLUSHED_PUT, LOCAL_MEMORIES, VERSIONS, PlanTarget
 from sley.formats.mscclpp.words import Operand
 from sley.ir.collective import Collective

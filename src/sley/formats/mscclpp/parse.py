@@ -1,28 +1,33 @@
 """Parse: the RawPlan of a JSON text, and the text of a RawPlan.
 
-Python's parser makes objects without places, so the lines of operations and channels come from the
-keys "name" and "connected_to" of the text, in the order of the objects that have one.
+The text is read in bounded memory, as MSCCL++ reads it with nlohmann::json: no NaN, no numbers
+beyond a double, and surrogates only in pairs. Python's parser makes objects without places, so the
+lines of operations and channels come from the keys "name" and "connected_to" of the text, in the
+order of the objects that have one.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from sley.errors import Diagnostic, Place, Rule, did_you_mean
-from sley.errors.formats import F412, F422, F431
-from sley.errors.mscclpp import F472, F478, F479, F486
+from sley.errors import Diagnostic, Place, Rule, SleyError, did_you_mean
+from sley.errors.deployment import F506
+from sley.errors.formats import F403, F404, F412, F422, F431
+from sley.errors.mscclpp import F470, F472, F478, F479, F486
+from sley.formats.format import content_of
 from sley.formats.mscclpp import words
-from sley.formats.mscclpp.document import Object, read_json, show
-from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import (
+    MAX_SIZE,
     RawBlock,
     RawGpu,
     RawGroup,
@@ -35,6 +40,24 @@ from sley.formats.mscclpp.raw import (
 from sley.formats.mscclpp.words import Where, keys_of
 from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.words import Buffer
+
+MAX_TEXT_BYTES = 32 << 20
+MAX_CONTAINERS = 2_000_000
+"""Limit of the lists and objects of a text."""
+
+_SHOWN_CHARS = 60
+
+_SHORT_DIGITS = 308
+"""An integer with at most as many digits is in the range of a double."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[-+.\w]+')
+"""A string, a number or a word of JSON."""
+
+_LONE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]|\\(u[dD][89a-fA-F]..)|\\.")
+"""An escape in a string; group 1 is a surrogate without its other half."""
+
+Object = dict[str, Any]
+"""An object of JSON."""
 
 INT32 = (1 << 31) - 1
 UINT32 = (1 << 32) - 1
@@ -58,6 +81,58 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
     plan = reader.plan(document)
     reader.problems.raise_any()
     return plan
+
+
+class Chunks(NamedTuple):
+    """The chunks of a rank's buffers."""
+
+    input: int
+    output: int
+    scratch: int
+
+
+@dataclass(frozen=True)
+class PlanHeader:
+    """What MSCCL++ compares with a call before it runs a plan, and the numbers of its GPUs.
+
+    min_bytes, max_bytes: the sizes of its calls, both included. alignment: the bytes of which a
+    chunk is a multiple. chunks: those of each rank. operations: the most operations of a thread
+    block, those inside pipelines included.
+    """
+
+    name: str
+    collective: str
+    in_place: bool
+    alignment: int
+    min_bytes: int
+    max_bytes: int
+    chunks: tuple[Chunks, ...]
+    operations: int
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return len(self.chunks)
+
+
+def read_header(path: Path) -> PlanHeader:
+    """The header of a plan. It accepts more than `parse`: MSCCL++ reads only these fields when it
+    looks for a plan, and finds other problems when a call has chosen it. A min_message_size above
+    32 bits is read too, because such a plan is loaded and never chosen (by reading,
+    src/core/executor/execution_plan.cc). Errors: F506 for a file that MSCCL++ can't read or can't
+    run."""
+    try:
+        file, _, document = read_json(path)
+        reader = _Reader(file, {})
+        header = reader.header(document)
+        reader.problems.raise_any()
+    except SleyError as error:
+        cause = error.diagnostics[0]
+        remedy = F404.instead if cause.rule is F404 else ""
+        raise F506.error(
+            at=cause.places, expected=cause.expected, found=cause.found, remedy=remedy
+        ) from error
+    return header
 
 
 def _lines(text: str, document: Object) -> dict[int, int]:
@@ -96,7 +171,7 @@ class _Fields:
 
     def __init__(self, reader: _Reader, values: Object, place: Place) -> None:
         self._reader = reader
-        self._values = values
+        self.values = values
         self._known: set[str] = set()
         self.place = place
 
@@ -106,12 +181,12 @@ class _Fields:
         self._reader.problems.raise_full()
 
     def __contains__(self, key: str) -> bool:
-        return key in self._values
+        return key in self.values
 
     def _value(self, key: str, default: object, fallback: _T) -> Any:
         self._known.add(key)
-        if key in self._values:
-            return self._values[key]
+        if key in self.values:
+            return self.values[key]
         if default is _MISSING:
             self.problem(F472, f"the key {key}", "no such key")
             return fallback
@@ -175,7 +250,7 @@ class _Fields:
     def finish(self, *later: str) -> None:
         """Notes the keys that the executor does not read: all but those that were read here, and
         those that will be read later."""
-        for key in self._values:
+        for key in self.values:
             is_known = key in self._known or key in later
             if not is_known and len(self._reader.ignored) < MOST_REPORTED:
                 self._reader.ignored.setdefault(key, self.place)
@@ -217,6 +292,25 @@ class _Reader:
         )
         top.finish()
         return plan
+
+    def header(self, document: Object) -> PlanHeader:
+        top = _Fields(self, document, Place(self.file))
+        gpus = self._list(top, "gpus", "rank")
+        names = ("input_chunks", "output_chunks", "scratch_chunks")
+        # MSCCL++ reads these too, and refuses another type.
+        top.typed("protocol", str)
+        for key in ("reuse_resources", "use_double_scratch_buffer"):
+            top.typed(key, bool, False)
+        return PlanHeader(
+            name=top.typed("name", str),
+            collective=top.typed("collective", str),
+            in_place=top.typed("inplace", bool),
+            alignment=top.integer("buffer_alignment", 1, default=16),
+            min_bytes=top.integer("min_message_size", 0, MAX_SIZE, 0),
+            max_bytes=top.integer("max_message_size", 0, MAX_SIZE, MAX_SIZE),
+            chunks=tuple(Chunks(*map(gpu.integer, names)) for gpu in gpus),
+            operations=max(map(_most_operations, gpus), default=0),
+        )
 
     def _list(self, owner: _Fields, key: str, word: str) -> list[_Fields]:
         """The GPUs of a file or the blocks of a GPU, with their places, in the order of ids."""
@@ -343,7 +437,7 @@ class _Reader:
         )
 
     def _line(self, fields: _Fields) -> int:
-        return self._lines.get(id(fields._values), 0)
+        return self._lines.get(id(fields.values), 0)
 
     def _check_keys(self, fields: _Fields, name: str) -> None:
         own = keys_of(name)
@@ -375,6 +469,16 @@ class _Reader:
             one.finish("index", "size")
             found.append(RawRange(where, number, one.integer("index"), one.integer("size")))
         return tuple(found)
+
+
+def _most_operations(gpu: _Fields) -> int:
+    """The most operations of a block of a GPU."""
+    most = 0
+    for block in gpu.objects("threadblocks"):
+        own = block.objects("ops")
+        inner = [one.values.get("ops") for one in own if one.values.get("name") == words.PIPELINE]
+        most = max(most, len(own) + sum(len(ops) for ops in inner if isinstance(ops, list)))
+    return most
 
 
 def _by_type() -> dict[str, list[int]]:
@@ -493,3 +597,134 @@ def _object(op: RawOperation) -> Object:
 def _operand(one: RawRange) -> Object:
     number = Buffer(one.number).word[0] if one.where is Where.LOCAL else one.number
     return {one.where.value: number, "index": one.index, "size": one.size}
+
+
+def read_json(source: str | os.PathLike[str], file: str | None = None) -> tuple[str, str, Object]:
+    """The file's name in messages, the text and its object, by a path or a text. Errors:
+    F403, F404, F470."""
+    if isinstance(source, str) and ("{" in source or "\n" in source):
+        file, text = file or "<text>", source
+        if len(text) > MAX_TEXT_BYTES:
+            _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")
+    else:
+        file = file or os.fspath(source)
+        text = _text_of(os.fspath(source), file)
+    return file, text, _document(text, file)
+
+
+def _text_of(path: str, file: str) -> str:
+    content = content_of(path, file, MAX_TEXT_BYTES)
+    if len(content) > MAX_TEXT_BYTES:
+        _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")
+    try:
+        return content.decode("utf-8-sig")
+    except ValueError as problem:
+        raise F470.error(at=Place(file), expected="text in UTF-8", found=str(problem)) from problem
+
+
+def _too_large(file: str, limit: str) -> NoReturn:
+    raise F403.error(at=Place(file), expected=f"at most {limit}", found="more")
+
+
+class _NumberError(ValueError):
+    """A word of the text, in the place of a number, that no double represents."""
+
+
+def _document(text: str, file: str) -> Object:
+    """The object of a JSON text. Errors: F403, F470."""
+    if text.count("{") + text.count("[") > MAX_CONTAINERS:
+        _too_large(file, f"{MAX_CONTAINERS} objects and lists")
+
+    def refuse(found: str, place: int | None = None, cause: Exception | None = None) -> NoReturn:
+        at = Place(file) if place is None else _place(file, text, place)
+        raise F470.error(at=at, expected="an object in JSON", found=found) from cause
+
+    try:
+        document = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=_no_number,
+        )
+        text.encode()
+    except json.JSONDecodeError as problem:
+        refuse(_fault(text, problem), problem.pos, problem)
+    except RecursionError as problem:
+        refuse("lists in lists, too deep", cause=problem)
+    except UnicodeEncodeError as problem:
+        refuse("half of a surrogate pair", problem.start, problem)
+    except _NumberError as problem:
+        word = str(problem)
+        start = next((m.start() for m in _TOKEN.finditer(text) if m[0] == word), None)
+        refuse(f"{_shortened(word)}, which is no finite number", start, problem)
+    except ValueError as problem:  # a repeated key
+        refuse(str(problem), cause=problem)
+    if "\\u" in text:
+        for escape in _LONE.finditer(text):
+            if escape[1]:
+                refuse(f"\\{escape[1]}, half of a surrogate pair", escape.start())
+    if not isinstance(document, dict):
+        refuse(f"a {_kind(document)}")
+    return document
+
+
+def _fault(text: str, problem: json.JSONDecodeError) -> str:
+    """What is wrong at the place of a problem."""
+    if not text.strip():
+        return "an empty file"
+    if text[problem.pos : problem.pos + 1] == '"' and problem.msg.startswith("Unterminated"):
+        return "a string without its end"
+    if not text[problem.pos :].strip():
+        return f"the end of the file ({problem.msg})"
+    return problem.msg
+
+
+def _place(file: str, text: str, position: int) -> Place:
+    """The line and the column of a position in a text."""
+    before = text[:position]
+    return Place(file, before.count("\n") + 1, position - before.rfind("\n"))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Object:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {show(again)} twice in an object")
+    return found
+
+
+def _integer(word: str) -> int:
+    if len(word) > _SHORT_DIGITS:
+        _float(word)
+    return int(word)
+
+
+def _float(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        _no_number(word)
+    return value
+
+
+def _no_number(word: str) -> NoReturn:
+    raise _NumberError(word)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+def _kind(value: object) -> str:
+    kinds: Mapping[type, str] = {dict: "object", list: "list", str: "string", bool: "Boolean"}
+    return kinds.get(type(value), "null" if value is None else "number")
+
+
+def show(value: object) -> str:
+    """A value for messages: scalars as in JSON, others by their kind."""
+    if isinstance(value, (dict, list)):
+        return f"{'an' if isinstance(value, dict) else 'a'} {_kind(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 64:
+        return "a number of more than 64 bits"
+    return _shortened(json.dumps(value[:_SHOWN_CHARS] if isinstance(value, str) else value))

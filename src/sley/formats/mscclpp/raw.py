@@ -15,6 +15,9 @@ from sley.formats.mscclpp import words
 from sley.formats.mscclpp.words import Operand, Where
 from sley.ir.words import Buffer, Protocol
 
+MAX_SIZE = (1 << 64) - 1
+"""The value of max_message_size that means no limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class RawRange:
