@@ -32,7 +32,7 @@ from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.formats.files import check
-from sley.formats.source_paths import portable_path
+from sley.formats.plan_file import portable_path
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange

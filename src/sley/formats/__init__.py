@@ -5,7 +5,7 @@ suffix of its files: `msccl_xml` and `mscclpp`. `files` has the other formats, l
 verifies files of all: `chakra` (execution traces) and `kernel_files` are only written. `problems`
 collects the problems of a file or plan; `rewriting` replaces instructions that a target doesn't
 run. `program_source` writes programs as Python.
-`plan_file` is sley's own format, with `plan_header`, `plan_faults` and `source_paths`.
+`plan_file` is sley's own format.
 """
 
 from __future__ import annotations

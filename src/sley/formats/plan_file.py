@@ -16,19 +16,25 @@ executes nothing. Columns are not compressed: that takes longer than writing the
 A reader takes files of its major version, ignores what it doesn't know, and uses the defaults of
 parameters of the cost model that are missing. So a minor version only adds what may be ignored.
 
-`plan_header` makes a plan of a header and columns, which `plan_faults` checks.
+Below: writing and reading; the plan of a header and columns, of which nothing is taken as it is;
+contradictions that the verifier doesn't look for, since no pass makes them; and the names of source
+files, which must not tell where the folders of a user are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from enum import Enum
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,25 +44,16 @@ from sley.errors.formats import F403, F404, F425, F426
 from sley.errors.text_files import open_file
 from sley.errors.verifier import V201
 from sley.formats.format import Format, Imported
-from sley.formats.plan_faults import fault_of
-from sley.formats.plan_header import (
-    WrongError,
-    is_count,
-    is_words,
-    on_paths,
-    plan_of,
-    shown,
-    value_of,
-)
-from sley.formats.source_paths import portable_path
 from sley.ir.collective import Collective
+from sley.ir.collectives import MAX_COUNT
 from sley.ir.cost_model import ByProtocol, CostModel
-from sley.ir.fabric import TopologyLinks, Vertices
+from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.plan import Estimate, Instructions, Plan
 from sley.ir.plan_digest import columns_of, scalars_of
 from sley.ir.sources import Sources
-from sley.ir.tables import Edges, column_types
+from sley.ir.tables import NONE, Edges, column_types
 from sley.ir.topology import Topology
+from sley.ir.words import Buffer, LoopOrder, Protocol, is_integer, is_real
 
 MAGIC = b"sleyplan"
 MAJOR, MINOR = 1, 0
@@ -279,3 +276,327 @@ def _columns_of(head: Any, data: bytes, position: int) -> dict[str, dict[str, ND
     if position != end:
         raise WrongError("the end of the file after the last column", f"{end} bytes")
     return found
+
+
+E = TypeVar("E", bound=Enum)
+
+MOST_CALLERS = 900
+"""The most lines that call one another; Python's own limit is 1000."""
+
+_NO_GROUPS = Edges.empty(0)
+
+
+class WrongError(Exception):
+    """Something in a file is wrong: what is expected, and what is found."""
+
+
+def value_of(
+    table: Any, key: str, is_right: type[Any] | Callable[[Any], bool], expected: str
+) -> Any:
+    """The value of a key of the header. is_right: or the type of right values."""
+    value = table.get(key) if isinstance(table, dict) else None
+    if not (isinstance(value, is_right) if isinstance(is_right, type) else is_right(value)):
+        raise WrongError(f"{expected} for {key}", shown(value))
+    return value
+
+
+def shown(value: object) -> str:
+    return repr(value)[:60]
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def _is_number(value: object) -> bool:
+    return is_real(value) and math.isfinite(value) and value >= 0  # type: ignore[arg-type,operator]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def is_words(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, (*value, *value.values())))
+
+
+def plan_of(head: Any, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Plan:
+    """The plan of a header and columns, whose tables may still contradict one another.
+
+    columns: for each table those of a file by their names, none that the table hasn't."""
+
+    def of(table: str, cls: type[Any]) -> Mapping[str, Any]:
+        for name in column_types(cls):
+            if name not in columns[table]:
+                raise WrongError(f"a column {table}.{name}", "none")
+        return columns[table]
+
+    words = value_of(head, "plan", dict, "a table")
+    times = value_of(words, "times", _are_times, "two times and a number of tiles, or null")
+    name, ranks, chunks, in_place, root, *varying = value_of(
+        words, "collective", _is_collective, "name, ranks, chunks, in_place and root"
+    )
+    try:
+        return Plan(
+            name=value_of(words, "name", str, "a text"),
+            collective=Collective(
+                name=name,
+                ranks=ranks,
+                chunks=chunks,
+                in_place=in_place,
+                root=root,
+                values=Edges(**of("values", Edges)),
+                max_count=varying[0] if varying else NONE,
+                **of("collective", Collective),
+            ),
+            protocol=_member(words, "protocol", Protocol),
+            loop_order=_member(words, "loop_order", LoopOrder),
+            slots=value_of(words, "slots", is_count, "a number"),
+            per_chunk=value_of(words, "per_chunk", bool, "true or false"),
+            instructions=Instructions(**of("instructions", Instructions)),
+            waits=Edges(**of("waits", Edges)),
+            sources=Sources(
+                **of("sources", Sources),
+                files=tuple(map(local_path, value_of(head, "files", _are_files, "names"))),
+                whole=_place(head),
+            ),
+            estimate=None
+            if times is None
+            else Estimate(times[0], times[1], of("estimate", Estimate)["busy_us"], times[2]),
+            topology=_topology(head, of),
+            groups=Edges(**of("groups", Edges)) if columns["groups"] else _NO_GROUPS,
+            **of("plan", Plan),
+        )
+    except ValueError as error:  # of a table
+        raise WrongError("columns of one length in each table", error) from None
+
+
+def _member(words: Any, key: str, kind: type[E]) -> E:
+    try:
+        return kind(words.get(key))
+    except ValueError:
+        raise WrongError(f"a known word for {key}", shown(words.get(key))) from None
+
+
+def _topology(head: Any, of: Callable[..., Mapping[str, Any]]) -> Topology | None:
+    """The topology of a file. Errors: T601 to T603."""
+    words = value_of(
+        head, "topology", lambda v: v is None or isinstance(v, dict), "a table, or null"
+    )
+    if words is None:
+        return None
+    model = value_of(words, "model", dict, "a table")
+    costs: dict[str, Any] = {}
+    for word in {f.name for f in fields(CostModel)} & model.keys():
+        value = value_of(model, word, _is_cost, "a number, or three")
+        costs[word] = ByProtocol(*value) if isinstance(value, list) else value
+    return Topology(
+        name=value_of(words, "name", str, "a text"),
+        vertices=Vertices(**of("vertices", Vertices)),
+        links=TopologyLinks(**of("links", TopologyLinks)),
+        model=CostModel(**costs),
+        in_network=value_of(words, "in_network", bool, "true or false"),
+        shared_memory=value_of(words, "shared_memory", bool, "true or false"),
+    )
+
+
+def _are_times(value: Any) -> bool:
+    if not isinstance(value, list):
+        return value is None
+    return len(value) == 3 and all(map(_is_number, value)) and is_count(value[2])
+
+
+def _is_collective(value: Any) -> bool:
+    if not (isinstance(value, list) and len(value) in (5, 6) and isinstance(value[0], str)):
+        return False
+    _, ranks, chunks, in_place, root, *varying = value
+    numbers = (ranks, chunks, root + 1 if is_integer(root) else None)
+    most = [is_integer(one) and 0 <= one <= MAX_COUNT for one in varying]
+    return all(map(is_count, numbers)) and isinstance(in_place, bool) and all(most)
+
+
+def _is_cost(value: Any) -> bool:
+    if isinstance(value, list):
+        return len(value) == 3 and all(map(_is_number, value))
+    return _is_number(value)
+
+
+def _are_files(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_file, value))
+
+
+def _is_file(value: object) -> bool:
+    return _is_text(value) and is_portable(str(value))
+
+
+def _place(head: Any) -> Place:
+    """The place of the plan as a whole."""
+    value = value_of(head, "whole", dict, "a place")
+    callers = value_of(value, "called_from", _are_callers, "lines")
+    for one in (value, *callers):
+        value_of(one, "file", _is_file, "a name")
+        value_of(one, "line", is_count, "a number")
+    value_of(value, "column", is_count, "a number")
+    value_of(value, "detail", _is_text, "a text")
+    return on_paths(local_path, value)
+
+
+def _are_callers(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_CALLERS
+
+
+def on_paths(change: Callable[[str], str], place: Any) -> Place:
+    """The place of a JSON value with other names of the files, of its callers too."""
+    callers = [{**one, "file": change(one["file"])} for one in place["called_from"]]
+    return Place.from_json({**place, "file": change(place["file"]), "called_from": callers})
+
+
+FREE_SCRATCH = 1 << 20
+"""The chunks of scratch that a plan may have even if no instruction uses them. A proof has a value
+for each chunk, and no bytes of a file stand for them."""
+
+
+def fault_of(plan: Plan) -> tuple[str, str] | None:
+    """The first of these contradictions of a plan: what is expected, and what is found; None if
+    there is none. A buffer that doesn't exist is one even where an instruction doesn't use it:
+    pictures, lifting and kernels look at it without a look at the operation."""
+    # Each check relies on those before it, so none is made after the first fault.
+    faults = chain(_of_collective(plan), _of_instructions(plan), _of_rest(plan))
+    return next(((expected, str(found)) for expected, found in faults), None)
+
+
+_Faults = Iterator[tuple[str, object]]
+
+
+def _of_collective(plan: Plan) -> _Faults:
+    c = plan.collective
+    if min(c.ranks, c.chunks) <= 0:
+        yield "1 rank or more, of 1 chunk or more", c
+    buffers = (c.input_chunks, c.output_chunks, c.input_base, c.output_base, plan.scratch_chunks)
+    if not all(len(one) == c.ranks and one.min() >= 0 for one in buffers):
+        yield f"sizes and bases from 0 for the buffers of {c.ranks} ranks", c
+    if [len(c.initial), len(c.expected)] != [_total(one) for one in buffers[:2]]:
+        yield "initial and expected for all chunks", f"{len(c.initial)} and {len(c.expected)}"
+    if not _is_between(c.initial.view(np.uint8), 0, 2):
+        yield "0 and 1 in initial", c
+    if c.in_place and not _is_within_data(c):
+        yield "buffers within the data in place", c
+    if not NONE <= c.root < c.ranks:
+        yield f"a root below {c.ranks}", c.root
+    if not (_is_partition(c.values) and _is_between(c.values.target, 0, len(c.initial))):
+        yield "values made of input chunks", c.values
+    if not _is_between(c.expected, NONE, len(c.values.offset) - 1):
+        yield "expected values that exist", c.values
+
+
+def _of_instructions(plan: Plan) -> _Faults:
+    i, scratch = plan.instructions, _total(plan.scratch_chunks)
+    if scratch > max(FREE_SCRATCH, _total(i.count)):
+        yield "scratch that instructions use", f"{scratch} chunks"
+    buffers, peers = (i.src_buffer, i.dst_buffer), (i.send_peer, i.recv_peer)
+    most = plan.collective.ranks + len(plan.groups.offset) - 1
+    if not (
+        all(_is_between(one, NONE, len(Buffer)) for one in buffers)
+        and all(_is_between(one, NONE, most) for one in peers)
+        and min(i.channel.min(initial=NONE), i.pipeline.min(initial=NONE)) >= NONE
+    ):
+        found = f"others in {len(i)} instructions"
+        yield "buffers, peers and channels that exist, of all instructions", found
+
+
+def _of_rest(plan: Plan) -> _Faults:
+    s, e, t, ranks = plan.sources, plan.estimate, plan.topology, plan.collective.ranks
+    if not (
+        _is_between(s.file, 0, len(s.files))
+        and _is_between(s.caller, NONE, len(s))
+        and _depth(s) <= MOST_CALLERS
+    ):
+        found = f"others in {len(s)} lines of {len(s.files)} files"
+        yield "sources in the files, and their callers", found
+    if min(s.line.min(initial=0), s.position.min(initial=0)) < 0:
+        yield "lines from 0", s
+    if e is not None and not (
+        len(e.busy_us) == len(plan.block_rank)
+        and np.isfinite(e.busy_us).all()
+        and np.isfinite((e.time_us, e.unmerged_us)).all()
+    ):
+        yield "a time for each block", e
+    if t is not None and not (
+        t.ranks >= ranks
+        and _is_between(t.vertices.kind, 0, len(VertexKind))
+        and _is_between(t.links.kind, 0, len(LinkKind))
+    ):
+        yield f"a topology of at least {ranks} GPUs, whose kinds are known", t
+
+
+def _total(column: NDArray[Any]) -> int:
+    return int(column.sum(dtype=np.int64))
+
+
+# More data than both buffers have would take memory for which no bytes of the file stand.
+def _is_within_data(c: Collective) -> bool:
+    """Whether no buffer in place begins or ends where there is no data."""
+    size = c.input_chunks.astype(np.int64) + c.output_chunks
+    ends = (c.input_base + c.input_chunks.astype(np.int64), c.output_base + size - c.input_chunks)
+    return bool((np.maximum(*ends) <= size).all())
+
+
+def _is_partition(edges: Edges) -> bool:
+    offset = edges.offset
+    whole = len(offset) and offset[0] == 0 and offset[-1] == len(edges.target)
+    return bool(whole and (offset[1:] >= offset[:-1]).all())
+
+
+def _is_between(values: NDArray[Any], least: int, end: int) -> bool:
+    return not len(values) or bool(values.min() >= least and values.max() < end)
+
+
+def _depth(sources: Sources) -> int:
+    """How many lines call one another; more than `MOST_CALLERS` if they do in a circle."""
+    depth, caller = 0, sources.caller
+    while len(caller) and depth <= MOST_CALLERS:
+        caller = sources.caller[caller[caller != NONE]]
+        depth += 1
+    return depth
+
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_OF_SLEY, _OF_FOLDER = "<sley>", "<folder>"
+
+
+def portable_path(file: str) -> str:
+    """A path without the folders above the current one, and above sley: the rest after these, the
+    last name of others. The folders of a file's reader are elsewhere."""
+    name = file.rpartition("/")[2]
+    if ".." not in file.split("/"):
+        if not file.startswith("/"):
+            name = file
+        elif file.startswith(f"{_PACKAGE}/"):
+            name = _OF_SLEY + file[len(_PACKAGE) :]
+        elif (folder := _current()) and file.startswith(f"{folder}/"):
+            name = _OF_FOLDER + file[len(folder) :]
+    return printable(name, kept="")
+
+
+def is_portable(name: str) -> bool:
+    """Whether `portable_path` may have returned a name."""
+    return not name.startswith("/") and ".." not in name.split("/")
+
+
+def local_path(name: str) -> str:
+    """The path for a name of `portable_path`: absolute again, if the file is in the current
+    folder."""
+    mark, _, rest = name.partition("/")
+    if mark == _OF_SLEY:
+        return f"{_PACKAGE}/{rest}"
+    if mark != _OF_FOLDER:
+        return name
+    path = f"{_current()}/{rest}"
+    return path if Path(path).is_file() else rest
+
+
+def _current() -> str:
+    """The current folder; "" if it was deleted, or is the root, which tells nothing."""
+    with contextlib.suppress(OSError):
+        return str(Path.cwd()).rstrip("/")
+    return ""
