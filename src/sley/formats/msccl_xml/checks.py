@@ -15,16 +15,15 @@ MAX_CHUNKS = 1 << 24
 """Limit of the chunks of all ranks together, scratch included."""
 
 
-def check_structure(raw: RawFile, problems: Problems) -> None:
-    """Header, ids of GPUs and blocks, and order of steps, which `wait_targets` relies on."""
+def check_raw(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
+    """int64 (steps,): the row of the step that each step waits for, or NONE. Checks the parts of a
+    file against one another; raises the problems if later checks rely on what is wrong."""
+    before = len(problems)
     _check_header(raw, problems)
     _check_gpus(raw, problems)
     _check_blocks(raw, problems)
     _check_step_order(raw, problems)
-
-
-def check_contents(raw: RawFile, problems: Problems) -> None:
-    """Peers and channels of blocks, counts and flags of steps."""
+    are_numbered = len(problems) == before
     _check_peers(raw, problems)
     _check_channels(raw, problems)
     steps = raw.steps
@@ -32,6 +31,10 @@ def check_contents(raw: RawFile, problems: Problems) -> None:
     steps.report(problems, empty, F421, "cnt to be at least 1", "cnt")
     no_flag = (steps["hasdep"] != 0) & (steps["hasdep"] != 1)
     steps.report(problems, no_flag, F422, "hasdep to be 0 or 1", "hasdep")
+    # Waits name blocks and steps by their numbers.
+    if not are_numbered:
+        problems.raise_any()
+    return _wait_targets(raw, problems)
 
 
 def _check_header(raw: RawFile, problems: Problems) -> None:
@@ -145,7 +148,7 @@ def _check_channels(raw: RawFile, problems: Problems) -> None:
     raw.blocks.report(problems, wrong, F419, expected, "chan")
 
 
-def wait_targets(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
+def _wait_targets(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
     """int64 (steps,): the row of the step that each step waits for, or NONE. Reports waits for
     steps that don't exist, and for the step itself or later ones of its block.
 

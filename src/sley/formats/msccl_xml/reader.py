@@ -13,7 +13,7 @@ from sley.errors import Diagnostic, SleyError
 from sley.errors.formats import F409, F411, F420, F424, F434
 from sley.formats.format import Imported
 from sley.formats.msccl_xml import notes
-from sley.formats.msccl_xml.checks import check_contents, check_structure, wait_targets
+from sley.formats.msccl_xml.checks import check_raw
 from sley.formats.msccl_xml.parse import parse
 from sley.formats.msccl_xml.raw import RawFile
 from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, CUSTOM, parts_per_loop
@@ -78,18 +78,6 @@ def read(
     header = raw.header
     plan = plan_of(raw, collective, operands, kept, folded, slots)
     return Imported(plan, tuple(remarks), header.minBytes, header.maxBytes)
-
-
-def check_raw(raw: RawFile, problems: Problems) -> LongArray:
-    """int64 (steps,): the row of the step that each step waits for, or NONE. Checks the parts of a
-    file against one another; raises the problems if later checks rely on what is wrong."""
-    before = len(problems)
-    check_structure(raw, problems)
-    sound = len(problems) == before
-    check_contents(raw, problems)
-    if not sound:
-        problems.raise_any()
-    return wait_targets(raw, problems)
 
 
 def collective_of(

@@ -30,13 +30,13 @@ from sley.errors.formats import (
 )
 from sley.formats.format import Execution, Executions, Target, root_conditions, target_among
 from sley.formats.msccl_xml import notes
+from sley.formats.msccl_xml.checks import check_raw
 from sley.formats.msccl_xml.lexical import check_text
 from sley.formats.msccl_xml.limits import check_limits, check_memory
 from sley.formats.msccl_xml.parse import parse
 from sley.formats.msccl_xml.raw import Header, RawFile
 from sley.formats.msccl_xml.reader import (
     beyond_declared,
-    check_raw,
     collective_of,
     operands_of,
     plan_of,
