@@ -138,12 +138,6 @@ def card_rate(vendor: str, device: str, slot: Rate) -> Rate:
     return Rate(most, min(most * CARD_SHARE, slot.GBps))
 
 
-def note_assumption(notes: list[Diagnostic], place: Place, found: str) -> None:
-    """Appends a remark (F434) about an assumption to `notes`, once for all places."""
-    if all(note.found != found for note in notes):
-        notes.append(F434.diagnostic(at=place, expected="a complete description", found=found))
-
-
 class Import:
     """A node as a file of another tool describes it, and what this file leaves open; an importer
     reads it into these:
@@ -168,8 +162,11 @@ class Import:
         self.open_cards: set[int] = set()
 
     def assume(self, found: str, line: int = 0) -> None:
-        """Notes an assumption."""
-        note_assumption(self.notes, Place(self.file, line), found)
+        """Notes an assumption (F434), once for all places."""
+        if all(note.found != found for note in self.notes):
+            at = Place(self.file, line)
+            note = F434.diagnostic(at=at, expected="a complete description", found=found)
+            self.notes.append(note)
 
     def wrong(
         self, rule: Rule, expected: str, found: str, remedy: str = "", line: int = 0, at: str = ""

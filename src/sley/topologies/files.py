@@ -121,7 +121,7 @@ def read(
         raise at_place(error, Place(file)) from error
 
 
-def _importer(path: Path, kind: Kind, text: str, base: Machine | None) -> Import | TacclImport:
+def _importer(path: Path, kind: Kind, text: str, base: Machine | None) -> Import:
     """What another tool's text describes. base: the machine that it is like. Errors: T604 to T608,
     F550."""
     file, suffix, start = str(path), path.suffix.lower(), text.lstrip()[:1]

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sley.errors import Diagnostic, Place
+from sley.errors import Place
 from sley.errors.topology import T602, T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
-from sley.topologies.assumptions import note_assumption
+from sley.topologies.assumptions import Import
 from sley.topologies.node import Link, Machine, Node, Rate
 from sley.topologies.reading import Section, json_of
 
@@ -28,9 +28,9 @@ _NDV2 = {
 """The linked pairs of GPUs in TACCL's NDv2, and the index of each pair's cost."""
 
 
-class TacclImport:
+class TacclImport(Import):
     """The machine of a profile: GPUs around a switch (one cost), NDv2's mesh (two costs), or n x n
-    matrices. notes: a remark about each assumption.
+    matrices, with all rates.
 
     Nominal and reached rates are the chunk's size over beta; alpha is the latency of links.
     """
@@ -40,15 +40,15 @@ class TacclImport:
         if not isinstance(values, dict):
             found = type(values).__name__
             raise T605.error(at=Place(file), expected="a JSON object", found=found)
+        super().__init__(file)
         self._top = top = Section(file, values)
-        self.notes: list[Diagnostic] = []
         self._name = top.text("name", Path(file).stem)
         self._chunk, self._unit_us = self._scale()
-        self._node = Node(top.count("gpus_per_node", MAX_RANKS))
+        self.node = Node(top.count("gpus_per_node", MAX_RANKS))
 
     def machine(self, like: Machine | None) -> Machine:
         """The machine, which has all rates. Errors: T602, T607."""
-        top, node = self._top, self._node
+        top, node = self._top, self.node
         alpha = self._cost("alpha") * self._unit_us
         if "links" in top:
             self._join_matrix(alpha)
@@ -61,19 +61,16 @@ class TacclImport:
 
     def _scale(self) -> tuple[int, float]:
         """The chunk's bytes and the unit of time, read from the file's name or the profile's."""
-        place = Place(self._top.file)
-        for text in (Path(self._top.file).stem, self._name):
+        for text in (Path(self.file).stem, self._name):
             found = _SIZE.search(text)
             words = found[1] + found[2] if found else ""
             size = size_in_bytes(words)
             if size is not None:
                 if size in _TIME_UNIT_US:
                     return size, _TIME_UNIT_US[size]
-                assumption = f"times in us for chunks of {words}"
-                note_assumption(self.notes, place, assumption)
+                self.assume(f"times in us for chunks of {words}")
                 return size, 1.0
-        assumption = "chunks of 1 MB and times in us, as neither name contains a size"
-        note_assumption(self.notes, place, assumption)
+        self.assume("chunks of 1 MB and times in us, as neither name contains a size")
         return 2**20, 1.0
 
     def _cost(self, key: str) -> float:
@@ -95,7 +92,7 @@ class TacclImport:
 
     def _join_known(self, alpha_us: float) -> None:
         """Adds the links of a known node: a switch for one cost, NDv2's mesh for two."""
-        node = self._node
+        node = self.node
         betas = self._top.items("node_betas_list")
         self._top.items("node_invbws_list", [])
         if len(betas) == 1:
@@ -122,10 +119,10 @@ class TacclImport:
                     raise self._top.refuse(f"links[{dst}][{src}]", "a number from 0", used)
                 if src != dst and used:
                     rate = self._rate(f"betas[{dst}][{src}]", betas[dst][src], alpha_us)
-                    self._node.links.append(Link(src, dst, LinkKind.NVLINK, rate))
+                    self.node.links.append(Link(src, dst, LinkKind.NVLINK, rate))
 
     def _matrix(self, key: str) -> list[list[Any]]:
-        n = self._node.gpus
+        n = self.node.gpus
         rows = self._top.items(key)
         if len(rows) != n or not all(isinstance(row, list) and len(row) == n for row in rows):
             raise self._top.refuse(key, f"{n} rows of {n} numbers", rows, T607)
@@ -134,13 +131,13 @@ class TacclImport:
     def _add_cards(self) -> None:
         """Adds the cards, each shared by neighbouring GPUs; remote_alpha is the latency of a path
         between nodes."""
-        top, node = self._top, self._node
+        top, node = self._top, self.node
         for key in ("remote_invbw", "remote_invbws"):
             top.value(key, "", None)
         if top.value("nics_per_node", "", -1) == -1:
             for key in ("remote_alpha", "remote_beta"):
                 top.value(key, "", None)
-            note_assumption(self.notes, top.place(), "a single node, as there are no network cards")
+            self.assume("a single node, as there are no network cards")
             return
         count = top.count("nics_per_node", MAX_RANKS)
         if node.gpus % count:
