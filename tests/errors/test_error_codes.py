@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from sley.errors import Rule
 from sley.errors.catalog import _FAMILIES, SUCCESSORS, all_rules
-from sley.errors.diagnostic import Rule
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 CODE = rf"\b([{''.join({code[0] for code in all_rules()})}]\d{{3}})\b"

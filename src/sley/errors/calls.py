@@ -1,6 +1,6 @@
 """Rules of calls: errors during calls of a communicator (N62x)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 N620 = Rule(
     "N620 rank-ended, formerly N609",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 _NAMES = """
 language rescclang verifier compiler formats mscclpp schedules deployment runtime devices

@@ -1,6 +1,6 @@
 """Rules of the communicator: errors while ranks make a communicator (N60x, N61x)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 N601 = Rule(
     "N601 rank-missing",

@@ -1,6 +1,6 @@
 """Rules of the compiler: requirements on a program, its directives and options (C3xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 C301 = Rule(
     "C301 unlinked-ranks, formerly L128",

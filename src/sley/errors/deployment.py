@@ -1,7 +1,7 @@
 """Rules of deployment (F501 to F533): what runtimes make of directories of files, why a file
 doesn't run for a call (F519 to F524), and the tables of packages."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 F501 = Rule(
     "F501 reads-no-plans, formerly F502",

@@ -1,6 +1,6 @@
 """Rules of devices: errors of kernels on GPUs, or on threads of this machine (K5xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 K501 = Rule(
     "K501 no-cuda",

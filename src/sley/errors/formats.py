@@ -8,7 +8,7 @@ refuse to write a plan; F460 and F461 concern files in general. F470 to F499 are
 
 from __future__ import annotations
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 F401 = Rule(
     "F401 not-xml, formerly F402",

@@ -1,6 +1,6 @@
 """Rules of the languages: requirements on programs (L1xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 L101 = Rule(
     "L101 rank-out-of-range, formerly P814",

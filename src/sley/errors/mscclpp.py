@@ -7,7 +7,7 @@ version, all of them do it.
 
 from __future__ import annotations
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 F470 = Rule(
     "F470 not-json",

@@ -1,6 +1,6 @@
 """Rules of policies: errors in files of the tuner, and in their use (D90x, D94x)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 D901 = Rule(
     "D901 bad-policy, formerly D902",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sley.errors.diagnostic import Diagnostic, Place, Rule, SleyError
+from sley.errors import Diagnostic, Place, Rule, SleyError
 
 
 def diagnostic_from_json(value: Any) -> Diagnostic:

@@ -1,6 +1,6 @@
 """Rules of pictures and reports: their contents and their files (P8xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 P801 = Rule(
     "P801 picture-too-large",

@@ -1,6 +1,6 @@
 """Rules of ResCCLang: requirements on texts in ResCCL's language (L143 to L156)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 L143 = Rule(
     "L143 syntax, formerly L141 L142 L144 L145",

@@ -1,6 +1,6 @@
 """Rules of the runtime: errors of runs on processes of this machine (R5xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 R501 = Rule(
     "R501 rank-died",

@@ -3,7 +3,7 @@ F560)."""
 
 from __future__ import annotations
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 F550 = Rule(
     "F550 other-kind-of-file, formerly T609",

@@ -1,6 +1,6 @@
 """Rules of the selection: errors while a plan is selected for a call (N65x)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 N650 = Rule(
     "N650 no-such-call",

@@ -1,6 +1,6 @@
 """Rules of the simulator: requirements on the input of a simulation (S7xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 S701 = Rule(
     "S701 no-topology, formerly C311",

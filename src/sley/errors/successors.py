@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from sley.errors import SleyError
 from sley.errors.compiler import C316
-from sley.errors.diagnostic import SleyError
 
 _COMPILER = (
     *("protocol", "schedule", "allocate", "channels", "instances", "fusion", "no-fusion"),

@@ -1,6 +1,6 @@
 """Rules of topologies: requirements on the description of a cluster (T6xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 T601 = Rule(
     "T601 bad-topology",

@@ -1,6 +1,6 @@
 """Rules of the PyTorch backend: errors in collectives of `torch.distributed` (B9xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 B902 = Rule(
     "B902 unfit-tensors",

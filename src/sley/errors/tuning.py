@@ -1,6 +1,6 @@
 """Rules of tuning: errors in the input of a tuner (D92x, D93x)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 D921 = Rule(
     "D921 nothing-to-tune",

@@ -1,6 +1,6 @@
 """Rules of the verifier: requirements on every plan before it runs (V2xx)."""
 
-from sley.errors.diagnostic import Rule
+from sley.errors import Rule
 
 V201 = Rule(
     "V201 malformed-plan, formerly F452 P804 R510 S706",

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from sley.engine.devices.device import HostMemory
+from sley.errors import Diagnostic, SleyError, counted
 from sley.errors.devices import K508, K514
-from sley.errors.diagnostic import Diagnostic, SleyError, counted
 from sley.ir.tables import LongArray
 
 _ABORT_BYTES = 64  # a cache line: kernels poll its first word

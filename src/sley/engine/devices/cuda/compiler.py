@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
+from sley.errors import counted, shortened
 from sley.errors.devices import K501, K502, K503
-from sley.errors.diagnostic import counted, shortened
 
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 """Options of every compilation; -v makes the assembler print each function's resources."""

@@ -29,8 +29,8 @@ from sley.engine.devices.device import (
 )
 from sley.engine.devices.shared_files import map_bytes
 from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
+from sley.errors import counted
 from sley.errors.devices import K509, K510, K514
-from sley.errors.diagnostic import counted
 from sley.errors.disk_cache import cached_bytes
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY

@@ -6,6 +6,7 @@ import os
 from functools import cache
 
 from sley.engine import native
+from sley.errors import Rule, SleyError
 from sley.errors.devices import (
     K501,
     K502,
@@ -20,7 +21,6 @@ from sley.errors.devices import (
     K517,
     K518,
 )
-from sley.errors.diagnostic import Rule, SleyError
 
 NEEDED = {12: "525.60", 13: "580.65"}
 """The oldest driver for each major version of CUDA, from NVIDIA's compatibility tables."""
