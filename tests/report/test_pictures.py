@@ -28,7 +28,7 @@ from sley.report.pictures import (
     topology_picture,
 )
 from sley.report.pictures.canvas import Box, Picture, text_width
-from sley.report.pictures.words import LOCAL
+from sley.report.pictures.plans import LOCAL
 from support.checks.golden import Golden
 from support.generators.examples import examples
 from support.generators.random_programs import RandomProgram, random_programs

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray, LongArray
 from sley.model.simulation.result import Simulation
-from sley.report.pictures.words import block_peers
+from sley.report.pictures.plans import block_peers
 
 TOLERANCE = 0.01
 """The largest difference of times between ranks that are alike, as a share of the whole time."""

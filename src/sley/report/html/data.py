@@ -26,7 +26,7 @@ from sley.report.critical import (
 )
 from sley.report.limit import FACTORS, limit_of
 from sley.report.link_classes import LinkClass, link_classes
-from sley.report.pictures.lattice import lattice_middles
+from sley.report.pictures.topology import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.report.what_if import WhatIf, change_text
 from sley.topologies.lattice import sides_of, steps
