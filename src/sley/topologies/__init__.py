@@ -3,11 +3,10 @@
 `find` accepts the same texts as --topology, and so does every function that has a topology as an
 argument (`topology_of`). Each machine of machines/*.toml has a function of its own: `ndv4(2)` is a
 cluster of two nodes of "ndv4", `dgx_a100()` one node of "dgx-a100".
-Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (the TOML of
-machines), node (a node, and the machine of such nodes), graph (whole topologies as TOML), nccl_xml,
-nccl_log, hwloc_xml, nvidia_smi, amd_smi, taccl (other tools' files), assumptions (rates that those
-leave out), reading (checked access to tables), xml_elements (XML as a tree), summary, link_rings
-(rings along links), lattice (the sides of meshes and tori).
+Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (machines, and
+their TOML), graph (whole topologies as TOML), nccl_xml, nccl_log, hwloc_xml, nvidia_smi, amd_smi,
+taccl (other tools' files), assumptions (rates that those leave out), xml_elements (XML as a tree),
+summary, link_rings (rings along links), lattice (the sides of meshes and tori).
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from sley.ir.topology import Topology
 from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
 from sley.topologies.files import LoadedTopology, load, read, save
 from sley.topologies.link_rings import LinkRings, link_rings
-from sley.topologies.machine import find_machine, machine, machine_names
-from sley.topologies.node import Machine
+from sley.topologies.machine import Machine, find_machine, machine, machine_names
 
 __all__ = [
     "LinkRings",

@@ -24,8 +24,7 @@ from sley.topologies.assumptions import (
     Import,
     by_target,
 )
-from sley.topologies.node import Machine, Node, Rate
-from sley.topologies.reading import json_of
+from sley.topologies.machine import Machine, Node, Rate, json_of
 
 _TITLES = re.compile(
     r"^\s*=*\s*(?:(?P<rocm>Weight|Hops|Link Type) between two GPUs\b|(?P<width>Bandwidth)\s*=+"

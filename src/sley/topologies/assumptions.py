@@ -14,8 +14,7 @@ from sley.errors.formats import F434
 from sley.errors.topology import T607
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.topologies.machine import find_machine
-from sley.topologies.node import Machine, Node, Rate, bundled
+from sley.topologies.machine import Machine, Node, Rate, bundled, find_machine
 
 CARD_SHARE = 0.96
 """Reached over nominal rate of a network card: 24 of 25 GB/s with NCCL on HDR InfiniBand."""

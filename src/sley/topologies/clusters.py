@@ -16,8 +16,7 @@ from sley.ir.fabric import LinkKind
 from sley.ir.topology import MAX_RANKS, Builder, Topology
 from sley.ir.words import is_integer
 from sley.topologies.files import LoadedTopology, read
-from sley.topologies.machine import find_machine, machine_names
-from sley.topologies.node import Machine
+from sley.topologies.machine import Machine, find_machine, machine_names
 
 _NUMBERS = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?")
 _GRID = re.compile(r"(mesh|torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")

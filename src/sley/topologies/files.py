@@ -26,12 +26,10 @@ from sley.topologies.amd_smi import AmdImport
 from sley.topologies.assumptions import Import
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.hwloc_xml import HwlocImport
-from sley.topologies.machine import find_machine, machine_from, machine_names
+from sley.topologies.machine import Machine, at_place, find_machine, machine_from, machine_names
 from sley.topologies.nccl_log import NcclLogImport, is_log
 from sley.topologies.nccl_xml import NcclXmlImport
-from sley.topologies.node import Machine
 from sley.topologies.nvidia_smi import NvidiaImport, is_matrix
-from sley.topologies.reading import at_place
 from sley.topologies.taccl import TacclImport
 
 

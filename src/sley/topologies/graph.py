@@ -16,8 +16,7 @@ from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer, is_real
-from sley.topologies.machine import read_model
-from sley.topologies.reading import Section, at_place
+from sley.topologies.machine import Section, at_place, read_model
 
 _VERTEX_WORDS = {kind.name.lower(): kind for kind in VertexKind}
 _LINK_WORDS = {kind.name.lower(): kind for kind in LinkKind}

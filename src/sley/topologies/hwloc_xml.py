@@ -16,7 +16,7 @@ from sley.topologies.assumptions import (
     by_device,
     card_rate,
 )
-from sley.topologies.node import Node, Rate
+from sley.topologies.machine import Node, Rate
 from sley.topologies.xml_elements import XmlElement, parse
 
 _GPU_NAME = re.compile(r"(?:cuda|nvml|rsmi)[0-9]+")

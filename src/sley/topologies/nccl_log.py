@@ -27,7 +27,7 @@ from sley.topologies.assumptions import (
     by_device,
     by_target,
 )
-from sley.topologies.node import Node, Rate
+from sley.topologies.machine import Node, Rate
 
 _SETTINGS = "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH"
 _MARK, _BEGIN = "NCCL INFO ", "=== System : max"

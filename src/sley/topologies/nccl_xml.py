@@ -26,7 +26,7 @@ from sley.topologies.assumptions import (
     by_target,
     card_rate,
 )
-from sley.topologies.node import Node, Rate
+from sley.topologies.machine import Node, Rate
 from sley.topologies.xml_elements import XmlElement, parse
 
 _LANE_GBPS = {

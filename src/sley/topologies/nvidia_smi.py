@@ -13,7 +13,7 @@ from sley.topologies.assumptions import (
     Import,
     by_capability,
 )
-from sley.topologies.node import Node, Rate
+from sley.topologies.machine import Node, Rate
 
 _MOST_LINKS = 18
 """The most NVLinks that a GPU has (H100, B200): a row with more means that there is a switch."""

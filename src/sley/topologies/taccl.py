@@ -13,8 +13,7 @@ from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
 from sley.topologies.assumptions import Import
-from sley.topologies.node import Link, Machine, Node, Rate
-from sley.topologies.reading import Section, json_of
+from sley.topologies.machine import Link, Machine, Node, Rate, Section, json_of
 
 _SIZE = re.compile(r"(?:^|[-_])([1-9][0-9]{0,3}) ?(KB|MB|GB|K|M|G)(?:$|[-_.])", re.IGNORECASE)
 _TIME_UNIT_US = {2**10: 0.01, 2**15: 0.1, 2**20: 1.0}
