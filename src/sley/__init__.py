@@ -118,7 +118,7 @@ def __getattr__(name: str) -> Any:
 
         return version("sley")
     if "IPython" in sys.modules and name in _HOME:
-        importlib.import_module("sley.report.notebook").register()
+        importlib.import_module("sley.report.views").register()
     if name in _HOME and _HOME[name] != "sley":
         value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
         return value

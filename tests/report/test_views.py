@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import sley
-from sley.report import notebook
+from sley.report import views
 
 RING = sley.algorithms.ring_allreduce(4)
 NDV4 = sley.topologies.ndv4()
@@ -119,6 +119,6 @@ def test_a_simulation_is_its_report_or_its_text_if_that_is_too_large(
     found = re.search(r'srcdoc="([^"]+)"', page)
     assert found
     assert unescape(found[1]) == (tmp_path / "page.html").read_text()
-    monkeypatch.setattr(notebook, "MOST_BYTES", 1000)
+    monkeypatch.setattr(views, "MOST_BYTES", 1000)
     assert "<pre>" in html(simulation)
     assert "limited by" in html(simulation)

@@ -1,11 +1,17 @@
-"""Views: the text and the picture of a value, as `sley.show` and `sley.draw` make them."""
+"""Views: the text and the picture of a value, as `sley.show` and `sley.draw` make them, and its
+HTML, which Jupyter shows in place of the text."""
 
 from __future__ import annotations
 
+import base64
+import sys
+from collections.abc import Iterable
+from html import escape
 from typing import Literal
 
-from sley.errors import without_inner_frames
+from sley.errors import SleyError, without_inner_frames
 from sley.errors.report import P815
+from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -20,7 +26,8 @@ from sley.report.pictures import (
 )
 from sley.report.simulation import simulation_lines
 from sley.report.stages import stage_table
-from sley.report.tables import Text, pipeline_table, plan_table
+from sley.report.tables import Text, pipeline_table, plan_summary, plan_table
+from sley.topologies.summary import Summary
 
 
 @without_inner_frames
@@ -83,3 +90,69 @@ def draw(
     if of not in pictures:
         raise P815.error(expected=" or ".join(pictures), found=repr(of)[:60])
     return pictures[of](value, ranks)
+
+
+MOST_BYTES = 2**22
+"""The largest page of a simulation inside a notebook, which is saved with it."""
+
+
+def value_html(value: Plan | Program | Topology) -> str:
+    """A plan's properties or a topology's classes of links, and the picture if it is small
+    enough."""
+    rows: list[tuple[str, ...]] = []
+    if isinstance(value, Plan):
+        summary = plan_summary(value)
+        rows = [(name.replace("_", " "), _words(one)) for name, one in summary.items()]
+    elif isinstance(value, Topology):
+        rows = [("links, each direction", "number", "nominal GB/s", "reached GB/s")]
+        rows += [
+            (f"{LinkKind(kind).name.lower()}: {ends}", str(count), f"{nominal:g}", f"{reached:g}")
+            for kind, ends, nominal, reached, _, count in Summary.of(value).links
+        ]
+    return _head(value) + (_table(rows) if rows else "") + _drawing(value)
+
+
+def simulation_html(simulation: Simulation) -> str:
+    """The report of a simulation in a frame of its own; its text if the page would be too large."""
+    page = html_report([simulation], title=simulation.plan.name)
+    if len(page) > MOST_BYTES:
+        return f"<pre>{escape(chr(10).join(simulation_lines(simulation)))}</pre>"
+    return _head(simulation) + Page(page)._repr_html_()
+
+
+def register() -> None:
+    """Tells IPython to show these values so; does nothing outside of it."""
+    shell = sys.modules["IPython"].get_ipython()
+    if shell is None:
+        return
+    html = shell.display_formatter.formatters["text/html"]
+    for kind in (Plan, Program, Topology):
+        html.for_type(kind, value_html)
+    html.for_type(Simulation, simulation_html)
+
+
+def _head(value: object) -> str:
+    return f"<div><b>{escape(repr(value))}</b></div>"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in value.items())
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _drawing(value: Plan | Program | Topology) -> str:
+    """A picture as an image that shares no names with its page; "" if it can't be drawn."""
+    try:
+        picture = draw(value)
+        assert isinstance(picture, Picture)  # only a simulation is a page
+        image = base64.b64encode(picture.svg()).decode()
+    except (SleyError, ImportError):  # too large to be read, or there is no matplotlib
+        return ""
+    source = f'src="data:image/svg+xml;base64,{image}"'
+    return f'<img alt="{escape(picture.title)}" style="max-width:100%" {source}>'
