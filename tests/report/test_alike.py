@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sley
-from sley.report.alike import alike_ranks, alike_text, block_name
+from sley.report.analysis import alike_ranks, alike_text, block_name
 from support.inputs.made_simulations import ring_simulation
 
 

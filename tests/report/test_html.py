@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import sley
 from sley.cli import main
 from sley.errors import SleyError
-from sley.report.bins import block_bins
-from sley.report.critical import op_name
+from sley.report.analysis import block_bins, op_name
 from sley.report.html import html_report
 from sley.report.html.data import simulation_data
 from sley.report.html.page import embed

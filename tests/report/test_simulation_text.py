@@ -9,8 +9,7 @@ import pytest
 import sley
 from sley.errors import SleyError
 from sley.ir.tables import NONE, Edges
-from sley.report.critical import critical_steps, times_by_line
-from sley.report.link_classes import link_classes
+from sley.report.analysis import critical_steps, link_classes, times_by_line
 from sley.report.simulation import (
     bytes_text,
     comparison_table,

@@ -8,7 +8,7 @@ import sley
 from sley.algorithms import ring_allreduce
 from sley.compiler.pipeline import PASSES
 from sley.lang import ChunkProgram
-from sley.report.stages import stage_table
+from sley.report.tables import stage_table
 from sley.topologies import cluster
 from support.checks.golden import Golden
 from support.checks.stages import Stages

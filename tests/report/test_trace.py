@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sley.errors import SleyError
-from sley.report.alike import alike_ranks, block_name
+from sley.report.analysis import alike_ranks, block_name
 from sley.report.trace import trace, trace_bytes
 from support.inputs.made_simulations import mesh_simulation, ring_simulation
 

@@ -27,7 +27,7 @@ from rich.progress import (
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
 from sley.errors.compiler import C306
 from sley.errors.successors import gone
-from sley.report.stages import stage_table
+from sley.report.tables import stage_table
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from sley.formats import check_folder, write_file
 from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange, size_text
 from sley.model.simulation import Simulation, Simulator
-from sley.report.critical import critical_steps
+from sley.report.analysis import critical_steps
 from sley.report.limit import limit_of
 from sley.report.simulation import simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes

@@ -13,8 +13,7 @@ from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
 from sley.model.simulation.result import Simulation, TileExecutions
-from sley.report.bins import MOST_EXECUTIONS, block_bins
-from sley.report.critical import op_name
+from sley.report.analysis import MOST_EXECUTIONS, block_bins, op_name
 from sley.report.pictures.canvas import METADATA, check_suffix, drawing_settings
 from sley.report.simulation import (
     PART_WORDS,

@@ -13,16 +13,17 @@ from sley.ir.fabric import LinkKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
 from sley.model.simulation.result import Simulation, error_text, errors_text
-from sley.report.alike import alike_text, block_name
-from sley.report.critical import (
+from sley.report.analysis import (
     CAUSE_WORDS,
     CriticalStep,
+    alike_text,
+    block_name,
     critical_steps,
+    link_classes,
     longest_steps,
     times_by_line,
 )
 from sley.report.limit import blocks_text, limit_of
-from sley.report.link_classes import link_classes
 
 STEPS = 12
 """The most steps of the critical path in the text."""

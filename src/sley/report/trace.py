@@ -11,8 +11,7 @@ import numpy as np
 from sley.errors.report import P810
 from sley.ir.tables import BoolArray
 from sley.model.simulation.result import Cause, Simulation, TileExecutions
-from sley.report.alike import alike_ranks, block_name
-from sley.report.critical import on_path, op_name
+from sley.report.analysis import alike_ranks, block_name, on_path, op_name
 from sley.report.simulation import busiest_links
 
 Event = dict[str, Any]

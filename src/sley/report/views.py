@@ -25,8 +25,7 @@ from sley.report.pictures import (
     topology_picture,
 )
 from sley.report.simulation import simulation_lines
-from sley.report.stages import stage_table
-from sley.report.tables import Text, pipeline_table, plan_summary, plan_table
+from sley.report.tables import Text, pipeline_table, plan_summary, plan_table, stage_table
 from sley.topologies.summary import Summary
 
 

@@ -17,8 +17,8 @@ from sley.model.bounds import Bounds
 from sley.model.simulation import Simulator
 from sley.model.simulation.result import Simulation
 from sley.model.simulation.routes import ConnectionRoutes
+from sley.report.analysis import LinkClass, link_classes
 from sley.report.limit import Factor
-from sley.report.link_classes import LinkClass, link_classes
 
 BUSY = 0.9
 """The share of the busiest link's use from which a class of links counts among the busiest."""

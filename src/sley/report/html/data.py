@@ -14,18 +14,21 @@ from sley.ir.fabric import VertexKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import LongArray
 from sley.model.simulation.result import Simulation, TileExecutions
-from sley.report.alike import alike_ranks, block_name
-from sley.report.bins import MOST_EXECUTIONS, block_bins
-from sley.report.critical import (
+from sley.report.analysis import (
     CAUSE_WORDS,
+    MOST_EXECUTIONS,
+    LinkClass,
+    alike_ranks,
+    block_bins,
+    block_name,
     critical_steps,
+    link_classes,
     longest_steps,
     on_path,
     op_name,
     times_by_line,
 )
 from sley.report.limit import FACTORS, limit_of
-from sley.report.link_classes import LinkClass, link_classes
 from sley.report.pictures.topology import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
 from sley.report.what_if import WhatIf, change_text
