@@ -2,8 +2,7 @@
 
 `raw` is the model of a file, for both ways.
 `reader`: `parse` makes a `raw` file of the text, `checks` refuse it, `notes` are remarks on it.
-`runtime`: what a target executes when it reads a file; `lexical` is its lexer, `transmissions` what
-its parser and kernels make of the steps.
+`runtime`: what a target executes when it reads a file; `lexical` is its lexer.
 `writer` makes a `raw` file of a plan; `limits` refuse what a target can't run. All use `targets`.
 """
 

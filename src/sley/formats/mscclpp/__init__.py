@@ -6,8 +6,8 @@ compared with, of many files.
 `reader`: `checks` refuse a `raw` plan, `lowering` cuts its chunks and makes the machine's rows;
 `conditions` say when it is executed so.
 `writer`: `analysis` finds what switches do and which accesses need an order, `placing` the place of
-each message, `threadblocks` the blocks and `emission` their operations, and the writer cuts blocks
-until a `raw` plan fits into the executor's tables.
+each message, `emission` the blocks and their operations, and the writer cuts blocks until a `raw`
+plan fits into the executor's tables.
 All use `words` and `targets`.
 """
 

@@ -19,11 +19,10 @@ from sley.errors.mscclpp import F475, F482
 from sley.formats.format import Target, refuse_varying_counts, target_among
 from sley.formats.mscclpp.analysis import Analysis
 from sley.formats.mscclpp.checks import check_gpu
-from sley.formats.mscclpp.emission import Emitted, emit
+from sley.formats.mscclpp.emission import Emitted, ThreadBlocks, arrange, emit
 from sley.formats.mscclpp.placing import Placing, place
 from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
 from sley.formats.mscclpp.targets import TARGETS, PlanTarget, refuse_absent
-from sley.formats.mscclpp.threadblocks import ThreadBlocks, arrange
 from sley.formats.mscclpp.words import CHANNEL_TYPES, NOP, PROTOCOLS, SWITCH
 from sley.formats.problems import Problems
 from sley.formats.rewriting import unfuse
