@@ -12,7 +12,7 @@ import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
-from sley.formats.msccl_xml import checks, parse
+from sley.formats.msccl_xml import checks, raw
 from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
 from sley.verification import verify
 from support.generators.examples import examples
@@ -192,9 +192,9 @@ def test_an_undeclared_entity_is_no_xml() -> None:
 
 
 def test_too_much_text_is_refused_while_reading(monkeypatch) -> None:
-    monkeypatch.setattr(parse, "MAX_TEXT_BYTES", len(VALID) - 1)
+    monkeypatch.setattr(raw, "MAX_TEXT_BYTES", len(VALID) - 1)
     assert refused(VALID).code == "F403"
-    monkeypatch.setattr(parse, "MAX_TEXT_BYTES", len(VALID))
+    monkeypatch.setattr(raw, "MAX_TEXT_BYTES", len(VALID))
     msccl_xml.read(VALID)
 
 
@@ -202,14 +202,14 @@ def test_an_endless_tag_is_refused() -> None:
     attributes = " ".join(f'a{k}="1"' for k in range(500_000))
     assert refused(f"<algo {attributes}/>").code == "F403"
     assert refused(f"<!-- {attributes} -->").code == "F403"
-    spaces = " " * (2 * parse.MAX_TAG_BYTES)
+    spaces = " " * (2 * raw.MAX_TAG_BYTES)
     msccl_xml.read(VALID.replace("</tb>", f"{spaces}</tb>", 1))
 
 
 def test_too_many_elements_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr(parse, "MAX_ELEMENTS", 11)
+    monkeypatch.setattr(raw, "MAX_ELEMENTS", 11)
     assert refused(VALID).code == "F403"
-    monkeypatch.setattr(parse, "MAX_ELEMENTS", VALID.count("<") - VALID.count("</"))
+    monkeypatch.setattr(raw, "MAX_ELEMENTS", VALID.count("<") - VALID.count("</"))
     msccl_xml.read(VALID)
 
 

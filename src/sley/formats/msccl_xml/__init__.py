@@ -1,9 +1,9 @@
 """MSCCL XML (the MSCCL-IR): reads a file into a Plan, and writes a Plan for a target.
 
-`raw` is the model of a file, for both ways.
-`reader`: `parse` makes a `raw` file of the text, `checks` refuse it, `notes` are remarks on it.
+`raw` is the model of a file, for both ways, and makes one of a text.
+`reader`: `checks` refuse a `raw` file, `notes` are remarks on it.
 `runtime`: what a target executes when it reads a file; `lexical` is its lexer.
-`writer` makes a `raw` file of a plan; `limits` refuse what a target can't run. All use `targets`.
+`writer` makes a `raw` file of a plan, and refuses what a target can't run. All use `targets`.
 """
 
 from sley.formats.format import RuntimeFormat

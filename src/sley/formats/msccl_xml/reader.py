@@ -14,8 +14,7 @@ from sley.errors.formats import F409, F411, F420, F424, F434
 from sley.formats.format import Imported
 from sley.formats.msccl_xml import notes
 from sley.formats.msccl_xml.checks import check_raw
-from sley.formats.msccl_xml.parse import parse
-from sley.formats.msccl_xml.raw import RawFile
+from sley.formats.msccl_xml.raw import RawFile, parse
 from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, CUSTOM, parts_per_loop
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective

@@ -37,9 +37,7 @@ from sley.formats.format import Execution, Executions, Target, root_conditions, 
 from sley.formats.msccl_xml import notes
 from sley.formats.msccl_xml.checks import check_raw
 from sley.formats.msccl_xml.lexical import check_text
-from sley.formats.msccl_xml.limits import check_limits, check_memory
-from sley.formats.msccl_xml.parse import parse
-from sley.formats.msccl_xml.raw import Header, RawFile
+from sley.formats.msccl_xml.raw import Header, RawFile, parse
 from sley.formats.msccl_xml.reader import (
     beyond_declared,
     collective_of,
@@ -48,6 +46,7 @@ from sley.formats.msccl_xml.reader import (
     scratch_of,
 )
 from sley.formats.msccl_xml.targets import OPERATION_WORDS, TARGETS, XmlTarget, name_and_chunks
+from sley.formats.msccl_xml.writer import check_limits, check_memory
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition

@@ -1,8 +1,8 @@
 """MSCCL++ execution plans: reads a JSON file into a OneSidedPlan, by all rules of the executor, and
 writes one for a Plan.
 
-`raw` is the model of a file, for both ways, and `parse` its text; it also reads what a call is
-compared with, of many files.
+`raw` is the model of a file, for both ways, with its text; it also reads what a call is compared
+with, of many files.
 `reader`: `checks` refuse a `raw` plan, `lowering` cuts its chunks and makes the machine's rows;
 `conditions` say when it is executed so.
 `writer`: `analysis` finds what switches do and which accesses need an order, `placing` the place of
@@ -12,7 +12,7 @@ All use `words` and `targets`.
 """
 
 from sley.formats.format import RuntimeFormat
-from sley.formats.mscclpp.parse import serialise
+from sley.formats.mscclpp.raw import serialise
 from sley.formats.mscclpp.reader import executions, read
 from sley.formats.mscclpp.targets import SUFFIX, TARGETS
 from sley.formats.mscclpp.writer import check, raw_plan
