@@ -16,21 +16,8 @@ from sley.errors import Diagnostic, Place, SleyError, without_inner_frames
 from sley.errors.compiler import C309
 from sley.errors.formats import F440
 from sley.errors.verifier import V203
-from sley.formats import (
-    Content,
-    Format,
-    RuntimeFormat,
-    Target,
-    by_suffix,
-    chakra,
-    form_of,
-    kernel_files,
-    keywords,
-    plan_file,
-    refuse_varying_counts,
-    target_named,
-    write_files,
-)
+from sley.formats import chakra, kernel_files, plan_file
+from sley.formats.format import Content, Format, RuntimeFormat, Target, by_suffix, keywords
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
 from sley.verification import Proof, verify
@@ -87,7 +74,7 @@ def save(
     Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K521,
     R504, R514, and for traces S702.
     """
-    write_files(render(plan, path, target=target, **settings))
+    formats.write_files(render(plan, path, target=target, **settings))
 
 
 def render(
@@ -101,7 +88,7 @@ def render(
     of `save`, except F461."""
     form = by_suffix(path, FORMATS)
     if isinstance(form, RuntimeFormat):
-        chosen = target_named(target or form.targets[0])
+        chosen = formats.target_named(target or form.targets[0])
         given = {"target": chosen, **form.settings_of(path, form.settings, settings)}
     else:
         given = form.settings_of(path, form.settings, {**settings, "target": target})
@@ -154,7 +141,7 @@ def verify_file(
         if target is not None:
             check(plan, target)
         return FileProof(None, (verify(plan),), ())
-    form = form_of(path)
+    form = formats.form_of(path)
     target = target or form.only_target
     if target is None:
         for word in set(keywords(form.executions)) - set(keywords(form.read)):
@@ -171,7 +158,7 @@ def verify_file(
             return FileProof(None, (verify(found.plan),), found.notes)
         except SleyError as error:
             raise _naming_targets(error, path, form, settings) from error
-    target = target_named(target)
+    target = formats.target_named(target)
     if target not in form.targets:
         names = ", ".join(form.target_names)
         again = f"sley compile {path} --target {target} -o NEW{target.suffix}"
@@ -211,7 +198,7 @@ def _prove_executions(
     found = form.executions(source, target, **settings)
     proofs = []
     for way in found.executions:
-        refuse_varying_counts(way.plan.collective)
+        formats.refuse_varying_counts(way.plan.collective)
         proof = verify(
             way.plan, way.slots, per_chunk=way.per_chunk, one_slot_bytes=way.one_slot_bytes
         )
@@ -222,7 +209,7 @@ def _prove_executions(
 def check(plan: Plan, target: str | Target) -> None:
     """Proves a plan for a target's connections, and checks the target's limits. Errors: C307,
     V2xx, F4xx."""
-    target = target_named(target)
+    target = formats.target_named(target)
     _prove(plan, FORMATS[target.suffix])
     formats.check(plan, target)
 
@@ -248,7 +235,7 @@ def _refused(check: Callable[..., object], *given: object) -> bool:
 def _prove(plan: Plan, form: Format) -> None:
     """Proves a plan for the connections of a format's runtimes. Errors: C307, F437, V2xx."""
     check_kind(plan)
-    refuse_varying_counts(plan.collective)
+    formats.refuse_varying_counts(plan.collective)
     if form.runs_with_own_slots:
         verify(plan, plan.protocol.slots, per_chunk=True)
     else:

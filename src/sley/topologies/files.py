@@ -6,18 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import Diagnostic, Place, SleyError, recognition
 from sley.errors.compiler import C307, C308
-from sley.errors.recognition import (
-    ABSENT,
-    AMD_SMI,
-    HWLOC,
-    TOPOLOGIES,
-    VAGUE,
-    Kind,
-    kind_of,
-    refuse_kind,
-)
 from sley.errors.schedules import F550
 from sley.errors.text_files import text_of, toml_tables
 from sley.errors.topology import T601, T605
@@ -81,14 +71,14 @@ def read(
             found="the name of a machine",
             remedy=f'sley.topologies.find("{path}") is its topology.',
         )
-    kind = kind_of(path)
-    if kind not in (*TOPOLOGIES, *VAGUE, *ABSENT):
-        raise refuse_kind(path, kind, "a topology")
+    kind = recognition.kind_of(path)
+    if kind not in (*recognition.TOPOLOGIES, *recognition.VAGUE, *recognition.ABSENT):
+        raise recognition.refuse_kind(path, kind, "a topology")
     file, text = str(path), text_of(path, T605)
     base = None if like is None else find_machine(like)
     suffix, start = path.suffix.lower(), text.lstrip()[:1]
     complete = suffix in (".toml", ".json") or start == "{"
-    if base is not None and complete and kind is not AMD_SMI:
+    if base is not None and complete and kind is not recognition.AMD_SMI:
         raise C308.error(
             at=Place(file),
             expected="like= for a file that leaves rates open, such as NCCL's XML",
@@ -119,15 +109,15 @@ def read(
         raise at_place(error, Place(file)) from error
 
 
-def _importer(path: Path, kind: Kind, text: str, base: Machine | None) -> Import:
+def _importer(path: Path, kind: recognition.Kind, text: str, base: Machine | None) -> Import:
     """What another tool's text describes. base: the machine that it is like. Errors: T604 to T608,
     F550."""
     file, suffix, start = str(path), path.suffix.lower(), text.lstrip()[:1]
-    if kind is HWLOC:
+    if kind is recognition.HWLOC:
         return HwlocImport(file, text)
     if suffix == ".xml" or start == "<":
         return NcclXmlImport(file, text)
-    if kind is AMD_SMI:
+    if kind is recognition.AMD_SMI:
         return AmdImport(file, text, base)
     if start != "{" and is_log(text):
         return NcclLogImport(file, text)

@@ -16,11 +16,11 @@ def about_ignored(raw: RawFile) -> list[Diagnostic]:
     """Remarks on what the parser ignored."""
     return [
         F431.diagnostic(
-            at=remark.place,
+            at=first,
             expected="only elements and attributes that define the steps",
-            found=f"{remark.what}, {remark.times} times" if remark.times > 1 else remark.what,
+            found=f"{what}, {times} times" if times > 1 else what,
         )
-        for remark in raw.ignored
+        for what, (times, first) in raw.ignored.items()
     ]
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import NoReturn, TypeVar
 from xml.parsers import expat
@@ -55,15 +55,6 @@ class Header:
     minBytes: int | None  # noqa: N815 - the file's word
     maxBytes: int | None  # noqa: N815
     nthreads: int | None
-
-
-@dataclass(frozen=True)
-class Remark:
-    """Something that the parser ignored: what, how often, and where first."""
-
-    what: str
-    times: int
-    place: Place
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +107,8 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class RawFile:
-    """What a file says. file: its name in messages. whole: the place of <algo>. text: if it was
-    read from one."""
+    """What a file says. file: its name in messages. whole: the place of <algo>. ignored: what the
+    parser ignored, how often, and where first. text: if it was read from one."""
 
     file: str
     whole: Place
@@ -125,7 +116,7 @@ class RawFile:
     gpus: Elements
     blocks: Elements
     steps: Elements
-    ignored: tuple[Remark, ...] = ()
+    ignored: Mapping[str, tuple[int, Place]] = field(default_factory=dict)
     text: bytes = b""
 
     @property
@@ -188,7 +179,7 @@ class _Parser:
         self.problems = Problems()
         self.header: Header | None = None
         self.header_place = Place(file)
-        self.ignored: dict[str, Remark] = {}
+        self.ignored: dict[str, tuple[int, Place]] = {}
         # Of each element, and then of each in the element around it, the number of elements.
         self._total = dict.fromkeys(_PARENT, 0)
         self._inside = dict.fromkeys(_PARENT, 0)
@@ -238,8 +229,7 @@ class _Parser:
             "step",
             lambda row: f"{blocks.place(steps['tb'][row]).detail}, step {steps['s'][row]}",
         )
-        ignored = tuple(self.ignored.values())
-        parts = (self.header, gpus, blocks, steps, ignored, self.text)
+        parts = (self.header, gpus, blocks, steps, self.ignored, self.text)
         return RawFile(self.file, self.header_place, *parts), self.problems
 
     def _table(self, element: str, name: Callable[[int], str]) -> Elements:
@@ -419,11 +409,9 @@ class _Parser:
         self._problem(F405, expected=f"{children} {inside}", found=f"<{_escape(name)}>")
 
     def _ignore(self, what: str) -> None:
-        known = self.ignored.get(what)
-        if known is not None:
-            self.ignored[what] = replace(known, times=known.times + 1)
-        elif len(self.ignored) < MOST_REPORTED:
-            self.ignored[what] = Remark(what, 1, self._place())
+        times, first = self.ignored.get(what, (0, self._place()))
+        if times or len(self.ignored) < MOST_REPORTED:
+            self.ignored[what] = times + 1, first
 
 
 def _integer(text: str, allowed: range) -> int:

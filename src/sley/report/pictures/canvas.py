@@ -46,8 +46,10 @@ INK = "#222222"
 GREY = "#767676"
 BAND = "#f4f4f4"
 BLUE, GREEN, ORANGE, PURPLE = "#0072B2", "#00795A", "#C04F00", "#A8457F"
-PALE_BLUE, PALE_GREEN, PALE_ORANGE = "#d9eaf7", "#d5efe5", "#fbe5cf"
-PALE_PURPLE, PALE_GREY, WHITE = "#f4deeb", "#ebebeb", "#ffffff"
+WHITE = "#ffffff"
+_PALE = {
+    BLUE: "#d9eaf7", GREEN: "#d5efe5", ORANGE: "#fbe5cf", PURPLE: "#f4deeb", GREY: "#ebebeb",
+}  # fmt: skip
 """Colours that people with any colour vision can tell apart, after Okabe and Ito; the strong ones
 are darker, so that they can be read on white."""
 
@@ -98,6 +100,11 @@ class Fill:
     face: str
     edge: str = INK
     edge_pt: float = 0.7
+
+
+def tinted(word: str, edge: str) -> Fill:
+    """A colour with its pale shade inside."""
+    return Fill(word, _PALE[edge], edge)
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,6 @@ from sley.report.pictures.canvas import (
     INK,
     MARGIN,
     ORANGE,
-    PALE_BLUE,
-    PALE_GREEN,
-    PALE_GREY,
-    PALE_ORANGE,
-    PALE_PURPLE,
     PURPLE,
     SMALL_PT,
     WHITE,
@@ -65,15 +60,16 @@ from sley.report.pictures.canvas import (
     joined,
     text_height,
     text_width,
+    tinted,
 )
 from sley.report.tables import check_rank
 
 _REDUCING_PT = 1.9
 
-SEND = Fill("sends", PALE_BLUE, BLUE)
-RECEIVE = Fill("receives", PALE_GREEN, GREEN)
-BOTH = Fill("receives and sends", PALE_PURPLE, PURPLE)
-LOCAL = Fill("local", PALE_GREY, GREY)
+SEND = tinted("sends", BLUE)
+RECEIVE = tinted("receives", GREEN)
+BOTH = tinted("receives and sends", PURPLE)
+LOCAL = tinted("local", GREY)
 REDUCING = Fill("thick frame: reduces", WHITE, GREY, _REDUCING_PT)
 
 ORDER = Style("next in its block", GREY, width_pt=1.2)
@@ -144,8 +140,8 @@ def rank_mask(ranks: Collection[int] | None, total: int) -> BoolArray:
 
 
 _KINDS = {
-    TransferKind.COPY: Fill("copy", PALE_BLUE, BLUE),
-    TransferKind.REDUCE: Fill("reduce", PALE_ORANGE, ORANGE),
+    TransferKind.COPY: tinted("copy", BLUE),
+    TransferKind.REDUCE: tinted("reduce", ORANGE),
 }
 _TRUE = Style("needs the value", INK, port=-0.05)
 _FALSE = Style("reuses the place", GREY, "dashed", port=0.06)

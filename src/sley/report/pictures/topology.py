@@ -19,11 +19,6 @@ from sley.report.pictures.canvas import (
     GREY,
     MARGIN,
     ORANGE,
-    PALE_BLUE,
-    PALE_GREEN,
-    PALE_GREY,
-    PALE_ORANGE,
-    PALE_PURPLE,
     PURPLE,
     SMALL_PT,
     WHITE,
@@ -39,6 +34,7 @@ from sley.report.pictures.canvas import (
     joined,
     text_height,
     text_width,
+    tinted,
 )
 from sley.topologies.lattice import sides_of, steps
 
@@ -51,11 +47,11 @@ _RING = 0.2
 _FRAME_PAD, _FRAME_GAP, _TIER_GAP = 0.16, 0.3, 0.3
 
 _FILLS = {
-    VertexKind.GPU: Fill("GPU", PALE_GREEN, GREEN),
-    VertexKind.SWITCH: Fill("switch", PALE_ORANGE, ORANGE),
-    VertexKind.PCIE: Fill("PCIe switch or CPU", PALE_GREY, GREY),
-    VertexKind.NIC: Fill("network card", PALE_BLUE, BLUE),
-    VertexKind.NETWORK: Fill("network", PALE_PURPLE, PURPLE),
+    VertexKind.GPU: tinted("GPU", GREEN),
+    VertexKind.SWITCH: tinted("switch", ORANGE),
+    VertexKind.PCIE: tinted("PCIe switch or CPU", GREY),
+    VertexKind.NIC: tinted("network card", BLUE),
+    VertexKind.NETWORK: tinted("network", PURPLE),
 }
 _COLORS = {
     LinkKind.NVLINK: ("NVLink", GREEN, 1.6),
