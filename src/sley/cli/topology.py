@@ -15,7 +15,7 @@ from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import Topology
 from sley.report.tables import table_lines
-from sley.topologies.summary import Summary
+from sley.topologies.summary import alike_nodes, card_of, link_classes, path_matrix
 
 _MATRIX_GPUS = 16
 """The largest number of GPUs whose matrix fits on a screen."""
@@ -104,15 +104,15 @@ def _size(topology: Topology) -> str:
 
 
 def _text(found: topologies.LoadedTopology) -> str:
-    topology, summary = found.topology, Summary.of(found.topology)
+    topology = found.topology
     parts = [f"{topology.name}: {_size(topology)}"]
     if found.machine is not None and found.machine.description:
         parts[0] += f"\n{found.machine.description}"
     if topology.in_network:
         parts[0] += "\nSwitches reduce and multicast."
-    parts.append(_links_text(summary))
-    for nodes in summary.alike:
-        parts.append(_node_text(topology, summary, nodes))
+    parts.append(_links_text(topology))
+    for nodes in alike_nodes(topology):
+        parts.append(_node_text(topology, nodes))
     parts.append(_model_text(topology.model))
     if found.machine is None and not found.notes:
         parts.append("These rates are no machine's. sley topology list has machines.")
@@ -124,7 +124,7 @@ def _text(found: topologies.LoadedTopology) -> str:
     return "\n\n".join(parts)
 
 
-def _links_text(summary: Summary) -> str:
+def _links_text(topology: Topology) -> str:
     head = ("links, each direction", "count", "nominal GB/s", "reached GB/s", "latency us")
     rows = [
         (
@@ -134,23 +134,23 @@ def _links_text(summary: Summary) -> str:
             f"{reached:g}",
             "model's" if latency < 0 else f"{latency:g}",
         )
-        for kind, ends, nominal, reached, latency, count in summary.links
+        for kind, ends, nominal, reached, latency, count in link_classes(topology)
     ]
     return _indent([head, *rows], left=1)
 
 
-def _node_text(topology: Topology, summary: Summary, nodes: tuple[int, ...]) -> str:
+def _node_text(topology: Topology, nodes: list[int]) -> str:
     first = f"node {nodes[0]}"
     title = first if len(nodes) == 1 else f"{first}, and {counted(len(nodes) - 1, 'equal node')}"
     ranks = np.flatnonzero(topology.node == nodes[0])
     if len(ranks) > _MATRIX_GPUS:
         most = f"--json prints matrices of more than {_MATRIX_GPUS}"
         return f"{title}: {counted(len(ranks), 'GPU')}; {most}"
-    matrix = summary.matrix(nodes[0])
+    matrix = path_matrix(topology, nodes[0])
     cards = topology.nodes > 1
     head = ["", *(f"GPU{r}" for r in ranks), *(["card"] if cards else [])]
     rows = [
-        [f"GPU{r}", *cells, *([summary.card(int(r))] if cards else [])]
+        [f"GPU{r}", *cells, *([card_of(topology, int(r))] if cards else [])]
         for r, cells in zip(ranks, matrix, strict=True)
     ]
     legend = "  GB/s reached by one GPU alone; NV: NVLink or xGMI, PCI: PCIe, -: through other GPUs"
@@ -174,7 +174,7 @@ def _indent(rows: Sequence[Sequence[str]], *, left: int) -> str:
 
 
 def _as_json(found: topologies.LoadedTopology) -> dict[str, object]:
-    topology, summary, machine = found.topology, Summary.of(found.topology), found.machine
+    topology, machine = found.topology, found.machine
     usual, origins = CostModel().items(), CostModel.origins()
     return {
         "name": topology.name,
@@ -193,10 +193,11 @@ def _as_json(found: topologies.LoadedTopology) -> dict[str, object]:
                 "latency_us": None if latency < 0 else latency,
                 "count": count,
             }
-            for kind, ends, nominal, reached, latency, count in summary.links
+            for kind, ends, nominal, reached, latency, count in link_classes(topology)
         ],
         "matrices": [
-            {"nodes": list(nodes), "matrix": summary.matrix(nodes[0])} for nodes in summary.alike
+            {"nodes": nodes, "matrix": path_matrix(topology, nodes[0])}
+            for nodes in alike_nodes(topology)
         ],
         "model": {
             name: {"value": value, "default": usual[name], "origin": origins[name]}

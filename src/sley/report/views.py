@@ -26,7 +26,7 @@ from sley.report.pictures import (
 )
 from sley.report.simulation import simulation_lines
 from sley.report.tables import Text, pipeline_table, plan_summary, plan_table, stage_table
-from sley.topologies.summary import Summary
+from sley.topologies.summary import link_classes
 
 
 @without_inner_frames
@@ -106,7 +106,7 @@ def value_html(value: Plan | Program | Topology) -> str:
         rows = [("links, each direction", "number", "nominal GB/s", "reached GB/s")]
         rows += [
             (f"{LinkKind(kind).name.lower()}: {ends}", str(count), f"{nominal:g}", f"{reached:g}")
-            for kind, ends, nominal, reached, _, count in Summary.of(value).links
+            for kind, ends, nominal, reached, _, count in link_classes(value)
         ]
     return _head(value) + (_table(rows) if rows else "") + _drawing(value)
 

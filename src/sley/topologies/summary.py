@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,49 +17,37 @@ model's), and their number."""
 _WORDS = {LinkKind.NVLINK: "NV", LinkKind.PCIE: "PCI", LinkKind.NETWORK: "NET"}
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A short description of a topology.
+def alike_nodes(topology: Topology) -> list[list[int]]:
+    """The nodes in groups whose insides are equal."""
+    groups: dict[bytes, list[int]] = {}
+    for node, inside in enumerate(_insides(topology)):
+        groups.setdefault(inside, []).append(node)
+    return list(groups.values())
 
-    topology: the topology.
-    links: the classes of equal links; both directions count.
-    alike: the nodes in groups whose insides are equal.
-    """
 
-    topology: Topology
-    links: tuple[LinkClass, ...]
-    alike: tuple[tuple[int, ...], ...]
+def path_matrix(topology: Topology, node: int) -> list[list[str]]:
+    """The path between each pair of GPUs of a node and its GB/s, in nvidia-smi's words:
+    "NV 230", "PCI 24", "-" for GPUs that are not linked, "X" for the GPU itself."""
+    t = topology
+    ranks = np.flatnonzero(t.node == node)
+    src, dst = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
+    paths = t.paths(src, dst)
+    cells = []
+    for i, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
+        rows = paths.target[paths.offset[i] : paths.offset[i + 1]]
+        if a == b or not len(rows):
+            cells.append("X" if a == b else "-")
+            continue
+        kind = LinkKind(int(t.links.kind[rows].max()))
+        cells.append(f"{_WORDS[kind]} {t.links.GBps[rows].min():.4g}")
+    return [cells[i : i + len(ranks)] for i in range(0, len(cells), len(ranks))]
 
-    @classmethod
-    def of(cls, topology: Topology) -> Summary:
-        """The summary of a topology."""
-        groups: dict[bytes, list[int]] = {}
-        for node, inside in enumerate(_insides(topology)):
-            groups.setdefault(inside, []).append(node)
-        return cls(topology, _link_classes(topology), tuple(map(tuple, groups.values())))
 
-    def matrix(self, node: int) -> list[list[str]]:
-        """The path between each pair of GPUs of a node and its GB/s, in nvidia-smi's words:
-        "NV 230", "PCI 24", "-" for GPUs that are not linked, "X" for the GPU itself."""
-        t = self.topology
-        ranks = np.flatnonzero(t.node == node)
-        src, dst = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
-        paths = t.paths(src, dst)
-        cells = []
-        for i, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
-            rows = paths.target[paths.offset[i] : paths.offset[i + 1]]
-            if a == b or not len(rows):
-                cells.append("X" if a == b else "-")
-                continue
-            kind = LinkKind(int(t.links.kind[rows].max()))
-            cells.append(f"{_WORDS[kind]} {t.links.GBps[rows].min():.4g}")
-        return [cells[i : i + len(ranks)] for i in range(0, len(cells), len(ranks))]
-
-    def card(self, rank: int) -> str:
-        """The network card of a rank: "NIC 3", or "-" for a rank without a card."""
-        cards = np.flatnonzero(self.topology.vertices.kind == VertexKind.NIC)
-        number = int(self.topology.nic[rank])
-        return f"NIC {number}" if number < len(cards) else "-"
+def card_of(topology: Topology, rank: int) -> str:
+    """The network card of a rank: "NIC 3", or "-" for a rank without a card."""
+    cards = np.flatnonzero(topology.vertices.kind == VertexKind.NIC)
+    number = int(topology.nic[rank])
+    return f"NIC {number}" if number < len(cards) else "-"
 
 
 def _insides(topology: Topology) -> list[bytes]:
@@ -82,7 +69,8 @@ def _insides(topology: Topology) -> list[bytes]:
     return insides
 
 
-def _link_classes(topology: Topology) -> tuple[LinkClass, ...]:
+def link_classes(topology: Topology) -> tuple[LinkClass, ...]:
+    """The classes of equal links; both directions count."""
     t, kind = topology.links, topology.vertices.kind
     ends = np.sort(np.column_stack((kind[t.src], kind[t.dst])), axis=1)
     columns = (t.kind, ends[:, 0], ends[:, 1], t.nominal_GBps, t.GBps, t.latency_us)
