@@ -136,6 +136,8 @@ class _Traces:
         c = self.connections
         before = np.append(0, np.cumsum(c.sends))
         pair = c.src.astype(np.int64) * self.plan.collective.ranks + c.dst
+        # Connections are ordered by their ends, so those of a pair follow one another, and their
+        # messages count on from the pair's first connection.
         first = np.searchsorted(pair, pair)
         return np.asarray((before[:-1] - before[first]) * self.tiles)
 
@@ -152,6 +154,8 @@ class _Traces:
 
     def _of_block(self, block: int, begin: int, end: int) -> Iterator[bytes]:
         rows, tiles = range(begin, end), range(self.tiles)
+        # The order of the plan's loops decides when a message leaves, and so its tag: both ends of
+        # a connection count their messages in this order.
         order = (
             ((row, tile) for tile in tiles for row in rows)
             if self.plan.loop_order is LoopOrder.TILE
@@ -161,6 +165,7 @@ class _Traces:
         messages: dict[tuple[_Type, int], int] = {}  # of each connection until now
         for row, tile in order:
             waits = [self._last(int(other), tile) for other in self.plan.waits[row]]
+            # A set, since a wait may name the row before, too.
             parents = sorted({*previous, *waits})
             number_of_node = int(self.first[row]) + tile * int(self.nodes[row])
             name = f"block {block} step {row - begin}" + (f" tile {tile}" if self.tiles > 1 else "")
@@ -241,6 +246,7 @@ def _attribute(field: int, key: str, value: bytes) -> bytes:
 def _varint(value: int) -> bytes:
     """A number from 0 to 2^64 - 1: seven bits a byte, the lowest first."""
     found = bytearray()
+    # Each round takes 7 bits away, so at most 9 bytes come before the last one.
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
         value >>= 7

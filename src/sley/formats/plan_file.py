@@ -256,6 +256,8 @@ def _columns_of(head: Any, data: bytes, position: int) -> dict[str, dict[str, ND
     """The columns of a file by their names, for each table; views of its bytes from `position`."""
     found: dict[str, dict[str, NDArray[Any]]] = {table: {} for table in _TABLES}
     end = len(data)
+    # Each column must fit into what is left of the file, so no length makes it take memory for
+    # which there are no bytes.
     for row in value_of(head, "columns", lambda v: isinstance(v, list), "a list"):
         try:
             name, kind, rows = row
@@ -554,6 +556,7 @@ def _is_between(values: NDArray[Any], least: int, end: int) -> bool:
 def _depth(sources: Sources) -> int:
     """How many lines call one another; more than `MOST_CALLERS` if they do in a circle."""
     depth, caller = 0, sources.caller
+    # All chains take a step at once; a circle never ends, so the limit does.
     while len(caller) and depth <= MOST_CALLERS:
         caller = sources.caller[caller[caller != NONE]]
         depth += 1

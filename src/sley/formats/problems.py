@@ -70,6 +70,7 @@ class Problems:
     def ordered(self) -> tuple[Diagnostic, ...]:
         """The problems in the order of their places, at most MOST_REPORTED, and of one rule at most
         MOST_OF_A_KIND, the last of which has the number of the others in its notes."""
+        # Sorted before they are cut: checks find problems in an order of their own.
         kept: list[Diagnostic] = []
         number: Counter[str] = Counter()
         for problem in sorted(self._found, key=_position)[:MOST_REPORTED]:

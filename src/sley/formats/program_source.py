@@ -58,6 +58,7 @@ def write(program: Program) -> str:
 
 def _lines(transfers: list[SimpleNamespace]) -> Iterator[str]:
     """The lines of transfers; consecutive ones with equal instances and lanes share one `with`."""
+    # Only neighbours share a `with`: the order of transfers is the program's meaning.
     for (instances, lane), rows in groupby(
         transfers, key=lambda r: (int(r.instances), int(r.lane))
     ):

@@ -162,6 +162,7 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
         for op, lap in kinds
     ]
     own = fused & (t.op == Op.COPY_SEND) & ~_shared_copies(plan)
+    # Each instruction is in one mask, so the order of the recipes makes no difference.
     recipes = [*((mask & ~own, pieces) for mask, pieces in recipes), (own, (_SEND_SRC, _COPY))]
     parts = np.ones(len(t), np.int64)
     needs_spare = np.zeros(len(t), np.bool_)
@@ -191,6 +192,8 @@ def _overlaps(plan: Plan, fused: BoolArray) -> ByteArray:
     overlap = np.full(len(t), _Overlap.APART, np.int8)
     both = np.flatnonzero(fused & WRITES_DESTINATION[t.op] & (t.op != Op.RECV_COPY_SEND))
     src, dst = plan.source_cells(both), plan.destination_cells(both)
+    # Ranges of one length overlap if they begin less than a length apart, equal ones included,
+    # which the next line tells apart.
     overlap[both[np.abs(src - dst) < t.count[both]]] = _Overlap.PARTLY
     overlap[both[src == dst]] = _Overlap.SAME
     return overlap
@@ -203,6 +206,8 @@ def _shared_copies(plan: Plan) -> BoolArray:
     t, found = plan.instructions, np.zeros(len(plan.instructions), np.bool_)
     rows = [np.flatnonzero(t.src_buffer != NONE), np.flatnonzero(WRITES_DESTINATION[t.op])]
     first = [plan.source_cells(rows[0]), plan.destination_cells(rows[1])]
+    # An access adds 1 where it begins and takes it away where it ends: the sums up to a cell are
+    # the accesses of that cell, and sums of these are those of any range, in linear time.
     read, written = (
         np.cumsum(
             np.bincount(cells, minlength=plan.layout.cells + 1)
@@ -215,6 +220,7 @@ def _shared_copies(plan: Plan) -> BoolArray:
     source, target = plan.source_cells(own), plan.destination_cells(own)
     accesses = sums[0][target + t.count[own]] - sums[0][target]
     writes = sums[1][source + t.count[own]] - sums[1][source]
+    # The copy itself writes each of its cells once.
     found[own] = (accesses > t.count[own]) | (writes > 0)
     return found
 

@@ -83,6 +83,7 @@ def _check_blocks(raw: RawFile, problems: Problems) -> None:
     gpu, ids = raw.blocks["gpu"], raw.blocks["id"]
     size = np.bincount(gpu, minlength=len(raw.gpus))[gpu] if len(gpu) else gpu
     outside = (ids < 0) | (ids >= size)
+    # Ids have 32 bits, so no two pairs of GPU and id have one key.
     again = _is_repeated(gpu * (1 << 32) + ids)
     raw.blocks.report(
         problems,
@@ -186,5 +187,5 @@ def _wait_targets(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
 def _is_repeated(values: NDArray[np.int64]) -> BoolArray:
     """Whether each value is that of an earlier row."""
     mask = np.ones(len(values), np.bool_)
-    mask[np.unique(values, return_index=True)[1]] = False
+    mask[np.unique(values, return_index=True)[1]] = False  # the first row of each value
     return mask

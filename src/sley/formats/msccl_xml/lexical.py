@@ -13,6 +13,7 @@ from sley.errors import Place
 from sley.errors.formats import F462
 from sley.formats.problems import Problems
 
+# Names are bounded, so that a text without an end of a tag takes time proportional to its length.
 _NAME = rb"[^ <>/!?\n\r\t=\"]{1,200}"
 _TOKENS = (
     rb"[ \n\r]+",
@@ -52,6 +53,7 @@ def check_text(text: bytes, file: str, target: str, problems: Problems) -> None:
 def tokens(text: bytes) -> Iterator[re.Match[bytes]]:
     """The tokens from the start of the text, up to the first place without one."""
     position = 0
+    # No token is empty, so the search ends at the end of the text at the latest.
     while (match := _TOKEN.match(text, position)) is not None:
         yield match
         position = match.end()

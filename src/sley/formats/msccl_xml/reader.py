@@ -167,6 +167,7 @@ def operands_of(
             rows = np.flatnonzero(outside & (buffer != Buffer.SCRATCH))
             other = 1 - buffer[rows]
             moved = index[rows] + base[buffer[rows], rank[rows]] - base[other, rank[rows]]
+            # Both names count from their own base in the same memory.
             fits = (moved >= 0) & (moved + count[rows] <= size[other, rank[rows]])
             buffer[rows[fits]], index[rows[fits]] = other[fits], moved[fits]
             outside[rows[fits]] = False
@@ -209,6 +210,8 @@ def _fold_nops(
     needed = np.zeros(len(nop), np.bool_)
     needed[target[waiting]] = True
     kept = np.flatnonzero(~nop | needed)
+    # `kept` is ascending: its first entry from a row on is the step that follows a dropped nop, and
+    # each step that stays follows itself.
     following = np.searchsorted(kept, np.arange(len(nop)))
     follower = np.append(kept, NONE)[following]
     has_follower = (follower != NONE) & (block[follower] == block)
@@ -230,6 +233,7 @@ def plan_of(
     block_order = np.lexsort((raw.blocks["id"], block_rank))
     place = inverse(block_order)
     block = raw.steps["tb"][kept]
+    # Stable: steps of a block stay in their order.
     rows = kept[np.argsort(place[block], kind="stable")]
     new_row = np.full(len(raw.steps), NONE, np.int64)
     new_row[rows] = np.arange(len(rows))

@@ -242,6 +242,7 @@ def _check_halves(raw: RawFile, problems: Problems) -> None:
         key = (own * raw.header.ngpus + other) * raw.header.nchannels + raw.blocks["chan"]
         ends.append(np.where(peer == NONE, NONE, key))
     for word, other_word, (mine, other) in (("send", "recv", ends), ("recv", "send", ends[::-1])):
+        # Both ends of a connection have one key: the sender, the receiver and the channel.
         lonely = (mine != NONE) & ~np.isin(mine, other)
         expected = f"a block of the peer with this GPU as {other_word}, on the channel"
         raw.blocks.report(problems, lonely, F417, expected, f"{word} chan")
@@ -365,6 +366,7 @@ def _execution(
         if not per_chunk:
             text = f"slots of {size_text(needed)} bytes or more, for messages of {longest} chunks"
             conditions.append(Condition("slot sizes", text))
+    # Up to this size every message takes one slot; the notes of a hang name it.
     small = slot_bytes // longest * header.nchunksperloop
     one_slot_bytes = small if per_chunk and small >= calls.sizes.begin_bytes else None
     return Execution(
@@ -424,6 +426,8 @@ def transmissions_of(raw: RawFile, reduce_run: int) -> Transmissions:
     first = rows[starts]
     last = rows[np.append(np.flatnonzero(starts)[1:], len(rows)) - 1] if len(rows) else first
     waiting = np.flatnonzero(raw.steps["depid"] != NONE)
+    # The first transmission from a step on is the step's own, or the one that follows a nop; a nop
+    # at the end of its block finds one of another block, or none.
     owner = np.searchsorted(first, waiting)
     attached = owner < len(first)
     attached[attached] = block[first[owner[attached]]] == block[waiting[attached]]
@@ -432,6 +436,7 @@ def transmissions_of(raw: RawFile, reduce_run: int) -> Transmissions:
     dropped[dependency] = False
     waits = np.bincount(owner, minlength=len(first))
     size = np.bincount(group, minlength=len(first))
+    # In the kernels each wait after the first takes a number, and each merged step.
     steps = np.maximum(waits, 1) + size - 1
     return Transmissions(
         rows=rows,
@@ -483,6 +488,7 @@ def _continues(raw: RawFile, rows: LongArray, reduce_run: int) -> BoolArray:
         joins[1:] &= column[1:] == column[:-1]
     joins &= raw.steps["depid"][rows] == NONE
     joins[1:] &= raw.steps["hasdep"][rows[:-1]] == 0
+    # The parser counts all reductions of the block, and ends a run once at this number.
     joins[1:] &= _ends(block, reduces.astype(np.int64))[:-1] != reduce_run
     return joins
 

@@ -208,6 +208,8 @@ def _steps(plan: Plan, reduce_run: int) -> Elements:
     is_nop = np.arange(len(instruction)) != last[instruction]
     block = plan.block[instruction]
     position = np.arange(len(instruction)) - start[plan.block_offset][block]
+    # The lines of an instruction are one after another, a wait on each: by its targets, so that the
+    # text depends on the plan alone.
     order = np.lexsort((waits.target, waits.source))
     target = waits.target[order]
     line = start[waits.source] + np.arange(len(target)) - waits.offset[waits.source]
@@ -261,6 +263,8 @@ def _run_ends(plan: Plan, depid: LongArray, reduce_run: int) -> LongArray:
     mixed = np.zeros(len(t), np.bool_)
     mixed[1:] = joins[1:] & (t.count[1:] != t.count[:-1])
     rows = np.arange(len(t))
+    # The latest row that begins a run, here or before: rows that join count as 0, which is no
+    # maximum.
     run_start = np.maximum.accumulate(np.where(joins & ~mixed, 0, rows))
     too_long = joins & ~mixed & ((rows - run_start) % reduce_run == 0)
     return np.flatnonzero(mixed | too_long) - 1
@@ -478,6 +482,7 @@ def _check_ends(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
     for word, peer in (("sending", raw.blocks["send"]), ("receiving", raw.blocks["recv"])):
         used = np.flatnonzero(peer != NONE)
         on_channel = raw.block_rank[used] * channels + chan[used]
+        # The first block of each connection, and for each block the number of its connection.
         _, first, again = np.unique(
             on_channel * ranks + peer[used], return_index=True, return_inverse=True
         )

@@ -65,6 +65,7 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
                 problems.add(F483, at, expected, found)
                 problems.raise_full()
                 continue
+            # In the order of the file, which is the one in which the executor connects them.
             for member in members - {rank}:
                 common[rank, member].append(group)
     for (rank, member), groups in common.items():
@@ -129,7 +130,7 @@ def check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) -
             if peer >= ranks or peer == rank:
                 place = raw.at_channel(rank, word, channel)
                 problems.add(F483, place, expected, f"a channel to rank {peer}")
-                break
+                break  # the others of the list are mostly wrong in the same way
     for remote in gpu.remote:
         if remote.rank >= ranks or remote.rank == rank:
             problems.add(F483, at, expected, f"a remote buffer of rank {remote.rank}")
@@ -178,7 +179,7 @@ def _check_barriers(raw: RawPlan, problems: Problems) -> None:
     users: dict[tuple[int, int], set[int]] = defaultdict(set)
     uses = [one for one in raw.operations if one.op.name == words.BARRIER]
     for one in uses:
-        users[one.rank, one.op.barrier].add(one.number)
+        users[one.rank, one.op.barrier].add(one.number)  # all users, before any is compared
     for one in uses:
         blocks = len(users[one.rank, one.op.barrier])
         if one.op.barrier_blocks != blocks:
@@ -260,6 +261,7 @@ class _Operation:
         for k in self.op.channel_ids:
             channel = self.block.channels[word][k]
             peer = peers[channel]
+            # The k-th channel to a peer is connected with the peer's k-th channel to this rank.
             number = peers[: channel + 1].count(peer)
             has = self.raw.gpus[peer].peers[word].count(self.rank)
             if has < number:

@@ -147,6 +147,7 @@ def _about_hosts(raw: RawPlan) -> Iterator[str]:
 
 def _named(ranks: list[int]) -> str:
     """Ascending ranks for messages: "rank 2", "ranks 0-3, 6"."""
+    # A span ends where the next rank is not the next number; the slice is empty after the last.
     ends = [k for k, rank in enumerate(ranks) if ranks[k + 1 : k + 2] != [rank + 1]]
     starts = [0, *(k + 1 for k in ends[:-1])]
     spans = ", ".join(

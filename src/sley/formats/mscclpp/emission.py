@@ -125,6 +125,7 @@ def arrange(analysis: Analysis, cut: Iterable[Sequence[Sequence[int]]]) -> Threa
     block_of = np.full(len(plan.instructions), NONE, np.int64)
     position, whole = block_of.copy(), block_of.copy()
     barriers = [0] * plan.collective.ranks
+    # The parts of a block follow one another, each behind the barrier that the part before it has.
     for number, parts in enumerate(cut):
         for part, rows in enumerate(parts):
             block_of[rows], position[rows] = len(blocks), np.arange(len(rows))
@@ -205,6 +206,7 @@ def _channels(analysis: Analysis, block_of: np.ndarray) -> dict[tuple[int, bool]
         mutual = plan.protocol is Protocol.LL and {ends, ends[::-1]} <= heard
         if not mutual and s not in switching.sum_of and s not in switching.offers:
             begins.add(key)
+    # Only all messages together tell which directions a channel has.
     used = set(keys)
     found: dict[tuple[int, bool], list[Channel]] = defaultdict(list)
     for (key, _), s, r in zip(keys, sends, receives, strict=True):
@@ -539,6 +541,7 @@ class _Emitter:
         t, found, row = self.plan.instructions, list[Channel](), self.block.rows[position]
         if not RECEIVES[t.op[row]] or row in self._waited:
             return
+        # Each row is waited for once: those that are taken here are skipped at their own turn.
         for row in self.block.rows[position:]:
             if not RECEIVES[t.op[row]]:
                 break

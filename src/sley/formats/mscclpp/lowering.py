@@ -121,6 +121,7 @@ def lower(
     _check_ranges(raw, collective)
     _check_rows(raw, cutting)
     rows = _Rows(raw, cutting, target)
+    # Rank after rank, as the plan's columns are: a block's rows follow one another.
     for rank, gpu in enumerate(raw.gpus):
         for number in range(len(gpu.blocks)):
             rows.begin(rank)
@@ -250,6 +251,7 @@ class _Rows:
         gstorepkt does on its own rank, stay as they are, so it doesn't write them."""
         operation = self._rows - 1
         read = [span for span in spans if not span.writes]
+        # Of several sources the sum is written, which is no packet that was read.
         kept = {(*read[0].ranks, *_place(read[0]))} if len(read) == 1 else set()
         for span in spans:
             for rank in span.ranks:

@@ -94,6 +94,7 @@ def place(analysis: Analysis, *, zero_copy: bool) -> Placing:
         found.staged[row] = _take(scratch, int(rank[row]), int(t.count[row]))
     if packets:
         scratch[:] = -(-scratch // 2)  # a packet takes two chunks of plain scratch
+    # In the order of the messages, so that the same plan always has the same places.
     for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
         if send in switching.sum_of or send in switching.stores:
             continue
@@ -143,6 +144,7 @@ def _place_switched(plan: Plan, switching: Switching, direct: _Direct, found: Pl
         read, written = direct.reads.get(row), direct.stores.get(row)
         if written is None or (read is None and row in switching.offers):
             # What a switch reads and what it writes may be one place: each element is read first.
+            # A switch names one index for all its ranks: that of the rank with the most scratch.
             first = int(scratch[list(ranks)].max())
             scratch[list(ranks)] = first + count
             read, written = read or (Buffer.SCRATCH, first), written or (Buffer.SCRATCH, first)
@@ -171,6 +173,7 @@ def _spares(plan: Plan, scratch: LongArray) -> dict[int, Range]:
     rows = np.flatnonzero(t.op == Op.RECV_REDUCE_SEND)
     for block in np.unique(plan.block[rows]).tolist():
         own = rows[plan.block[rows] == block]
+        # A block runs one instruction after another, so its longest result needs the most room.
         widest = _take(scratch, int(plan.block_rank[block]), int(t.count[own].max()))
         for row in own.tolist():
             found[row] = Range(widest.rank, widest.buffer, widest.index, int(t.count[row]))

@@ -339,6 +339,7 @@ def read_header(path: Path) -> PlanHeader:
 def _lines(text: str, document: Object) -> dict[int, int]:
     """The line of each object with one of the keys `_LOCATED`, that of the last of them, by the id
     of the object; none if the keys of the text can't be told apart."""
+    # One byte a character, so that positions in the bytes are those in the text.
     ends = np.flatnonzero(np.frombuffer(text.encode("latin-1", "replace"), np.uint8) == ord("\n"))
     keys = np.fromiter((m.start() for m in _KEY.finditer(text)), np.int64)
     owners = list(_located_objects(document))

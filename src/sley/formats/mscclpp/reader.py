@@ -130,6 +130,7 @@ def _check_calls(raw: RawPlan, collective: Collective, cutting: Cutting) -> None
     own, unit, least = own_chunks(raw, collective), raw.alignment, 0
     if not cutting.chunk_bytes:
         unit, least = cutting.multiple_bytes, cutting.least_bytes
+    # The least multiple from the begin of the range on: if it is beyond the end, so are all others.
     first = -(-max(raw.min_bytes, least * own, 1) // (unit * own)) * unit * own
     if first > raw.max_bytes:
         raise F463.error(
@@ -186,6 +187,7 @@ def _collective(
     if rest:
         expected = f"input_chunks to be a multiple of {ranks}"
         raise F411.error(at=place_of(raw.file, lead), expected=expected, found=str(own))
+    # Before the collective is made, whose values may name a chunk of every rank.
     _check_size(raw, 1, copies=ranks)
     return row.of(ranks, chunks, in_place=raw.in_place if in_place is None else in_place, root=lead)
 
