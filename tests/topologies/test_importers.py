@@ -331,6 +331,7 @@ def test_columns_of_taccl_matrices_are_sources_and_rows_destinations(tmp_path: P
         ("T605", "[1]"),
         ("T607", "{}"),
         ("T607", custom(alpha="x")),
+        ("T607", custom(alpha=10**400)),
         ("T602", custom(alpha=-1)),
         ("T607", custom(links=[[1]])),
         ("T607", custom(links=[[0, "a", 1]] * 3)),

@@ -1,17 +1,19 @@
-"""Text files: reads text and TOML from users' files, which it refuses if they are too large."""
+"""Text files: reads text, TOML and JSON from users' files, which it refuses if they are too large;
+checked access to their tables."""
 
 from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
-from sley.errors import Place, Rule, did_you_mean, reason_of
+from sley.errors import Diagnostic, Place, Rule, SleyError, did_you_mean, reason_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -90,6 +92,22 @@ def toml_tables(file: str, text: str, rule: Rule) -> dict[str, Any]:
         ) from error
 
 
+def json_of(file: str, text: str, rule: Rule) -> Any:
+    """The value of the JSON text in `file`. Errors: `rule`."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        at = Place(file, error.lineno, error.colno)
+        raise rule.error(at=at, expected="JSON", found=error.msg) from error
+    except (RecursionError, ValueError) as error:
+        found = "lists in lists, too deep" if isinstance(error, RecursionError) else str(error)
+        raise rule.error(at=Place(file), expected="JSON", found=found) from error
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word}, which is no number of JSON")
+
+
 _MOST_SHOWN = 60
 
 
@@ -112,3 +130,107 @@ def checked_words(table: object, words: Sequence[str], at: Place, rule: Rule) ->
                 remedy=did_you_mean(word, words),
             )
     return table
+
+
+T = TypeVar("T")
+
+_MISSING = object()
+_KINDS = {str: "a string", bool: "true or false", list: "a list", dict: "a table"}
+
+
+def excerpt(value: object) -> str:
+    """A value's repr, cut to a length that fits a message."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
+
+
+class Section:
+    """A table of TOML, or an object of JSON. Methods take values by key.
+
+    rule: of a wrong key or value, the error of all methods. path: the table's keys in its file; ""
+    for the outermost one.
+    """
+
+    def __init__(self, file: str, values: Mapping[str, Any], rule: Rule, path: str = "") -> None:
+        self.file, self.values, self.rule, self.path = file, values, rule, path
+
+    def place(self, key: str = "") -> Place:
+        """The place of a key in the file."""
+        return Place(self.file, detail=".".join(part for part in (self.path, key) if part))
+
+    def refuse(
+        self, key: str, expected: str, found: object, rule: Rule | None = None, remedy: str = ""
+    ) -> SleyError:
+        """The error about the value of a key."""
+        at, shown = self.place(key), excerpt(found)
+        return (rule or self.rule).error(at=at, expected=expected, found=shown, remedy=remedy)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def value(self, key: str, expected: str, default: Any = _MISSING) -> Any:
+        """The unchecked value of a key, or `default` without the key."""
+        if key in self.values:
+            return self.values[key]
+        if default is _MISSING:
+            raise SleyError([self._missing(key, expected)])
+        return default
+
+    def _missing(self, key: str, expected: str) -> Diagnostic:
+        remedy = f"Add the key {key}."
+        at = self.place(key)
+        return self.rule.diagnostic(at=at, expected=expected, found="no such key", remedy=remedy)
+
+    def _unknown(self, key: str, known: Collection[str], wanted: Collection[str]) -> Diagnostic:
+        return self.rule.diagnostic(
+            at=self.place(key),
+            expected=", ".join(sorted(known)),
+            found=excerpt(key),
+            remedy=did_you_mean(key, wanted) or did_you_mean(key, known),
+        )
+
+    def key_faults(
+        self, required: Collection[str], optional: Collection[str] = ()
+    ) -> list[Diagnostic]:
+        """A diagnostic for each unknown key, and for each required one that is missing and for
+        which no unknown one seems to stand. Every table below the outermost one may have the key
+        "source"."""
+        known = {*required, *optional, *(("source",) if self.path else ())}
+        missing = [key for key in required if key not in self.values]
+        unknown = [key for key in self.values if key not in known]
+        found = [self._unknown(key, known, missing) for key in unknown]
+        meant = " ".join(one.remedy for one in found if one.remedy).replace("?", "").split()
+        return found + [self._missing(key, "this key") for key in missing if key not in meant]
+
+    def check_keys(self, required: Collection[str], optional: Collection[str] = ()) -> None:
+        """Refuses the faults of `key_faults`, and a source that is no text."""
+        if faults := self.key_faults(required, optional):
+            raise SleyError(faults)
+        self.typed("source", str, "")
+
+    def typed(self, key: str, kind: type[T], default: Any = _MISSING) -> T:
+        """A value of a type."""
+        found = self.value(key, _KINDS[kind], default)
+        if not isinstance(found, kind):
+            raise self.refuse(key, _KINDS[kind], found)
+        return found
+
+    def number(self, key: str, default: Any = _MISSING) -> float:
+        """A real number, in the range of a float: JSON's integers have any length."""
+        found = self.value(key, "a number", default)
+        if type(found) is not float and not (type(found) is int and found.bit_length() < 1024):
+            raise self.refuse(key, "a number", found)
+        return float(found)
+
+    def section(self, key: str) -> Section:
+        """A table."""
+        values: dict[str, Any] = self.typed(key, dict)
+        return Section(self.file, values, self.rule, self.place(key).detail)
+
+    def sections(self, key: str) -> list[Section]:
+        """A list of tables."""
+        return [
+            Section(self.file, {place: one}, self.rule, self.path).section(place)
+            for k, one in enumerate(self.typed(key, list))
+            for place in [f"{key}[{k}]"]
+        ]

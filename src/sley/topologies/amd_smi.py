@@ -16,7 +16,8 @@ from itertools import combinations, product
 from typing import Any
 
 from sley.errors import SleyError
-from sley.errors.topology import T607, T608
+from sley.errors.text_files import json_of
+from sley.errors.topology import T605, T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.topologies.assumptions import (
     PCIE_4,
@@ -24,7 +25,7 @@ from sley.topologies.assumptions import (
     Import,
     by_target,
 )
-from sley.topologies.machine import Machine, Node, Rate, json_of
+from sley.topologies.machine import Machine, Node, Rate
 
 _TITLES = re.compile(
     r"^\s*=*\s*(?:(?P<rocm>Weight|Hops|Link Type) between two GPUs\b|(?P<width>Bandwidth)\s*=+"
@@ -123,7 +124,7 @@ class AmdImport(Import):
 
     def _read_json(self, text: str) -> None:
         """Reads amd-smi's JSON: for each GPU its links to all GPUs. Errors: T605, T607."""
-        rows = json_of(self.file, text)
+        rows = json_of(self.file, text, T605)
         if not isinstance(rows, list) or not 1 <= len(rows) <= _MAX_GPUS:
             raise self._wrong_value("", f"a list of 1 to {_MAX_GPUS} GPUs", rows)
         self._names = [str(row.get("bdf")) if isinstance(row, dict) else "" for row in rows]

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from sley.errors import SleyError
-from sley.errors.topology import T602, T608
+from sley.errors.text_files import Section
+from sley.errors.topology import T602, T607, T608
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer, is_real
-from sley.topologies.machine import Section, at_place, read_model
+from sley.topologies.machine import at_place, read_model
 
 _VERTEX_WORDS = {kind.name.lower(): kind for kind in VertexKind}
 _LINK_WORDS = {kind.name.lower(): kind for kind in LinkKind}
@@ -69,22 +70,22 @@ def _string(text: str) -> str:
 def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
     """The topology that the tables of a graph file describe. Errors: T601, T602, T603, T607,
     T608."""
-    top = Section(file, values)
-    rows = [_vertex(top, i, row) for i, row in enumerate(top.items("vertices"))]
+    top = Section(file, values, T607)
+    top.check_keys(("name", "vertices", "links"), ("in_network", "shared_memory", "model"))
+    rows = [_vertex(top, i, row) for i, row in enumerate(top.typed("vertices", list))]
     vertices = Vertices(*(np.array(rows).reshape(-1, 2).T))
-    links = [_link(top, i, row, len(vertices)) for i, row in enumerate(top.items("links"))]
-    model = top.optional_section("model")
+    links = [_link(top, i, row, len(vertices)) for i, row in enumerate(top.typed("links", list))]
+    model = top.section("model") if "model" in top else None
+    if model is not None:
+        model.check_keys((), [f.name for f in fields(CostModel)])
     parts = (
-        top.text("name"),
+        top.typed("name", str),
         vertices,
         TopologyLinks(*np.array(links, float).reshape(-1, 6).T),
         CostModel() if model is None else read_model(model),
-        top.flag("in_network"),
-        top.flag("shared_memory"),
+        top.typed("in_network", bool, False),
+        top.typed("shared_memory", bool, False),
     )
-    top.finish()
-    if model is not None:
-        model.finish()
     try:
         return Topology(*parts)
     except SleyError as error:

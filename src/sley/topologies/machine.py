@@ -7,11 +7,10 @@ which every error names the key; and the tables of machines.
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -21,15 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sley.errors import Diagnostic, Place, Rule, SleyError, counted, did_you_mean
+from sley.errors import Place, SleyError, counted, did_you_mean
 from sley.errors.compiler import C308
-from sley.errors.topology import T602, T604, T605, T607, T608
+from sley.errors.text_files import Section, excerpt
+from sley.errors.topology import T602, T604, T607, T608
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.routes import card_groups
 from sley.ir.tables import NONE, LongArray
 from sley.ir.topology import MAX_RANKS, Builder, Topology
-from sley.ir.words import is_integer, is_real
+from sley.ir.words import is_integer
 
 
 class Rate(NamedTuple):
@@ -266,180 +266,9 @@ def _join_nodes(
             builder.both(switch, spine, LinkKind.NETWORK, *rate)
 
 
-_SHOWN = 60
-_MISSING = object()
-
-
-def excerpt(value: object) -> str:
-    """A value's repr, cut to a length that fits a message."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
 def at_place(error: SleyError, place: Place) -> SleyError:
     """The error, with `place` in each diagnostic that has no place."""
     return SleyError([d if d.places else replace(d, places=(place,)) for d in error.diagnostics])
-
-
-def json_of(file: str, text: str) -> Any:
-    """The value of a JSON text. Errors: T605."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        place = Place(file, error.lineno, error.colno)
-        raise T605.error(at=place, expected="JSON", found=error.msg) from error
-    except (RecursionError, ValueError) as error:
-        raise T605.error(at=Place(file), expected="JSON", found=str(error)) from error
-
-
-class Section:
-    """A table of a file. Methods take values by key; `finish` refuses the keys that were not
-    taken."""
-
-    def __init__(self, file: str, values: Mapping[str, Any], path: str = "") -> None:
-        self.file = file
-        self.path = path
-        self._values = values
-        self._taken: set[str] = set()
-
-    def place(self, key: str = "") -> Place:
-        """The place of a key in the file."""
-        return Place(self.file, detail=".".join(part for part in (self.path, key) if part))
-
-    def refuse(
-        self, key: str, expected: str, found: object, rule: Rule = T607, remedy: str = ""
-    ) -> SleyError:
-        """The error about the value of a key."""
-        at, shown = self.place(key), excerpt(found)
-        return rule.error(at=at, expected=expected, found=shown, remedy=remedy)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def is_table(self, key: str) -> bool:
-        """Whether a key's value is a table."""
-        return isinstance(self._values.get(key), dict)
-
-    def value(self, key: str, expected: str, default: Any = _MISSING) -> Any:
-        """The unchecked value of a key, or `default` without the key. Errors: T607."""
-        self._taken.add(key)
-        if key in self._values:
-            return self._values[key]
-        if default is _MISSING:
-            raise SleyError([self._missing(key, expected)])
-        return default
-
-    def _missing(self, key: str, expected: str) -> Diagnostic:
-        remedy = f"Add the key {key}."
-        at = self.place(key)
-        return T607.diagnostic(at=at, expected=expected, found="no such key", remedy=remedy)
-
-    def _unknown(self, key: str, known: Collection[str], wanted: Collection[str]) -> Diagnostic:
-        return T607.diagnostic(
-            at=self.place(key),
-            expected=", ".join(sorted(known)),
-            found=excerpt(key),
-            remedy=did_you_mean(key, wanted) or did_you_mean(key, known),
-        )
-
-    def key_faults(self, required: Collection[str], optional: Collection[str]) -> list[Diagnostic]:
-        """T607 for each unknown key, and for each required one that is missing and for which no
-        unknown one seems to stand."""
-        known = {*required, *optional, *(("source",) if self.path else ())}
-        missing = [key for key in required if key not in self._values]
-        unknown = [key for key in self._values if key not in known]
-        found = [self._unknown(key, known, missing) for key in unknown]
-        meant = " ".join(one.remedy for one in found if one.remedy).replace("?", "").split()
-        return found + [self._missing(key, "this key") for key in missing if key not in meant]
-
-    def text(self, key: str, default: Any = _MISSING) -> str:
-        """A string. Errors: T607."""
-        found = self.value(key, "a string", default)
-        if not isinstance(found, str):
-            raise self.refuse(key, "a string", found)
-        return found
-
-    def flag(self, key: str) -> bool:
-        """A Boolean, false without the key. Errors: T607."""
-        found = self.value(key, "true or false", False)
-        if not isinstance(found, bool):
-            raise self.refuse(key, "true or false", found)
-        return found
-
-    def count(self, key: str, most: int, default: Any = _MISSING) -> int:
-        """A whole number from 1 to `most`. Errors: T607."""
-        expected = f"a whole number from 1 to {most}"
-        found = self.value(key, expected, default)
-        if not is_integer(found) or not 1 <= found <= most:
-            raise self.refuse(key, expected, found)
-        return int(found)
-
-    def number(self, key: str, default: Any = _MISSING) -> float:
-        """A real number. Errors: T607."""
-        found = self.value(key, "a number", default)
-        if not is_real(found):
-            raise self.refuse(key, "a number", found)
-        return float(found)
-
-    def positive(self, key: str) -> float:
-        """A number above 0. Errors: T602, T607."""
-        found = self.number(key)
-        if not math.isfinite(found) or found <= 0:
-            raise self.refuse(key, "a number above 0", found, T602)
-        return found
-
-    def latency(self) -> float:
-        """latency_us, NONE without the key. Errors: T602, T607."""
-        found = self.number("latency_us", -1)
-        if "latency_us" in self and not (math.isfinite(found) and found >= 0):
-            raise self.refuse("latency_us", "a number from 0", found, T602)
-        return found
-
-    def rate(self) -> Rate:
-        """nominal_GBps, GBps and optionally latency_us. Errors: T602, T607."""
-        rate = Rate(self.positive("nominal_GBps"), self.positive("GBps"), self.latency())
-        if rate.GBps > rate.nominal_GBps:
-            expected = f"at most nominal_GBps, {rate.nominal_GBps:g}"
-            raise self.refuse("GBps", expected, rate.GBps, T602)
-        return rate
-
-    def items(self, key: str, default: Any = _MISSING) -> list[Any]:
-        """An array. Errors: T607."""
-        found = self.value(key, "an array", default)
-        if not isinstance(found, list):
-            raise self.refuse(key, "an array", found)
-        return found
-
-    def section(self, key: str) -> Section:
-        """A table. Errors: T607."""
-        found = self.value(key, "a table")
-        if not isinstance(found, dict):
-            raise self.refuse(key, "a table", found)
-        return Section(self.file, found, self.place(key).detail)
-
-    def optional_section(self, key: str) -> Section | None:
-        """A table, None without the key. Errors: T607."""
-        self._taken.add(key)
-        return self.section(key) if key in self else None
-
-    def sections(self, key: str) -> list[Section]:
-        """An array of tables. Errors: T607."""
-        path = self.place(key).detail
-        found = [Section(self.file, one, f"{path}[{i}]") for i, one in enumerate(self.items(key))]
-        for i, one in enumerate(self.items(key)):
-            if not isinstance(one, dict):
-                raise self.refuse(f"{key}[{i}]", "a table", one)
-        return found
-
-    def finish(self) -> None:
-        """Refuses the keys that were not taken. Every table below the file's top level may have
-        the key "source". Errors: T607."""
-        if self.path:
-            self.text("source", "")
-        left = [key for key in self._values if key not in self._taken]
-        if not left:
-            return
-        raise SleyError([self._unknown(key, self._taken, ()) for key in left])
 
 
 _MAX_LINKS = 64
@@ -466,6 +295,34 @@ _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "model": ((), tuple(f.name for f in fields(CostModel))),
 }
 """The required and the optional keys of each table, and of the file's top level."""
+
+
+def count_of(section: Section, key: str, most: int, default: int | None = None) -> int:
+    """A whole number from 1 to `most`. Errors: T607."""
+    expected = f"a whole number from 1 to {most}"
+    found = default if default is not None and key not in section else section.value(key, expected)
+    if not is_integer(found) or not 1 <= found <= most:
+        raise section.refuse(key, expected, found)
+    return int(found)
+
+
+def _positive(section: Section, key: str) -> float:
+    """A number above 0. Errors: T602, T607."""
+    found = section.number(key)
+    if not math.isfinite(found) or found <= 0:
+        raise section.refuse(key, "a number above 0", found, T602)
+    return found
+
+
+def _rate(section: Section) -> Rate:
+    """nominal_GBps, GBps and optionally latency_us. Errors: T602, T607."""
+    nominal, reached = (_positive(section, key) for key in _RATE)
+    latency = section.number("latency_us", NONE)
+    if "latency_us" in section and not (math.isfinite(latency) and latency >= 0):
+        raise section.refuse("latency_us", "a number from 0", latency, T602)
+    if reached > nominal:
+        raise section.refuse("GBps", f"at most nominal_GBps, {nominal:g}", reached, T602)
+    return Rate(nominal, reached, latency)
 
 
 def _sources(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -524,8 +381,8 @@ def complete(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     T607."""
     if "like" not in values:
         return values
-    top = Section(file, values)
-    name = top.text("like")
+    top = Section(file, values, T607)
+    name = top.typed("like", str)
     if name not in machine_tables():
         raise _unknown_machine(name, top.place("like"))
     base = dict(complete(f"{name}.toml", machine_tables()[name]))
@@ -540,30 +397,29 @@ def complete(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def machine_from(file: str, values: Mapping[str, Any]) -> Machine:
     """The machine that a file's tables describe. Errors: T602, T603, T604, T607, T608."""
     tables = complete(file, values)
-    top = Section(file, tables)
-    parts = {name: top.optional_section(name) if name else top for name in _KEYS}
-    given = {name: part for name, part in parts.items() if part is not None}
+    top = Section(file, tables, T607)
+    parts = {name: top.section(name) for name in _KEYS if name in top}
+    given = {"": top, **parts}
     faults = [one for name, part in given.items() for one in part.key_faults(*_KEYS[name])]
     if faults:
         raise SleyError(faults)
-    _, nvlink, pcie, cards, racks, rails, model = parts.values()
-    node = Node(top.count("gpus", MAX_RANKS))
+    nvlink, pcie, cards, racks, rails, model = map(parts.get, list(_KEYS)[1:])
+    node = Node(count_of(top, "gpus", MAX_RANKS))
     if nvlink is not None:
         _read_nvlink(nvlink, node)
     _read_cards(cards, pcie, node)
     machine = Machine(
-        top.text("name"),
-        top.text("description", ""),
+        top.typed("name", str),
+        top.typed("description", str, ""),
         {},
         node,
         _network(racks, rails),
         CostModel() if model is None else read_model(model),
-        top.flag("in_network"),
-        top.text("caution", ""),
+        top.typed("in_network", bool, False),
+        top.typed("caution", str, ""),
     )
-    top.value("like", "", None)
-    for part in given.values():
-        part.finish()
+    for part in parts.values():
+        part.typed("source", str, "")
     try:
         machine.topology(1)
     except SleyError as error:
@@ -577,23 +433,22 @@ def _network(racks: Section | None, rails: Section | None) -> Network:
         found = "[racks] and [rails]"
         raise T608.error(at=rails.place(), expected="one kind of network", found=found)
     if rails is not None:
-        ratio = rails.positive("oversubscription")
+        ratio = _positive(rails, "oversubscription")
         if ratio < 1:
             raise rails.refuse("oversubscription", "a number from 1", ratio, T602)
         return Rails(ratio)
-    return None if racks is None else Racks(racks.count("nodes", MAX_RANKS), racks.rate())
+    return None if racks is None else Racks(count_of(racks, "nodes", MAX_RANKS), _rate(racks))
 
 
 def _read_nvlink(section: Section, node: Node) -> None:
     """Reads [nvlink]: a switch for each board, or links between pairs of GPUs. Errors: T602, T607,
     T608."""
-    rate = section.rate()
+    rate = _rate(section)
     if "links" in section:
         for a, b, times in _gpu_links(section, node.gpus):
             node.join(a, b, LinkKind.NVLINK, rate.times(times))
         return
-    section.value("links", "", None)
-    boards = section.count("boards", node.gpus, 1)
+    boards = count_of(section, "boards", node.gpus, 1)
     if node.gpus % boards:
         raise section.refuse("boards", f"a divisor of {node.gpus} GPUs", boards)
     switches = [node.add(VertexKind.SWITCH) for _ in range(boards)]
@@ -601,9 +456,9 @@ def _read_nvlink(section: Section, node: Node) -> None:
         node.join(gpu, switches[gpu * boards // node.gpus], LinkKind.NVLINK, rate)
     if boards > 1:
         between = section.section("between_boards")
+        between.check_keys(_RATE, ("latency_us",))
         for a, b in combinations(switches, 2):
-            node.join(a, b, LinkKind.NVLINK, between.rate())
-        between.finish()
+            node.join(a, b, LinkKind.NVLINK, _rate(between))
 
 
 def _gpu_links(section: Section, gpus: int) -> list[tuple[int, int, int]]:
@@ -611,7 +466,7 @@ def _gpu_links(section: Section, gpus: int) -> list[tuple[int, int, int]]:
     if section.value("links", "an array") == "all":
         return [(a, b, 1) for a, b in combinations(range(gpus), 2)]
     found: dict[tuple[int, int], int] = {}
-    for i, link in enumerate(section.items("links")):
+    for i, link in enumerate(section.typed("links", list)):
         key = f"links[{i}]"
         right = isinstance(link, list) and len(link) in (2, 3) and all(map(is_integer, link))
         times = link[2] if right and len(link) == 3 else 1
@@ -632,8 +487,10 @@ def _read_cards(cards: Section | None, pcie: Section | None, node: Node) -> None
     T608."""
     vertices: list[int] = []
     if cards is not None:
-        rate = cards.rate()
-        vertices = [node.add_card(rate) for _ in range(cards.count("count", MAX_RANKS, node.gpus))]
+        rate = _rate(cards)
+        vertices = [
+            node.add_card(rate) for _ in range(count_of(cards, "count", MAX_RANKS, node.gpus))
+        ]
     hung = _read_pcie(pcie, node, vertices) if pcie is not None else set()
     if cards is None:
         return
@@ -655,7 +512,6 @@ def _gpus_of_cards(section: Section, gpus: int, cards: int) -> list[list[int]]:
     """The GPUs next to each card: the file's lists, or equal shares of neighbouring GPUs, or of
     the cards for each GPU."""
     if "gpus" not in section:
-        section.value("gpus", "", None)
         if gpus % cards and cards % gpus:
             more = "or gpus with the list of each card's GPUs"
             expected = f"a divisor or a multiple of {gpus} GPUs, {more}"
@@ -663,7 +519,7 @@ def _gpus_of_cards(section: Section, gpus: int, cards: int) -> list[list[int]]:
         share = max(gpus // cards, 1)
         first = [card * gpus // cards for card in range(cards)]
         return [list(range(gpu, gpu + share)) for gpu in first]
-    near = section.items("gpus")
+    near = section.typed("gpus", list)
     if len(near) != cards:
         raise section.refuse("gpus", f"a list for each of {cards} cards", near)
     for i, one in enumerate(near):
@@ -681,7 +537,7 @@ def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
     """Adds the vertices and links of [pcie]; returns the cards that these links name."""
     names = {f"gpu {i}": i for i in range(node.gpus)}
     names |= {f"nic {i}": card for i, card in enumerate(cards)}
-    for i, name in enumerate(section.items("vertices")):
+    for i, name in enumerate(section.typed("vertices", list)):
         if not isinstance(name, str):
             raise section.refuse(f"vertices[{i}]", "a name", name)
         if name in names:
@@ -689,8 +545,9 @@ def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
         names[name] = node.add(VertexKind.PCIE)
     used: set[int] = set()
     for link in section.sections("links"):
-        rate = link.rate()
-        end = _vertex(link, "to", link.text("to"), names)
+        link.check_keys(("from", "to", *_RATE), ("latency_us",))
+        rate = _rate(link)
+        end = _vertex(link, "to", link.typed("to", str), names)
         starts = link.value("from", "a name or an array of names")
         for start in starts if isinstance(starts, list) else [starts]:
             vertex = _vertex(link, "from", start, names)
@@ -698,7 +555,6 @@ def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
                 raise link.refuse("from", 'a vertex other than "to"', start, T608)
             node.join(vertex, end, LinkKind.PCIE, rate)
             used |= {vertex, end}
-        link.finish()
     return used & set(cards)
 
 
@@ -717,13 +573,11 @@ def read_model(section: Section) -> CostModel:
     values. Errors: T602, T607."""
     values: dict[str, Any] = {}
     for f in fields(CostModel):
-        if f.name not in section:
-            section.value(f.name, "", None)
-        elif isinstance(f.default, ByProtocol) and section.is_table(f.name):
-            one = section.section(f.name)
-            values[f.name] = ByProtocol(*(one.number(word) for word in ("LL", "LL128", "Simple")))
-            one.finish()
-        else:
+        if isinstance(f.default, ByProtocol) and isinstance(section.values.get(f.name), dict):
+            one, words = section.section(f.name), ("LL", "LL128", "Simple")
+            one.check_keys(words)
+            values[f.name] = ByProtocol(*map(one.number, words))
+        elif f.name in section:
             values[f.name] = section.number(f.name)
     try:
         return CostModel(**values)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from sley.errors import Place
+from sley.errors.text_files import Section, json_of
 from sley.errors.topology import T602, T605, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
 from sley.topologies.assumptions import Import
-from sley.topologies.machine import Link, Machine, Node, Rate, Section, json_of
+from sley.topologies.machine import Link, Machine, Node, Rate, count_of
 
 _SIZE = re.compile(r"(?:^|[-_])([1-9][0-9]{0,3}) ?(KB|MB|GB|K|M|G)(?:$|[-_.])", re.IGNORECASE)
 _TIME_UNIT_US = {2**10: 0.01, 2**15: 0.1, 2**20: 1.0}
@@ -27,6 +28,11 @@ _NDV2 = {
 """The linked pairs of GPUs in TACCL's NDv2, and the index of each pair's cost."""
 
 
+_REMOTE = ("alpha", "beta", "invbw", "invbws")
+_OF_MATRIX, _OF_KNOWN = ("links", "betas", "invbws"), ("node_betas_list", "node_invbws_list")
+"""The keys of the network, of direct links, and of a node that sley knows."""
+
+
 class TacclImport(Import):
     """The machine of a profile: GPUs around a switch (one cost), NDv2's mesh (two costs), or n x n
     matrices, with all rates.
@@ -35,15 +41,18 @@ class TacclImport(Import):
     """
 
     def __init__(self, file: str, text: str) -> None:
-        values = json_of(file, text)
+        values = json_of(file, text, T605)
         if not isinstance(values, dict):
             found = type(values).__name__
             raise T605.error(at=Place(file), expected="a JSON object", found=found)
         super().__init__(file)
-        self._top = top = Section(file, values)
-        self._name = top.text("name", Path(file).stem)
+        self._top = top = Section(file, values, T607)
+        remote = ("nics_per_node", *(f"remote_{word}" for word in _REMOTE))
+        own = _OF_MATRIX if "links" in top else _OF_KNOWN
+        top.check_keys(("gpus_per_node", "alpha"), ("name", *own, *remote))
+        self._name = top.typed("name", str, Path(file).stem)
         self._chunk, self._unit_us = self._scale()
-        self.node = Node(top.count("gpus_per_node", MAX_RANKS))
+        self.node = Node(count_of(top, "gpus_per_node", MAX_RANKS))
 
     def machine(self, like: Machine | None) -> Machine:
         """The machine, which has all rates. Errors: T602, T607."""
@@ -54,7 +63,6 @@ class TacclImport(Import):
         else:
             self._join_known(alpha)
         self._add_cards()
-        top.finish()
         description = f"TACCL's profile of {self._name}"
         return Machine(self._name, description, {"nvlink": "TACCL's profile"}, node)
 
@@ -92,8 +100,7 @@ class TacclImport(Import):
     def _join_known(self, alpha_us: float) -> None:
         """Adds the links of a known node: a switch for one cost, NDv2's mesh for two."""
         node = self.node
-        betas = self._top.items("node_betas_list")
-        self._top.items("node_invbws_list", [])
+        betas = self._top.typed("node_betas_list", list)
         if len(betas) == 1:
             switch = node.add(VertexKind.SWITCH)
             # A path crosses two links, each with half of its latency.
@@ -111,7 +118,6 @@ class TacclImport(Import):
     def _join_matrix(self, alpha_us: float) -> None:
         """Adds direct links in one direction each, from links[dst][src] and betas[dst][src]."""
         linked, betas = self._matrix("links"), self._matrix("betas")
-        self._top.items("invbws", [])
         for dst, row in enumerate(linked):
             for src, used in enumerate(row):
                 if not is_real(used) or used < 0:
@@ -122,7 +128,7 @@ class TacclImport(Import):
 
     def _matrix(self, key: str) -> list[list[Any]]:
         n = self.node.gpus
-        rows = self._top.items(key)
+        rows = self._top.typed(key, list)
         if len(rows) != n or not all(isinstance(row, list) and len(row) == n for row in rows):
             raise self._top.refuse(key, f"{n} rows of {n} numbers", rows, T607)
         return rows
@@ -131,14 +137,10 @@ class TacclImport(Import):
         """Adds the cards, each shared by neighbouring GPUs; remote_alpha is the latency of a path
         between nodes."""
         top, node = self._top, self.node
-        for key in ("remote_invbw", "remote_invbws"):
-            top.value(key, "", None)
         if top.value("nics_per_node", "", -1) == -1:
-            for key in ("remote_alpha", "remote_beta"):
-                top.value(key, "", None)
             self.assume("a single node, as there are no network cards")
             return
-        count = top.count("nics_per_node", MAX_RANKS)
+        count = count_of(top, "nics_per_node", MAX_RANKS)
         if node.gpus % count:
             raise top.refuse("nics_per_node", f"a divisor of {node.gpus} GPUs", count)
         latency = self._cost("remote_alpha") * self._unit_us

@@ -3,14 +3,13 @@ the lines of their strings; a schedule; and the program of its sends."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, NoReturn, cast
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,13 +17,13 @@ from sley.errors import Place
 from sley.errors.formats import F403, F404, F424
 from sley.errors.recognition import Kind
 from sley.errors.schedules import F551, F560
-from sley.errors.text_files import text_of
+from sley.errors.text_files import Section, json_of, text_of
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.ir.words import Buffer, TransferKind, is_real
+from sley.ir.words import Buffer, TransferKind
 
 MAX_TEXT = 16 << 20
 MAX_CONTAINERS = 2_000_000
@@ -55,81 +54,23 @@ def source_text(
     return file_text(source), file or os.fspath(source)
 
 
-def json_object(file: str, text: str) -> dict[str, Any]:
+def json_object(file: str, text: str) -> Section:
     """The JSON object of a text, in bounded memory. Errors: F551, F403."""
     if text.count("{") + text.count("[") > MAX_CONTAINERS:
         expected = f"at most {MAX_CONTAINERS} objects and lists"
         raise F403.error(at=Place(file), expected=expected, found="more")
-    try:
-        found = json.loads(text, parse_constant=_no_constant)
-    except json.JSONDecodeError as problem:
-        at = Place(file, problem.lineno, problem.colno)
-        raise F551.error(at=at, expected="JSON", found=problem.msg) from problem
-    except (RecursionError, ValueError) as problem:
-        found = "lists in lists, too deep" if isinstance(problem, RecursionError) else str(problem)
-        raise F551.error(at=Place(file), expected="JSON", found=found) from problem
+    found = json_of(file, text, F551)
     if not isinstance(found, dict):
-        raise F551.error(at=Place(file), expected="an object in JSON", found=_kind(found))
-    return found
+        raise F551.error(at=Place(file), expected="an object in JSON", found=type(found).__name__)
+    return Section(file, found, F551)
 
 
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word}, which is no number of JSON")
-
-
-def _kind(value: object) -> str:
-    kinds: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string"}
-    return kinds.get(type(value), repr(value)[:40])
-
-
-class JsonObject:
-    """Checked access to a JSON object.
-
-    where: what the object is, for messages; "" for the outermost one.
-    """
-
-    def __init__(self, file: str, values: Mapping[str, Any], where: str = "") -> None:
-        self.file = file
-        self.values = values
-        self._where = where
-
-    def refuse(self, key: str, expected: str, found: object) -> NoReturn:
-        """Refuses the value of a key. Errors: F551."""
-        detail = f"{self._where}, {key}" if self._where else key
-        at = Place(self.file, detail=detail)
-        raise F551.error(at=at, expected=expected, found=_kind(found))
-
-    def _value(self, key: str, expected: str) -> Any:
-        if key not in self.values:
-            where = self._where or "the outermost object"
-            at = Place(self.file, detail=where)
-            raise F551.error(at=at, expected=f"{key}: {expected}", found="no such key")
-        return self.values[key]
-
-    def number(self, key: str) -> float:
-        """A finite number above 0. Errors: F551."""
-        value = self._value(key, "a number above 0")
-        if not is_real(value) or not 0 < value <= _MAX_NUMBER:
-            self.refuse(key, f"a number above 0, up to {_MAX_NUMBER:g}", value)
-        return float(value)
-
-    def items(self, key: str) -> list[Any]:
-        """A list. Errors: F551."""
-        return cast("list[Any]", self._typed(key, list, "a list"))
-
-    def table(self, key: str) -> dict[str, Any]:
-        """An object. Errors: F551."""
-        return cast("dict[str, Any]", self._typed(key, dict, "an object"))
-
-    def text(self, key: str) -> str:
-        """A string. Errors: F551."""
-        return cast("str", self._typed(key, str, "a string"))
-
-    def _typed(self, key: str, kind: type, expected: str) -> object:
-        value = self._value(key, expected)
-        if not isinstance(value, kind):
-            self.refuse(key, expected, value)
-        return value
+def positive(section: Section, key: str) -> float:
+    """A finite number above 0. Errors: F551."""
+    value = section.number(key)
+    if not 0 < value <= _MAX_NUMBER:
+        raise section.refuse(key, f"a number above 0, up to {_MAX_NUMBER:g}", value)
+    return value
 
 
 class Lines:

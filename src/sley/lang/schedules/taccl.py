@@ -21,6 +21,7 @@ from sley.errors import Place, counted
 from sley.errors.formats import F403, F424
 from sley.errors.recognition import TACCL_SCHEDULE
 from sley.errors.schedules import F551, F554, F556
+from sley.errors.text_files import Section
 from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
@@ -28,10 +29,10 @@ from sley.ir.words import Buffer, is_integer
 from sley.lang.schedules.building import (
     Cells,
     ImportedSchedule,
-    JsonObject,
     ProgramBuilder,
     check_size,
     json_object,
+    positive,
     source_text,
 )
 
@@ -251,41 +252,39 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> TacclSchedu
     file: the file's name in messages. Errors: F404, F551, F403, F424.
     """
     text, file = source_text(source, "{", file)
-    top = JsonObject(file, json_object(file, text))
-    collective = JsonObject(file, top.table("collective"), "collective")
-    named = _NAME.fullmatch(collective.text("name"))
+    top = json_object(file, text)
+    collective = top.section("collective")
+    name = collective.typed("name", str)
+    named = _NAME.fullmatch(name)
     word = _COLLECTIVES.get(named[1]) if named else None
     if named is None or word is None:
         raise F424.error(
             at=Place(file, detail="collective"),
             expected=f"one of {', '.join(_COLLECTIVES)}",
-            found=repr(collective.text("name")[:60]),
+            found=repr(name[:60]),
         )
-    ranks, chunks = collective.number("nodes"), int(named[2] or 1)
+    ranks, chunks = positive(collective, "nodes"), int(named[2] or 1)
     if ranks != int(ranks) or ranks < 2:
-        collective.refuse("nodes", "a whole number from 2", ranks)
+        raise collective.refuse("nodes", "a whole number from 2", ranks)
     if ranks > MAX_RANKS or chunks < 1:
         expected = f"at most {MAX_RANKS} ranks, and at least 1 chunk"
         raise F403.error(at=Place(file), expected=expected, found=f"{ranks:g} and {chunks}")
     check_size(file, int(ranks) ** (3 if word == "alltoall" else 2) * chunks)
-    title = top.text("name")[:200]
+    title = top.typed("name", str)[:200]
     if not title.isprintable():  # it is shown on terminals
-        top.refuse("name", "a name of printable characters", title)
+        raise top.refuse("name", "a name of printable characters", title)
     empty = Sends(*np.zeros((5, 0), np.int32))
     schedule = TacclSchedule(file, title, word, int(ranks), chunks, empty)
     table = np.array(_rows(file, top, schedule), np.int32).reshape(-1, 5).T
     return replace(schedule, sends=Sends(*table))
 
 
-def _rows(file: str, top: JsonObject, schedule: TacclSchedule) -> list[tuple[int, ...]]:
+def _rows(file: str, top: Section, schedule: TacclSchedule) -> list[tuple[int, ...]]:
     """(address, source, destination, step, reduces) of each send; those of a step by their
     times."""
     rows: list[tuple[int, ...]] = []
-    for number, step in enumerate(top.items("steps")):
-        if not isinstance(step, dict):
-            at = Place(file, detail=f"step {number}")
-            raise F551.error(at=at, expected="an object", found=type(step).__name__)
-        sends = JsonObject(file, step, f"step {number}").items("sends")
+    for number, step in enumerate(top.sections("steps")):
+        sends = step.typed("sends", list)
         if len(rows) + len(sends) > MAX_SENDS:
             expected = f"at most {MAX_SENDS} sends"
             raise F403.error(at=Place(file), expected=expected, found="more")

@@ -36,11 +36,11 @@ from sley.ir.words import Buffer
 from sley.lang.schedules.building import (
     Cells,
     ImportedSchedule,
-    JsonObject,
     Lines,
     ProgramBuilder,
     check_size,
     json_object,
+    positive,
     source_text,
 )
 from sley.lang.schedules.teccl_machines import TecclMachine, Timing, nearest_machine
@@ -579,22 +579,22 @@ class _TecclReader:
 
     def __init__(self, file: str, text: str) -> None:
         self._file = file
-        self._top = JsonObject(file, json_object(file, text))
+        self._top = json_object(file, text)
         self._lines = Lines(text, r"Chunk |Demand at ")
         self._routes: dict[tuple[int, ...], int] = {}
         self._rows: list[tuple[int, ...]] = []  # of `Flows`
         self._paths: list[tuple[int, ...]] = []  # of `Paths`
 
     def schedule(self) -> TecclSchedule:
-        flows = self._top.items(self._key(_FLOWS, "7-Flows"))
+        flows = self._top.typed(self._key(_FLOWS, "7-Flows"), list)
         parsed = [self._flow(text) for text in flows]
         fluid = any(flow.hop.volume is not None for flow in parsed)
         if fluid:
-            self._read_paths(self._top.table(self._key(_PATHS, "8-Chunk paths")))
+            self._read_paths(self._top.typed(self._key(_PATHS, "8-Chunk paths"), dict))
         else:
             self._rows = [self._row(f.chunk, f.source, f.hop, -1, f.line) for f in parsed]
         if not self._rows:
-            self._top.refuse("7-Flows", "at least one flow", flows)
+            raise self._top.refuse("7-Flows", "at least one flow", flows)
         return TecclSchedule(
             self._file,
             "alltoall" if fluid else "allgather",
@@ -698,26 +698,25 @@ class _TecclReader:
 
     def _claims(self) -> Claims:
         top = self._top
-        epoch = top.number(_DURATION)
-        epochs = top.number(EPOCHS)
+        epoch = positive(top, _DURATION)
+        epochs = positive(top, EPOCHS)
         if epochs != int(epochs) or epochs > 2 * MAX_EPOCH:
-            top.refuse(EPOCHS, f"a whole number up to {2 * MAX_EPOCH}", epochs)
-        met = self._met(epoch) if MET in top.values else {}
-        return Claims(epoch, int(epochs), top.number(TIME), top.number(BANDWIDTH), met)
+            raise top.refuse(EPOCHS, f"a whole number up to {2 * MAX_EPOCH}", epochs)
+        met = self._met(epoch) if MET in top else {}
+        return Claims(epoch, int(epochs), positive(top, TIME), positive(top, BANDWIDTH), met)
 
     def _met(self, epoch: float) -> dict[tuple[int, int, int], int]:
         """The epoch by which each (GPU, source, chunk) arrives: {"GPU 3": {"GPU 1": {"Chunk 0":
         seconds}}}."""
         met: dict[tuple[int, int, int], int] = {}
-        for word, sources in self._top.table(MET).items():
-            gpu = self._numbered(_GPU, word)
-            for other, chunks in JsonObject(self._file, {word: sources}, MET).table(word).items():
-                source = self._numbered(_GPU, other)
-                inside = JsonObject(self._file, {other: chunks}, f"{MET}, {word}").table(other)
-                times = JsonObject(self._file, inside, f"{MET}, {word}, {other}")
-                for name in inside:
+        every = self._top.section(MET)
+        for word in every.values:
+            gpu, sources = self._numbered(_GPU, word), every.section(word)
+            for other in sources.values:
+                source, times = self._numbered(_GPU, other), sources.section(other)
+                for name in times.values:
                     key = gpu, source, self._numbered(_CHUNK, name)
-                    met[key] = round(min(times.number(name) / epoch, 1e12))
+                    met[key] = round(min(positive(times, name) / epoch, 1e12))
         return met
 
     def _numbered(self, pattern: re.Pattern[str], word: str) -> int:
