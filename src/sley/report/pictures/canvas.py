@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -42,16 +43,28 @@ TEXT_PT = 7.5
 SMALL_PT = 6.5
 TITLE_PT = 11.0
 
-INK = "#222222"
-GREY = "#767676"
-BAND = "#f4f4f4"
-BLUE, GREEN, ORANGE, PURPLE = "#0072B2", "#00795A", "#C04F00", "#A8457F"
-WHITE = "#ffffff"
+
+class Color(StrEnum):
+    """Colours that people with any colour vision can tell apart, after Okabe and Ito; the strong
+    ones are darker, so that they can be read on white."""
+
+    INK = "#222222"
+    GREY = "#767676"
+    BAND = "#f4f4f4"
+    BLUE = "#0072B2"
+    GREEN = "#00795A"
+    ORANGE = "#C04F00"
+    PURPLE = "#A8457F"
+    WHITE = "#ffffff"
+
+
 _PALE = {
-    BLUE: "#d9eaf7", GREEN: "#d5efe5", ORANGE: "#fbe5cf", PURPLE: "#f4deeb", GREY: "#ebebeb",
-}  # fmt: skip
-"""Colours that people with any colour vision can tell apart, after Okabe and Ito; the strong ones
-are darker, so that they can be read on white."""
+    Color.BLUE: "#d9eaf7",
+    Color.GREEN: "#d5efe5",
+    Color.ORANGE: "#fbe5cf",
+    Color.PURPLE: "#f4deeb",
+    Color.GREY: "#ebebeb",
+}
 
 _POINTS_PER_INCH = 72
 _ADVANCE = 0.602
@@ -98,13 +111,13 @@ class Fill:
 
     word: str
     face: str
-    edge: str = INK
+    edge: str = Color.INK
     edge_pt: float = 0.7
 
-
-def tinted(word: str, edge: str) -> Fill:
-    """A colour with its pale shade inside."""
-    return Fill(word, _PALE[edge], edge)
+    @classmethod
+    def tinted(cls, word: str, edge: Color) -> Fill:
+        """A colour with its pale shade inside."""
+        return cls(word, _PALE[edge], edge)
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,7 @@ class TextLine:
     text: str
     size_pt: float = TEXT_PT
     align: str = "left"
-    color: str = INK
+    color: str = Color.INK
     bold: bool = False
 
 
@@ -172,6 +185,39 @@ class Picture:
     lines: tuple[Line, ...]
     texts: tuple[TextLine, ...]
     grounds: tuple[Box, ...] = ()
+
+    @classmethod
+    def heading(cls, title: str, entries: Iterable[Fill | Style]) -> Picture:
+        """The title, and below it the legend: a row with a sample and the name of each kind of box
+        and line. Its width is the right end."""
+        boxes: list[Box] = []
+        lines: list[Line] = []
+        texts = [TextLine(MARGIN, MARGIN + 0.08, title, TITLE_PT, bold=True)]
+        x, y = MARGIN, MARGIN + 0.36
+        for entry in entries:
+            if isinstance(entry, Fill):
+                boxes.append(Box("", x, y - 0.06, 0.22, 0.12, entry))
+            else:
+                lines.append(Line("", ((x, y), (x + 0.32, y)), entry))
+            x += 0.28 if isinstance(entry, Fill) else 0.38
+            texts.append(TextLine(x, y, entry.word, SMALL_PT))
+            x += text_width(entry.word, SMALL_PT) + 0.22
+        width = max(x - 0.22, MARGIN + text_width(title, TITLE_PT))
+        return cls(title, width, 0.0, tuple(boxes), tuple(lines), tuple(texts))
+
+    def joined(self, width: float, height: float, parts: Sequence[Picture]) -> Picture:
+        """The picture of a heading with its parts. width, height: of all, without the margins at
+        the right and below."""
+        every = (self, *parts)
+        return Picture(
+            self.title,
+            width + MARGIN,
+            height + MARGIN,
+            tuple(box for part in every for box in part.boxes),
+            tuple(line for part in every for line in part.lines),
+            tuple(text for part in every for text in part.texts),
+            tuple(ground for part in every for ground in part.grounds),
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes the picture in the format of the file name's suffix. Errors: F460, F461."""
@@ -209,7 +255,7 @@ class Picture:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(self.width, self.height), facecolor=WHITE)
+        figure = Figure(figsize=(self.width, self.height), facecolor=Color.WHITE)
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
@@ -278,40 +324,6 @@ def box_size(text: Sequence[str]) -> tuple[float, float]:
     """Width and height of a box around lines of text, in inches."""
     widest = max((text_width(line) for line in text), default=0.0)
     return widest + 0.14, text_height(len(text)) + 0.08
-
-
-def heading(title: str, entries: Iterable[Fill | Style]) -> Picture:
-    """The title, and below it the legend: a row with a sample and the name of each kind of box and
-    line. Its width is the right end."""
-    boxes: list[Box] = []
-    lines: list[Line] = []
-    texts = [TextLine(MARGIN, MARGIN + 0.08, title, TITLE_PT, bold=True)]
-    x, y = MARGIN, MARGIN + 0.36
-    for entry in entries:
-        if isinstance(entry, Fill):
-            boxes.append(Box("", x, y - 0.06, 0.22, 0.12, entry))
-        else:
-            lines.append(Line("", ((x, y), (x + 0.32, y)), entry))
-        x += 0.28 if isinstance(entry, Fill) else 0.38
-        texts.append(TextLine(x, y, entry.word, SMALL_PT))
-        x += text_width(entry.word, SMALL_PT) + 0.22
-    width = max(x - 0.22, MARGIN + text_width(title, TITLE_PT))
-    return Picture(title, width, 0.0, tuple(boxes), tuple(lines), tuple(texts))
-
-
-def joined(head: Picture, width: float, height: float, parts: Sequence[Picture]) -> Picture:
-    """A heading and parts as one picture. width, height: of all, without the margins at the right
-    and below."""
-    every = (head, *parts)
-    return Picture(
-        head.title,
-        width + MARGIN,
-        height + MARGIN,
-        tuple(box for part in every for box in part.boxes),
-        tuple(line for part in every for line in part.lines),
-        tuple(text for part in every for text in part.texts),
-        tuple(ground for part in every for ground in part.grounds),
-    )
 
 
 @contextmanager

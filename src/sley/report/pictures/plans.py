@@ -37,17 +37,10 @@ from sley.ir.words import (
     TransferKind,
 )
 from sley.report.pictures.canvas import (
-    BAND,
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
     MARGIN,
-    ORANGE,
-    PURPLE,
     SMALL_PT,
-    WHITE,
     Box,
+    Color,
     Fill,
     Line,
     Picture,
@@ -56,25 +49,22 @@ from sley.report.pictures.canvas import (
     TextLine,
     box_size,
     check_size,
-    heading,
-    joined,
     text_height,
     text_width,
-    tinted,
 )
 from sley.report.tables import check_rank
 
 _REDUCING_PT = 1.9
 
-SEND = tinted("sends", BLUE)
-RECEIVE = tinted("receives", GREEN)
-BOTH = tinted("receives and sends", PURPLE)
-LOCAL = tinted("local", GREY)
-REDUCING = Fill("thick frame: reduces", WHITE, GREY, _REDUCING_PT)
+SEND = Fill.tinted("sends", Color.BLUE)
+RECEIVE = Fill.tinted("receives", Color.GREEN)
+BOTH = Fill.tinted("receives and sends", Color.PURPLE)
+LOCAL = Fill.tinted("local", Color.GREY)
+REDUCING = Fill("thick frame: reduces", Color.WHITE, Color.GREY, _REDUCING_PT)
 
-ORDER = Style("next in its block", GREY, width_pt=1.2)
-MESSAGE = Style("message", BLUE, port=-0.07)
-WAIT = Style("wait", ORANGE, "dashed", port=0.07)
+ORDER = Style("next in its block", Color.GREY, width_pt=1.2)
+MESSAGE = Style("message", Color.BLUE, port=-0.07)
+WAIT = Style("wait", Color.ORANGE, "dashed", port=0.07)
 
 
 def instruction_text(plan: Plan, row: int) -> tuple[str, ...]:
@@ -140,11 +130,11 @@ def rank_mask(ranks: Collection[int] | None, total: int) -> BoolArray:
 
 
 _KINDS = {
-    TransferKind.COPY: tinted("copy", BLUE),
-    TransferKind.REDUCE: tinted("reduce", ORANGE),
+    TransferKind.COPY: Fill.tinted("copy", Color.BLUE),
+    TransferKind.REDUCE: Fill.tinted("reduce", Color.ORANGE),
 }
-_TRUE = Style("needs the value", INK, port=-0.05)
-_FALSE = Style("reuses the place", GREY, "dashed", port=0.06)
+_TRUE = Style("needs the value", Color.INK, port=-0.05)
+_FALSE = Style("reuses the place", Color.GREY, "dashed", port=0.06)
 
 
 def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Picture:
@@ -339,11 +329,11 @@ def layered(
         Line(link.id, _points(places, nodes, boxes, number, link), link.style)
         for number, link in enumerate(links)
     ]
-    head = heading(title, entries)
+    head = Picture.heading(title, entries)
     width = max(places.right[-1] if places.right else 0.0, head.width)
     grounds, labels = _bands(lanes, places, width)
     graph = Picture("", 0.0, 0.0, tuple(boxes), tuple(lines), tuple(labels), tuple(grounds))
-    return joined(head, width, places.below, [graph])
+    return head.joined(width, places.below, [graph])
 
 
 def _place(lanes: Sequence[Lane], nodes: Sequence[GridNode], links: Sequence[GridLine]) -> _Places:
@@ -469,13 +459,13 @@ def _bands(
     for first, after in pairwise([*firsts, len(lanes)]):
         top = places.top[first] - _LANE_PAD
         end = places.below if after == len(lanes) else places.top[after] - _LANE_PAD - _GROUP_GAP
-        fill = Fill("", BAND, WHITE, 0.0)
+        fill = Fill("", Color.BAND, Color.WHITE, 0.0)
         grounds.append(Box("", MARGIN, top, width - MARGIN + 0.08, end - top, fill))
         y = places.top[first] + places.box_height / 2
         texts.append(TextLine(MARGIN + 0.08, y, lanes[first].group, bold=True))
         for number in range(first, after):
             y = places.top[number] + places.box_height / 2
-            texts.append(TextLine(label, y, lanes[number].label, SMALL_PT, color=GREY))
+            texts.append(TextLine(label, y, lanes[number].label, SMALL_PT, color=Color.GREY))
     return grounds, texts
 
 
@@ -485,7 +475,7 @@ _RANK_PAD, _RANK_GAP = 0.1, 0.2
 _ROW_GAP, _WAIT_TRACK = 0.08, 0.06
 _GUTTER = 0.12
 _WAIT = replace(WAIT, port=0.0, width_pt=0.8)
-_HEAD_FILL = Fill("", WHITE, INK, 0.8)
+_HEAD_FILL = Fill("", Color.WHITE, Color.INK, 0.8)
 
 
 @dataclass(frozen=True)
@@ -530,7 +520,7 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     check_size("thread blocks", int(chosen[plan.block_rank].sum()), "waits", waits)
     drawn = [_rank_picture(plan, rank) for rank in np.flatnonzero(chosen).tolist()]
     fills = used_fills(plan.instructions.op[chosen[plan.rank]])
-    head = heading(f"{plan.name}: thread blocks", [*fills, *([_WAIT] if waits else [])])
+    head = Picture.heading(f"{plan.name}: thread blocks", [*fills, *([_WAIT] if waits else [])])
     width, parts = head.width, []
     x, y, tallest = MARGIN, MARGIN + 0.6, 0.0
     for part in drawn:
@@ -539,7 +529,7 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
         parts.append(_shift(part, x, y))
         x += part.width + _RANK_GAP
         width, tallest = max(width, x - _RANK_GAP), max(tallest, part.height)
-    return joined(head, width, y + tallest, parts)
+    return head.joined(width, y + tallest, parts)
 
 
 def _rank_picture(plan: Plan, rank: int) -> Picture:
@@ -593,7 +583,9 @@ def _rank_picture(plan: Plan, rank: int) -> Picture:
         for wait, own in zip(waits, tracks, strict=True)
     ]
     name = TextLine(_RANK_PAD, _RANK_PAD + text_height() / 2, f"rank {rank}", bold=True)
-    frame = Box(f"rank-{rank}", 0.0, 0.0, width, y + _RANK_PAD, Fill("", BAND, GREY, 0.6))
+    frame = Box(
+        f"rank-{rank}", 0.0, 0.0, width, y + _RANK_PAD, Fill("", Color.BAND, Color.GREY, 0.6)
+    )
     return Picture("", width, frame.height, tuple(boxes), tuple(lines), (name,), (frame,))
 
 

@@ -13,16 +13,10 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.report.pictures.canvas import (
-    BAND,
-    BLUE,
-    GREEN,
-    GREY,
     MARGIN,
-    ORANGE,
-    PURPLE,
     SMALL_PT,
-    WHITE,
     Box,
+    Color,
     Fill,
     Line,
     Picture,
@@ -30,11 +24,8 @@ from sley.report.pictures.canvas import (
     Style,
     TextLine,
     check_size,
-    heading,
-    joined,
     text_height,
     text_width,
-    tinted,
 )
 from sley.topologies.lattice import sides_of, steps
 
@@ -47,19 +38,19 @@ _RING = 0.2
 _FRAME_PAD, _FRAME_GAP, _TIER_GAP = 0.16, 0.3, 0.3
 
 _FILLS = {
-    VertexKind.GPU: tinted("GPU", GREEN),
-    VertexKind.SWITCH: tinted("switch", ORANGE),
-    VertexKind.PCIE: tinted("PCIe switch or CPU", GREY),
-    VertexKind.NIC: tinted("network card", BLUE),
-    VertexKind.NETWORK: tinted("network", PURPLE),
+    VertexKind.GPU: Fill.tinted("GPU", Color.GREEN),
+    VertexKind.SWITCH: Fill.tinted("switch", Color.ORANGE),
+    VertexKind.PCIE: Fill.tinted("PCIe switch or CPU", Color.GREY),
+    VertexKind.NIC: Fill.tinted("network card", Color.BLUE),
+    VertexKind.NETWORK: Fill.tinted("network", Color.PURPLE),
 }
 _COLORS = {
-    LinkKind.NVLINK: ("NVLink", GREEN, 1.6),
-    LinkKind.PCIE: ("PCIe", GREY, 1.1),
-    LinkKind.NETWORK: ("network", BLUE, 1.1),
+    LinkKind.NVLINK: ("NVLink", Color.GREEN, 1.6),
+    LinkKind.PCIE: ("PCIe", Color.GREY, 1.1),
+    LinkKind.NETWORK: ("network", Color.BLUE, 1.1),
 }
-_FRAME = Fill("", BAND, GREY, 0.6)
-_LABEL = Fill("", WHITE, WHITE, 0.0)
+_FRAME = Fill("", Color.BAND, Color.GREY, 0.6)
+_LABEL = Fill("", Color.WHITE, Color.WHITE, 0.0)
 _ARC = 0.24
 """The bend of a link between two boxes of a row: this times one more than the boxes it passes."""
 _ARC_POINTS = 64
@@ -115,11 +106,11 @@ def topology_picture(topology: Topology) -> Picture:
         labels += _label(joint.label, line, [*boxes, *labels])
     kinds = np.unique(topology.vertices.kind).tolist()
     entries = [_FILLS[VertexKind(kind)] for kind in kinds]
-    head = heading(f"{topology.name}: topology", [*entries, *_link_entries(joints)])
+    head = Picture.heading(f"{topology.name}: topology", [*entries, *_link_entries(joints)])
     width = max(head.width, *(box.x + box.width for box in [*boxes, *frames]))
     height = max(box.y + box.height for box in [*boxes, *frames])
     graph = Picture("", 0.0, 0.0, (*labels, *boxes), tuple(lines), tuple(names), tuple(frames))
-    return joined(head, width, height, [graph])
+    return head.joined(width, height, [graph])
 
 
 def _joints(topology: Topology) -> list[_Joint]:
@@ -175,7 +166,7 @@ def _place(
         frames.append(Box(f"node-{number}", left, top, width, height, _FRAME))
         word = f"node {number}"
         names.append(
-            TextLine(left + 0.08, top + height - 0.1, word, SMALL_PT, color=GREY, bold=True)
+            TextLine(left + 0.08, top + height - 0.1, word, SMALL_PT, color=Color.GREY, bold=True)
         )
         left += width + _FRAME_GAP
     for number, row in enumerate(tiers, 1):
