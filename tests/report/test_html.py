@@ -17,8 +17,7 @@ from sley.report.analysis import block_bins, op_name
 from sley.report.html import html_report
 from sley.report.html.data import simulation_data
 from sley.report.html.page import embed
-from sley.report.limit import limit_of
-from sley.report.what_if import what_if
+from sley.report.limit import limit_of, what_if
 from support.checks.browser import open_page
 from support.inputs.made_simulations import mesh_simulation, ring_simulation
 

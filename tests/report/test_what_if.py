@@ -7,8 +7,7 @@ import pytest
 
 import sley
 from sley.ir.cost_model import ByProtocol, CostModel
-from sley.report.limit import Factor, limit_of
-from sley.report.what_if import what_if, what_if_lines
+from sley.report.limit import Factor, limit_of, what_if, what_if_lines
 
 
 def simulate(name, topology, size, model=None, *, slots=None, **options):

@@ -36,10 +36,9 @@ from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange, size_text
 from sley.model.simulation import Simulation, Simulator
 from sley.report.analysis import critical_steps
-from sley.report.limit import limit_of
+from sley.report.limit import WhatIf, limit_of, what_if, what_if_lines
 from sley.report.simulation import simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
-from sley.report.what_if import WhatIf, what_if, what_if_lines
 
 
 @click.command("simulate", cls=PlanCommand)

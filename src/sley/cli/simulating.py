@@ -20,8 +20,8 @@ from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import Topology
 from sley.model.simulation import Simulation, Simulator
 from sley.report.html import html_report
+from sley.report.limit import WhatIf
 from sley.report.plots import plot
-from sley.report.what_if import WhatIf
 
 
 @dataclass(frozen=True)

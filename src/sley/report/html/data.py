@@ -28,10 +28,9 @@ from sley.report.analysis import (
     op_name,
     times_by_line,
 )
-from sley.report.limit import FACTORS, limit_of
+from sley.report.limit import FACTORS, WhatIf, change_text, limit_of
 from sley.report.pictures.topology import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
-from sley.report.what_if import WhatIf, change_text
 from sley.topologies.lattice import sides_of, steps
 
 Values = dict[str, Any]

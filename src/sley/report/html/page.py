@@ -13,8 +13,8 @@ from sley.errors.report import P810
 from sley.formats import write_file
 from sley.model.simulation.result import Simulation
 from sley.report.html.data import change_data, simulation_data
+from sley.report.limit import WhatIf
 from sley.report.simulation import require_simulations, simulation_names
-from sley.report.what_if import WhatIf
 
 _SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "beside", "main")
 
