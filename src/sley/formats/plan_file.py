@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Place, SleyError, printable, reason_of, recognition
 from sley.errors.formats import F403, F404, F425, F426
-from sley.errors.text_files import open_file
+from sley.errors.text_files import Section, json_of, open_file
 from sley.errors.verifier import V201
 from sley.formats.format import Format, Imported
 from sley.ir.collective import Collective
@@ -94,7 +94,7 @@ def write(plan: Plan, *, recipe: Mapping[str, str] | None = None) -> list[Any]:
 
     recipe: what the plan was made from, in words: "what", "arguments", "options". Errors: V201.
     """
-    if fault := fault_of(plan):
+    if fault := _fault_of(plan):
         raise V201.error(at=plan.places(()), expected=fault[0], found=fault[1])
     parts = _parts(plan, recipe or {})
     parts[0] = _with_checksum(parts[0], parts[1:])
@@ -135,9 +135,9 @@ def read(path: str | os.PathLike[str]) -> Imported:
     if _with_checksum(start, [memoryview(data)[_START.size :]]) != start:
         raise _damaged(file, "the checksum of the content", "another one")
     head, plan = _content(data, file)
-    if fault := fault_of(plan):
+    if fault := _fault_of(plan):
         raise _damaged(file, *fault)
-    return Imported(plan, (), None, None, head["recipe"])
+    return Imported(plan, (), None, None, head.values["recipe"])
 
 
 def decode(data: bytes) -> Plan:
@@ -155,7 +155,7 @@ def _parts(plan: Plan, recipe: Mapping[str, str]) -> list[Any]:
         "recipe": {word: printable(text, kept="") for word, text in recipe.items()},
         "topology": _topology_scalars(plan.topology),
         "files": [portable_path(file) for file in plan.sources.files],
-        "whole": on_paths(portable_path, plan.sources.whole.to_json()).to_json(),
+        "whole": _on_paths(portable_path, plan.sources.whole.to_json()).to_json(),
         "columns": [[name, _TYPES[name][3], len(values)] for name, values in columns],
     }
     text = _ENCODER.encode(head).encode()
@@ -232,51 +232,43 @@ def _damaged(file: str, expected: str, found: object) -> SleyError:
     return F425.error(at=Place(file), expected=expected, found=str(found))
 
 
-def _content(data: bytes, file: str) -> tuple[Any, Plan]:
+def _content(data: bytes, file: str) -> tuple[Section, Plan]:
     """The header and the plan of a file, after `_check_start`. Errors: F425, T601 to T603."""
     end = _START.size + _START.unpack_from(data)[3]
     try:
-        head = _head(data[_START.size : end])
-        value_of(head, "recipe", is_words, "words by name")
-        return head, plan_of(head, _columns_of(head, data, end + -end % _ALIGNMENT))
-    except WrongError as wrong:
-        raise _damaged(file, *wrong.args) from None
-    except SleyError as error:  # of the topology
+        text = data[_START.size : end].decode("ascii", "replace")
+        head = Section(file, {"header": json_of(file, text, F425)}, F425).section("header")
+        _checked(head, "recipe", _are_words, "words by name")
+        return head, _plan_of(head, _columns_of(head, data, end + -end % _ALIGNMENT))
+    except SleyError as error:  # its place is in the header, or in a topology
         raise SleyError([replace(d, places=(Place(file),)) for d in error.diagnostics]) from None
 
 
-def _head(text: bytes) -> Any:
-    try:
-        return json.loads(text.decode("ascii"))
-    except (ValueError, RecursionError):
-        raise WrongError("a header in JSON", "other text") from None
-
-
-def _columns_of(head: Any, data: bytes, position: int) -> dict[str, dict[str, NDArray[Any]]]:
+def _columns_of(head: Section, data: bytes, position: int) -> dict[str, dict[str, NDArray[Any]]]:
     """The columns of a file by their names, for each table; views of its bytes from `position`."""
     found: dict[str, dict[str, NDArray[Any]]] = {table: {} for table in _TABLES}
     end = len(data)
     # Each column must fit into what is left of the file, so no length makes it take memory for
     # which there are no bytes.
-    for row in value_of(head, "columns", lambda v: isinstance(v, list), "a list"):
+    for row in head.typed("columns", list):
         try:
             name, kind, rows = row
             size = rows * _SIZES[kind]
             known = _TYPES.get(name)
         except (TypeError, ValueError, KeyError):
-            raise WrongError("name, type and length of each column", shown(row)) from None
-        if not (is_count(rows) and size <= end - position):
-            raise WrongError(f"at most {end - position} bytes of {name}", shown(rows))
+            raise head.refuse("columns", "name, type and length of each", row) from None
+        if not (_is_count(rows) and size <= end - position):
+            raise head.refuse("columns", f"at most {end - position} bytes of {name}", rows)
         if known is not None:  # others are of a newer minor version
             table, column, dtype, own = known
             if kind != own:
-                raise WrongError(f"{own} for column {name}", kind)
+                raise head.refuse("columns", f"{own} for column {name}", kind)
             # NumPy takes a length of 0 for none given.
             view = np.frombuffer(data, dtype, rows, position) if rows else np.zeros(0, dtype)
             found[table][column] = view
         position += size + -size % _ALIGNMENT
     if position != end:
-        raise WrongError("the end of the file after the last column", f"{end} bytes")
+        raise head.refuse("columns", "the end of the file after the last column", end)
     return found
 
 
@@ -288,25 +280,15 @@ MOST_CALLERS = 900
 _NO_GROUPS = Edges.empty(0)
 
 
-class WrongError(Exception):
-    """Something in a file is wrong: what is expected, and what is found."""
-
-
-def value_of(
-    table: Any, key: str, is_right: type[Any] | Callable[[Any], bool], expected: str
-) -> Any:
-    """The value of a key of the header. is_right: or the type of right values."""
-    value = table.get(key) if isinstance(table, dict) else None
-    if not (isinstance(value, is_right) if isinstance(is_right, type) else is_right(value)):
-        raise WrongError(f"{expected} for {key}", shown(value))
+def _checked(table: Section, key: str, is_right: Callable[[Any], bool], expected: str) -> Any:
+    """The value of a key of the header, None without the key."""
+    value = table.value(key, expected, None)
+    if not is_right(value):
+        raise table.refuse(key, expected, value)
     return value
 
 
-def shown(value: object) -> str:
-    return repr(value)[:60]
-
-
-def is_count(value: object) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
@@ -318,11 +300,11 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.isprintable()
 
 
-def is_words(value: object) -> bool:
+def _are_words(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_text, (*value, *value.values())))
 
 
-def plan_of(head: Any, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Plan:
+def _plan_of(head: Section, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Plan:
     """The plan of a header and columns, whose tables may still contradict one another.
 
     columns: for each table those of a file by their names, none that the table hasn't."""
@@ -330,17 +312,17 @@ def plan_of(head: Any, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Pla
     def of(table: str, cls: type[Any]) -> Mapping[str, Any]:
         for name in column_types(cls):
             if name not in columns[table]:
-                raise WrongError(f"a column {table}.{name}", "none")
+                raise _damaged(head.file, f"a column {table}.{name}", "none")
         return columns[table]
 
-    words = value_of(head, "plan", dict, "a table")
-    times = value_of(words, "times", _are_times, "two times and a number of tiles, or null")
-    name, ranks, chunks, in_place, root, *varying = value_of(
+    words = head.section("plan")
+    times = _checked(words, "times", _are_times, "two times and a number of tiles, or null")
+    name, ranks, chunks, in_place, root, *varying = _checked(
         words, "collective", _is_collective, "name, ranks, chunks, in_place and root"
     )
     try:
         return Plan(
-            name=value_of(words, "name", str, "a text"),
+            name=words.typed("name", str),
             collective=Collective(
                 name=name,
                 ranks=ranks,
@@ -353,13 +335,13 @@ def plan_of(head: Any, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Pla
             ),
             protocol=_member(words, "protocol", Protocol),
             loop_order=_member(words, "loop_order", LoopOrder),
-            slots=value_of(words, "slots", is_count, "a number"),
-            per_chunk=value_of(words, "per_chunk", bool, "true or false"),
+            slots=_checked(words, "slots", _is_count, "a number"),
+            per_chunk=words.typed("per_chunk", bool),
             instructions=Instructions(**of("instructions", Instructions)),
             waits=Edges(**of("waits", Edges)),
             sources=Sources(
                 **of("sources", Sources),
-                files=tuple(map(local_path, value_of(head, "files", _are_files, "names"))),
+                files=tuple(map(_local_path, _checked(head, "files", _are_files, "names"))),
                 whole=_place(head),
             ),
             estimate=None
@@ -370,42 +352,40 @@ def plan_of(head: Any, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Pla
             **of("plan", Plan),
         )
     except ValueError as error:  # of a table
-        raise WrongError("columns of one length in each table", error) from None
+        raise _damaged(head.file, "columns of one length in each table", error) from None
 
 
-def _member(words: Any, key: str, kind: type[E]) -> E:
+def _member(words: Section, key: str, kind: type[E]) -> E:
     try:
-        return kind(words.get(key))
+        return kind(words.values.get(key))
     except ValueError:
-        raise WrongError(f"a known word for {key}", shown(words.get(key))) from None
+        raise words.refuse(key, "a known word", words.values.get(key)) from None
 
 
-def _topology(head: Any, of: Callable[..., Mapping[str, Any]]) -> Topology | None:
+def _topology(head: Section, of: Callable[..., Mapping[str, Any]]) -> Topology | None:
     """The topology of a file. Errors: T601 to T603."""
-    words = value_of(
-        head, "topology", lambda v: v is None or isinstance(v, dict), "a table, or null"
-    )
-    if words is None:
+    if head.value("topology", "", None) is None:
         return None
-    model = value_of(words, "model", dict, "a table")
+    words = head.section("topology")
+    model = words.section("model")
     costs: dict[str, Any] = {}
-    for word in {f.name for f in fields(CostModel)} & model.keys():
-        value = value_of(model, word, _is_cost, "a number, or three")
+    for word in {f.name for f in fields(CostModel)} & model.values.keys():
+        value = _checked(model, word, _is_cost, "a number, or three")
         costs[word] = ByProtocol(*value) if isinstance(value, list) else value
     return Topology(
-        name=value_of(words, "name", str, "a text"),
+        name=words.typed("name", str),
         vertices=Vertices(**of("vertices", Vertices)),
         links=TopologyLinks(**of("links", TopologyLinks)),
         model=CostModel(**costs),
-        in_network=value_of(words, "in_network", bool, "true or false"),
-        shared_memory=value_of(words, "shared_memory", bool, "true or false"),
+        in_network=words.typed("in_network", bool),
+        shared_memory=words.typed("shared_memory", bool),
     )
 
 
 def _are_times(value: Any) -> bool:
     if not isinstance(value, list):
         return value is None
-    return len(value) == 3 and all(map(_is_number, value)) and is_count(value[2])
+    return len(value) == 3 and all(map(_is_number, value)) and _is_count(value[2])
 
 
 def _is_collective(value: Any) -> bool:
@@ -414,7 +394,7 @@ def _is_collective(value: Any) -> bool:
     _, ranks, chunks, in_place, root, *varying = value
     numbers = (ranks, chunks, root + 1 if is_integer(root) else None)
     most = [is_integer(one) and 0 <= one <= MAX_COUNT for one in varying]
-    return all(map(is_count, numbers)) and isinstance(in_place, bool) and all(most)
+    return all(map(_is_count, numbers)) and isinstance(in_place, bool) and all(most)
 
 
 def _is_cost(value: Any) -> bool:
@@ -428,26 +408,24 @@ def _are_files(value: Any) -> bool:
 
 
 def _is_file(value: object) -> bool:
-    return _is_text(value) and is_portable(str(value))
+    return _is_text(value) and _is_portable(str(value))
 
 
-def _place(head: Any) -> Place:
+def _place(head: Section) -> Place:
     """The place of the plan as a whole."""
-    value = value_of(head, "whole", dict, "a place")
-    callers = value_of(value, "called_from", _are_callers, "lines")
+    value = head.section("whole")
+    callers = value.sections("called_from")
+    if len(callers) > MOST_CALLERS:
+        raise value.refuse("called_from", f"at most {MOST_CALLERS} lines", len(callers))
     for one in (value, *callers):
-        value_of(one, "file", _is_file, "a name")
-        value_of(one, "line", is_count, "a number")
-    value_of(value, "column", is_count, "a number")
-    value_of(value, "detail", _is_text, "a text")
-    return on_paths(local_path, value)
+        _checked(one, "file", _is_file, "a name")
+        _checked(one, "line", _is_count, "a number")
+    _checked(value, "column", _is_count, "a number")
+    _checked(value, "detail", _is_text, "a text")
+    return _on_paths(_local_path, value.values)
 
 
-def _are_callers(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= MOST_CALLERS
-
-
-def on_paths(change: Callable[[str], str], place: Any) -> Place:
+def _on_paths(change: Callable[[str], str], place: Any) -> Place:
     """The place of a JSON value with other names of the files, of its callers too."""
     callers = [{**one, "file": change(one["file"])} for one in place["called_from"]]
     return Place.from_json({**place, "file": change(place["file"]), "called_from": callers})
@@ -458,7 +436,7 @@ FREE_SCRATCH = 1 << 20
 for each chunk, and no bytes of a file stand for them."""
 
 
-def fault_of(plan: Plan) -> tuple[str, str] | None:
+def _fault_of(plan: Plan) -> tuple[str, str] | None:
     """The first of these contradictions of a plan: what is expected, and what is found; None if
     there is none. A buffer that doesn't exist is one even where an instruction doesn't use it:
     pictures, lifting and kernels look at it without a look at the operation."""
@@ -581,12 +559,12 @@ def portable_path(file: str) -> str:
     return printable(name, kept="")
 
 
-def is_portable(name: str) -> bool:
+def _is_portable(name: str) -> bool:
     """Whether `portable_path` may have returned a name."""
     return not name.startswith("/") and ".." not in name.split("/")
 
 
-def local_path(name: str) -> str:
+def _local_path(name: str) -> str:
     """The path for a name of `portable_path`: absolute again, if the file is in the current
     folder."""
     mark, _, rest = name.partition("/")
