@@ -66,8 +66,8 @@ def verify_command(
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
     selection = replace(selection, options=Options(slots=slots))
     form = formats.form_of(selection.what) if source_of(selection).is_of_runtime else None
-    if form is not None and target is None and form.only_target is not None:
-        target = str(form.only_target)
+    if form is not None and target is None and form.one_sided:
+        target = str(form.targets[0])
     given = [word for word, value in sizes.items() if value is not None]
     if given and (form is None or target is None):
         raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")

@@ -164,7 +164,8 @@ class _Traces:
         previous: list[int] = []
         messages: dict[tuple[_Type, int], int] = {}  # of each connection until now
         for row, tile in order:
-            waits = [self._last(int(other), tile) for other in self.plan.waits[row]]
+            others = self.plan.waits[row]
+            waits = (self.first[others] + (tile + 1) * self.nodes[others] - 1).tolist()
             # A set, since a wait may name the row before, too.
             parents = sorted({*previous, *waits})
             number_of_node = int(self.first[row]) + tile * int(self.nodes[row])
@@ -176,10 +177,6 @@ class _Traces:
                 parents = [number_of_node]
                 number_of_node += 1
             previous = parents
-
-    def _last(self, row: int, tile: int) -> int:
-        """The last node of an instruction for a tile."""
-        return int(self.first[row] + (tile + 1) * self.nodes[row]) - 1
 
     def _kinds(self, row: int) -> list[_Type]:
         op = self.plan.instructions.op[row]

@@ -142,7 +142,8 @@ def verify_file(
             check(plan, target)
         return FileProof(None, (verify(plan),), ())
     form = formats.form_of(path)
-    target = target or form.only_target
+    # A one-sided plan has no meaning but that which its target gives it.
+    target = target or (form.targets[0] if form.one_sided else None)
     if target is None:
         for word in set(keywords(form.executions)) - set(keywords(form.read)):
             if settings.get(word) is not None:

@@ -227,12 +227,6 @@ class RuntimeFormat(Format):
         """The names of its targets, without versions."""
         return tuple(dict.fromkeys(one.name for one in self.targets))
 
-    @property
-    def only_target(self) -> Target | None:
-        """The target that gives a one-sided plan its meaning; None if files have one of their own,
-        whatever a target makes of them."""
-        return self.targets[0] if self.one_sided else None
-
 
 def keywords(function: Callable[..., object]) -> tuple[str, ...]:
     """The names of a function's keyword-only parameters."""

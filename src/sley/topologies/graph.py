@@ -32,7 +32,9 @@ def graph_text(topology: Topology) -> str:
 
 
 def _lines(topology: Topology) -> Iterator[str]:
-    yield f"name = {_string(topology.name)}"
+    # A JSON string in which DEL is escaped is a basic string of TOML.
+    name = json.dumps(topology.name, ensure_ascii=False).replace("\x7f", "\\u007F")
+    yield f"name = {name}"
     yield f"in_network = {str(topology.in_network).lower()}"
     yield f"shared_memory = {str(topology.shared_memory).lower()}"
     yield "# kind and node"
@@ -60,11 +62,6 @@ def _lines(topology: Topology) -> Iterator[str]:
             yield f"{f.name} = {{LL = {ll!r}, LL128 = {ll128!r}, Simple = {simple!r}}}"
         else:
             yield f"{f.name} = {float(value)!r}"
-
-
-def _string(text: str) -> str:
-    """A basic string of TOML: a JSON string in which DEL is escaped, as TOML requires."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
 def graph_from(file: str, values: Mapping[str, Any]) -> Topology:

@@ -82,24 +82,19 @@ def _check_scratch(raw: RawPlan, problems: Problems) -> None:
     sizes = [gpu.scratch_chunks for gpu in raw.gpus]
     for rank, gpu in enumerate(raw.gpus):
         at, found = place_of(raw.file, rank), f"scratch_chunks: {sizes[rank]}"
-        far = [*(one.buffer for one in gpu.remote), *(one.buffer for one in gpu.groups)]
-        if Buffer.SCRATCH in far:
-            if raw.doubles and not raw.reuses and len(set(sizes)) > 1:
-                expected = "as many scratch_chunks on all ranks, with use_double_scratch_buffer"
-                problems.add(F493, at, expected, found, remedy)
-            elif raw.reuses and not sizes[rank]:
-                expected = (
-                    "scratch_chunks on a rank that accesses other scratch, with reuse_resources"
-                )
-                problems.add(F493, at, expected, found, remedy)
+        buffers = {one.buffer for one in gpu.remote} | {one.buffer for one in gpu.groups}
+        far = Buffer.SCRATCH in buffers
+        if far and raw.doubles and not raw.reuses and len(set(sizes)) > 1:
+            expected = "as many scratch_chunks on all ranks, with use_double_scratch_buffer"
+            problems.add(F493, at, expected, found, remedy)
+        elif far and raw.reuses and not sizes[rank]:
+            expected = "scratch_chunks on a rank that accesses other scratch, with reuse_resources"
+            problems.add(F493, at, expected, found, remedy)
         for entry in gpu.remote:
             exists = entry.buffer == Buffer.SCRATCH and entry.rank < len(raw.gpus)
             if exists and not sizes[entry.rank] and not raw.reuses:
-                expected, found = (
-                    "scratch on the rank of a remote buffer",
-                    f"none on rank {entry.rank}",
-                )
-                problems.add(F493, at, expected, found, remedy)
+                found = f"none on rank {entry.rank}"
+                problems.add(F493, at, "scratch on the rank of a remote buffer", found, remedy)
     problems.raise_full()
 
 

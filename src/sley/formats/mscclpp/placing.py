@@ -251,12 +251,9 @@ class _Direct:
         stored &= zero_copy | (t.dst_buffer == Buffer.SCRATCH)
         for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
             if stored[receive] and send not in switching.stores:
-                self.writes[send] = self._is_free(receive, send)
-
-    def _is_free(self, receive: int, send: int) -> bool:
-        """Whether all earlier accesses to what a receive stores have ended when its sender
-        sends."""
-        return all(self.reaches(self._end(row), send) for row in self.earlier[receive])
+                # All earlier accesses to what it stores have ended when its sender sends.
+                ends = map(self._end, self.earlier[receive])
+                self.writes[send] = all(self.reaches(end, send) for end in ends)
 
     def _end(self, row: int) -> int:
         """The instruction after which no data of an instruction are read any more."""
