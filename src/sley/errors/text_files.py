@@ -9,7 +9,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
@@ -117,21 +117,6 @@ def _shown(text: str, line: int) -> str:
     return f": {shown[:_MOST_SHOWN]!r}" if shown else ""
 
 
-def checked_words(table: object, words: Sequence[str], at: Place, rule: Rule) -> Mapping[str, Any]:
-    """A TOML table that has no other words than these. Errors: `rule`."""
-    if not isinstance(table, dict):
-        raise rule.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
-    for word in table:
-        if word not in words:
-            raise rule.error(
-                at=at,
-                expected=f"one of {', '.join(words)}",
-                found=repr(word),
-                remedy=did_you_mean(word, words),
-            )
-    return table
-
-
 T = TypeVar("T")
 
 _MISSING = object()
@@ -227,10 +212,10 @@ class Section:
         values: dict[str, Any] = self.typed(key, dict)
         return Section(self.file, values, self.rule, self.place(key).detail)
 
-    def sections(self, key: str) -> list[Section]:
+    def sections(self, key: str, default: Any = _MISSING) -> list[Section]:
         """A list of tables."""
         return [
             Section(self.file, {place: one}, self.rule, self.path).section(place)
-            for k, one in enumerate(self.typed(key, list))
+            for k, one in enumerate(self.typed(key, list, default))
             for place in [f"{key}[{k}]"]
         ]

@@ -25,12 +25,12 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, NoReturn
+from typing import Any
 
-from sley.errors import Place, Rule, SleyError, did_you_mean
+from sley.errors import Place, Rule, did_you_mean
 from sley.errors.deployment import F528
 from sley.errors.policy import D903
-from sley.errors.text_files import checked_words, text_of, toml_tables
+from sley.errors.text_files import Section, text_of, toml_tables
 from sley.ir.sizes import ALL_SIZES, SizeRange
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer, is_real
@@ -288,7 +288,7 @@ def read_table(path: Path, rule: Rule = F528) -> PlanTable:
     at = Place(str(path))
     found = toml_tables(str(path), text_of(path, rule), rule)
     _check_texts(found, at, rule)
-    return _Reader(path.parent, rule).table(found, at)
+    return _Reader(path.parent).table(Section(str(path), found, rule))
 
 
 def _check_texts(value: Any, at: Place, rule: Rule) -> None:
@@ -305,62 +305,59 @@ def _check_texts(value: Any, at: Place, rule: Rule) -> None:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the entries of a table. folder: where its files are. Errors of each: `rule`."""
+    """Reads the entries of a table. folder: where its files are. Errors of each: the table's
+    rule."""
 
     folder: Path
-    rule: Rule
 
-    def table(self, found: Mapping[str, Any], at: Place) -> PlanTable:
-        for word, value in found.items():
+    def table(self, top: Section) -> PlanTable:
+        for word, value in top.values.items():
             if isinstance(value, dict) and word not in ("machine", "facts"):
                 remedy = f"Write [[plans]], what = {json.dumps(word)} and the entries of the plan."
-                self._refuse(at, "tables [[plans]]", repr(word), remedy)
-        self._words(found, ("plans", "machine", "facts"), at)
-        rows = found.get("plans", [] if "machine" in found else None)
-        if not isinstance(rows, list) or not (rows or "machine" in found):
-            self._refuse(at, "tables [[plans]]", "no plans" if rows is None else repr(rows))
-        places = [Place(at.file, detail=f"plan {number}") for number in range(1, len(rows) + 1)]
-        machine = self._machine(found["machine"], at) if "machine" in found else None
-        facts = self._one(found, "facts", dict, {}, at)
-        return PlanTable(tuple(map(self._row, rows, places)), machine, facts)
+                raise top.refuse("", "tables [[plans]]", word, remedy=remedy)
+        _check_words(top, ("plans", "machine", "facts"))
+        rows, has_machine = top.values.get("plans", []), "machine" in top
+        if not isinstance(rows, list) or not (rows or has_machine):
+            raise top.refuse("plans", "tables [[plans]]", rows)
+        named = Section(top.file, {f"plan {k}": row for k, row in enumerate(rows, 1)}, top.rule)
+        machine = self._machine(top.section("machine")) if has_machine else None
+        plans = tuple(self._row(named.section(name)) for name in named.values)
+        return PlanTable(plans, machine, top.typed("facts", dict, {}))
 
-    def _row(self, row: Any, at: Place) -> PlanRow:
-        self._words(row, _ROW, at)
-        measured = [self._measured(one, at) for one in self._list(row, "measured", at)]
-        others = [self._recipe(one, at) for one in self._list(row, "alternatives", at)]
-        refused = self._list(row, "refused", at)
+    def _row(self, row: Section) -> PlanRow:
+        _check_words(row, _ROW)
+        refused = row.typed("refused", list, [])
         if not all(isinstance(one, str) for one in refused):
-            self._refuse(at, "refused: texts", repr(refused))
-        own = {word: row[word] for word in _RECIPE if word in row}
+            raise row.refuse("refused", "texts", refused)
+        own = {word: row.values[word] for word in _RECIPE if word in row}
+        least, most = row.values.get("min_bytes"), row.values.get("max_bytes")
         return PlanRow(
-            self._recipe(own, at),
-            SizeRange.of(row.get("min_bytes"), row.get("max_bytes"), self.rule, at),
-            self._one(row, "collective", str, "", at),
-            self._number(row, "ranks", 1, at),
-            self._one(row, "in_place", bool, None, at),
-            self._number(row, "root", 0, at),
-            self._one(row, "note", str, "", at),
-            tuple(measured),
-            tuple(others),
+            self._recipe(Section(row.file, own, row.rule, row.path)),
+            SizeRange.of(least, most, row.rule, row.place()),
+            row.typed("collective", str, ""),
+            _number(row, "ranks", 1),
+            row.typed("in_place", bool) if "in_place" in row else None,
+            _number(row, "root", 0),
+            row.typed("note", str, ""),
+            tuple(map(self._measured, row.sections("measured", []))),
+            tuple(map(self._recipe, row.sections("alternatives", []))),
             tuple(refused),
-            at,
+            row.place(),
         )
 
-    def _recipe(self, given: Any, at: Place) -> Recipe:
-        self._words(given, _RECIPE, at)
-        what = given.get("what")
-        if not isinstance(what, str) or not what:
-            found = "no what" if what is None else repr(what)
-            self._refuse(at, "what: an algorithm or a file", found)
-        arguments = dict(self._one(given, "arguments", dict, {}, at))
+    def _recipe(self, given: Section) -> Recipe:
+        _check_words(given, _RECIPE)
+        if not (what := given.typed("what", str)):
+            raise given.refuse("what", "an algorithm or a file", what)
+        arguments = dict(given.typed("arguments", dict, {}))
         for word in _GRID:
-            if (number := self._number(given, word, 1, at)) is not None:
+            if (number := _number(given, word, 1)) is not None:
                 arguments[word] = number
-        tile = given.get("tile", 1.0)
-        if not is_real(tile) or not 0 < tile <= 1:
-            self._refuse(at, "tile: above 0, at most 1", repr(tile))
-        options = self._one(given, "options", dict, {}, at)
-        return Recipe(self._source(what), arguments, options, float(tile))
+        tile = given.number("tile", 1.0)
+        if not 0 < tile <= 1:
+            raise given.refuse("tile", "a number above 0, at most 1", tile)
+        options = given.typed("options", dict, {})
+        return Recipe(self._source(what), arguments, options, tile)
 
     def _source(self, what: str) -> str:
         """The name of an algorithm, perhaps misspelt; or the path of a file beside the table."""
@@ -368,53 +365,39 @@ class _Reader:
         is_name = not beside.suffix and Path(what).name == what and not beside.is_file()
         return what if is_name else str(beside)
 
-    def _measured(self, given: Any, at: Place) -> Measured:
+    def _measured(self, given: Section) -> Measured:
         words = [one.name for one in fields(Measured)]
-        self._words(given, words, at)
-        are_times = (is_real(given.get(word)) and 0 < given[word] < _MOST_NUMBER for word in words)
-        if not (is_integer(given.get("size_bytes")) and all(are_times)):
-            self._refuse(at, f"measured: whole {', '.join(words)}, all positive", repr(given))
-        return Measured(given["size_bytes"], *(float(given[word]) for word in words[1:]))
+        _check_words(given, words)
+        times = [given.number(word) for word in words]
+        is_whole = is_integer(given.values["size_bytes"])
+        if not is_whole or not all(0 < time < _MOST_NUMBER for time in times):
+            raise given.refuse("", f"a whole {', '.join(words)}, all positive", given.values)
+        return Measured(given.values["size_bytes"], *times[1:])
 
-    def _machine(self, given: Any, top: Place) -> Machine:
-        at = Place(top.file, detail="machine")
+    def _machine(self, given: Section) -> Machine:
         words = [one.name for one in fields(Machine)]
-        self._words(given, words, at)
-        if missing := [word for word in words if word not in given]:
-            self._refuse(at, ", ".join(words), f"no {', '.join(missing)}")
-        numbers = [self._number(given, word, 1, at) or 0 for word in words[3:]]
-        return Machine(*(self._one(given, word, str, "", at) for word in words[:3]), *numbers)
+        _check_words(given, words)
+        values: list[Any] = [given.typed(word, str) for word in words[:3]]
+        for word in words[3:]:
+            given.value(word, "a number")
+            values.append(_number(given, word, 1))
+        return Machine(*values)
 
-    def _refuse(self, at: Place, expected: str, found: str, remedy: str = "") -> NoReturn:
-        raise self.rule.error(at=at, expected=expected, found=found, remedy=remedy)
 
-    def _words(self, table: Any, words: Sequence[str], at: Place) -> None:
-        try:
-            checked_words(table, tuple(words), at, self.rule)
-        except SleyError as error:
-            if not isinstance(table, dict):
-                raise
-            (d,) = error.diagnostics
-            word = next(word for word in table if word not in words)
-            remedy = f"If it is an option of the compiler, write options = {{ {word} = ... }}."
+def _check_words(table: Section, words: Sequence[str]) -> None:
+    """Refuses another word; at the place of the table, whose entries have no lines."""
+    for word in table.values:
+        if word not in words:
             near = did_you_mean(word, words)
-            raise SleyError([replace(d, remedy=f"{near} {remedy}".lstrip())]) from None
+            remedy = (
+                f"{near} If it is an option of the compiler, write options = {{ {word} = ... }}."
+            )
+            expected = f"one of {', '.join(words)}"
+            raise table.refuse("", expected, word, remedy=remedy.lstrip())
 
-    def _one(self, table: Mapping[str, Any], word: str, kind: type, default: Any, at: Place) -> Any:
-        value = table.get(word, default)
-        if word in table and not isinstance(value, kind):
-            names = {str: "a text", bool: "true or false", dict: "a table of values by name"}
-            self._refuse(at, f"{word}: {names[kind]}", f"{word} = {value!r}")
-        return value
 
-    def _number(self, table: Mapping[str, Any], word: str, least: int, at: Place) -> int | None:
-        value: Any = table.get(word)
-        if word in table and not (is_integer(value) and least <= int(value) <= MAX_RANKS):
-            self._refuse(at, f"{word}: a number from {least} to {MAX_RANKS}", f"{word} = {value!r}")
-        return None if value is None else int(value)
-
-    def _list(self, table: Mapping[str, Any], word: str, at: Place) -> list[Any]:
-        value = table.get(word, [])
-        if not isinstance(value, list):
-            self._refuse(at, f"{word}: a list", repr(value))
-        return value
+def _number(table: Section, word: str, least: int) -> int | None:
+    value: Any = table.values.get(word)
+    if word in table and not (is_integer(value) and least <= int(value) <= MAX_RANKS):
+        raise table.refuse(word, f"a number from {least} to {MAX_RANKS}", value)
+    return None if value is None else int(value)

@@ -150,11 +150,11 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("table", "found"),
     [
-        ("", "no plans"),
+        ("", "[]"),
         ("plans = 3", "3"),
         ("[[plan]]\n", "'plan'"),
-        ("[[plans]]\nranks = 4", "no what"),
-        ("[[plans]]", "no what"),
+        ("[[plans]]\nranks = 4", "no such key"),
+        ("[[plans]]", "no such key"),
         ('[[plans]]\nwhat = "x"\nranks = 4\nranks = 5\n', "'ranks = 5'"),
         ('[[plans]]\nwhat = ""', "''"),
         ('[[plans]]\nwhat = "x"\nsize = 3', "'size'"),
