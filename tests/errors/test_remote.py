@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.remote import diagnostic_from_json, telling
+from sley.errors import Diagnostic, Place, SleyError, diagnostic_from_json, telling
 from sley.errors.runtime import R503, R507
 
 FULL = R503.diagnostic(

@@ -12,7 +12,7 @@ import sley
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import Builder
 from sley.report.pictures import topology_picture
-from sley.topologies.lattice import sides_of
+from sley.topologies.structure import sides_of
 
 NVLINK = LinkKind.NVLINK
 

@@ -15,7 +15,7 @@ from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import Topology
 from sley.report.tables import table_lines
-from sley.topologies.summary import alike_nodes, card_of, link_classes, path_matrix
+from sley.topologies.structure import alike_nodes, card_of, link_classes, path_matrix
 
 _MATRIX_GPUS = 16
 """The largest number of GPUs whose matrix fits on a screen."""

@@ -14,9 +14,8 @@ from sley.communicator.rendezvous.bootstrap import Rendezvous
 from sley.communicator.rendezvous.nics import Nic
 from sley.communicator.stats import logger
 from sley.engine import native
-from sley.errors import Place
+from sley.errors import Place, telling
 from sley.errors.calls import N628, N629
-from sley.errors.remote import telling
 
 
 class Network(Enum):

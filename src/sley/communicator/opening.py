@@ -17,8 +17,7 @@ from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import logger
 from sley.communicator.tuner import Tuner
 from sley.engine import native
-from sley.errors import SleyError
-from sley.errors.remote import telling
+from sley.errors import SleyError, telling
 
 _SETTLE_S = 2.0
 """How long closing may wait until other hosts have received what was sent."""

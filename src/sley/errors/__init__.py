@@ -5,11 +5,11 @@ tuning, F formats, schedules and deployment, R runtime, K kernels and devices, N
 PyTorch's backend, T topologies, S simulation, P pictures and reports. (click handles wrong usage of
 the command line, with exit code 2.)
 
-here              Rule, Diagnostic, Place, SleyError; tracebacks without sley's own frames
+here              Rule, Diagnostic, Place, SleyError; tracebacks without sley's own frames; errors
+                  of one process that are passed to the others that wait for it
 catalog.py        all rules; each family has a file: language, rescclang, schedules, compiler,
                   verifier, formats, mscclpp, deployment, runtime, devices, communicator, calls,
                   selection, policy, tuning, torch, topology, simulation, report
-remote.py         diagnostics of other processes
 successors.py     what replaces the commands, options and names that went
 recognition.py    what kind of file a path names, by its content
 text_files.py     text and TOML, read within limits
@@ -23,6 +23,7 @@ import difflib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import TracebackType
@@ -292,3 +293,38 @@ def _outer_frames(frames: TracebackType | None) -> TracebackType | None:
     for one in reversed(kept):
         outer = TracebackType(outer, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return outer
+
+
+def diagnostic_from_json(value: Any) -> Diagnostic:
+    """The diagnostic that `Diagnostic.to_json` wrote in another process.
+
+    A rule of another version of sley that this version doesn't have keeps its code and its name.
+    Errors: ValueError for any other value.
+    """
+    from sley.errors.catalog import all_rules  # late: the rules of all rooms
+
+    try:
+        code, name = str(value["code"]), str(value["name"])
+        unknown = Rule(f"{code} {name}", what="", why="", example="", instead="")
+        return Diagnostic(
+            all_rules().get(code, unknown),
+            tuple(Place.from_json(place) for place in value["places"]),
+            str(value["expected"]),
+            str(value["found"]),
+            str(value["remedy"]),
+            tuple(map(str, value["notes"])),
+        )
+    except (KeyError, TypeError) as problem:
+        raise ValueError(f"no diagnostic: {str(value)[:40]}") from problem
+
+
+@contextmanager
+def telling(tell: Callable[[SleyError], object]) -> Iterator[None]:
+    """Surrounds work of one process for which others wait: passes an error to them with `tell`, and
+    raises it. Errors of `tell` are ignored, because this process raises an error anyway."""
+    try:
+        yield
+    except SleyError as error:
+        with suppress(SleyError):
+            tell(error)
+        raise

@@ -26,7 +26,7 @@ from sley.report.pictures import (
 )
 from sley.report.simulation import simulation_lines
 from sley.report.tables import Text, pipeline_table, plan_summary, plan_table, stage_table
-from sley.topologies.summary import link_classes
+from sley.topologies.structure import link_classes
 
 
 @without_inner_frames

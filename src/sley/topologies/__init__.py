@@ -6,7 +6,7 @@ cluster of two nodes of "ndv4", `dgx_a100()` one node of "dgx-a100".
 Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (machines and
 their TOML), graph (whole topologies as TOML), nccl_xml, nccl_log, hwloc_xml, nvidia_smi, amd_smi,
 taccl (other tools' files), assumptions (rates that those leave out), xml_elements (XML as a tree),
-summary, link_rings (rings along links), lattice (the sides of meshes and tori).
+structure (what the links of a topology form).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from sley.ir.topology import Topology
 from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
 from sley.topologies.files import LoadedTopology, load, read, save
-from sley.topologies.link_rings import LinkRings, link_rings
 from sley.topologies.machine import Machine, find_machine, machine, machine_names
+from sley.topologies.structure import LinkRings, link_rings
 
 __all__ = [
     "LinkRings",

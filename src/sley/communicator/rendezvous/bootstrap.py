@@ -21,9 +21,8 @@ from sley.communicator.rendezvous.gather import (
 from sley.communicator.rendezvous.hosts import Description, Hosts, Process
 from sley.communicator.rendezvous.local import Host, exchange_descriptors, listen, spare_descriptor
 from sley.communicator.rendezvous.stores import MpiStore, Store
-from sley.errors import SleyError
+from sley.errors import SleyError, telling
 from sley.errors.communicator import N603, N604, N605, N613
-from sley.errors.remote import telling
 from sley.errors.runtime import R514
 from sley.ir.words import is_integer
 

@@ -18,10 +18,9 @@ from uuid import uuid4
 
 from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
-from sley.errors import SleyError
+from sley.errors import SleyError, diagnostic_from_json
 from sley.errors.aside import LateError, within
 from sley.errors.communicator import N601, N603, N604, N605, N608
-from sley.errors.remote import diagnostic_from_json
 from sley.errors.runtime import R514
 
 T = TypeVar("T")

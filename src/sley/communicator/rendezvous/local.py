@@ -25,10 +25,9 @@ from uuid import uuid4
 
 from sley.communicator.rendezvous.gather import GRACE_S, Deadline, missing_error
 from sley.communicator.rendezvous.hosts import Description
-from sley.errors import SleyError
+from sley.errors import SleyError, diagnostic_from_json, telling
 from sley.errors.calls import N620
 from sley.errors.communicator import N610
-from sley.errors.remote import diagnostic_from_json, telling
 
 _MOST_DESCRIPTORS = 64
 """How many descriptors a rank may pass to others; the kernel passes 253 at once."""

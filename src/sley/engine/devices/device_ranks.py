@@ -14,9 +14,8 @@ from sley.engine.devices.shared_files import shared_file
 from sley.engine.devices.tables import RANKS
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
-from sley.errors import Diagnostic, SleyError
+from sley.errors import Diagnostic, SleyError, diagnostic_from_json, telling
 from sley.errors.devices import K507, K514, K521, K523
-from sley.errors.remote import diagnostic_from_json, telling
 from sley.errors.runtime import R503, R514
 
 _MARK = b"refused:"

@@ -31,7 +31,7 @@ from sley.report.analysis import (
 from sley.report.limit import FACTORS, WhatIf, change_text, limit_of
 from sley.report.pictures.topology import lattice_middles
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, launch_text, parameters
-from sley.topologies.lattice import sides_of, steps
+from sley.topologies.structure import sides_of, steps
 
 Values = dict[str, Any]
 

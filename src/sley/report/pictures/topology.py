@@ -27,7 +27,7 @@ from sley.report.pictures.canvas import (
     text_height,
     text_width,
 )
-from sley.topologies.lattice import sides_of, steps
+from sley.topologies.structure import sides_of, steps
 
 _SPACING = 1.02
 """Distance between the middles of neighbouring boxes in a row."""

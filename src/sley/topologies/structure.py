@@ -1,4 +1,6 @@
-"""Link rings: rings of GPUs along the links of a machine without a switch between its GPUs.
+"""Structure: what the vertices and links of a topology form: classes of equal links, identical nodes
+and paths; the sides of a mesh or torus; and rings of GPUs along the links of a machine without a
+switch between its GPUs.
 
 Each ring visits every GPU of one node once, and has a rate. The rates of the rings over a link
 together are at most the link's. NCCL searches for such rings too (src/graph/search.cc): 6 on a
@@ -12,16 +14,144 @@ steps. So the same topology always has the same rings.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.graph import maximum_flow
-from sley.ir.tables import LongArray, frozen_array
+from sley.ir.tables import LongArray, frozen_array, inverse
 from sley.ir.topology import Topology
+
+LinkClass = tuple[LinkKind, str, float, float, float, int]
+"""A class of equal links: kind, ends, nominal and reached GB/s, latency in us (NONE for the
+model's), and their number."""
+
+_WORDS = {LinkKind.NVLINK: "NV", LinkKind.PCIE: "PCI", LinkKind.NETWORK: "NET"}
+
+
+def alike_nodes(topology: Topology) -> list[list[int]]:
+    """The nodes in groups whose insides are equal."""
+    groups: dict[bytes, list[int]] = {}
+    for node, inside in enumerate(_insides(topology)):
+        groups.setdefault(inside, []).append(node)
+    return list(groups.values())
+
+
+def path_matrix(topology: Topology, node: int) -> list[list[str]]:
+    """The path between each pair of GPUs of a node and its GB/s, in nvidia-smi's words:
+    "NV 230", "PCI 24", "-" for GPUs that are not linked, "X" for the GPU itself."""
+    t = topology
+    ranks = np.flatnonzero(t.node == node)
+    src, dst = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
+    paths = t.paths(src, dst)
+    cells = []
+    for i, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
+        rows = paths.target[paths.offset[i] : paths.offset[i + 1]]
+        if a == b or not len(rows):
+            cells.append("X" if a == b else "-")
+            continue
+        kind = LinkKind(int(t.links.kind[rows].max()))
+        cells.append(f"{_WORDS[kind]} {t.links.GBps[rows].min():.4g}")
+    return [cells[i : i + len(ranks)] for i in range(0, len(cells), len(ranks))]
+
+
+def card_of(topology: Topology, rank: int) -> str:
+    """The network card of a rank: "NIC 3", or "-" for a rank without a card."""
+    cards = np.flatnonzero(topology.vertices.kind == VertexKind.NIC)
+    number = int(topology.nic[rank])
+    return f"NIC {number}" if number < len(cards) else "-"
+
+
+def _insides(topology: Topology) -> list[bytes]:
+    """The vertices and links of each node, numbered within the node; equal for equal nodes."""
+    t, node = topology.links, topology.vertices.node
+    order = np.argsort(node, kind="stable")
+    first = np.searchsorted(node[order], np.arange(topology.nodes))
+    place = inverse(order)
+    inside = node >= 0
+    place[inside] -= first[node[inside]]
+    used = inside[t.src] & (node[t.src] == node[t.dst])
+    columns = (place[t.src], place[t.dst], t.kind, t.nominal_GBps, t.GBps, t.latency_us)
+    rows = np.column_stack([c[used].astype(float) for c in columns])
+    insides = []
+    for one in range(topology.nodes):
+        own = rows[node[t.src[used]] == one]
+        kinds = topology.vertices.kind[node == one].tobytes()
+        insides.append(kinds + own[np.lexsort(own.T)].tobytes())
+    return insides
+
+
+def link_classes(topology: Topology) -> tuple[LinkClass, ...]:
+    """The classes of equal links; both directions count."""
+    t, kind = topology.links, topology.vertices.kind
+    ends = np.sort(np.column_stack((kind[t.src], kind[t.dst])), axis=1)
+    columns = (t.kind, ends[:, 0], ends[:, 1], t.nominal_GBps, t.GBps, t.latency_us)
+    counts = Counter(zip(*(c.tolist() for c in columns), strict=True))
+    return tuple(
+        (
+            LinkKind(k),
+            f"{VertexKind(a).word} - {VertexKind(b).word}",
+            nominal,
+            reached,
+            latency,
+            count,
+        )
+        for (k, a, b, nominal, reached, latency), count in sorted(counts.items())
+    )
+
+
+MOST_AXES = 3
+"""The most dimensions that are looked for."""
+
+
+def sides_of(topology: Topology) -> tuple[int, ...] | None:
+    """The sides of a mesh or torus in two or three dimensions, with ranks row by row: each GPU is
+    linked to its neighbours along each axis, maybe the last along an axis to the first, and to
+    nothing else. None for other topologies."""
+    kind, links = topology.vertices.kind, topology.links
+    if (kind != VertexKind.GPU).any():
+        return None
+    ends = np.sort(np.column_stack((links.src, links.dst)), axis=1)
+    pairs = {(a, b) for a, b in ends.tolist()}
+    for sides in _sides(topology.ranks, MOST_AXES):
+        if _is_lattice(sides, pairs):
+            return sides
+    return None
+
+
+def steps(sides: tuple[int, ...], a: int, b: int) -> LongArray:
+    """int64 (axes,): the steps along each axis from one rank of a lattice to another."""
+    found: LongArray = np.subtract(np.unravel_index(b, sides), np.unravel_index(a, sides))
+    return found
+
+
+def _sides(number: int, most: int) -> Iterator[tuple[int, ...]]:
+    """All products of 2 to `most` numbers from 2 on that are `number`."""
+    # In every order of the factors, since ranks count along the last side first.
+    for side in range(2, number // 2 + 1):
+        if number % side:
+            continue
+        yield (side, number // side)
+        if most > 2:
+            yield from ((side, *rest) for rest in _sides(number // side, most - 1))
+
+
+def _is_lattice(sides: tuple[int, ...], pairs: set[tuple[int, int]]) -> bool:
+    rank = np.arange(math.prod(sides)).reshape(sides)
+    needed: set[tuple[int, int]] = set()
+    wraps: set[tuple[int, int]] = set()
+    for axis in range(len(sides)):
+        along = np.moveaxis(rank, axis, 0)
+        needed |= set(zip(along[:-1].ravel().tolist(), along[1:].ravel().tolist(), strict=True))
+        wraps |= set(zip(along[0].ravel().tolist(), along[-1].ravel().tolist(), strict=True))
+    return needed <= pairs <= needed | wraps
+
 
 _ATTEMPTS, _STEPS, _STEPS_OF_A_RING = 200, 20_000, 400
 """The most attempts and steps of a search for a number of rings, and the most steps for one."""
