@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from pathlib import Path
 
 import numpy as np
 
@@ -132,7 +132,8 @@ def look_up(name: str) -> LoadedTopology:
         machine = find_machine(stem)
         topology = machine.topology(1 if count is None else int(count))
         return LoadedTopology(topology, machine, _caution(machine))
-    if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
+    # Unlike Path's, this test is false for what is no possible name.
+    if stem.lower().endswith(_SUFFIXES) or os.path.isfile(stem):  # noqa: PTH113
         return read(stem, nodes=None if count is None else int(count), like=like)
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
@@ -148,10 +149,3 @@ def _caution(machine: Machine) -> tuple[Diagnostic, ...]:
     expected = "predictions close to measurements"
     place = Place(detail=machine.name)
     return (T611.diagnostic(at=place, expected=expected, found=machine.caution),)
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):  # not a possible file name
-        return False

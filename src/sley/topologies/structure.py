@@ -1,6 +1,6 @@
-"""Structure: what the vertices and links of a topology form: classes of equal links, identical nodes
-and paths; the sides of a mesh or torus; and rings of GPUs along the links of a machine without a
-switch between its GPUs.
+"""Structure: what the vertices and links of a topology form: classes of equal links, identical
+nodes and paths; the sides of a mesh or torus; and rings of GPUs along the links of a machine
+without a switch between its GPUs.
 
 Each ring visits every GPU of one node once, and has a rate. The rates of the rings over a link
 together are at most the link's. NCCL searches for such rings too (src/graph/search.cc): 6 on a

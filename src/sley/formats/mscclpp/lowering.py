@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -218,7 +218,10 @@ class _Rows:
             {word: _numbers_of_equal(peers) for word, peers in gpu.peers.items()}
             for gpu in raw.gpus
         ]
-        self._counters: dict[_Counter, int] = {}
+        # A counter is an end of a channel, or a semaphore: the type of channel, "" for a semaphore;
+        # the rank that waits, and its peer; the number among the channels of this type of both
+        # ranks, or the semaphore's id.
+        self._counters: dict[tuple[str, int, int, int], int] = {}
         self._moves = 0
 
     def begin(self, rank: int) -> None:
@@ -287,9 +290,9 @@ class _Rows:
             target = self._barriers.setdefault((one.rank, op.barrier), len(self._barriers))
             self._add(one, Action.BARRIER, target=target)
 
-    def _counter(self, *key: Any) -> int:
+    def _counter(self, kind: str, rank: int, peer: int, number: int) -> int:
         """The row of a counter."""
-        return self._counters.setdefault(_Counter(*key), len(self._counters))
+        return self._counters.setdefault((kind, rank, peer, number), len(self._counters))
 
     def _channel(self, one: Located, thread: int) -> tuple[int, int]:
         """The peer of a thread's channel, and its number among the channels of its type between
@@ -353,7 +356,10 @@ class _Rows:
         """The plan of all rows."""
         raw, parts, lines = self._raw, self._cutting.parts, list(self._lines)
         room = [scratch_room(raw, gpu) * parts for gpu in raw.gpus]
-        counters = [(key.rank, key.peer, self._initial(key)) for key in self._counters]
+        counters = [
+            (rank, peer, 0 if kind else raw.gpus[rank].semaphores[number])  # channels begin with 0
+            for kind, rank, peer, number in self._counters
+        ]
         return OneSidedPlan(
             name=raw.name,
             collective=collective.refine(parts),
@@ -371,25 +377,11 @@ class _Rows:
             sources=Sources.of_file(raw.file, lines, whole=raw.whole),
         )
 
-    def _initial(self, key: _Counter) -> int:
-        """The first value of a counter: that of a semaphore, 0 for channels."""
-        return 0 if key.kind else self._raw.gpus[key.rank].semaphores[key.number]
-
 
 def _table(kind: type[T], rows: Any) -> T:
     """A table of its rows, one value after another."""
     columns = kind.column_names()
     return kind(*np.array(rows, np.int64).reshape(-1, len(columns)).T)
-
-
-class _Counter(NamedTuple):
-    """An end of a channel, or a semaphore. kind: the type of channel, "" for a semaphore. rank: the
-    rank that waits. number: its number among the channels of this type of both ranks, or its id."""
-
-    kind: str
-    rank: int
-    peer: int
-    number: int
 
 
 def _place(span: Access) -> tuple[Buffer, bool, int, int]:

@@ -205,6 +205,17 @@ class Picture:
         width = max(x - 0.22, MARGIN + text_width(title, TITLE_PT))
         return cls(title, width, 0.0, tuple(boxes), tuple(lines), tuple(texts))
 
+    @staticmethod
+    def check_size(what: str, boxes: int, words: str, lines: int, remedy: str = "") -> None:
+        """Refuses a picture that is too large to read.
+
+        what, words: plural nouns for its boxes and for its lines. Errors: P801.
+        """
+        for number, most, word in ((boxes, MAX_BOXES, what), (lines, MAX_LINES, words)):
+            if number > most:
+                expected = f"at most {most} {word}"
+                raise P801.error(expected=expected, found=f"{number} {word}", remedy=remedy)
+
     def joined(self, width: float, height: float, parts: Sequence[Picture]) -> Picture:
         """The picture of a heading with its parts. width, height: of all, without the margins at
         the right and below."""
@@ -297,17 +308,6 @@ def check_suffix(path: str | Path) -> str:
             remedy="Give a name that ends in .svg, .png or .pdf.",
         )
     return suffix
-
-
-def check_size(what: str, boxes: int, words: str, lines: int, remedy: str = "") -> None:
-    """Refuses a picture that is too large to read.
-
-    what, words: plural nouns for its boxes and for its lines. Errors: P801.
-    """
-    for number, most, word in ((boxes, MAX_BOXES, what), (lines, MAX_LINES, words)):
-        if number > most:
-            expected = f"at most {most} {word}"
-            raise P801.error(expected=expected, found=f"{number} {word}", remedy=remedy)
 
 
 def text_width(text: str, size_pt: float = TEXT_PT) -> float:

@@ -48,7 +48,6 @@ from sley.report.pictures.canvas import (
     Style,
     TextLine,
     box_size,
-    check_size,
     text_height,
     text_width,
 )
@@ -149,7 +148,7 @@ def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Pic
     before, after, true = _pairs(dependencies(program).dependencies)
     depth = levels(len(t), before, after)
     seen = np.isin(before, shown) & np.isin(after, shown)
-    check_size("transfers", len(shown), "dependencies", int(seen.sum()))
+    Picture.check_size("transfers", len(shown), "dependencies", int(seen.sum()))
     # A part of the program has the order of its depths without empty columns.
     columns = np.searchsorted(np.unique(depth[shown]), depth[shown])
     targets = np.unique(t.dst[shown])
@@ -214,7 +213,7 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
         word: (style, pairs[chosen[pairs].all(axis=1)]) for word, (style, pairs) in kinds.items()
     }
     drawn = sum(len(pairs) for _, pairs in visible.values())
-    check_size("instructions", len(shown), "lines", drawn)
+    Picture.check_size("instructions", len(shown), "lines", drawn)
     columns = np.searchsorted(np.unique(column[shown]), column[shown]).tolist()
     blocks = np.unique(plan.block[shown])
     lane = np.searchsorted(blocks, plan.block[shown]).tolist()
@@ -516,8 +515,8 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     chosen = rank_mask(ranks, plan.collective.ranks)
     rows = int(chosen[plan.rank].sum())
     waits = int(chosen[plan.rank[plan.waits.source]].sum())
-    check_size("instructions", rows, "waits", waits)
-    check_size("thread blocks", int(chosen[plan.block_rank].sum()), "waits", waits)
+    Picture.check_size("instructions", rows, "waits", waits)
+    Picture.check_size("thread blocks", int(chosen[plan.block_rank].sum()), "waits", waits)
     drawn = [_rank_picture(plan, rank) for rank in np.flatnonzero(chosen).tolist()]
     fills = used_fills(plan.instructions.op[chosen[plan.rank]])
     head = Picture.heading(f"{plan.name}: thread blocks", [*fills, *([_WAIT] if waits else [])])

@@ -23,7 +23,6 @@ from sley.report.pictures.canvas import (
     Point,
     Style,
     TextLine,
-    check_size,
     text_height,
     text_width,
 )
@@ -90,7 +89,7 @@ def topology_picture(topology: Topology) -> Picture:
     bars would overlap. Ids in an SVG: vertex-V, link-A-B-KIND. Errors: P801.
     """
     joints = _joints(topology)
-    check_size(
+    Picture.check_size(
         "vertices",
         len(topology.vertices),
         "links",
