@@ -14,12 +14,11 @@ from sley.errors.topology import T601, T605
 from sley.ir.topology import Topology
 from sley.topologies.assumptions import Import
 from sley.topologies.graph import graph_from, graph_text
-from sley.topologies.hwloc_xml import HwlocImport
 from sley.topologies.machine import Machine, at_place, find_machine, machine_from, machine_names
 from sley.topologies.nccl_log import NcclLogImport, is_log
-from sley.topologies.nccl_xml import NcclXmlImport
 from sley.topologies.smi import AmdImport, NvidiaImport, is_matrix
 from sley.topologies.taccl import TacclImport
+from sley.topologies.xml_trees import HwlocImport, NcclXmlImport
 
 
 @dataclass(frozen=True)
