@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from sley.errors import Place, Rule, SleyError
+from sley.errors import Rule, SleyError
 from sley.errors.language import L101, L103, L124
 from sley.errors.rescclang import L146, L153, L156
 from sley.ir.tables import BoolArray, IntArray, LongArray, offsets_of, spans
@@ -142,8 +142,7 @@ CALL = 4096
 class Budget:
     """The work so far. Errors: L156, before any work beyond a bound."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self) -> None:
         self._transfers = 0
         self._iterations = 0
         self._work = 0
@@ -178,8 +177,7 @@ class Budget:
             self._refuse(transfer, f"at most {MAX_TRANSFERS} transfers", found)
 
     def _refuse(self, where: For | Transfer, expected: str, found: str) -> None:
-        at = Place(self._file, where.line, where.column)
-        raise L156.error(at=at, expected=expected, found=found)
+        raise L156.error(at=where.at, expected=expected, found=found)
 
 
 Value: TypeAlias = int | LongArray
@@ -213,8 +211,7 @@ class PlainError(LaneError):
         self, rule: Rule, where: ExpressionStep | Expression | Transfer, expected: str, found: str
     ) -> None:
         super().__init__(0)
-        self.rule, self.expected, self.found = rule, expected, found
-        self.line, self.column = where.line, where.column
+        self.rule, self.at, self.expected, self.found = rule, where.at, expected, found
 
 
 def evaluate(expression: Expression, names: Names) -> Value:
@@ -470,7 +467,7 @@ class LaneRunner:
 
 
 def transfers(
-    algorithm: SyntaxTree, variables: dict[str, int], ranks: int, *, file: str, at_once: bool = True
+    algorithm: SyntaxTree, variables: dict[str, int], ranks: int, *, at_once: bool = True
 ) -> tuple[IntArray, ...]:
     """The transfers of an algorithm, as int32 columns: source rank, destination rank, step, chunk,
     and the site, which is the number of the transfer in the text.
@@ -478,7 +475,7 @@ def transfers(
     variables: values at the start. at_once: whether independent loops run all iterations at once;
     False is the plain interpreter, for tests. Errors: L101, L103, L124, L146, L153 to L156.
     """
-    run = _RunState(algorithm, variables, ranks, file, at_once)
+    run = _RunState(algorithm, variables, ranks, at_once)
     try:
         run.block(algorithm.body)
     except PlainError as mistake:
@@ -490,22 +487,21 @@ class _RunState:
     """The state of a run: variables, the loops around the current statement, and transfers."""
 
     def __init__(
-        self, algorithm: SyntaxTree, variables: dict[str, int], ranks: int, file: str, at_once: bool
+        self, algorithm: SyntaxTree, variables: dict[str, int], ranks: int, at_once: bool
     ) -> None:
         self.rows = Rows()
-        self._file = file
         self._ranks = ranks
         self._names: Names = dict(variables)
         self._loops: list[tuple[str, int]] = []
         self._at_once = at_once
-        self._budget = Budget(file)
+        self._budget = Budget()
         self._lanes = LaneRunner(flow(algorithm), self._budget, ranks)
 
     def error(self, fault: PlainError) -> SleyError:
         """The mistake as an error that names the values of the loops' variables."""
         loops = ", ".join(f"{name[:60]} = {value}" for name, value in self._loops)
         return fault.rule.error(
-            at=Place(self._file, fault.line, fault.column),
+            at=fault.at,
             expected=fault.expected,
             found=f"{fault.found} with {loops}" if loops else fault.found,
         )
