@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sley.communicator.calls import DONE, Done, Explain, Work
 from sley.communicator.failures import Failures, Message
 from sley.communicator.memory import stride
@@ -78,8 +76,7 @@ class Messages:
             ticket = self.native.send(address, size_bytes, dst, tag, self.timeout_s, element + 1)
             return self.work(ticket, True, size_bytes, dst, tag, owners)
         report = self.native.send_now(address, size_bytes, dst, tag, self.timeout_s, element + 1)
-        if report is not None:
-            self._fail(report, _send_message(size_bytes, dst, tag))
+        self._check(report, True, size_bytes, dst, tag)
         return DONE
 
     def recv(
@@ -105,8 +102,7 @@ class Messages:
         report, source = self.native.recv_now(
             address, size_bytes, src, tag, self.timeout_s, element + 1
         )
-        if report is not None:
-            self._fail(report, _recv_message(size_bytes, src, tag))
+        self._check(report, False, size_bytes, src, tag)
         return Done(source)
 
     def time_us(
@@ -119,10 +115,7 @@ class Messages:
         seconds, report, is_send = self.native.exchange(
             *source, *target, peer, sends_first, number, self.timeout_s
         )
-        if report is not None:
-            describe = _send_message if is_send else _recv_message
-            size_bytes = (source if is_send else target)[1]
-            self._fail(report, describe(size_bytes, peer, 0))
+        self._check(report, is_send, (source if is_send else target)[1], peer, 0)
         return seconds / number * 1e6
 
     def work(
@@ -135,9 +128,12 @@ class Messages:
         owners: tuple[object, ...] = (),
     ) -> Work:
         """The work object of a message that has begun. other: the rank it is for, or comes from."""
-        describe = _send_message if is_send else _recv_message
-        explain = self._explainer(describe, size_bytes, other, tag)
-        return MessageWork(self.native, ticket, explain, owners)
+        return MessageWork(
+            self.native,
+            ticket,
+            lambda report: self._error(report, is_send, size_bytes, other, tag),
+            owners,
+        )
 
     def close(self) -> None:
         """Ends all messages in flight."""
@@ -151,37 +147,25 @@ class Messages:
                 remedy="Give a rank of the communicator.",
             )
 
-    def _explainer(
-        self, describe: Callable[[int, int, int], Message], size_bytes: int, other: int, tag: int
-    ) -> Explain:
-        def explain(report: Report | None) -> SleyError | None:
-            if report is None:
-                return None
-            return self._error(report, describe(size_bytes, other, tag))
-
-        return explain
-
-    def _fail(self, report: Report, message: Message) -> None:
-        error = self._error(report, message)
+    def _check(
+        self, report: Report | None, is_send: bool, size_bytes: int, other: int, tag: int
+    ) -> None:
+        """Raises the error of a message that has ended, if it has one."""
+        error = self._error(report, is_send, size_bytes, other, tag)
         if error is not None:
             raise error
 
-    def _error(self, report: Report, message: Message) -> SleyError | None:
+    def _error(
+        self, report: Report | None, is_send: bool, size_bytes: int, other: int, tag: int
+    ) -> SleyError | None:
+        if report is None:  # as of most messages, whose words nobody reads
+            return None
+        rank = "any rank" if other == ANY else f"rank {other}"
+        own, theirs, way = ("send", "receive", "to") if is_send else ("recv", "message", "from")
+        on = "on" if is_send else "from"
+        message = Message(
+            f"{own} of {size_bytes} bytes {way} {rank}, tag {tag}",
+            f"a {theirs} of {size_bytes} bytes {on} {rank}, tag {tag}",
+            size_bytes,
+        )
         return self._failures.error(report, message.words, self.timeout_s, message=message)
-
-
-def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
-    return Message(
-        f"send of {size_bytes} bytes to rank {dst}, tag {tag}",
-        f"a receive of {size_bytes} bytes on rank {dst}, tag {tag}",
-        size_bytes,
-    )
-
-
-def _recv_message(size_bytes: int, src: int, tag: int) -> Message:
-    origin = "any rank" if src == ANY else f"rank {src}"
-    return Message(
-        f"recv of {size_bytes} bytes from {origin}, tag {tag}",
-        f"a message of {size_bytes} bytes from {origin}, tag {tag}",
-        size_bytes,
-    )
