@@ -18,16 +18,14 @@ from sley.communicator import Settings, jobs
 from sley.communicator.memory import tile_bytes
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.compiler import compile
-from sley.engine.limits import SLOT_BYTES
+from sley.engine.limits import SLOT_BYTES, whole
 from sley.engine.measure import Sweep
 from sley.engine.program import load
-from sley.errors.runtime import R514
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder, Topology
-from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
 MESSAGES = 16
@@ -112,13 +110,7 @@ def calibrate(ranks: int, *, repeats: int = 5) -> Calibration:
 
     Errors: R514 for numbers out of range, R5xx of the runtime.
     """
-    for word, value, least, most in (
-        ("ranks", ranks, 2, MAX_PROCESSES),
-        ("repeats", repeats, 1, 1000),
-    ):
-        if not is_integer(value) or not least <= value <= most:
-            expected = f"{word} from {least} to {most}"
-            raise R514.error(expected=expected, found=f"{word}={value!r}")
+    ranks, repeats = whole(ranks, "ranks", 2, MAX_PROCESSES), whole(repeats, "repeats", 1, 1000)
 
     settings = Settings.from_environment()
 

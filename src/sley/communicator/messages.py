@@ -11,7 +11,6 @@ from sley.engine.limits import whole
 from sley.engine.outcomes import Report
 from sley.errors import SleyError
 from sley.errors.calls import N627
-from sley.ir.words import is_integer
 
 ANY = -1
 """Any source."""
@@ -71,7 +70,7 @@ class Messages:
         owners: tuple[object, ...] = (),
     ) -> Work:
         """Sends memory, which may be overwritten when the work is done. Errors: N62x."""
-        self._check_peer(dst)
+        whole(dst, "dst", 0, self._ranks - 1, N627)
         if async_op:
             ticket = self.native.send(address, size_bytes, dst, tag, self.timeout_s, element + 1)
             return self.work(ticket, True, size_bytes, dst, tag, owners)
@@ -95,7 +94,7 @@ class Messages:
         if src is None:
             src = ANY
         else:
-            self._check_peer(src)
+            whole(src, "src", 0, self._ranks - 1, N627)
         if async_op:
             ticket = self.native.recv(address, size_bytes, src, tag, self.timeout_s, element + 1)
             return self.work(ticket, False, size_bytes, src, tag, owners)
@@ -110,7 +109,7 @@ class Messages:
     ) -> float:
         """The mean time of `iterations` exchanges back to back, without Python between them: a
         message to a rank and one from it. sends_first: true on one of both ranks. Errors: N62x."""
-        self._check_peer(peer)
+        whole(peer, "peer", 0, self._ranks - 1, N627)
         number = whole(iterations, "iterations", 1)
         seconds, report, is_send = self.native.exchange(
             *source, *target, peer, sends_first, number, self.timeout_s
@@ -138,14 +137,6 @@ class Messages:
     def close(self) -> None:
         """Ends all messages in flight."""
         self.native.close()
-
-    def _check_peer(self, rank: int) -> None:
-        if not (is_integer(rank) and 0 <= rank < self._ranks):
-            raise N627.error(
-                expected=f"a rank from 0 to {self._ranks - 1}",
-                found=repr(rank),
-                remedy="Give a rank of the communicator.",
-            )
 
     def _check(
         self, report: Report | None, is_send: bool, size_bytes: int, other: int, tag: int

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sley.engine.limits import whole
 from sley.errors.tuning import D923
 from sley.ir.tables import NONE, BoolArray
-from sley.ir.words import is_integer
 from sley.tuning.backends import Repeatable
 from sley.tuning.levels import HINTS, DecisionLevel, DecisionStep, Levels, Vocabulary
 from sley.tuning.reward import Reward
@@ -69,14 +69,12 @@ class Tuning(gymnasium.Env[Observation, int]):
 
         Errors: D923.
         """
-        for name, value in (("calls", calls), ("cells", cells)):
-            if not is_integer(value) or not 1 <= value <= 1 << 20:
-                raise D923.error(expected=f"{name} from 1 to {1 << 20}", found=f"{name}={value!r}")
+        self.calls = whole(calls, "calls", 1, 1 << 20, D923)
+        self.cells = whole(cells, "cells", 1, 1 << 20, D923)
         if not sites:
             raise D923.error(expected="at least one back end", found="none")
         self.sites = tuple(sites)
         self.vocabulary = vocabulary or Vocabulary.of(site.backend for site in sites)
-        self.calls, self.cells = calls, cells
         self._explores = explores
         self._levels = [Levels(self.vocabulary, site.backend) for site in self.sites]
         machines = dict.fromkeys(site.backend.machine for site in self.sites)
