@@ -11,6 +11,7 @@ from sley.errors.language import L102
 from sley.lang.recorder import refuse
 
 MAX_RANKS = 4096
+"""Bound on ranks: links have a number for each two of them, here 17 million."""
 
 Links = list[list[int]]
 """links[dst][src]: the bandwidth from src to dst; 0 for no link."""

@@ -337,6 +337,7 @@ def _merge(batches: list[Batch]) -> Batch | None:
     columns = tuple(np.concatenate([b.columns[k] for b in batches]) for k in range(COLUMNS))
     if not (lane[1:] < lane[:-1]).any():
         return Batch(lane, columns)
+    # Stable: the transfers of a lane keep the order of execution.
     order = np.argsort(lane, kind="stable")
     return Batch(lane[order], tuple(column[order] for column in columns))
 
@@ -357,6 +358,7 @@ class Span:
         """The iterations of a loop. Errors: LaneError."""
         start, stop, step = (evaluate(e, names) for e in loop.expressions)
         check_step(loop, step)
+        # As `range` counts: rounded up, and none if the stop lies behind the start.
         count = np.maximum(0, -((start - stop) // step))
         return cls(start, step, offsets_of(np.broadcast_to(count, lanes)))
 
@@ -366,6 +368,7 @@ class Span:
 
     def piece(self, first: int, end: int) -> tuple[LongArray, LongArray]:
         """The lanes and the loop variable's values of the iterations first ... end - 1."""
+        # Empty lanes begin where the next one does: of those that begin here the last has `first`.
         low = int(np.searchsorted(self.offset, first, side="right")) - 1
         high = int(np.searchsorted(self.offset, end, side="left"))
         begin = self.offset[low:high]
@@ -401,6 +404,7 @@ class LaneRunner:
         """Runs iterations first ... end - 1 at once, in pieces: yields the lane of each iteration
         of a piece, and their transfers. The lane of a LaneError is the iteration."""
         exposed = [name for name in self.flows[loop.number].exposed if name in names]
+        # Iterations are independent, so pieces of them give the same as all at once.
         for begin in range(first, end, PIECE):
             owner, value = span.piece(begin, min(begin + PIECE, end))
             inner = {name: _of(names[name], owner) for name in exposed}
@@ -447,11 +451,13 @@ class LaneRunner:
         flow, count, batches = self.flows[loop.number], span.count, []
         turns, total = int(count.max(initial=0)), int(span.offset[-1])
         self.budget.loop(loop, total, total + turns * CALL)
+        # Arrays of their own: lanes that have finished keep their values while others go on.
         for name in flow.assigned & names.keys():
             names[name] = np.array(np.broadcast_to(names[name], lanes), np.int64)
         needed = [name for name in flow.assigned | flow.exposed if name in names]
         active = np.flatnonzero(count)
         for turn in range(turns):
+            # A lane that has finished never runs again, so there are only ever fewer.
             active = active[count[active] > turn]
             inner = {name: _of(names[name], active) for name in needed}
             inner[loop.name] = _of(span.start, active) + turn * _of(span.step, active)
@@ -558,8 +564,11 @@ class _RunState:
 
         Since iterations are independent, bisection finds it in twice the time of all iterations.
         """
+        # The work has been counted already.
         self._budget.enforced = False
         good, bad = 0, fault.lane
+        # All before `good` are right, and `bad` is wrong. Ends: `middle` is below `bad`, so each
+        # turn brings the two nearer to each other.
         while good < bad:
             middle = (good + bad) // 2
             try:

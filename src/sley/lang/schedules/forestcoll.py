@@ -42,6 +42,7 @@ _NODE = re.compile(
     r"|(?P<number>[0-9]{1,9})"
 )
 _ANY = re.sub(r"\?P<\w+>", "?:", _NODE.pattern)
+# Possessive (*+): a text that is none of these is refused in linear time.
 _NODES = re.compile(rf"(?:{_ANY})(?:, ?(?:{_ANY}))*+")
 
 
@@ -89,6 +90,7 @@ class Tree:
         for send in self.sends:
             below.setdefault(send.src, []).append(send)
         depths, level = {self.root: 0}, [self.root]
+        # Ends: `below.pop` takes the sends of each node, so every send is followed once.
         while level:
             following = []
             for send in (send for node in level for send in below.pop(node, [])):
@@ -260,6 +262,7 @@ class Forest(ImportedSchedule):
         place of the sums."""
         buffer = Buffer.OUTPUT if whole_output and in_place else Buffer.INPUT
         sums: dict[tuple[int, int], Cells] = {}
+        # From the leaves up: what a node has summed is complete before it is sent on.
         for start, _, tree, send in rows:
             ends = []
             for node in (send.dst, send.src):

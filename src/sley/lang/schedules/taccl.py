@@ -128,6 +128,7 @@ class TacclSchedule(ImportedSchedule):
             for rank, has in enumerate(_sums(self.ranks, rows.get(address, []))):
                 if has != everyone:
                     lost = everyone & ~has
+                    # The lowest bit of `lost`: the first rank that is missing.
                     other = (lost & -lost).bit_length() - 1
                     raise F554.error(
                         at=Place(self.file),
@@ -220,6 +221,7 @@ def _sources(builder: ProgramBuilder, rows: list[Any]) -> list[Cells]:
     written: set[tuple[int, int]] = set()
     copies: dict[tuple[int, int], Cells] = {}
     sources = []
+    # The copies come before the sends of the step, so they hold what the steps before have left.
     for row in rows:
         own = (row.src, row.address)
         source = copies.get(own, Cells(row.src, Buffer.OUTPUT, row.address))
@@ -239,6 +241,7 @@ def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
     """
     has = [1 << rank for rank in range(ranks)]
     for _, step in groupby(rows, key=lambda row: row[0]):
+        # All sends of a step read before one of them writes.
         sent = [(has[src], dst, reduces) for _, src, dst, reduces in step]
         for data, dst, reduces in sent:
             has[dst] = data | has[dst] if reduces else data

@@ -288,6 +288,7 @@ class TecclSchedule(ImportedSchedule):
         present = np.full((ranks, total), never, np.int64)
         own = np.arange(total)
         present[own // chunks, own] = 0
+        # Without an order: the earliest arrival counts, and one early flow refuses the schedule.
         np.minimum.at(present, (self._ranks(f.dst), which), arrival)
         self._refuse_early(present[self._ranks(f.src), which])
         missing = np.flatnonzero(present == never)
@@ -338,6 +339,7 @@ class TecclSchedule(ImportedSchedule):
     def _follow_paths(self, arrival: LongArray) -> int:
         """Follows the paths; returns the epoch by which the last one has arrived."""
         f, p = self.flows, self.paths
+        # The hops of a path are rows one after another: each has what the row before brings.
         follows = np.flatnonzero(f.path[1:] == f.path[:-1]) + 1
         arrived = np.zeros(len(f), np.int64)
         arrived[follows] = arrival[follows - 1]
@@ -472,6 +474,7 @@ class TecclSchedule(ImportedSchedule):
         src, dst = self._ranks(f.src), self._ranks(f.dst)
         seen = {(source, source * chunks + k) for source in range(ranks) for k in range(chunks)}
         first: set[int] = set()
+        # Which flow is the first is a matter of arrivals; transfers are in the order of departures.
         for row in np.argsort(found.arrival, kind="stable").tolist():
             key = (int(dst[row]), int(which[row]))
             if key not in seen:

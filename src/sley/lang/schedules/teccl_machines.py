@@ -116,12 +116,17 @@ def nearest_machine(
         for machine in _candidates(max(gpus, default=0))
         if machine.gpus - machine.mistaken <= gpus <= machine.gpus
     ]
+    # Of equals the first, in the order of `_candidates`.
     lacking, machine = min(near, key=lambda one: len(one[0]), default=([], None))
     return (machine, lacking) if len(lacking) <= _MOST_STRAYS else (None, [])
 
 
 _MOST_STRAYS = 4
+"""The most links that a machine may lack to be named as the nearest: some are a mistake in a file,
+more are another machine."""
+
 _MOST_CHASSIS = 64
+"""Bound on the chassis of a machine, which is built to be compared: a file names any numbers."""
 
 
 def _candidates(largest: int) -> Iterator[TecclMachine]:
