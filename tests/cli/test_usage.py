@@ -106,7 +106,7 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
         ("simulate ring-allreduce --topology 1x4 --html no/a.html", "a folder that exists"),
         ("compile ring-allreduce --ranks 4 -o x.txt", "ends in .plan, .xml"),
         ("compile ring-allreduce --ranks 4 -o no/x.xml", "No such file or directory"),
-        ("compile ring-allreduce --ranks 4 --slots 0", "slots from 1 to 4096"),
+        ("compile ring-allreduce --ranks 4 --slots 0", "slots to be an integer from 1 to 4,096"),
         (
             "choose ring-allreduce ring-allgather --topology 1x2",
             "error: ring-allgather: C313 different-collectives\n  expected: programs for allreduce("

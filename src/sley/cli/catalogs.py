@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
 from sley.cli.options import json_option, parameter_flag
-from sley.cli.output import Command, echo, print_json
+from sley.cli.output import Command, attributes, echo, print_json
 from sley.errors import Rule, did_you_mean
 from sley.errors.catalog import SUCCESSORS, WENT, all_rules
 
@@ -24,16 +24,7 @@ def list_command(text: str | None, as_json: bool) -> None:
         raise click.UsageError(f"no algorithm has {text!r} in its name or its summary")
     if as_json:
         print_json(
-            [
-                {
-                    "name": a.name,
-                    "collective": a.collective,
-                    "summary": a.summary,
-                    "source": a.source,
-                    "parameters": list(a.parameters),
-                }
-                for a in shown
-            ]
+            [attributes(a, "name", "collective", "summary", "source", "parameters") for a in shown]
         )
         return
     width = max(len(a.name) for a in shown)

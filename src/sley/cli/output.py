@@ -58,6 +58,11 @@ def print_json(value: object) -> None:
     echo(json.dumps(value, indent=2))
 
 
+def attributes(one: object, *names: str) -> dict[str, Any]:
+    """Attributes by name, for the JSON of a command."""
+    return {name: getattr(one, name) for name in names}
+
+
 def _show_warning(message: Warning | str, *_place: object, **_source: object) -> None:
     """Prints a warning of the library as a remark."""
     print_note(str(message))

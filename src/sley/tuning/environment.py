@@ -115,7 +115,9 @@ class Tuning(gymnasium.Env[Observation, int]):
 
     def action_masks(self) -> BoolArray:
         """bool (actions,): the actions that may be chosen now, as sb3-contrib asks for them."""
-        return self._mask().astype(np.bool_)
+        stream, cell = self._stream, self._cell
+        mask = stream.levels.mask(cell, self._step, stream.site.backend.mask[cell])
+        return mask.astype(np.bool_)
 
     @property
     def _stream(self) -> Stream:
@@ -189,10 +191,6 @@ class Tuning(gymnasium.Env[Observation, int]):
         else:
             self._next_call()
         return self._observe(), reward, False, is_last, info
-
-    def _mask(self) -> NDArray[np.int8]:
-        stream, cell = self._stream, self._cell
-        return stream.levels.mask(cell, self._step, stream.site.backend.mask[cell])
 
     def _observe(self) -> Observation:
         allowed = self._stream.site.backend.mask[self._cell]
