@@ -18,11 +18,13 @@ import numpy as np
 from click.core import ParameterSource
 
 from sley.cli.options import (
+    FILE,
     POSITIVE,
     Whole,
     common_options,
     executor_of,
     jobs_option,
+    output_option,
     size_options,
     sizes_between,
 )
@@ -108,7 +110,7 @@ def tune_command() -> None:
 )
 @click.option(
     "--network",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help=f"With --agent {_RECURRENT}: the network. If the file doesn't exist, the network is "
     "trained on --sweeps.",
 )
@@ -130,9 +132,7 @@ def tune_command() -> None:
     type=_FOLDER,
     help="Keep the state of each training in this folder, and resume from a state found there.",
 )
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the policy."
-)
+@output_option("Write the policy.")
 @common_options
 def train_command(**options: Any) -> None:
     """Train an agent to choose plans for COLLECTIVES (by default all), and write its policy.

@@ -43,7 +43,7 @@ from sley.lang.schedules.building import (
     json_object,
     source_text,
 )
-from sley.lang.schedules.teccl_machines import TecclMachine, Timing, nearest_machine
+from sley.lang.schedules.teccl_machines import TecclMachine, nearest_machine
 
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
@@ -267,9 +267,12 @@ class TecclSchedule(ImportedSchedule):
         if self.machine is not None:
             chunk = c.bandwidth_GBps * c.time_s / len(self.machine.gpus)
             fluid = self.collective == "alltoall"
-            timing = Timing(self.machine, c.epoch_s, chunk, fluid)
-            epochs = {path: timing.epochs(path) for path in map(self._route, range(len(f)))}
-            column = [epochs[self._route(row)] for row in range(len(f))]
+            routes = [self._route(row) for row in range(len(f))]
+            epochs = {
+                route: self.machine.epochs(route, c.epoch_s, chunk, fluid=fluid)
+                for route in set(routes)
+            }
+            column = [epochs[route] for route in routes]
             return np.array(column, np.int64), f"the links of {self.machine.name}"
         if c.met:
             keys = zip(f.dst.tolist(), f.source.tolist(), f.chunk.tolist(), strict=True)
