@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -388,17 +388,9 @@ def option(*words: str, **settings: Any) -> Any:
     return field(metadata={"words": words, "settings": settings})
 
 
-def gather_options(
-    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]] = ()
-) -> Callable[[F], F]:
-    """Adds options to a command, which gets their values as one `kind`, its parameter `name`.
-
-    kind: a dataclass. options: those of its fields; by default each field is an `option`.
-    """
-    gathered = options or [
-        click.option(*one.metadata["words"], one.name, **one.metadata["settings"])
-        for one in fields(kind)
-    ]
+def gather_options(kind: type[Any], name: str) -> Callable[[F], F]:
+    """Adds options to a command, which gets their values as one `kind`, its parameter `name`. kind:
+    a dataclass whose fields are each an `option`."""
 
     def decorate(command: F) -> F:
         def wrapper(*args: Any, **values: Any) -> object:
@@ -406,8 +398,9 @@ def gather_options(
             return command(*args, **{name: kind(**own)}, **values)
 
         # Each option goes before those that were added, so the last one is added first.
-        for add in reversed(gathered):
-            wrapper = add(wrapper)
+        for one in reversed(fields(kind)):
+            words, settings = one.metadata["words"], one.metadata["settings"]
+            wrapper = click.option(*words, one.name, **settings)(wrapper)
         return standing_for(command, wrapper)
 
     return decorate

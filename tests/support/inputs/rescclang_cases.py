@@ -68,7 +68,6 @@ BAD: dict[str, tuple[str, str, int, int]] = {
     "comments alone": ("# one\n\n  # two\n", "L115", 4, 1),
     "another beginning": ("RescclAlgo(nRanks=4):\n    x = 1\n", "L143", 1, 1),
     "no algorithm": ("x = 1\n", "L143", 1, 1),
-    "a number first": ("4\n", "L143", 1, 1),
     "an indented header": ("  " + HEAD + "    x = 1\n", "L143", 1, 3),
     "no body": (HEAD, "L143", 1, 42),
     "an unindented body": (HEAD + "x = 1\n", "L143", 2, 1),
