@@ -43,7 +43,7 @@ from sley.cli.sources import (
     topology_of,
 )
 from sley.compiler import Choice, Choices, Options, choose
-from sley.compiler.deployment import runtime_of
+from sley.compiler.deployment.runtimes import runtime_of
 from sley.errors import SleyError
 from sley.formats import check_folder
 from sley.ir.plan import Plan

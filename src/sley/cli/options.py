@@ -18,7 +18,8 @@ from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
 from sley.cli.output import Command, Gone, Phases
-from sley.compiler import Options, deployment
+from sley.compiler import Options
+from sley.compiler.deployment.runtimes import RUNTIMES
 from sley.compiler.opening import Source
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
@@ -149,7 +150,7 @@ class RuntimeName(click.Choice[str]):
             return (
                 f"{name}{at}{version}" if self._any_version else super().convert(value, param, ctx)
             )
-        known = next((one for one in deployment.RUNTIMES if one.name == name), None)
+        known = next((one for one in RUNTIMES if one.name == name), None)
         if known is not None and known.refusal is not None:
             self.fail(f"{name}: {known.refusal[1]}", param, ctx)
         if known is not None:
