@@ -205,11 +205,8 @@ def _write_trace(file: Path, simulation: Simulation) -> None:
 
 def run_sizes(simulator: Simulator, sizes: list[int], *, quiet: bool) -> list[Simulation]:
     """Simulates each size, with a progress bar on a terminal."""
-    simulations = []
     with progress_bar(quiet=quiet) as bar:
-        for size in bar.track(sizes, description="simulating"):
-            simulations.append(simulator(size))
-    return simulations
+        return [simulator(size) for size in bar.track(sizes, description="simulating")]
 
 
 def simulation_json(s: Simulation) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from sley.errors.recognition import FORESTCOLL
 from sley.errors.schedules import F551, F554, F557
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
+from sley.ir.tables import by_key
 from sley.ir.words import Buffer
 from sley.lang.schedules.building import (
     Cells,
@@ -86,9 +87,7 @@ class Tree:
     def depths(self, file: str, gpus: frozenset[ForestNode]) -> dict[ForestNode, int]:
         """The edges from the root to each GPU. Errors: F554 for sends that aren't a spanning
         out-tree."""
-        below: dict[ForestNode, list[Send]] = {}
-        for send in self.sends:
-            below.setdefault(send.src, []).append(send)
+        below = by_key((send.src, send) for send in self.sends)
         depths, level = {self.root: 0}, [self.root]
         # Ends: `below.pop` takes the sends of each node, so every send is followed once.
         while level:

@@ -23,7 +23,7 @@ from sley.errors.recognition import TACCL_SCHEDULE
 from sley.errors.schedules import F551, F554, F556
 from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
-from sley.ir.tables import IntArray, LongArray, Table
+from sley.ir.tables import IntArray, LongArray, Table, by_key
 from sley.ir.words import Buffer, is_integer
 from sley.lang.schedules.building import (
     Cells,
@@ -119,10 +119,8 @@ class TacclSchedule(ImportedSchedule):
         """Follows which ranks' data each rank has, address by address: the time and the memory
         that this takes grow with the sends, not with the addresses and ranks that a file names."""
         s = self.sends
-        rows: dict[int, list[tuple[int, int, int, int]]] = {}
-        columns = (column.tolist() for column in (s.address, s.step, s.src, s.dst, s.reduces))
-        for address, *row in zip(*columns, strict=True):
-            rows.setdefault(address, []).append(tuple(row))
+        columns = (column.tolist() for column in (s.step, s.src, s.dst, s.reduces))
+        rows = by_key(zip(s.address.tolist(), zip(*columns, strict=True), strict=True))
         everyone = (1 << self.ranks) - 1
         for address in range(self.addresses):
             for rank, has in enumerate(_sums(self.ranks, rows.get(address, []))):
