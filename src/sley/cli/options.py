@@ -82,18 +82,14 @@ class Selection:
     opened: dict[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
 
-class NameOrFile(click.ParamType[str]):
-    """One of some names, or a file; completes both."""
+def complete_names(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    """Completes an argument that is one of some names, or a file."""
 
-    def __init__(self, word: str, names: Callable[[], Iterable[str]]) -> None:
-        self.name = word
-        self._names = names
+    def complete(ctx: click.Context, param: click.Parameter, word: str) -> list[CompletionItem]:
+        own = [CompletionItem(name) for name in names() if name.startswith(word)]
+        return [*own, CompletionItem(word, type="file")]
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        names = [name for name in self._names() if name.startswith(incomplete)]
-        return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+    return complete
 
 
 class EnumMember(click.Choice[str]):
@@ -340,7 +336,7 @@ def program_options(command: F) -> F:
     """Adds the argument WHAT and the options of its program, to a `PlanCommand`; it gets them as
     one `Selection`, its first argument. A plan of WHAT is compiled with the compiler's defaults."""
 
-    @click.argument("what", type=NameOrFile("what", lambda: CATALOG))
+    @click.argument("what", shell_complete=complete_names(lambda: CATALOG))
     @click.option("--ranks", type=POSITIVE, help="Number of ranks.")
     @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")

@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 from sley import topologies
-from sley.cli.options import POSITIVE, NameOrFile, json_option
+from sley.cli.options import POSITIVE, complete_names, json_option
 from sley.cli.output import Command, CommandGroup, attributes, echo, print_json, report_notes
 from sley.errors import counted
 from sley.ir.cost_model import CostModel
@@ -58,7 +58,7 @@ def list_command(as_json: bool) -> None:
 
 
 @topology_command.command("show", cls=Command)
-@click.argument("name", type=NameOrFile("name", topologies.machine_names))
+@click.argument("name", shell_complete=complete_names(topologies.machine_names))
 @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
 @json_option
 def show_command(name: str, nodes: int | None, as_json: bool) -> None:
