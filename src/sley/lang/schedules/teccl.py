@@ -426,11 +426,10 @@ class TecclSchedule(ImportedSchedule):
 
     def _incomplete(self, remedy: str) -> Diagnostic:
         machine = self.machine
-        ranks = 0 if machine is None else len(machine.gpus)
-        name = "" if machine is None else machine.name
+        assert machine is not None  # an unknown one has lost none
         return F554.diagnostic(
             at=Place(self.file),
-            expected=f"all {ranks} GPUs of {name}, which the bandwidth counts",
+            expected=f"all {len(machine.gpus)} GPUs of {machine.name}, which the bandwidth counts",
             found=f"no flow from or to {', '.join(shortened([f'GPU {g}' for g in self.lost]))}; "
             f"{len(self.gpus)} GPUs send and receive",
             remedy=f"Solve again with all GPUs, or {remedy}: then it is a collective of "
