@@ -123,7 +123,7 @@ def test_a_message_to_no_rank_is_refused(rank: Any) -> None:
         for error in group.errors(lambda comm: comm.send(np.zeros(1), rank)):
             assert isinstance(error, SleyError)
             assert error.code == "N627"
-            assert "Give a rank of the communicator." in error.diagnostics[0].remedy
+            assert "Give dst as such an integer." in error.diagnostics[0].remedy
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_message_to_no_rank_is_refused(rank: Any) -> None:
         (lambda c: c.all_reduce(np.ones(3), op="maximum"), "Did you mean max?"),
         (lambda c: c.all_reduce(np.ones(3, bool)), "a type of sley.engine.DATA_TYPES"),
         (lambda c: c.all_reduce(np.ones(3, np.uint16)), 'Say dtype="bfloat16"'),
-        (lambda c: c.plans.find("broadcast", 8, root=5), "the number of the root rank"),
+        (lambda c: c.plans.find("broadcast", 8, root=5), "Give root as such an integer."),
     ],
 )
 def test_errors_of_calls_have_the_remedy_that_fits(call: Any, remedy: str) -> None:

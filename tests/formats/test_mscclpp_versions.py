@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 import sley
 from sley.cli import main
-from sley.compiler.deployment import runtime_named, runtime_of
+from sley.compiler.deployment import runtime_named
 from sley.compiler.deployment.registration import script
-from sley.compiler.deployment.runtimes import _SIGNS
+from sley.compiler.deployment.runtimes import _SIGNS, runtime_of
 from sley.errors import SleyError
 from sley.formats import FORMATS, TARGETS
 from sley.formats.mscclpp.targets import FIRST, MSCCLPP, VERSIONS

@@ -17,19 +17,19 @@ from sley.errors.catalog import all_rules
 from sley.ir.words import TransferKind
 from sley.lang.rescclang import evaluate, load, parse
 from sley.lang.rescclang.evaluate import flow, transfers
-from sley.lang.rescclang.parser import Parser, SyntaxTree, split_lines
+from sley.lang.rescclang.parser import SyntaxTree, syntax_tree
 from sley.lang.rescclang.text import NUMBERS
 from support.generators.examples import examples
 from support.inputs.rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 
 
 def algorithm(text: str) -> SyntaxTree:
-    return Parser(split_lines(text), "text", NUMBERS).algorithm()
+    return syntax_tree(text, "text", NUMBERS)
 
 
 def said(text: str, ranks: int = 4, **variables: int) -> list[tuple[int, ...]]:
     """What a text says: source, destination, step, chunk and number of each transfer."""
-    columns = transfers(algorithm(text), variables, ranks, file="text")
+    columns = transfers(algorithm(text), variables, ranks)
     return list(zip(*(c.tolist() for c in columns), strict=True))
 
 
@@ -227,7 +227,7 @@ def test_files_are_read_as_texts_are(tmp_path: Path) -> None:
 def outcome(text: str, at_once: bool) -> object:
     """What a run says, or the mistake that it tells."""
     try:
-        columns = transfers(algorithm(text), {}, RANKS, file="text", at_once=at_once)
+        columns = transfers(algorithm(text), {}, RANKS, at_once=at_once)
     except SleyError as error:
         return str(error)
     return [c.tolist() for c in columns]
@@ -273,8 +273,8 @@ def test_values_carried_within_independent_loops_are_those_of_plain_execution() 
     )
     program = algorithm(text)
     assert [loop.independent for loop in flow(program)] == [True, False]
-    plain = transfers(program, {}, 4, file="", at_once=False)
-    for fast, column in zip(transfers(program, {}, 4, file=""), plain, strict=True):
+    plain = transfers(program, {}, 4, at_once=False)
+    for fast, column in zip(transfers(program, {}, 4), plain, strict=True):
         assert np.array_equal(fast, column)
 
 

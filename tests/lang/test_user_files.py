@@ -45,7 +45,7 @@ def test_files_with_helpers_of_one_name_get_their_own(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         path = write(folder, "from helper_of_a_file import N\nring = gather(N)\n")
         (folder / "helper_of_a_file.py").write_text(f"N = {number}\n")
-        ranks.append(files.program_of_file(path).ranks)
+        ranks.append(files.load(path).program().ranks)
     assert ranks == [2, 3]
     assert "helper_of_a_file" not in sys.modules
 
@@ -108,14 +108,14 @@ try:
 except sley.SleyError:
     ring = gather(2)
 """
-    assert files.program_of_file(write(tmp_path, handled)).ranks == 2
+    assert files.load(write(tmp_path, handled)).program().ranks == 2
     suppressed = """
 from contextlib import suppress
 ring = gather(3)
 with suppress(sley.SleyError):
     ring = sley.program(sley.AllGather(2))(lambda p: p.chunk(7, "in", 0))
 """
-    assert files.program_of_file(write(tmp_path, suppressed)).ranks == 3
+    assert files.load(write(tmp_path, suppressed)).program().ranks == 3
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def make():
 def test_an_error_that_is_not_sleys_names_the_line_of_the_program(tmp_path: Path) -> None:
     path = write(tmp_path, "@sley.program(sley.AllGather(2))\ndef wrong(p):\n    1 / 0\n")
     with pytest.raises(sley.SleyError, match=r"own\.py:13: L114[^$]*ZeroDivisionError"):
-        files.program_of_file(path)
+        files.load(path).program()
 
 
 def test_a_file_may_end_by_an_exit_with_code_0(tmp_path: Path) -> None:
     path = write(tmp_path, "ring = gather(2)\nimport sys\nsys.exit(0)\n")
-    assert files.program_of_file(path).ranks == 2
+    assert files.load(path).program().ranks == 2
     path = write(tmp_path, "ring = gather(2)\nimport sys\nsys.exit(1)\n")
     with pytest.raises(sley.SleyError, match=r"L114[^$]*sys.exit\(1\)"):
-        files.program_of_file(path)
+        files.load(path).program()
 
 
 @pytest.mark.parametrize("text", ["x = " + "-" * 200_000 + "1", "raise Odd()"])
@@ -198,7 +198,7 @@ def neighbour(rank):
         names[name] = function.program(arguments).name
     assert names == {"gather": "gather", "shift_twice": "own-name", "make": "program"}
     with pytest.raises(sley.SleyError, match=r"returns a program: \S*own\.py:gather, \S*twice\n"):
-        files.program_of_file(path)
+        files.load(path).program()
 
 
 def test_an_error_without_a_line_gets_that_of_the_file(tmp_path: Path) -> None:
@@ -218,5 +218,5 @@ def test_a_folder_that_is_gone_refuses_no_file(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert files.program_of_file(path).ranks == 2
+    assert files.load(path).program().ranks == 2
     os.chdir(tmp_path)

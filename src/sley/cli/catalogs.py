@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
 from sley.cli.options import json_option, parameter_flag
-from sley.cli.output import Command, echo, print_json
+from sley.cli.output import Command, attributes, echo, print_json
 from sley.errors import Rule, did_you_mean
 from sley.errors.catalog import SUCCESSORS, WENT, all_rules
 
@@ -24,16 +24,7 @@ def list_command(text: str | None, as_json: bool) -> None:
         raise click.UsageError(f"no algorithm has {text!r} in its name or its summary")
     if as_json:
         print_json(
-            [
-                {
-                    "name": a.name,
-                    "collective": a.collective,
-                    "summary": a.summary,
-                    "source": a.source,
-                    "parameters": list(a.parameters),
-                }
-                for a in shown
-            ]
+            [attributes(a, "name", "collective", "summary", "source", "parameters") for a in shown]
         )
         return
     width = max(len(a.name) for a in shown)
@@ -53,19 +44,11 @@ _PARTS = ("code", "name", "what", "why", "example", "instead")
 """What there is to say about a rule, in JSON."""
 
 
-class _Code(click.ParamType[str]):
-    """A code, or the name of its rule."""
-
-    name = "code"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return [
-            CompletionItem(code, help=rule.name)
-            for code, rule in all_rules().items()
-            if code.startswith(incomplete.upper())
-        ]
+def _codes(ctx: click.Context, param: click.Parameter, word: str) -> list[CompletionItem]:
+    """Completes a code."""
+    rules = all_rules().items()
+    begun = [(code, rule) for code, rule in rules if code.startswith(word.upper())]
+    return [CompletionItem(code, help=rule.name) for code, rule in begun]
 
 
 def _rule(code: str) -> Rule:
@@ -88,7 +71,7 @@ def _rule(code: str) -> Rule:
 
 
 @click.command("explain", cls=Command)
-@click.argument("code", type=_Code(), required=False)
+@click.argument("code", required=False, shell_complete=_codes)
 @json_option
 def explain_command(code: str | None, as_json: bool) -> None:
     """Explain the diagnostic CODE (L112, or bad-argument); without CODE, list all codes."""

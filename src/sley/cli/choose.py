@@ -29,7 +29,7 @@ from sley.cli.options import (
     script_arguments,
     size_options,
 )
-from sley.cli.output import Phases, echo, print_json, print_note, report_notes
+from sley.cli.output import Phases, attributes, echo, print_json, print_note, report_notes
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
@@ -43,7 +43,7 @@ from sley.cli.sources import (
     topology_of,
 )
 from sley.compiler import Choice, Choices, Options, choose
-from sley.compiler.deployment import runtime_of
+from sley.compiler.deployment.runtimes import runtime_of
 from sley.errors import SleyError
 from sley.formats import check_folder
 from sley.ir.plan import Plan
@@ -280,23 +280,14 @@ def _json(choices: Choices, commands: list[str], paths: list[Path]) -> dict[str,
     ]
     for row, path in zip(ranges, paths, strict=False):
         row["file"] = str(path)
-    return {
-        "ok": True,
-        "topology": choices.topology.name,
-        "interpreter": choices.interpreter,
-        "target": choices.target,
-        "candidates": choices.candidates,
-        "simulations": choices.simulations,
-        "ranges": ranges,
-    }
+    own = attributes(choices, "interpreter", "target", "candidates", "simulations")
+    return {"ok": True, "topology": choices.topology.name, **own, "ranges": ranges}
 
 
 def _range_json(choice: Choice) -> dict[str, Any]:
     ends = {
         word: {
-            "size_bytes": p.size_bytes,
-            "time_us": p.time_us,
-            "algbw_GBps": p.algbw_GBps,
+            **attributes(p, "size_bytes", "time_us", "algbw_GBps"),
             "bound_us": p.bound.time_us,
             "of_bound": p.of_bound,
         }
@@ -305,17 +296,14 @@ def _range_json(choice: Choice) -> dict[str, Any]:
     other = choice.runner_up
     return {
         **ends,
-        "algorithm": choice.algorithm,
-        "as_given": choice.as_given,
+        **attributes(choice, "algorithm", "as_given"),
         "options": _options_json(choice.options),
         "blocks_per_rank": choice.plan.blocks_per_rank,
         "runner_up": other
         and {
-            "algorithm": other.algorithm,
-            "as_given": other.as_given,
+            **attributes(other, "algorithm", "as_given"),
             "options": _options_json(other.options),
-            "size_bytes": other.size_bytes,
-            "slower": other.slower,
+            **attributes(other, "size_bytes", "slower"),
         },
     }
 

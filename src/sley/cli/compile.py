@@ -110,8 +110,9 @@ def compile_command(  # as many parameters as options; click passes each by name
     op, own = settings.pop("op"), dict[str, int | None]()
     phases.print_after = print_after
     form = None
-    if target is None and output is not None and _is_script(selection):
-        target = _OF_SCRIPTS.get(output.suffix.lower())
+    if target is None and output is not None:
+        is_script = source_of(selection).kind is recognition.MSCCL_TOOLS
+        target = _OF_SCRIPTS.get(output.suffix.lower()) if is_script else None
     if target is not None:
         target = str(TARGETS[target])
         form = files.FORMATS[TARGETS[target].suffix]
@@ -156,10 +157,6 @@ def compile_command(  # as many parameters as options; click passes each by name
     if show_rank is not None:
         echo("\n".join(plan_table(plan, show_rank)))
     phases.report()
-
-
-def _is_script(selection: Selection) -> bool:
-    return source_of(selection).kind is recognition.MSCCL_TOOLS
 
 
 def _own_sizes(

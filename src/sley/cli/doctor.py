@@ -11,8 +11,10 @@ import click
 
 from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option, place_option
 from sley.cli.output import Command, echo, print_json, report_error
-from sley.compiler import deployment
-from sley.compiler.deployment import CallDecision, DeployedCall, Examination
+from sley.compiler.deployment import DeployedCall, decide, examine, runtimes
+from sley.compiler.deployment.decisions import OPERATIONS, TYPES, CallDecision
+from sley.compiler.deployment.examination import Examination
+from sley.compiler.deployment.folders import check_path
 from sley.compiler.deployment.registration import SCRIPT
 from sley.errors import Diagnostic, SleyError, counted, recognition
 from sley.ir.collectives import SIZED
@@ -26,7 +28,7 @@ _LEFT = (0, 1, 3, 4)
 @click.argument("where", metavar="DIR|FILE", type=click.Path(path_type=Path))
 @click.option(
     "--target",
-    type=RuntimeName(deployment.names(), any_version=True),
+    type=RuntimeName(runtimes.names(), any_version=True),
     help="The runtime. [all, with one line each; the installed mscclpp's version, or the last one "
     "that reads plans]",
 )
@@ -36,10 +38,8 @@ _LEFT = (0, 1, 3, 4)
 @click.option(
     "--size", "sizes", type=SizeType(), multiple=True, help="Size of the calls. Repeatable."
 )
-@click.option(
-    "--dtype", type=click.Choice(list(deployment.TYPES)), default="float32", help="Element type."
-)
-@click.option("--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Reduction.")
+@click.option("--dtype", type=click.Choice(list(TYPES)), default="float32", help="Element type.")
+@click.option("--op", type=click.Choice(OPERATIONS), default="sum", help="Reduction.")
 @click.option("--ranks", type=POSITIVE, help="Number of ranks of the communicator.")
 @click.option("--gpus", type=POSITIVE, help="Number of ranks on a node. [all]")
 @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
@@ -64,12 +64,12 @@ def doctor_command(
                 raise click.UsageError(f"{flag(word.removesuffix('s'))} needs --target")
         _print_overview(where, as_json=as_json)
         return
-    runtime = deployment.runtime_named(target)
+    runtime = runtimes.runtime_named(target)
     calls, impossible = _calls(in_place, **call)
     if impossible and not calls:
         raise SleyError(impossible)
-    examined = deployment.examine(where, runtime)
-    decisions = [deployment.decide(examined, one) for one in calls]
+    examined = examine(where, runtime)
+    decisions = [decide(examined, one) for one in calls]
     right = all(one.is_right for one in decisions) and not examined.has_folder_problem
     right = right if decisions else not examined.problems
     ok = right and not impossible
@@ -132,8 +132,8 @@ def _calls(
 
 def _print_overview(where: Path, *, as_json: bool) -> None:
     """Prints a line for each runtime. Errors: F503."""
-    deployment.check_path(where)
-    found = [deployment.examine(where, one) for one in deployment.RUNTIMES]
+    check_path(where)
+    found = [examine(where, one) for one in runtimes.RUNTIMES]
     if as_json:
         print_json({"ok": True, "runtimes": [one.to_json() for one in found]})
         return

@@ -5,6 +5,7 @@ Exit codes: 0 right, 1 a wrong program, file or run, 2 wrong usage (click's own)
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 import click
@@ -27,14 +28,6 @@ from sley.cli.topology import topology_command
 from sley.cli.tune import tune_command
 from sley.cli.verify import verify_command
 
-SECTIONS = (
-    ("Programs and plans", ("compile", "verify", "import", "lift", "draw", "list")),
-    ("Run", ("run", "package", "doctor")),
-    ("Times", ("simulate", "compare", "choose", "tune", "calibrate", "topology")),
-    ("Help", ("explain", "completion")),
-)
-"""The sections of the help, each with its commands."""
-
 _EXAMPLES = (
     ("prove and run an AllReduce on 4 processes", "sley run ring-allreduce --ranks 4 -b 1K -e 1M"),
     ("predict its time on 8 GPUs", "sley simulate ring-allreduce --topology ndv4 -b 64M"),
@@ -47,10 +40,9 @@ class _Commands(CommandGroup):
     """The commands, in sections."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in SECTIONS:
+        for title, commands in SECTIONS.items():
             with formatter.section(title):
-                rows = [(name, self.commands[name].get_short_help_str(200)) for name in names]
-                formatter.write_dl(rows)
+                formatter.write_dl([(str(c.name), c.get_short_help_str(200)) for c in commands])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
@@ -84,23 +76,20 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     echo(complete(ctx.find_root().command, {}, "sley", "_SLEY_COMPLETE").source())
 
 
-for _command in (
-    run_command,
-    compile_command,
-    import_command,
-    verify_command,
-    simulate_command,
-    compare_command,
-    calibrate_command,
-    choose_command,
-    tune_command,
-    package_command,
-    doctor_command,
-    lift_command,
-    draw_command,
-    explain_command,
-    list_command,
-    topology_command,
-    completion_command,
-):
-    main.add_command(_command)
+SECTIONS: Mapping[str, Sequence[click.Command]] = {
+    "Programs and plans": (
+        *(compile_command, verify_command, import_command),
+        *(lift_command, draw_command, list_command),
+    ),
+    "Run": (run_command, package_command, doctor_command),
+    "Times": (
+        *(simulate_command, compare_command, choose_command),
+        *(tune_command, calibrate_command, topology_command),
+    ),
+    "Help": (explain_command, completion_command),
+}
+"""The sections of the help, each with its commands."""
+
+for _commands in SECTIONS.values():
+    for _command in _commands:
+        main.add_command(_command)

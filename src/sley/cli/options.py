@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -18,7 +18,8 @@ from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
 from sley.cli.output import Command, Gone, Phases
-from sley.compiler import Options, deployment
+from sley.compiler import Options
+from sley.compiler.deployment.runtimes import RUNTIMES
 from sley.compiler.opening import Source
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
@@ -81,18 +82,14 @@ class Selection:
     opened: dict[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
 
-class NameOrFile(click.ParamType[str]):
-    """One of some names, or a file; completes both."""
+def complete_names(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    """Completes an argument that is one of some names, or a file."""
 
-    def __init__(self, word: str, names: Callable[[], Iterable[str]]) -> None:
-        self.name = word
-        self._names = names
+    def complete(ctx: click.Context, param: click.Parameter, word: str) -> list[CompletionItem]:
+        own = [CompletionItem(name) for name in names() if name.startswith(word)]
+        return [*own, CompletionItem(word, type="file")]
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        names = [name for name in self._names() if name.startswith(incomplete)]
-        return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+    return complete
 
 
 class EnumMember(click.Choice[str]):
@@ -149,7 +146,7 @@ class RuntimeName(click.Choice[str]):
             return (
                 f"{name}{at}{version}" if self._any_version else super().convert(value, param, ctx)
             )
-        known = next((one for one in deployment.RUNTIMES if one.name == name), None)
+        known = next((one for one in RUNTIMES if one.name == name), None)
         if known is not None and known.refusal is not None:
             self.fail(f"{name}: {known.refusal[1]}", param, ctx)
         if known is not None:
@@ -339,7 +336,7 @@ def program_options(command: F) -> F:
     """Adds the argument WHAT and the options of its program, to a `PlanCommand`; it gets them as
     one `Selection`, its first argument. A plan of WHAT is compiled with the compiler's defaults."""
 
-    @click.argument("what", type=NameOrFile("what", lambda: CATALOG))
+    @click.argument("what", shell_complete=complete_names(lambda: CATALOG))
     @click.option("--ranks", type=POSITIVE, help="Number of ranks.")
     @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")
@@ -388,17 +385,9 @@ def option(*words: str, **settings: Any) -> Any:
     return field(metadata={"words": words, "settings": settings})
 
 
-def gather_options(
-    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]] = ()
-) -> Callable[[F], F]:
-    """Adds options to a command, which gets their values as one `kind`, its parameter `name`.
-
-    kind: a dataclass. options: those of its fields; by default each field is an `option`.
-    """
-    gathered = options or [
-        click.option(*one.metadata["words"], one.name, **one.metadata["settings"])
-        for one in fields(kind)
-    ]
+def gather_options(kind: type[Any], name: str) -> Callable[[F], F]:
+    """Adds options to a command, which gets their values as one `kind`, its parameter `name`. kind:
+    a dataclass whose fields are each an `option`."""
 
     def decorate(command: F) -> F:
         def wrapper(*args: Any, **values: Any) -> object:
@@ -406,8 +395,9 @@ def gather_options(
             return command(*args, **{name: kind(**own)}, **values)
 
         # Each option goes before those that were added, so the last one is added first.
-        for add in reversed(gathered):
-            wrapper = add(wrapper)
+        for one in reversed(fields(kind)):
+            words, settings = one.metadata["words"], one.metadata["settings"]
+            wrapper = click.option(*words, one.name, **settings)(wrapper)
         return standing_for(command, wrapper)
 
     return decorate

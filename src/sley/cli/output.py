@@ -58,6 +58,11 @@ def print_json(value: object) -> None:
     echo(json.dumps(value, indent=2))
 
 
+def attributes(one: object, *names: str) -> dict[str, Any]:
+    """Attributes by name, for the JSON of a command."""
+    return {name: getattr(one, name) for name in names}
+
+
 def _show_warning(message: Warning | str, *_place: object, **_source: object) -> None:
     """Prints a warning of the library as a remark."""
     print_note(str(message))
@@ -81,24 +86,21 @@ def _own_path(ctx: click.Context) -> str:
     return ctx.command_path.partition(" ")[2]
 
 
-@contextmanager
-def _telling_successors(ctx: click.Context) -> Iterator[None]:
+class _Successors(click.Command):
     """Answers an option that went with what replaces it."""
-    try:
-        yield
-    except click.NoSuchOption as error:
-        if found := gone("option", error.option_name, _own_path(ctx)):
-            raise Gone(found) from None
-        raise
-
-
-class Command(click.Command):
-    """A command in which a SleyError becomes diagnostics and exit code 1, and a warning a
-    remark."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _telling_successors(ctx):
+        try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if found := gone("option", error.option_name, _own_path(ctx)):
+                raise Gone(found) from None
+            raise
+
+
+class Command(_Successors):
+    """A command in which a SleyError becomes diagnostics and exit code 1, and a warning a
+    remark."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -123,12 +125,8 @@ class Command(click.Command):
             sys.exit(1)
 
 
-class CommandGroup(click.Group):
+class CommandGroup(_Successors, click.Group):
     """Commands; for one that doesn't exist its successor or the most similar names are told."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _telling_successors(ctx):
-            return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -12,8 +12,10 @@ import click
 from sley.cli.options import FILE, RuntimeName, Selection, common_options
 from sley.cli.output import Command, Phases, print_note, print_rows, print_written
 from sley.cli.sources import plan_and_file, source_of, supports_both_places
-from sley.compiler import Options, deployment
-from sley.compiler.deployment import PackageFile, Runtime, copied_part, naming, node_of, plan_part
+from sley.compiler import Options
+from sley.compiler.deployment import packages, runtime_named
+from sley.compiler.deployment.packages import PackageFile
+from sley.compiler.deployment.runtimes import Runtime, names
 from sley.errors import recognition
 from sley.errors.deployment import F528
 from sley.formats import TARGETS
@@ -32,7 +34,7 @@ from sley.ir.sizes import ALL_SIZES, SizeRange
 @click.option(
     "--target",
     required=True,
-    type=RuntimeName(deployment.names(), any_version=True),
+    type=RuntimeName(names(), any_version=True),
     help="The runtime that will read DIR. [the installed mscclpp's version, or the last one that "
     "reads plans]",
 )
@@ -43,9 +45,9 @@ def package_command(folder: Path, table: Path, target: str, phases: Phases) -> N
     DIR is written only if every plan is proven as the runtime executes it, and `sley doctor` finds
     no problem in DIR.
     """
-    runtime = deployment.runtime_named(target)
+    runtime = runtime_named(target)
     parts = _parts(read_table(table).rows, runtime, phases)
-    package = deployment.write_package(parts, folder, runtime)
+    package = packages.write_package(parts, folder, runtime)
     if phases.quiet:
         files, remarks = [str(path) for path in package.paths], list(package.remarks)
         phases.print_json(files=files, remarks=remarks, environment=package.environment)
@@ -62,25 +64,25 @@ def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Itera
     runtime of one place, one in place."""
     for number, row in enumerate(rows, 1):
         stem = row.recipe.stem
-        with naming(row.entry):
+        with packages.naming(row.entry):
             selection = _selection(row)
             is_copied = runtime.suffix == JSON and source_of(selection).kind is recognition.MSCCLPP
             is_either = row.in_place is None and supports_both_places(selection)
         if is_copied:
-            yield copied_part(f"{number:02}-{stem}", row, Path(row.recipe.name), runtime)
+            yield packages.copied_part(f"{number:02}-{stem}", row, Path(row.recipe.name), runtime)
             continue
         ways = [row.in_place]
         if is_either:
             ways = [True] if runtime.one_place else [False, True]
         for in_place in ways:
             end = "-in-place" if in_place else ""
-            part = plan_part(
+            part = packages.plan_part(
                 f"{number:02}-{stem}{end}",
                 str(row),
                 partial(_plan, row, replace(selection, in_place=in_place), runtime, phases),
                 runtime,
                 row.sizes,
-                node_of(row),
+                packages.node_of(row),
             )
             yield replace(part, entry=row.entry)
 

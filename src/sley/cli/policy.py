@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sley.cli.options import FILE, RuntimeName, json_option, output_option
-from sley.cli.output import Command, echo, print_json, print_note, print_written
+from sley.cli.output import Command, attributes, echo, print_json, print_note, print_written
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
 from sley.ir.sizes import size_text
@@ -103,8 +103,7 @@ def _policy_json(policy: Policy) -> dict[str, object]:
         "ranges": {
             collective: [
                 {
-                    "begin_bytes": one.sizes.begin_bytes,
-                    "end_bytes": one.sizes.end_bytes,
+                    **attributes(one.sizes, "begin_bytes", "end_bytes"),
                     "decision": str(one.recipe),
                     "faster": one.speedup,
                 }

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -22,12 +22,13 @@ from sley.cli.options import (
     SizeType,
     Whole,
     common_options,
+    flag,
     gather_options,
     option,
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, echo, print_note, progress_bar
+from sley.cli.output import Phases, attributes, echo, print_note, progress_bar
 from sley.cli.sources import (
     choosing_for,
     has_sizes,
@@ -71,7 +72,8 @@ PROCESSES = "processes"
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where plans run."""
+    """Where plans run, and what runs them there. Errors: click's usage error for options that
+    processes don't have."""
 
     device: str = option(
         "--device",
@@ -87,6 +89,17 @@ class DeviceOptions:
     threads: int | None = option(
         "--threads", type=BlockThreads(), help=f"Threads of a thread block, on GPUs. [{THREADS}]"
     )
+    engine: str | None = option(
+        "--engine",
+        type=click.Choice([*(engine.value for engine in Engine), BOTH]),
+        help="On devices: generated code, or an interpreter; or both in turn, with the ratio of "
+        "their times. [generated]",
+    )
+
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            if self.is_processes and own.name != "device" and getattr(self, own.name) is not None:
+                raise click.UsageError(f"{flag(own.name)} needs --device cuda or --device threads")
 
     @property
     def is_processes(self) -> bool:
@@ -133,19 +146,12 @@ class Measuring:
 @click.command("run", cls=PlanCommand)
 @plan_options
 @gather_options(DeviceOptions, "where")
-@click.option(
-    "--engine",
-    type=click.Choice([*(engine.value for engine in Engine), BOTH]),
-    help="On devices: generated code, or an interpreter; or both in turn, with the ratio of their "
-    "times. [generated]",
-)
 @size_options("1K")
 @gather_options(Measuring, "measuring")
 @common_options
 def run_command(
     selection: Selection,
     where: DeviceOptions,
-    engine: str | None,
     sizes: list[int],
     measuring: Measuring,
     phases: Phases,
@@ -156,13 +162,8 @@ def run_command(
     threads of this machine, to test the kernels. By default, algorithms of the library run both
     out of place and in place, with --engine both in place.
     """
-    if where.is_processes:
-        _refuse_on_processes(where, engine)
-    if engine == BOTH:
-        wrong = _compare_engines(selection, where, sizes, measuring, phases)
-    else:
-        one = None if engine is None else Engine(engine)
-        wrong = _run(selection, where, one, sizes, measuring, phases)
+    work = _compare_engines if where.engine == BOTH else _run
+    wrong = work(selection, where, sizes, measuring, phases)
     phases.report()
     if wrong:
         sys.exit(1)
@@ -171,7 +172,6 @@ def run_command(
 def _run(
     selection: Selection,
     where: DeviceOptions,
-    engine: Engine | None,
     sizes: list[int],
     measuring: Measuring,
     phases: Phases,
@@ -179,7 +179,7 @@ def _run(
     """Runs each plan, and prints a table; the number of wrong elements."""
     plans = _plans(choosing_for(_with_ranks(selection), sizes), phases)
     with contextlib.ExitStack() as opened:
-        words, runs = _place(plans, where, engine, measuring, opened)
+        words, runs = _place(plans, where, measuring, opened)
         if where.is_processes:
             _note_sharing(plans[-1].collective.ranks)
         if not phases.quiet:
@@ -228,13 +228,6 @@ def _compare_engines(
     return wrong
 
 
-def _refuse_on_processes(where: DeviceOptions, engine: str | None) -> None:
-    """Refuses options that processes don't have. Errors: click's usage error."""
-    values = {"ranks-per-gpu": where.ranks_per_gpu, "threads": where.threads, "engine": engine}
-    for word in _without_none(**values):
-        raise click.UsageError(f"--{word} needs --device cuda or --device threads")
-
-
 def _without_none(**values: Any) -> dict[str, Any]:
     """The values that are not None, so that the others keep their defaults."""
     return {name: value for name, value in values.items() if value is not None}
@@ -264,7 +257,6 @@ def _note_sharing(ranks: int) -> None:
 def _place(
     plans: Sequence[Plan],
     where: DeviceOptions,
-    engine: Engine | None,
     measuring: Measuring,
     opened: contextlib.ExitStack,
 ) -> tuple[str, list[Callable[..., object]]]:
@@ -276,6 +268,7 @@ def _place(
         job = opened.enter_context(Job(plans, Settings.from_environment(**limits)))
         return words, [partial(measure, one.loaded.plan, one) for one in job.plans]
     places = where.devices(plan)
+    engine = None if where.engine is None else Engine(where.engine)
     settings = devices.Settings(**limits, **_without_none(engine=engine, threads=where.threads))
     code = "generated code" if settings.engine is Engine.GENERATED else "interpreted"
     words = f"{_device_words(plan, places, where, measuring)}, {code}"
@@ -358,9 +351,7 @@ def _comparison_json(row: Comparison[Engine]) -> dict[str, object]:
 def _timing_json(m: Measurement) -> dict[str, object]:
     """The JSON of a table's cell; `wrong` is None without a check."""
     return {
-        "time_us": m.time_us,
-        "algbw_GBps": m.algbw_GBps,
-        "busbw_GBps": m.busbw_GBps,
+        **attributes(m, "time_us", "algbw_GBps", "busbw_GBps"),
         "wrong": None if m.wrong < 0 else m.wrong,
     }
 
@@ -368,9 +359,7 @@ def _timing_json(m: Measurement) -> dict[str, object]:
 def _call_json(m: Measurement) -> dict[str, object]:
     """The JSON that all cells of a table's row share."""
     return {
-        "size_bytes": m.size_bytes,
-        "count": m.count,
-        "dtype": m.dtype,
+        **attributes(m, "size_bytes", "count", "dtype"),
         "reduce_op": m.redop,
         "root": m.root,
     }

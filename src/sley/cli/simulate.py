@@ -18,7 +18,15 @@ from sley.cli.options import (
     plan_options,
     size_options,
 )
-from sley.cli.output import Phases, echo, print_note, print_rows, print_written, progress_bar
+from sley.cli.output import (
+    Phases,
+    attributes,
+    echo,
+    print_note,
+    print_rows,
+    print_written,
+    progress_bar,
+)
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
@@ -196,11 +204,8 @@ def _write_trace(file: Path, simulation: Simulation) -> None:
 
 def run_sizes(simulator: Simulator, sizes: list[int], *, quiet: bool) -> list[Simulation]:
     """Simulates each size, with a progress bar on a terminal."""
-    simulations = []
     with progress_bar(quiet=quiet) as bar:
-        for size in bar.track(sizes, description="simulating"):
-            simulations.append(simulator(size))
-    return simulations
+        return [simulator(size) for size in bar.track(sizes, description="simulating")]
 
 
 def simulation_json(s: Simulation) -> dict[str, Any]:
@@ -210,16 +215,12 @@ def simulation_json(s: Simulation) -> dict[str, Any]:
     return {
         "plan": s.plan.name,
         "topology": s.topology.name,
-        "size_bytes": s.size_bytes,
-        "time_us": s.time_us,
-        "algbw_GBps": s.algbw_GBps,
-        "busbw_GBps": s.busbw_GBps,
+        **attributes(s, "size_bytes", "time_us", "algbw_GBps", "busbw_GBps"),
         "bound_us": s.bound.time_us,
         "bound_reason": s.bound.reason,
         "of_bound": s.of_bound,
         "limit": asdict(limit_of(s)),
-        "tiles": s.tiles,
-        "interpreter": s.interpreter,
+        **attributes(s, "tiles", "interpreter"),
         "blocks": len(s.blocks),
         "idle": {
             place: {"average": float(values.mean()), "most": float(values.max())}

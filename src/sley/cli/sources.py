@@ -23,7 +23,7 @@ import numpy as np
 
 from sley.algorithms import for_collective
 from sley.cli.options import ARG, PARAMETERS, Selection, flag, given_words, parameter_flag
-from sley.cli.output import Phases, print_note, report_notes
+from sley.cli.output import Phases, attributes, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
 from sley.compiler.opening import Maker, Source
 from sley.compiler.passes import links
@@ -211,7 +211,7 @@ def plan_and_file(
     topology = topology_of(selection.topology)
     if is_compiled(selection):
         imported = _read_plan(selection, phases, verify=verify)
-        return _on(topology, imported.message_plan), imported
+        return on_topology(topology, imported.message_plan), imported
     program = program_or_lifted(selection, topology, phases)
     options = _options(selection, {} if form is None else form.needs)
     if form is not None and not form.is_own:
@@ -277,15 +277,10 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[P
         found = form.executions(source, target, **settings)
     report_notes(found.notes)
     way = found.executions[0]  # in place, if the file allows both places and the user chose none
-    return _on(topology, way.message_plan), way.sizes
+    return on_topology(topology, way.message_plan), way.sizes
 
 
-def check_links(plan: Plan, selection: Selection) -> None:
-    """Refuses a plan with transfers between ranks that the selection's topology does not link."""
-    _on(topology_of(selection.topology), plan)
-
-
-def _on(topology: Topology | None, plan: Plan) -> Plan:
+def on_topology(topology: Topology | None, plan: Plan) -> Plan:
     """The plan on a topology, if one is named, which must link all ranks that exchange messages."""
     if topology is None:  # a plan file may have one
         return plan
@@ -310,7 +305,8 @@ def program_or_plan(
     """The program of WHAT, or the plan in its file."""
     if source_of(selection).is_plan:
         return _read_plan(selection, phases, verify=True).message_plan
-    return program_of(selection, topology, phases)
+    with phases("tracing"):
+        return _program(_fit_to(topology, selection))
 
 
 def program_on(
@@ -333,13 +329,6 @@ def program_or_lifted(selection: Selection, topology: Topology | None, phases: P
         return found
     with phases("lifting"):
         return lift(found)
-
-
-def program_of(selection: Selection, topology: Topology | None, phases: Phases) -> Program:
-    """The program of WHAT, which is not a plan; an algorithm of the library without sizes gets the
-    topology's."""
-    with phases("tracing"):
-        return _program(_fit_to(topology, selection))
 
 
 def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
@@ -513,9 +502,7 @@ def program_facts(program: Program) -> dict[str, object]:
     return {
         "name": program.name,
         "collective": c.name,
-        "ranks": c.ranks,
-        "chunks": c.chunks,
-        "in_place": c.in_place,
+        **attributes(c, "ranks", "chunks", "in_place"),
         "transfers": len(t),
         "local_transfers": int(np.count_nonzero(~t.remote)),
         "scratch_chunks": int(program.scratch_chunks.max(initial=0)),

@@ -8,8 +8,8 @@ import click
 import numpy as np
 
 from sley import topologies
-from sley.cli.options import POSITIVE, NameOrFile, json_option
-from sley.cli.output import Command, CommandGroup, echo, print_json, report_notes
+from sley.cli.options import POSITIVE, complete_names, json_option
+from sley.cli.output import Command, CommandGroup, attributes, echo, print_json, report_notes
 from sley.errors import counted
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
@@ -41,8 +41,7 @@ def list_command(as_json: bool) -> None:
         print_json(
             [
                 {
-                    "name": m.name,
-                    "description": m.description,
+                    **attributes(m, "name", "description"),
                     "gpus": m.node.gpus,
                     "cards": len(m.node.cards),
                     "sources": dict(m.sources),
@@ -59,7 +58,7 @@ def list_command(as_json: bool) -> None:
 
 
 @topology_command.command("show", cls=Command)
-@click.argument("name", type=NameOrFile("name", topologies.machine_names))
+@click.argument("name", shell_complete=complete_names(topologies.machine_names))
 @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
 @json_option
 def show_command(name: str, nodes: int | None, as_json: bool) -> None:
@@ -179,9 +178,7 @@ def _as_json(found: topologies.LoadedTopology) -> dict[str, object]:
     return {
         "name": topology.name,
         "description": "" if machine is None else machine.description,
-        "ranks": topology.ranks,
-        "nodes": topology.nodes,
-        "in_network": topology.in_network,
+        **attributes(topology, "ranks", "nodes", "in_network"),
         "node": topology.node.tolist(),
         "card": topology.nic.tolist(),
         "links": [

@@ -18,11 +18,14 @@ import numpy as np
 from click.core import ParameterSource
 
 from sley.cli.options import (
+    FILE,
     POSITIVE,
     Whole,
     common_options,
     executor_of,
+    gather_options,
     jobs_option,
+    option,
     size_options,
     sizes_between,
 )
@@ -76,6 +79,59 @@ _actions_option = click.option(
 )
 
 
+@dataclass
+class _TrainOptions:
+    """The options that `sley tune train` alone has."""
+
+    topology: str | None = option("--topology", help=_TOPOLOGY)
+    live: bool = option(
+        "--live",
+        is_flag=True,
+        help=f"Measure this machine instead: {', '.join(LIVE)}. By default with -e 64M "
+        "-f 4 --samples 200. Not with --actions, --checkpoints, --jobs, --network, --sweeps.",
+    )
+    ranks: int | None = option(
+        "--ranks", type=Whole(2, 256), help="With --live: processes that make the calls."
+    )
+    plans: Path | None = option(
+        "--plans",
+        type=_FOLDER,
+        metavar="FOLDER",
+        help="With --live: write the plans into this new folder, for SLEY_PLAN_DIR.",
+    )
+    agent: str = option(
+        "--agent",
+        type=click.Choice(["thompson", _RECURRENT]),
+        default="thompson",
+        help="The agent that learns.",
+    )
+    network: Path | None = option(
+        "--network",
+        type=FILE,
+        help=f"With --agent {_RECURRENT}: the network. If the file doesn't exist, the network is "
+        "trained on --sweeps.",
+    )
+    steps: int | None = option(
+        "--steps",
+        type=POSITIVE,
+        help=f"Steps of the network's training, three for each call. [{_STEPS}]",
+    )
+    samples: int = option("--samples", type=POSITIVE, default=50, help="Measurements of each size.")
+    seed: int = option("--seed", type=Whole(0), default=0)
+    sweeps: Path | None = option(
+        "--sweeps",
+        type=_FOLDER,
+        help="Measure the sweeps in this folder, as sley tune sweep -o writes them, and show the "
+        "regret. A missing sweep is simulated first, and kept.",
+    )
+    checkpoints: Path | None = option(
+        "--checkpoints",
+        type=_FOLDER,
+        help="Keep the state of each training in this folder, and resume from a state found there.",
+    )
+    output: Path | None = option("-o", "--output", type=FILE, help="Write the policy.")
+
+
 @click.group("tune", cls=CommandGroup)
 def tune_command() -> None:
     """Train a tuner to choose plans, and show and export its policy."""
@@ -83,64 +139,18 @@ def tune_command() -> None:
 
 @click.command("train", cls=Command)
 @_collectives_argument
-@click.option("--topology", help=_TOPOLOGY)
-@click.option(
-    "--live",
-    is_flag=True,
-    help=f"Measure this machine instead: {', '.join(LIVE)}. By default with -e 64M "
-    "-f 4 --samples 200. Not with --actions, --checkpoints, --jobs, --network, --sweeps.",
-)
-@click.option("--ranks", type=Whole(2, 256), help="With --live: processes that make the calls.")
-@click.option(
-    "--plans",
-    type=_FOLDER,
-    metavar="FOLDER",
-    help="With --live: write the plans into this new folder, for SLEY_PLAN_DIR.",
-)
+@gather_options(_TrainOptions, "options")
 @size_options("1K", "1G")
 @_actions_option
 @jobs_option
-@click.option(
-    "--agent",
-    type=click.Choice(["thompson", _RECURRENT]),
-    default="thompson",
-    help="The agent that learns.",
-)
-@click.option(
-    "--network",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"With --agent {_RECURRENT}: the network. If the file doesn't exist, the network is "
-    "trained on --sweeps.",
-)
-@click.option(
-    "--steps",
-    type=POSITIVE,
-    help=f"Steps of the network's training, three for each call. [{_STEPS}]",
-)
-@click.option("--samples", type=POSITIVE, default=50, help="Measurements of each size.")
-@click.option("--seed", type=Whole(0), default=0)
-@click.option(
-    "--sweeps",
-    type=_FOLDER,
-    help="Measure the sweeps in this folder, as sley tune sweep -o writes them, and show the "
-    "regret. A missing sweep is simulated first, and kept.",
-)
-@click.option(
-    "--checkpoints",
-    type=_FOLDER,
-    help="Keep the state of each training in this folder, and resume from a state found there.",
-)
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the policy."
-)
 @common_options
-def train_command(**options: Any) -> None:
+def train_command(options: _TrainOptions, **shared: Any) -> None:
     """Train an agent to choose plans for COLLECTIVES (by default all), and write its policy.
 
     The agent measures a cluster in the simulator, or with --live this machine. A policy of this
     machine is for communicators with the same number of ranks (SLEY_TUNER).
     """
-    run = _Trainings(**options)
+    run = _Trainings(**vars(options), **shared)
     run.check()
     with executor_of(run.jobs) as run.executor:
         names = dict.fromkeys(run.collectives) or (LIVE if run.live else COLLECTIVES)
@@ -158,26 +168,14 @@ def train_command(**options: Any) -> None:
     run.phases.report()
 
 
-@dataclass
-class _Trainings:
-    """The options of `sley tune train`, and what its trainings have learned so far."""
+@dataclass(kw_only=True)
+class _Trainings(_TrainOptions):
+    """All options of `sley tune train`, and what its trainings have learned so far."""
 
     collectives: tuple[str, ...]
-    topology: str | None
-    live: bool
-    ranks: int | None
-    plans: Path | None
     sizes: list[int]
     actions: str
     jobs: int
-    agent: str
-    network: Path | None
-    steps: int | None
-    samples: int
-    seed: int
-    sweeps: Path | None
-    checkpoints: Path | None
-    output: Path | None
     phases: Phases
     executor: Executor | None = None
     trained: list[Training] = field(default_factory=list)

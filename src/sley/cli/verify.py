@@ -17,8 +17,15 @@ from sley.cli.options import (
     flag,
     program_options,
 )
-from sley.cli.output import Phases, echo, report_notes
-from sley.cli.sources import check_links, file_settings, plan_and_file, refuse_foreign, source_of
+from sley.cli.output import Phases, attributes, echo, report_notes
+from sley.cli.sources import (
+    file_settings,
+    on_topology,
+    plan_and_file,
+    refuse_foreign,
+    source_of,
+    topology_of,
+)
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.formats import keywords
@@ -110,9 +117,10 @@ def _prove_file(
     settings = file_settings(selection)
     with phases("verification"):
         found = verify_file(selection.what, target, **settings, **sizes)
+    topology = topology_of(selection.topology)
     for proof in found.proofs:
         if isinstance(proof.plan, Plan):
-            check_links(proof.plan, selection)
+            on_topology(topology, proof.plan)  # which must link the ranks
     return found.proofs, found.notes
 
 
@@ -138,9 +146,7 @@ def _row(proof: Proof) -> dict[str, object]:
         "plan": proof.plan.name,
         "collective": proof.plan.collective.name,
         "ranks": proof.plan.collective.ranks,
-        "slots": proof.slots,
-        "per_chunk": proof.per_chunk,
-        "steps": proof.steps,
+        **attributes(proof, "slots", "per_chunk", "steps"),
         "conditions": [condition.to_json() for condition in proof.conditions],
         "remarks": [remark.to_json() for remark in proof.remarks],
     }

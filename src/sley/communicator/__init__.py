@@ -24,28 +24,18 @@ running.py        `sley.run` and `sley.execute`
 calibrating.py    a topology of this machine, measured
 """
 
-from sley.communicator.calls import Call, Parts, Work
-from sley.communicator.communicator import Communicator
-from sley.communicator.network import Network
-from sley.communicator.rendezvous.environment import Started, from_environment
-from sley.communicator.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
-from sley.communicator.selection.plans import PlanChange
-from sley.communicator.settings import Copies, Settings
-
-__all__ = [
-    "Call",
-    "Communicator",
-    "Copies",
-    "FolderStore",
-    "LocalStore",
-    "MpiStore",
-    "Network",
-    "Parts",
-    "PlanChange",
-    "Settings",
-    "Started",
-    "Store",
-    "TorchStore",
-    "Work",
-    "from_environment",
-]
+from sley.communicator.calls import Call as Call
+from sley.communicator.calls import Parts as Parts
+from sley.communicator.calls import Work as Work
+from sley.communicator.communicator import Communicator as Communicator
+from sley.communicator.network import Network as Network
+from sley.communicator.rendezvous.environment import Started as Started
+from sley.communicator.rendezvous.environment import from_environment as from_environment
+from sley.communicator.rendezvous.stores import FolderStore as FolderStore
+from sley.communicator.rendezvous.stores import LocalStore as LocalStore
+from sley.communicator.rendezvous.stores import MpiStore as MpiStore
+from sley.communicator.rendezvous.stores import Store as Store
+from sley.communicator.rendezvous.stores import TorchStore as TorchStore
+from sley.communicator.selection.plans import PlanChange as PlanChange
+from sley.communicator.settings import Copies as Copies
+from sley.communicator.settings import Settings as Settings

@@ -11,14 +11,15 @@ import numpy as np
 from sley.communicator.calls import Call, element_number
 from sley.communicator.selection.kinds import CALLS
 from sley.engine import arguments
+from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, Array, DataType, name_of
 from sley.errors import counted
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
-from sley.ir.words import ReduceOp, is_integer
+from sley.ir.words import ReduceOp
 
-_MOST_TAGS = 2**63
+_MOST_TAG = 2**63 - 1
 
 _WORDS = {
     DATA_TYPES[name].size_bytes: DATA_TYPES[name] for name in ("uint8", "int16", "int32", "int64")
@@ -67,17 +68,12 @@ def check_writable(kind: str, out: Array) -> None:
 
 def check_root(root: Any, ranks: int) -> int:
     """The root as an int. Refuses one that is not a rank."""
-    if not (is_integer(root) and 0 <= root < ranks):
-        found, remedy = f"root={root!r}", "Give a rank of the communicator."
-        raise N627.error(expected=f"a root from 0 to {ranks - 1}", found=found, remedy=remedy)
-    return int(root)
+    return whole(root, "root", 0, ranks - 1, N627)
 
 
 def check_tag(tag: Any) -> None:
     """Refuses a tag that is not an integer from 0 to 2**63 - 1."""
-    if not (is_integer(tag) and 0 <= tag < _MOST_TAGS):
-        found, remedy = f"tag={tag!r}", "Give an integer from 0 on."
-        raise N627.error(expected="a tag from 0 to 2**63 - 1", found=found, remedy=remedy)
+    whole(tag, "tag", 0, _MOST_TAG, N627)
 
 
 def type_of(kind: str, arrays: tuple[Array, ...], name: str | None, *, reduces: bool) -> DataType:

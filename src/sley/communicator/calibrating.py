@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,16 +18,14 @@ from sley.communicator import Settings, jobs
 from sley.communicator.memory import tile_bytes
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.compiler import compile
-from sley.engine.limits import SLOT_BYTES
+from sley.engine.limits import SLOT_BYTES, whole
 from sley.engine.measure import Sweep
 from sley.engine.program import load
-from sley.errors.runtime import R514
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder, Topology
-from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
 MESSAGES = 16
@@ -43,49 +42,79 @@ MAX_PROCESSES = 64
 
 @dataclass(frozen=True)
 class Calibration:
-    """The results of the microbenchmarks, and the topology derived from them.
+    """The results of the microbenchmarks.
 
     ranks: number of processes.
+    tile_bytes: of a tile of the CPU runtime, of a plan in which each rank sends to one other.
     launch_us: time of a call in which each rank copies a few bytes.
     copy_us: time to copy LARGE_BYTES within a rank's memory, while all ranks copy.
     round_us: time of a message of SMALL_BYTES, if each rank sends to the next one, in rounds.
     small_us, large_us: time of a message of SMALL_BYTES and of LARGE_BYTES, if every rank sends to
         all others without pause: the total time over the number of messages.
     alone_us: time of a message of LARGE_BYTES, if only one rank sends, to one other.
-    topology: the topology.
     """
 
     ranks: int
+    tile_bytes: int
     launch_us: float
     copy_us: float
     round_us: float
     small_us: float
     large_us: float
     alone_us: float
-    topology: Topology
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The topology that explains the measurements.
+
+        A message's time is mostly its copies through the slots, from one core's cache to another's,
+        over a bus that all ranks share. The bus's rate follows from the difference in bytes and
+        time between a large and a small message; the rest of a small message's time is the overhead
+        of a part. The time of a round beyond its messages is the latency of a hop, because a rank
+        waits until its neighbour has run. The memory's rate follows from the copies, each of which
+        reads and writes every byte.
+        """
+        byte_us = (self.large_us - self.small_us) / (LARGE_BYTES - SMALL_BYTES)
+        byte_us = max(byte_us, self.large_us / LARGE_BYTES / 10)  # noise could make it negative
+        bus_GBps = 1 / byte_us / 1e3  # noqa: N806 - a unit
+        thread_GBps = max(LARGE_BYTES / self.alone_us / 1e3, bus_GBps / self.ranks)  # noqa: N806
+        model = CostModel(
+            launch_us=ByProtocol.same(self.launch_us),
+            nvlink_latency_us=ByProtocol.same(0.0),
+            pcie_latency_us=ByProtocol.same(max(self.round_us - self.ranks * self.small_us, 0.0)),
+            network_latency_us=ByProtocol.same(0.0),
+            nvlink_block_GBps=thread_GBps,
+            pcie_block_GBps=thread_GBps,
+            network_block_GBps=thread_GBps,
+            local_block_GBps=max(LARGE_BYTES / self.copy_us / 1e3, thread_GBps),
+            memory_GBps=2 * self.ranks * LARGE_BYTES / self.copy_us / 1e3,
+            wire_efficiency=ByProtocol.same(1.0),
+            tile_bytes=ByProtocol.same(self.tile_bytes),
+            slices=ByProtocol.same(1),
+            part_overhead_bytes=max(self.small_us / byte_us - SMALL_BYTES, 0.0),
+            wait_us=0.0,
+            fence_share=ByProtocol.same(0.0),
+            interpreter_loss=0.0,
+        )
+        builder = Builder(f"this machine, {self.ranks} ranks", np.zeros(self.ranks, np.int32))
+        up, down = builder.add(VertexKind.PCIE, [0, 0])
+        rank = np.arange(self.ranks)
+        builder.link(rank, up, LinkKind.PCIE, thread_GBps, thread_GBps)
+        builder.link(up, down, LinkKind.PCIE, bus_GBps, bus_GBps)
+        builder.link(down, rank, LinkKind.PCIE, thread_GBps, thread_GBps)
+        return builder.topology(model, shared_memory=True)
 
 
-def calibrate(
-    ranks: int, *, repeats: int = 5, progress: Callable[[str], None] | None = None
-) -> Calibration:
+def calibrate(ranks: int, *, repeats: int = 5) -> Calibration:
     """Measures this machine with `ranks` processes; each figure is the median of `repeats` runs.
 
-    progress: called with the name of each microbenchmark before it starts.
     Errors: R514 for numbers out of range, R5xx of the runtime.
     """
-    for word, value, least, most in (
-        ("ranks", ranks, 2, MAX_PROCESSES),
-        ("repeats", repeats, 1, 1000),
-    ):
-        if not is_integer(value) or not least <= value <= most:
-            expected = f"{word} from {least} to {most}"
-            raise R514.error(expected=expected, found=f"{word}={value!r}")
+    ranks, repeats = whole(ranks, "ranks", 2, MAX_PROCESSES), whole(repeats, "repeats", 1, 1000)
 
     settings = Settings.from_environment()
 
     def measure(name: str, benchmark: Benchmark, message_bytes: int) -> float:
-        if progress is not None:
-            progress(name)
         collective, body = benchmark
         plan = compile(trace(collective, body, name=name))
         size_bytes = message_bytes * collective.chunks * collective.blocks
@@ -106,59 +135,7 @@ def calibrate(
         found[word] = max(measure(name, benchmark, size_bytes) - launch, 1e-3) / number
     ring = compile(trace(*_exchange(ranks, 1), name="ring"))
     tile = tile_bytes(load(ring, None, SLOT_BYTES), Hosts.of(["here"] * ranks), settings)
-    return Calibration(ranks=ranks, topology=topology_of(ranks, tile, **found), **found)
-
-
-def topology_of(
-    ranks: int,
-    tile: int,
-    *,
-    launch_us: float,
-    copy_us: float,
-    round_us: float,
-    small_us: float,
-    large_us: float,
-    alone_us: float,
-) -> Topology:
-    """The topology that explains the measurements. tile: bytes of a tile of the CPU runtime, of a
-    plan in which each rank sends to one other.
-
-    A message's time is mostly its copies through the slots, from one core's cache to another's,
-    over a bus that all ranks share. The bus's rate follows from the difference in bytes and time
-    between a large and a small message; the rest of a small message's time is the overhead of a
-    part. The time of a round beyond its messages is the latency of a hop, because a rank waits
-    until its neighbour has run. The memory's rate follows from the copies, each of which reads and
-    writes every byte.
-    """
-    byte_us = (large_us - small_us) / (LARGE_BYTES - SMALL_BYTES)
-    byte_us = max(byte_us, large_us / LARGE_BYTES / 10)  # noise could make it negative
-    bus_GBps = 1 / byte_us / 1e3  # noqa: N806 - a unit
-    thread_GBps = max(LARGE_BYTES / alone_us / 1e3, bus_GBps / ranks)  # noqa: N806
-    model = CostModel(
-        launch_us=ByProtocol.same(launch_us),
-        nvlink_latency_us=ByProtocol.same(0.0),
-        pcie_latency_us=ByProtocol.same(max(round_us - ranks * small_us, 0.0)),
-        network_latency_us=ByProtocol.same(0.0),
-        nvlink_block_GBps=thread_GBps,
-        pcie_block_GBps=thread_GBps,
-        network_block_GBps=thread_GBps,
-        local_block_GBps=max(LARGE_BYTES / copy_us / 1e3, thread_GBps),
-        memory_GBps=2 * ranks * LARGE_BYTES / copy_us / 1e3,
-        wire_efficiency=ByProtocol.same(1.0),
-        tile_bytes=ByProtocol.same(tile),
-        slices=ByProtocol.same(1),
-        part_overhead_bytes=max(small_us / byte_us - SMALL_BYTES, 0.0),
-        wait_us=0.0,
-        fence_share=ByProtocol.same(0.0),
-        interpreter_loss=0.0,
-    )
-    builder = Builder(f"this machine, {ranks} ranks", np.zeros(ranks, np.int32))
-    up, down = builder.add(VertexKind.PCIE, [0, 0])
-    rank = np.arange(ranks)
-    builder.link(rank, up, LinkKind.PCIE, thread_GBps, thread_GBps)
-    builder.link(up, down, LinkKind.PCIE, bus_GBps, bus_GBps)
-    builder.link(down, rank, LinkKind.PCIE, thread_GBps, thread_GBps)
-    return builder.topology(model, shared_memory=True)
+    return Calibration(ranks, tile, **found)
 
 
 Benchmark = tuple[Collective, Callable[[ChunkProgram], None]]

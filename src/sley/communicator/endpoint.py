@@ -37,6 +37,7 @@ from sley.engine.varying import check_count
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.plan import Plan
+from sley.ir.tables import by_key
 
 _LEFT_LOOK_S = 0.0005
 
@@ -175,9 +176,7 @@ class Endpoint:
         core = self._core
         if core is None:
             return []
-        runs: dict[tuple[str, str, bytes], list[LoadedPlan]] = {}
-        for kind, origin, loaded in core.loader.runs():
-            runs.setdefault((kind, origin, loaded.digest), []).append(loaded)
+        runs = by_key(((kind, of, one.digest), one) for kind, of, one in core.loader.runs())
         rows = [self._row(kind, origin, plans) for (kind, origin, _), plans in runs.items()]
         return [row for row in rows if row.calls]
 

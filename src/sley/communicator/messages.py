@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sley.communicator.calls import DONE, Done, Explain, Work
 from sley.communicator.failures import Failures, Message
 from sley.communicator.memory import stride
@@ -13,7 +11,6 @@ from sley.engine.limits import whole
 from sley.engine.outcomes import Report
 from sley.errors import SleyError
 from sley.errors.calls import N627
-from sley.ir.words import is_integer
 
 ANY = -1
 """Any source."""
@@ -73,13 +70,12 @@ class Messages:
         owners: tuple[object, ...] = (),
     ) -> Work:
         """Sends memory, which may be overwritten when the work is done. Errors: N62x."""
-        self._check_peer(dst)
+        whole(dst, "dst", 0, self._ranks - 1, N627)
         if async_op:
             ticket = self.native.send(address, size_bytes, dst, tag, self.timeout_s, element + 1)
             return self.work(ticket, True, size_bytes, dst, tag, owners)
         report = self.native.send_now(address, size_bytes, dst, tag, self.timeout_s, element + 1)
-        if report is not None:
-            self._fail(report, _send_message(size_bytes, dst, tag))
+        self._check(report, True, size_bytes, dst, tag)
         return DONE
 
     def recv(
@@ -98,15 +94,14 @@ class Messages:
         if src is None:
             src = ANY
         else:
-            self._check_peer(src)
+            whole(src, "src", 0, self._ranks - 1, N627)
         if async_op:
             ticket = self.native.recv(address, size_bytes, src, tag, self.timeout_s, element + 1)
             return self.work(ticket, False, size_bytes, src, tag, owners)
         report, source = self.native.recv_now(
             address, size_bytes, src, tag, self.timeout_s, element + 1
         )
-        if report is not None:
-            self._fail(report, _recv_message(size_bytes, src, tag))
+        self._check(report, False, size_bytes, src, tag)
         return Done(source)
 
     def time_us(
@@ -114,15 +109,12 @@ class Messages:
     ) -> float:
         """The mean time of `iterations` exchanges back to back, without Python between them: a
         message to a rank and one from it. sends_first: true on one of both ranks. Errors: N62x."""
-        self._check_peer(peer)
+        whole(peer, "peer", 0, self._ranks - 1, N627)
         number = whole(iterations, "iterations", 1)
         seconds, report, is_send = self.native.exchange(
             *source, *target, peer, sends_first, number, self.timeout_s
         )
-        if report is not None:
-            describe = _send_message if is_send else _recv_message
-            size_bytes = (source if is_send else target)[1]
-            self._fail(report, describe(size_bytes, peer, 0))
+        self._check(report, is_send, (source if is_send else target)[1], peer, 0)
         return seconds / number * 1e6
 
     def work(
@@ -135,53 +127,36 @@ class Messages:
         owners: tuple[object, ...] = (),
     ) -> Work:
         """The work object of a message that has begun. other: the rank it is for, or comes from."""
-        describe = _send_message if is_send else _recv_message
-        explain = self._explainer(describe, size_bytes, other, tag)
-        return MessageWork(self.native, ticket, explain, owners)
+        return MessageWork(
+            self.native,
+            ticket,
+            lambda report: self._error(report, is_send, size_bytes, other, tag),
+            owners,
+        )
 
     def close(self) -> None:
         """Ends all messages in flight."""
         self.native.close()
 
-    def _check_peer(self, rank: int) -> None:
-        if not (is_integer(rank) and 0 <= rank < self._ranks):
-            raise N627.error(
-                expected=f"a rank from 0 to {self._ranks - 1}",
-                found=repr(rank),
-                remedy="Give a rank of the communicator.",
-            )
-
-    def _explainer(
-        self, describe: Callable[[int, int, int], Message], size_bytes: int, other: int, tag: int
-    ) -> Explain:
-        def explain(report: Report | None) -> SleyError | None:
-            if report is None:
-                return None
-            return self._error(report, describe(size_bytes, other, tag))
-
-        return explain
-
-    def _fail(self, report: Report, message: Message) -> None:
-        error = self._error(report, message)
+    def _check(
+        self, report: Report | None, is_send: bool, size_bytes: int, other: int, tag: int
+    ) -> None:
+        """Raises the error of a message that has ended, if it has one."""
+        error = self._error(report, is_send, size_bytes, other, tag)
         if error is not None:
             raise error
 
-    def _error(self, report: Report, message: Message) -> SleyError | None:
+    def _error(
+        self, report: Report | None, is_send: bool, size_bytes: int, other: int, tag: int
+    ) -> SleyError | None:
+        if report is None:  # as of most messages, whose words nobody reads
+            return None
+        rank = "any rank" if other == ANY else f"rank {other}"
+        own, theirs, way = ("send", "receive", "to") if is_send else ("recv", "message", "from")
+        on = "on" if is_send else "from"
+        message = Message(
+            f"{own} of {size_bytes} bytes {way} {rank}, tag {tag}",
+            f"a {theirs} of {size_bytes} bytes {on} {rank}, tag {tag}",
+            size_bytes,
+        )
         return self._failures.error(report, message.words, self.timeout_s, message=message)
-
-
-def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
-    return Message(
-        f"send of {size_bytes} bytes to rank {dst}, tag {tag}",
-        f"a receive of {size_bytes} bytes on rank {dst}, tag {tag}",
-        size_bytes,
-    )
-
-
-def _recv_message(size_bytes: int, src: int, tag: int) -> Message:
-    origin = "any rank" if src == ANY else f"rank {src}"
-    return Message(
-        f"recv of {size_bytes} bytes from {origin}, tag {tag}",
-        f"a message of {size_bytes} bytes from {origin}, tag {tag}",
-        size_bytes,
-    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from typing import TypeAlias
 
 from sley.communicator.rendezvous.bootstrap import Rendezvous
 from sley.communicator.rendezvous.nics import Nic
@@ -26,14 +26,16 @@ class Network(Enum):
     TCP = "tcp"
 
 
-class Wire(ABC):
-    """A transport between hosts, as a rank finds and opens it."""
+class _Ucx:
+    """UCX, with the library of a Python package or of the system."""
 
-    @abstractmethod
+    _LIBRARY = "libucp.so.0"
+    _PACKAGE = "libucx"
+
     def find(self) -> str:
         """Describes what this host has. OSError, with the reason, where it has nothing."""
+        return f"UCX {self._library()[1]}"
 
-    @abstractmethod
     def open(
         self, fabric: native.Fabric, nics: Sequence[Nic], own: int, timeout_s: float
     ) -> native.NetworkTransport:
@@ -41,20 +43,6 @@ class Wire(ABC):
 
         nics: of this host; this rank uses number `own`. Raises OSError.
         """
-
-
-class _Ucx(Wire):
-    """UCX, with the library of a Python package or of the system."""
-
-    _LIBRARY = "libucp.so.0"
-    _PACKAGE = "libucx"
-
-    def find(self) -> str:
-        return f"UCX {self._library()[1]}"
-
-    def open(
-        self, fabric: native.Fabric, nics: Sequence[Nic], own: int, timeout_s: float
-    ) -> native.NetworkTransport:
         names, library = [nic.name for nic in nics], self._library()[0]
         return native.ucx_transport(fabric, names, own, timeout_s, library)
 
@@ -76,22 +64,27 @@ class _Ucx(Wire):
         return [*(str(path) for path in packaged if path.exists()), self._LIBRARY]
 
 
-class _Tcp(Wire):
+class _Tcp:
     """TCP over the kernel's sockets."""
 
     def find(self) -> str:
+        """See `_Ucx`."""
         return "TCP"
 
     def open(
         self, fabric: native.Fabric, nics: Sequence[Nic], own: int, timeout_s: float
     ) -> native.NetworkTransport:
+        """See `_Ucx`."""
         addresses = [nic.addresses[0] for nic in nics]
         return native.tcp_transport(fabric, addresses, own, timeout_s)
 
 
+Wire: TypeAlias = _Ucx | _Tcp
+"""A transport between hosts, as a rank finds and opens it."""
+
 NETWORKS: Mapping[Network, Wire] = {Network.UCX: _Ucx(), Network.TCP: _Tcp()}
 """The transports, best first. Another one needs a `Wire` in C++ (native/network) with its binding,
-and here a member of `Network`, a `Wire` and a row."""
+and here a member of `Network`, a class and a row."""
 
 
 def connect(

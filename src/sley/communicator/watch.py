@@ -80,7 +80,8 @@ class Watch:
         times_us = [one / self.ranks * 1e6 for one in seconds]
         rival, self._rival = self._rival, None
         if rival is None:
-            self.turns = self._trial(self._choose_rival())
+            self._rival = rival = self._choose_rival()
+            self.turns = [(rival, WARM_CALLS), *[(self.current, 1), (rival, 1)] * PAIRS]
         else:
             # The turn before them only warms the rival up.
             pairs = times_us[-2 * PAIRS :]
@@ -106,7 +107,3 @@ class Watch:
             self.ran.add(rival)
             self._on_change(self.calls, before, rival, current_us, rival_us)
         return [(self.current, _ALWAYS if self.current == DEFAULT else self._interval)]
-
-    def _trial(self, rival: int) -> Turns:
-        self._rival = rival
-        return [(rival, WARM_CALLS), *[(self.current, 1), (rival, 1)] * PAIRS]

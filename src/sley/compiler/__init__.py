@@ -10,20 +10,12 @@ nccl_plans.py    the plans that NCCL chooses, compiled
 deployment/      directories of files for runtimes: reads them as a runtime does, and writes them
 """
 
-from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
-from sley.compiler.entry import compile, compile_in_phases
-from sley.compiler.nccl_plans import nccl_plan
-from sley.compiler.options import Options
-from sley.compiler.search import choose
-
-__all__ = [
-    "Choice",
-    "Choices",
-    "Options",
-    "Prediction",
-    "RunnerUp",
-    "choose",
-    "compile",
-    "compile_in_phases",
-    "nccl_plan",
-]
+from sley.compiler.choices import Choice as Choice
+from sley.compiler.choices import Choices as Choices
+from sley.compiler.choices import Prediction as Prediction
+from sley.compiler.choices import RunnerUp as RunnerUp
+from sley.compiler.entry import compile as compile
+from sley.compiler.entry import compile_in_phases as compile_in_phases
+from sley.compiler.nccl_plans import nccl_plan as nccl_plan
+from sley.compiler.options import Options as Options
+from sley.compiler.search import choose as choose

@@ -10,9 +10,10 @@ from typing import Any, TypedDict, get_args, get_type_hints
 
 import numpy as np
 
+from sley.engine.limits import whole
 from sley.errors import did_you_mean
 from sley.errors.compiler import C304, C307
-from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer, member
+from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, member
 
 WENT = {
     "costs": "Name a topology: its cost model (sley.CostModel, `topology.model`) has the costs."
@@ -160,10 +161,7 @@ def _check(word: str, kind: type, value: object) -> object:
     if kind is bool:
         return check_flag(word, value)
     if kind is int:
-        if not is_integer(value) or not 1 <= value <= MAX_NUMBER:  # type: ignore[operator]
-            expected = f"{word} from 1 to {MAX_NUMBER}"
-            raise C304.error(expected=expected, found=f"{word}={value!r}")
-        return int(value)  # type: ignore[call-overload]
+        return whole(value, word, 1, MAX_NUMBER, C304)
     if not isinstance(value, kind):
         name = kind.__name__
         raise C307.error(expected=f"{name}, such as sley.{name}()", found=f"{word}={value!r}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numbers
 
-import numpy as np
-
 from sley.engine.native import LARGEST
 from sley.engine.program import Loaded
 from sley.engine.types import DataType
+from sley.errors import Rule
 from sley.errors.runtime import R506, R514
+from sley.ir.words import is_integer
 
 SLOT_BYTES = 64 * 1024
 """Default bytes of a slot: a message stays in a core's cache while it is combined and sent on."""
@@ -21,14 +21,12 @@ LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A year. The engine's clock counts nanoseconds in 64 bits."""
 
 
-def whole(value: object, name: str, least: int, most: int = LARGEST) -> int:
-    """The setting named `name` as an int; R514 unless it is an integer from `least` to `most`."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        number = int(value)
-        if least <= number <= most:
-            return number
+def whole(value: object, name: str, least: int, most: int = LARGEST, rule: Rule = R514) -> int:
+    """What is named `name` as an int; `rule` unless it is an integer from `least` to `most`."""
+    if is_integer(value) and least <= value <= most:  # type: ignore[operator]
+        return int(value)  # type: ignore[call-overload,no-any-return]
     end = "2**62" if most == LARGEST else f"{most:,}"
-    raise R514.error(
+    raise rule.error(
         expected=f"{name} to be an integer from {least} to {end}",
         found=f"{name}={value!r}",
         remedy=f"Give {name} as such an integer.",

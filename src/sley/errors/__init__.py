@@ -63,6 +63,17 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(by_case[n] for n in near)}?" if near else ""
 
 
+def check_name(
+    rule: Rule, what: str, name: object, known: Iterable[str], at: Place | Sequence[Place] = ()
+) -> None:
+    """Refuses, by `rule`, a name that isn't known. what: what it names, such as "a collective"."""
+    names = tuple(known)
+    if name not in names:
+        remedy = did_you_mean(str(name), names)
+        expected = f"{what} of {', '.join(names)}"
+        raise rule.error(at=at, expected=expected, found=repr(name), remedy=remedy)
+
+
 NOTES = 12
 """The most notes of one kind in a diagnostic."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache, cached_property
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,6 +17,9 @@ from sley.errors.successors import gone
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 NONE = -1
 """No value, in a column."""
@@ -254,6 +257,14 @@ class Edges(Value):
         order = np.argsort(self.target, kind="stable")
         counts = np.bincount(self.target, minlength=nodes)
         return Edges(offsets_of(counts), self.source[order])
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key; keys and values in the order of the pairs."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

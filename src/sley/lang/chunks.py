@@ -91,6 +91,7 @@ class ScratchCells:
         """Makes room for `count` chunks at (rank, index ...)."""
         needed = int(index if isinstance(index, int) else index.max(initial=0)) + count
         if needed > self.capacity:
+            # At least twice as many, so all growths together copy no more cells than the last has.
             ranks, capacity = len(self.used), max(needed, 2 * self.capacity)
             grown = np.full((ranks, capacity), UNWRITTEN, np.int64)
             grown[:, : self.capacity] = self.versions.reshape(ranks, -1)
@@ -156,6 +157,7 @@ class CellVersions:
         """int64 (buffers + 1, ranks): where each scratch buffer begins in a rank's scratch, one
         after another in the order of their numbers; at last the chunks of all together. 0 for input
         and output."""
+        # Row b + 1 has what buffer b uses, so that the sums of the rows before are the beginnings.
         starts = np.zeros((max(self.scratch, default=Buffer.OUTPUT) + 2, self.ranks), np.int64)
         for buffer, scratch in self.scratch.items():
             starts[buffer + 1] = scratch.used
@@ -449,6 +451,7 @@ class ChunkProgram:
             sizes = c.input_chunks if number == Buffer.INPUT else c.output_chunks
             self._check_index(number, ranks, indices, count, sizes)
         cells = self._memory.cells(ranks, number, indices, int(count))
+        # A copy, as the memory goes on: the reference keeps what it was made for.
         versions = self._memory.versions(number)[cells].copy()
         return Ref(self, ranks, number, indices, int(count), length, versions)
 
@@ -550,6 +553,7 @@ class ChunkProgram:
         )
         cells = self._memory.cells(target.rank, target.buffer, target.index, target.count)
         versions = self._memory.versions(target.buffer)
+        # Element k is transfer row + k.
         versions[cells] = row if isinstance(cells, slice) else row + np.arange(target.size)[:, None]
         return Ref(**{**vars(target), "versions": versions[cells].copy()})
 
@@ -574,9 +578,11 @@ class ChunkProgram:
             )
         if not same_memory:
             return
+        # Both ranges of an element have `count` chunks: they meet if they begin closer than that.
         own = np.abs(reads[:, 0] - writes[:, 0]) < source.count
         if own.any():
             self._refuse_overlap(source, target, int(np.argmax(own)))
+        # Elements run at the same time, so none may read what another one writes.
         if np.isin(reads, writes).any():
             refuse(
                 L109,

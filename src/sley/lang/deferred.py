@@ -67,5 +67,6 @@ def _handling_lines(path: Path) -> Iterator[int]:
             continue
         if getattr(node, "handlers", True):  # a `try` with `finally` alone has none
             for statement in node.body:
+                # A decorated function begins with its decorator, which its own `lineno` leaves out.
                 first = min(one.lineno for one in ast.walk(statement) if hasattr(one, "lineno"))
                 yield from range(first, (statement.end_lineno or first) + 1)

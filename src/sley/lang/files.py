@@ -21,11 +21,6 @@ _RUN_NAME = "__sley__"
 """The `__name__` of a file with programs."""
 
 
-def program_of_file(path: str | os.PathLike[str]) -> Program:
-    """The only program of a Python file. Errors: those of `load` and `PythonFile.program`."""
-    return load(path).program()
-
-
 def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> PythonFile:
     """Runs a Python file, with its folder importable.
 

@@ -155,6 +155,7 @@ class _Settings:
     def restore(self) -> None:
         vars(sys).update(self.attributes)
         for name, content in self.contents.items():
+            # The list stays the same one, which other modules may hold.
             getattr(sys, name)[:] = content
         sys.setrecursionlimit(self.recursion_limit)
         if self.folder is not None:

@@ -55,6 +55,7 @@ def call_stack() -> tuple[tuple[str, int], ...]:
     """File and line of the user's frames, the innermost first: from the one that called a language
     to the program's function, or to the module that calls the languages itself. At least one."""
     frame: FrameType | None = sys._getframe(1)
+    # Both loops end: each turn goes to a caller, and the first frame of a thread has none.
     while frame is not None and _is_own(frame):
         frame = frame.f_back
     assert frame is not None  # somebody has called
@@ -111,6 +112,7 @@ class Recorder:
         return self._add_stack(stack) if row is None else row
 
     def _add_stack(self, stack: tuple[tuple[str, int], ...]) -> int:
+        # Ends: each call has a line less. Callers come first, so that `sources` finds their rows.
         if len(stack) > 1 and stack[1:] not in self.stacks:
             self._add_stack(stack[1:])
         return self.stacks.setdefault(stack, len(self.stacks))
@@ -157,6 +159,7 @@ class Recorder:
 
     def place(self, row: int) -> Place:
         """The line of transfer `row`."""
+        # A search from the first row on is fast enough: only diagnostics ask.
         for size, values in self.rows:
             if row < size:
                 source = int(np.broadcast_to(values[-1], size)[row])

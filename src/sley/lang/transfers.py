@@ -187,6 +187,8 @@ def _check_conflicts(
     period = int(t.step.max(initial=0)) + 1
     write_key, read_key = writes * period + t.step, reads * period + t.step
     # Nearly all programs have none, and to sort the keys is faster than to sort and find the rows.
+    # Writes are even, so they come before the reads of the same chunk and step: neighbours that
+    # differ at most in the last bit are a conflict if the first is a write.
     key = np.sort(np.concatenate([2 * write_key, 2 * read_key + 1]))
     if not ((key[1:] >> 1 == key[:-1] >> 1) & (key[:-1] & 1 == 0)).any():
         return
@@ -195,6 +197,7 @@ def _check_conflicts(
     twice = np.flatnonzero(key[1:] == key[:-1])
     if len(twice):
         _refuse(t, int(order[twice[0]]), int(order[twice[0] + 1]), sources)
+    # A read behind the last write is compared with that one, which it does not equal.
     at = np.minimum(np.searchsorted(key, read_key), len(key) - 1)
     met = np.flatnonzero(key[at] == read_key)
     _refuse(t, int(order[at[met[0]]]), int(met[0]), sources)
@@ -270,6 +273,7 @@ class _CellPlaces:
             needed[first] = True
             rows = np.flatnonzero(in_output & (written == _NEVER))
             needed[rows] |= c.expected[c.output_offset[rank[rows]] + output_index[rows]] != NONE
+            # A read before the first write takes the input, and needs no place.
             touched = np.zeros(len(rank), bool)
             touched[writes], touched[reads[written[reads] < t.step]] = True, True
             own, copied, scratch = in_input, needed & in_input, touched & ~in_output
@@ -294,6 +298,7 @@ def _transfers(
     t: TransferSteps, places: _CellPlaces, reads: LongArray, writes: LongArray
 ) -> Transfers:
     """Copies of own contributions, then the transfers."""
+    # What nobody has written before this step is still in the input.
     from_input = (places.written[reads] >= t.step) & (places.input_index[reads] != NONE)
     c, none = places.copied, np.full(len(places.copied), NONE)
     # A copy has the line of the first transfer that writes to its cell.

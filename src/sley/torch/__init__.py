@@ -32,19 +32,13 @@ except ImportError as error:
         remedy='Install the extra: pip install "sley[torch]", or any PyTorch from 2.9 on.',
     ) from None
 
-from sley.torch.gloo import GlooReplacement, replace_gloo, replace_gloo_if_asked
-from sley.torch.group import ProcessGroupSley, register
-from sley.torch.memory import empty
-from sley.torch.work import CollectiveError
-
-__all__ = [
-    "CollectiveError",
-    "GlooReplacement",
-    "ProcessGroupSley",
-    "empty",
-    "register",
-    "replace_gloo",
-]
+from sley.torch.gloo import GlooReplacement as GlooReplacement
+from sley.torch.gloo import replace_gloo as replace_gloo
+from sley.torch.gloo import replace_gloo_if_asked
+from sley.torch.group import ProcessGroupSley as ProcessGroupSley
+from sley.torch.group import register as register
+from sley.torch.memory import empty as empty
+from sley.torch.work import CollectiveError as CollectiveError
 
 register()
 replace_gloo_if_asked()

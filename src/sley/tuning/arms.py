@@ -20,7 +20,7 @@ from sley.algorithms import CATALOG
 from sley.communicator.selection.policy import program_of
 from sley.compiler import Options, compile
 from sley.compiler.space import INSTANCES, LeastTime, Space, candidates
-from sley.errors import SleyError, did_you_mean
+from sley.errors import SleyError, check_name
 from sley.errors.tuning import D921
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -115,8 +115,8 @@ class Arms:
         "nccl". progress: called with the number of combinations that are compiled, and of all.
         Errors: D921, D931.
         """
-        check_name("a collective", collective, COLLECTIVES)
-        check_name("actions", actions, ACTIONS)
+        check_name(D921, "a collective", collective, COLLECTIVES)
+        check_name(D921, "actions", actions, ACTIONS)
         # One schedule and one allocation, MSCCLang's: the others would multiply the arms.
         fixed = Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION)
         tried = {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES}
@@ -275,16 +275,6 @@ def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
     options = {"protocol": choice.protocol, "channels": 1, "instances": choice.instances}
     arguments = {"orders": choice.orders} if choice.orders else {}
     return Recipe(choice.program, arguments, options, choice.tile)
-
-
-def check_name(what: str, name: str, known: Sequence[str]) -> None:
-    """Refuses a name that isn't known. what: what it is of. Errors: D921."""
-    if name not in known:
-        raise D921.error(
-            expected=f"{what} of {', '.join(known)}",
-            found=repr(name),
-            remedy=did_you_mean(str(name), known),
-        )
 
 
 def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Recipe, Program]]:

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.tuning.arms import Arms, fingerprint
+from sley.tuning.arms import fingerprint
 from sley.tuning.noise import Noise
 from sley.tuning.policy import Machine, Recipe
 from sley.tuning.sweeps import ArmTimes
@@ -66,8 +66,9 @@ class Simulated:
     margin = 0.01  # nothing but noise makes measurements differ
 
     def __init__(self, times: ArmTimes, noise: Noise | None = None, *, seed: int = 0) -> None:
-        arms = times.arms
-        self.collective, self.machine = arms.collective, machine_of(arms)
+        arms, t = times.arms, times.arms.topology
+        self.machine = Machine("simulator", t.name, fingerprint(t), arms.nodes, arms.gpus)
+        self.collective = arms.collective
         self.sizes, self.mask, self.default = times.sizes, times.mask, times.default
         self.recipes, self.features, self.blocks = arms.recipes, arms.features, arms.blocks
         self.expected = arms.expected(times.sizes)
@@ -85,9 +86,3 @@ class Simulated:
         crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
         factor = self.noise.factor(int(self.sizes[cell]), crosses, rng)
         return self._times.true_us(cell, arm) * factor
-
-
-def machine_of(arms: Arms) -> Machine:
-    """The cluster of the arms, as policies name it."""
-    t = arms.topology
-    return Machine("simulator", t.name, fingerprint(t), arms.nodes, arms.gpus)

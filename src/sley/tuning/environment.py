@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sley.engine.limits import whole
 from sley.errors.tuning import D923
 from sley.ir.tables import NONE, BoolArray
-from sley.ir.words import is_integer
 from sley.tuning.backends import Repeatable
 from sley.tuning.levels import HINTS, DecisionLevel, DecisionStep, Levels, Vocabulary
 from sley.tuning.reward import Reward
@@ -69,14 +69,12 @@ class Tuning(gymnasium.Env[Observation, int]):
 
         Errors: D923.
         """
-        for name, value in (("calls", calls), ("cells", cells)):
-            if not is_integer(value) or not 1 <= value <= 1 << 20:
-                raise D923.error(expected=f"{name} from 1 to {1 << 20}", found=f"{name}={value!r}")
+        self.calls = whole(calls, "calls", 1, 1 << 20, D923)
+        self.cells = whole(cells, "cells", 1, 1 << 20, D923)
         if not sites:
             raise D923.error(expected="at least one back end", found="none")
         self.sites = tuple(sites)
         self.vocabulary = vocabulary or Vocabulary.of(site.backend for site in sites)
-        self.calls, self.cells = calls, cells
         self._explores = explores
         self._levels = [Levels(self.vocabulary, site.backend) for site in self.sites]
         machines = dict.fromkeys(site.backend.machine for site in self.sites)
@@ -117,7 +115,9 @@ class Tuning(gymnasium.Env[Observation, int]):
 
     def action_masks(self) -> BoolArray:
         """bool (actions,): the actions that may be chosen now, as sb3-contrib asks for them."""
-        return self._mask().astype(np.bool_)
+        stream, cell = self._stream, self._cell
+        mask = stream.levels.mask(cell, self._step, stream.site.backend.mask[cell])
+        return mask.astype(np.bool_)
 
     @property
     def _stream(self) -> Stream:
@@ -191,10 +191,6 @@ class Tuning(gymnasium.Env[Observation, int]):
         else:
             self._next_call()
         return self._observe(), reward, False, is_last, info
-
-    def _mask(self) -> NDArray[np.int8]:
-        stream, cell = self._stream, self._cell
-        return stream.levels.mask(cell, self._step, stream.site.backend.mask[cell])
 
     def _observe(self) -> Observation:
         allowed = self._stream.site.backend.mask[self._cell]

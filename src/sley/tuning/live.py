@@ -27,9 +27,10 @@ from sley.communicator.selection.ready_plans import Capacity, check_capacity
 from sley.communicator.selection.rules import default_program, default_rows
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
+from sley.engine.limits import whole
 from sley.engine.measure import Sweep
-from sley.errors import Place, SleyError
-from sley.errors.tuning import D923, D926
+from sley.errors import Place, SleyError, check_name
+from sley.errors.tuning import D921, D923, D926
 from sley.ir.collectives import STANDARD
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
@@ -37,7 +38,7 @@ from sley.ir.plan_table import Recipe
 from sley.ir.sizes import size_text
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.words import Protocol, is_integer
-from sley.tuning.arms import IN_PLACE, LIVE, check_name, features_of, moved_by, steps_of
+from sley.tuning.arms import IN_PLACE, LIVE, features_of, moved_by, steps_of
 from sley.tuning.policy import Machine
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
@@ -235,9 +236,8 @@ class Live(contextlib.AbstractContextManager["Live"]):
 
 def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
     """Errors: D921, D923."""
-    check_name("a collective", collective, LIVE)
-    if not is_integer(ranks) or not 2 <= ranks <= MOST_RANKS:
-        raise D923.error(expected=f"2 to {MOST_RANKS} ranks", found=repr(ranks))
+    check_name(D921, "a collective", collective, LIVE)
+    whole(ranks, "ranks", 2, MOST_RANKS, D923)
     least = ranks * _SUMS.kind.size_bytes
     if not sizes or not all(is_integer(size) and size >= least for size in sizes):
         found = ", ".join(map(repr, sizes)) or "none"
@@ -250,7 +250,7 @@ def _arms(
     """The plans that fit the communicator's connections. Errors: D921."""
     known = [one.name for one in CATALOG.values() if one.collective == collective]
     for name in algorithms or ():
-        check_name("an algorithm", name, known)
+        check_name(D921, "an algorithm", name, known)
     nodes, gpus = hosts.count, len(hosts.members[0])
     capacity = Capacity(len(hosts.host), settings.slots, settings.channels)
     for name, instances, channels, fusion, protocol in product(

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.communicator.selection.policy import CHANGE
+from sley.engine.limits import whole
 from sley.errors import Place
 from sley.errors.tuning import D922, D923
 from sley.ir.plan_table import Measured, PlanRow, Recipe
 from sley.ir.sizes import SizeRange
-from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.contextual import Thompson
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
@@ -56,9 +56,7 @@ class Training:
         seed: int = 0,
         aside: Sequence[int] = (),
     ) -> None:
-        if not is_integer(seed) or seed < 0:
-            raise D923.error(expected="a seed from 0 on", found=repr(seed))
-        self.backend, self.seed = backend, int(seed)
+        self.backend, self.seed = backend, whole(seed, "seed", 0, rule=D923)
         self.agent = Gate(make(backend, self.seed))
         self.name = self.agent.name
         self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
@@ -79,9 +77,7 @@ class Training:
     ) -> None:
         """Trains until each cell has this many measurements. progress: called with the rounds that
         are done, and all. Errors: D923."""
-        if not is_integer(samples) or not 1 <= samples <= MOST_SAMPLES:
-            expected = f"1 to {MOST_SAMPLES} samples of each size"
-            raise D923.error(expected=expected, found=repr(samples))
+        whole(samples, "samples", 1, MOST_SAMPLES, D923)
         # Each round ends with a measurement of every cell, so the loop ends. In random order, a
         # drift of the machine doesn't hit the same sizes each time.
         while self.rounds < samples:

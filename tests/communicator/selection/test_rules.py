@@ -205,7 +205,7 @@ def test_each_kind_of_call_has_its_collective() -> None:
         ("allreduce", 1, 0, "Did you mean all_reduce"),
         ("all_reduce", -1, 0, "-1"),
         ("all_reduce", "1K", 0, "'1K'"),
-        ("broadcast", 1, 4, "a root of broadcast from 0 to 3"),
+        ("broadcast", 1, 4, "root to be an integer from 0 to 3"),
         ("broadcast", 1, -1, "-1"),
     ],
 )

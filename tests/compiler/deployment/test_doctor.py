@@ -15,17 +15,11 @@ from click.testing import CliRunner, Result
 
 import sley
 from sley.cli import main
-from sley.compiler.deployment import (
-    RUNTIMES,
-    CallAction,
-    DeployedCall,
-    Examination,
-    decide,
-    examine,
-    runtime_named,
-)
+from sley.compiler.deployment import CallAction, DeployedCall, decide, examine, runtime_named
 from sley.compiler.deployment.candidates import read_head
+from sley.compiler.deployment.examination import Examination
 from sley.compiler.deployment.registration import SCRIPT, registered, script
+from sley.compiler.deployment.runtimes import RUNTIMES
 from sley.errors import Diagnostic, SleyError, recognition
 from sley.errors.deployment import F504
 from sley.formats import files

@@ -1,4 +1,5 @@
-"""Job: worker processes with a communicator, which check plans and time their calls.
+"""Job: worker processes with a communicator, which check plans and time their calls. `execute` and
+`run` are jobs of one plan.
 
 A command goes to all ranks, and each rank answers when it has carried it out. Within a command the
 ranks make the same calls one after the other, without a word from the launcher.
@@ -10,12 +11,13 @@ import contextlib
 import pickle
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sley.communicator import Settings
 from sley.communicator.jobs.commands import (
@@ -32,9 +34,9 @@ from sley.communicator.jobs.commands import (
 from sley.communicator.jobs.group import Death, WorkerGroup
 from sley.communicator.rendezvous.gather import name_ranks
 from sley.engine import native
-from sley.engine.arguments import Inputs
+from sley.engine.arguments import Inputs, check_inputs
 from sley.engine.limits import SLOT_BYTES, whole
-from sley.engine.measure import Sweep
+from sley.engine.measure import Measurement, Sweep, measure
 from sley.engine.memory import BEYOND, allocate, no_memory
 from sley.engine.native import LARGEST
 from sley.engine.outcomes import Outcome, Status, describe, failure
@@ -45,6 +47,7 @@ from sley.errors import Place, SleyError, counted
 from sley.errors.runtime import R501, R508, R511, R513, R514
 from sley.ir.plan import Plan
 from sley.ir.tables import FloatArray
+from sley.ir.words import ReduceOp
 
 _SILENT_S = 120.0
 """How long the workers may take to start; and how much longer than the timeout of calls a rank may
@@ -295,3 +298,48 @@ def _room_for(plans: Sequence[Plan], settings: Settings) -> Settings:
         tuner=None,
         explore=0.0,
     )
+
+
+def execute(
+    plan: Plan,
+    inputs: Sequence[Array],
+    settings: Settings | None = None,
+    *,
+    dtype: str | None = None,
+    count: int | None = None,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    counts: ArrayLike | None = None,
+) -> list[Array]:
+    """Run `plan` once on `inputs` and return each rank's output.
+
+    inputs: one 1-D array a rank with the elements of its input buffer; a rank without input gets
+        an empty one. In place: all of the rank's data, input and output together, with the input
+        at its position. They aren't changed.
+    dtype: the elements' type, by default the arrays'; types that NumPy lacks take their bits.
+    count: elements of one block of the collective, by default derived from the inputs.
+    counts: the elements of each part of the inputs, if they vary: integers (ranks, parts), of
+        AllToAllV what rank s sends to rank r in row s, column r. The parts of an array follow one
+        another, in inputs and outputs.
+
+    settings: as for `Job`. Raises SleyError with the rules R5xx.
+    """
+    # Before any process starts.
+    checked = check_inputs(plan, inputs, dtype, count, reduce_op, counts)
+    with Job([plan], settings) as job:
+        return job.plans[0].execute(checked)
+
+
+def run(
+    plan: Plan,
+    sweep: Sweep,
+    settings: Settings | None = None,
+    *,
+    progress: Callable[[Measurement], None] | None = None,
+) -> list[Measurement]:
+    """Run `plan` on processes, once for each size, timed and checked as `sweep` says.
+
+    settings: as for `Job`. progress: called with each measurement as it is made. Raises SleyError
+    with the rules R5xx.
+    """
+    with Job([plan], settings) as job:
+        return measure(plan, job.plans[0], sweep, progress)

@@ -79,7 +79,9 @@ class Worker:
                     return self._times_us(command)
                 case Execute():
                     assert fd is not None  # it comes with the command
-                    self._execute(command, fd)
+                    array = native.Segment.attach(fd, command.segment_bytes).array
+                    memory = [array[start:end] for start, end in command.memory]
+                    self._run(self._call(command.call, memory, command.counts), 1)
         except FailedCallError:
             raise
         except Exception:
@@ -112,11 +114,6 @@ class Worker:
                 self._run(call, turn.warm)
             times.append(self._run(call, turn.calls))
         return times
-
-    def _execute(self, command: Execute, fd: int) -> None:
-        array = native.Segment.attach(fd, command.segment_bytes).array
-        memory = [array[start:end] for start, end in command.memory]
-        self._run(self._call(command.call, memory, command.counts), 1)
 
     def _test_data(self, call: BenchCall) -> CheckedBuffers:
         """Buffers with test data; those of the last call if that had the same layout, whose data no

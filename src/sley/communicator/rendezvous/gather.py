@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,10 +17,10 @@ from uuid import uuid4
 
 from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
+from sley.engine.limits import check_timeout
 from sley.errors import SleyError, diagnostic_from_json
 from sley.errors.aside import LateError, within
 from sley.errors.communicator import N601, N603, N604, N605, N608
-from sley.errors.runtime import R514
 
 T = TypeVar("T")
 
@@ -50,8 +49,7 @@ class Deadline:
     @classmethod
     def after(cls, timeout_s: float) -> Deadline:
         """The deadline in `timeout_s` seconds. Errors: R514 for an invalid time."""
-        if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
-            raise R514.error(expected="timeout_s above 0, in seconds", found=f"{timeout_s!r}")
+        check_timeout(timeout_s)
         return cls(time.monotonic() + timeout_s)
 
     @property

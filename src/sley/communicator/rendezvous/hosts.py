@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sley.communicator.rendezvous.nics import NICS_VARIABLE, Nic, choose_nics, interfaces
+from sley.ir.tables import by_key
 
 HOST_VARIABLE = "SLEY_HOST_ID"
 """The environment variable that divides the processes of one machine into several hosts."""
@@ -151,9 +152,7 @@ class Hosts:
     @classmethod
     def of(cls, identities: Sequence[str]) -> Hosts:
         """Makes it from the name of each rank's host: equal names are one host."""
-        by_name: dict[str, list[int]] = {}
-        for rank, identity in enumerate(identities):
-            by_name.setdefault(identity, []).append(rank)
+        by_name = by_key((identity, rank) for rank, identity in enumerate(identities))
         numbers = {name: number for number, name in enumerate(by_name)}
         members = tuple(tuple(ranks) for ranks in by_name.values())
         host = tuple(numbers[identity] for identity in identities)

@@ -68,9 +68,10 @@ def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]
     if names and not wanted.strip().startswith("^"):
         nics = [i.nic for name in names for i in found if fnmatchcase(i.nic.name, name)]
     else:
-        nics = _default_nics(
-            [i for i in found if not any(fnmatchcase(i.nic.name, n) for n in names)]
-        )
+        left = [i for i in found if not any(fnmatchcase(i.nic.name, n) for n in names)]
+        outward = [i for i in left if not i.is_loopback]
+        physical = [i for i in outward if not i.nic.name.startswith(_VIRTUAL)]
+        nics = [i.nic for i in physical or outward or left]
     if not nics:
         there = ", ".join(i.nic.name for i in found) or "none"
         what = f"{NICS_VARIABLE}={wanted}" if wanted else "no choice"
@@ -79,12 +80,6 @@ def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]
             found=f"{what}, and the interfaces: {there}",
         )
     return tuple(dict.fromkeys(nics))
-
-
-def _default_nics(found: Sequence[Interface]) -> list[Nic]:
-    outward = [i for i in found if not i.is_loopback]
-    physical = [i for i in outward if not i.nic.name.startswith(_VIRTUAL)]
-    return [i.nic for i in physical or outward or found]
 
 
 class _Ifaddrs(ctypes.Structure):

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Final
 
 from sley.communicator.rendezvous.hosts import Hosts
-from sley.errors import did_you_mean
+from sley.engine.limits import whole
+from sley.errors import check_name
 from sley.errors.selection import N650
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, Standard, standard
-from sley.ir.words import is_integer
 
 BARRIER: Final = "barrier"
 """A barrier runs as an AllReduce, in place, of a single int8."""
@@ -76,26 +76,11 @@ def kinds_of(collective: Collective) -> tuple[str, ...]:
 
 def check_kind(kind: str) -> None:
     """Refuses an unknown kind of call. Errors: N650."""
-    if kind not in CALLS:
-        raise N650.error(
-            expected=f"one of {', '.join(CALLS)}",
-            found=repr(kind),
-            remedy=did_you_mean(str(kind), CALLS),
-        )
+    check_name(N650, "a call", kind, CALLS)
 
 
 def check_call(kind: str, ranks: int, size_bytes: int, root: int) -> None:
     """Refuses a call that a communicator of `ranks` can't make. Errors: N650."""
     check_kind(kind)
-    if not is_integer(size_bytes) or size_bytes < 0:
-        raise N650.error(
-            expected="a size in bytes, from 0 on",
-            found=repr(size_bytes),
-            remedy="Give the bytes of the largest buffer of any rank.",
-        )
-    if not is_integer(root) or not 0 <= root < ranks:
-        raise N650.error(
-            expected=f"a root of {kind} from 0 to {ranks - 1}",
-            found=repr(root),
-            remedy="Give the number of the root rank.",
-        )
+    whole(size_bytes, "size_bytes", 0, rule=N650)
+    whole(root, "root", 0, ranks - 1, N650)

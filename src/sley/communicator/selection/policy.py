@@ -13,7 +13,7 @@ from typing import Any
 
 from sley.algorithms import CATALOG, build
 from sley.compiler import Options
-from sley.errors import Place, SleyError, did_you_mean
+from sley.errors import Place, SleyError, check_name
 from sley.errors.policy import D901, D904
 from sley.errors.recognition import OLD_POLICY, kind_of
 from sley.formats import write_file
@@ -146,12 +146,7 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
 def _check_row(row: PlanRow) -> None:
     """Refuses a row for some calls of a collective only, one without sizes, and a recipe that the
     collective or a file can't have. Errors: C304, D901, D904."""
-    if row.collective not in SIZED:
-        raise D901.error(
-            expected=f"a collective of {', '.join(SIZED)}",
-            found=repr(row.collective),
-            remedy=did_you_mean(row.collective, SIZED),
-        )
+    check_name(D901, "a collective", row.collective, SIZED)
     if (row.in_place, row.ranks, row.root) != (None, None, None):
         expected = "rows without in_place, ranks and root: a policy is for all calls"
         raise D901.error(expected=expected, found=str(row))
@@ -168,12 +163,7 @@ def _check_row(row: PlanRow) -> None:
 def _check_recipe(recipe: Recipe, collective: str) -> None:
     """Errors: C304, D901, D904."""
     names = [a.name for a in CATALOG.values() if a.collective == collective]
-    if recipe.name not in names:
-        raise D904.error(
-            expected=f"one of {', '.join(names)}",
-            found=repr(recipe.name),
-            remedy=did_you_mean(recipe.name, names),
-        )
+    check_name(D904, "an algorithm", recipe.name, names)
     orders = recipe.arguments.get("orders", ())
     is_list = isinstance(orders, tuple) and all(isinstance(one, tuple) and one for one in orders)
     if recipe.arguments.keys() - {"orders"} or not (

@@ -21,7 +21,7 @@ from sley.compiler.deployment.examination import (
 from sley.compiler.deployment.folders import Reading
 from sley.compiler.deployment.runtimes import Grid, Runtime
 from sley.engine.types import DATA_TYPES
-from sley.errors import Diagnostic, Place, Rule, did_you_mean
+from sley.errors import Diagnostic, Place, Rule, check_name
 from sley.errors.deployment import (
     F508,
     F509,
@@ -46,8 +46,11 @@ TYPES = MappingProxyType({name: one.size_bytes for name, one in DATA_TYPES.items
 OPERATIONS = ("sum", "prod", "min", "max", "avg")
 
 
-def _refuse(expected: str, found: str, remedy: str = "") -> NoReturn:
-    raise F525.error(at=Place(detail="call"), expected=expected, found=found, remedy=remedy)
+_CALL = Place(detail="call")
+
+
+def _refuse(expected: str, found: str) -> NoReturn:
+    raise F525.error(at=_CALL, expected=expected, found=found)
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,7 @@ class DeployedCall:
             ("type", self.dtype, tuple(TYPES)),
             ("reduction", self.op, OPERATIONS),
         ):
-            if value not in known:
-                _refuse(f"a {word} of {', '.join(known)}", value, did_you_mean(value, known))
+            check_name(F525, f"a {word}", value, known, _CALL)
         if self.ranks < 1 or self.node < 1 or self.ranks % self.node:
             found = f"{self.ranks} ranks, {self.node} a node"
             _refuse("ranks that the ranks of a node divide", found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from sley.errors import Diagnostic, Place
 from sley.errors.deployment import F507, F509, F510, F511, F512, F513, F518, F527, F530, F531, F533
 from sley.ir.conditions import Condition
 from sley.ir.sizes import SizeRange, borders
+from sley.ir.tables import by_key
 
 _REMARKS = (F507, F513, F530, F531, F533)
 """Findings that need not be mistakes."""
@@ -74,11 +75,10 @@ class Examination:
     def conditions(self) -> dict[Condition, tuple[str, ...]]:
         """The conditions of the files' proofs that the runtime doesn't check, each with the names
         of its files."""
-        found: dict[Condition, list[str]] = defaultdict(list)
-        for one in self.reading.candidates:
-            for condition in one.conditions:
-                found[condition].append(one.name)
-        return {condition: tuple(files) for condition, files in found.items()}
+        found = by_key(
+            (each, one.name) for one in self.reading.candidates for each in one.conditions
+        )
+        return {condition: tuple(names) for condition, names in found.items()}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -147,11 +147,12 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
 
 def _spans(candidates: Sequence[CandidateFile]) -> dict[CallKind, tuple[SizeSpan, ...]]:
     """The ranges of sizes of each kind of calls, with the files that match."""
-    kinds: dict[CallKind, list[CandidateFile]] = defaultdict(list)
-    for one in candidates:
-        for in_place in (False, True):
-            if one.places.has(in_place) and one.unused is None:
-                kinds[CallKind(one.collective, one.grid, in_place)].append(one)
+    kinds = by_key(
+        (CallKind(one.collective, one.grid, in_place), one)
+        for one in candidates
+        for in_place in (False, True)
+        if one.places.has(in_place) and one.unused is None
+    )
     return {kind: _spans_of(kinds[kind]) for kind in sorted(kinds, key=astuple)}
 
 
@@ -173,9 +174,7 @@ def _about_names(reading: Reading) -> Iterable[Diagnostic]:
     """Problems of all candidates together."""
     folder, runtime = Place(str(reading.folder)), reading.runtime
     if runtime.knows_names:
-        by_name: dict[tuple[str, str], list[CandidateFile]] = defaultdict(list)
-        for one in reading.candidates:
-            by_name[one.collective, one.plan_name].append(one)
+        by_name = by_key(((one.collective, one.plan_name), one) for one in reading.candidates)
         for (_, name), files in by_name.items():
             if len(files) > 1:
                 at = [Place(str(one.path)) for one in files]
@@ -186,9 +185,7 @@ def _about_names(reading: Reading) -> Iterable[Diagnostic]:
     for one in reading.candidates if runtime.place_by_begin else ():
         if one.collective == SPLIT and one.places.inside:
             yield split_disagreement(one.path)
-    ranks: dict[int, int] = defaultdict(int)
-    for one in reading.candidates:
-        ranks[one.ranks if runtime.stops else 0] += 1
+    ranks = Counter(one.ranks if runtime.stops else 0 for one in reading.candidates)
     for number, count in ranks.items():
         if runtime.most_files is not None and count > runtime.most_files:
             words = f" for {number} ranks" if runtime.stops else ""

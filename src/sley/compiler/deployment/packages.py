@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from sley.formats.mscclpp.raw import PlanHeader, read_header, read_json
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow
 from sley.ir.sizes import SizeRange, checked_size
+from sley.ir.tables import by_key
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,7 @@ def write_package(
 def _circumstances(examined: Examination) -> Iterator[str]:
     """What calls of the files must obey: the sizes that end the process, and the conditions of the
     proofs that the runtime doesn't check."""
-    multiples: dict[int, list[str]] = defaultdict(list)
-    for one in examined.reading.candidates:
-        multiples[one.multiple].append(one.name)
+    multiples = by_key((one.multiple, one.name) for one in examined.reading.candidates)
     runtime = examined.runtime
     if runtime.basis:
         yield runtime.basis

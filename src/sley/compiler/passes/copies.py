@@ -16,7 +16,7 @@ import numpy as np
 
 from sley.ir.dag import Forwarded, Operands
 from sley.ir.program import Program, Transfers
-from sley.ir.tables import NONE, BoolArray, LongArray, offsets_of, spans
+from sley.ir.tables import NONE, LongArray, offsets_of, spans
 from sley.ir.words import TransferKind
 
 
@@ -188,8 +188,9 @@ class _CopySearch:
             src_buffer=np.array(self._buffer[:n]),
             src_index=np.array(self._index[:n]),
         )
+        left = Transfers(**{name: getattr(t, name)[present] for name in t.column_names()})
         own = Operands(np.array(self._buffer[n:])[present], np.array(self._index[n:])[present])
-        return Forwarded(replace(self._program, transfers=_selected(t, present)), own)
+        return Forwarded(replace(self._program, transfers=left), own)
 
 
 def _writes(program: Program) -> tuple[list[int], list[int], list[int]]:
@@ -214,7 +215,3 @@ def _last_writers(
     owner, cell = spans(cells, count[transfers])
     last = np.append(key, NONE)[np.searchsorted(key, cell * n + transfers[owner]) - 1]
     return owner, np.where(last // n == cell, last % n, NONE)
-
-
-def _selected(t: Transfers, rows: BoolArray) -> Transfers:
-    return Transfers(**{name: getattr(t, name)[rows] for name in t.column_names()})

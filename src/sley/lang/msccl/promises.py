@@ -85,6 +85,7 @@ def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> tupl
         stands_for, base = _base(collective, rank, buffer)
         if stands_for is not other:
             stands_for, base = buffer, 0
+        # Every place is asked for: a method of a script may answer anything.
         for index in range(size):
             place = collective.get_buffer_index(rank, buffer, index)
             if tuple(place) != (stands_for, base + index):
@@ -171,6 +172,7 @@ def _contents(program: Program) -> dict[int, Value]:
     held: dict[int, Value] = {inputs[i]: (i,) for i in np.flatnonzero(c.initial).tolist()}
     columns: tuple[Any, ...] = (program.source_cells, program.destination_cells, t.count, t.kind)
     for source, target, count, kind in zip(*(col.tolist() for col in columns), strict=True):
+        # Chunk by chunk is right: source and target of a transfer share none (L108).
         for k in range(count):
             value = held[source + k]
             if kind == TransferKind.REDUCE:

@@ -11,6 +11,7 @@ from sley.errors.language import L102
 from sley.lang.recorder import refuse
 
 MAX_RANKS = 4096
+"""Bound on ranks: links have a number for each two of them, here 17 million."""
 
 Links = list[list[int]]
 """links[dst][src]: the bandwidth from src to dst; 0 for no link."""
@@ -122,16 +123,14 @@ def distributed_fully_connected(
     local_topology: Topology, num_copies: int, remote_bw: int
 ) -> Topology:
     """Copies of a topology, with a link between any two ranks of different copies."""
-    name = f"DistributedFullyConnected(local={local_topology.name},copies={num_copies})"
-    return Topology(name, _copies(local_topology, num_copies, remote_bw))
+    return _distributed("FullyConnected", local_topology, num_copies, remote_bw)
 
 
 def distributed_hub_and_spoke(
     local_topology: Topology, num_copies: int, remote_bw: int
 ) -> Topology:
     """Copies of a topology, which reach one another by a switch."""
-    name = f"DistributedHubAndSpoke(local={local_topology.name},copies={num_copies})"
-    return Topology(name, _copies(local_topology, num_copies, remote_bw))
+    return _distributed("HubAndSpoke", local_topology, num_copies, remote_bw)
 
 
 def distributed_node_local(
@@ -141,18 +140,18 @@ def distributed_node_local(
     remote_bw: int,
 ) -> Topology:
     """Copies of a topology, with links between the pairs of ranks in `node_topology`."""
-    links = _copies(local_topology, num_copies, 0)
+    found = _distributed("NodeLocal", local_topology, num_copies, 0)
     for one, other in node_topology:
-        links[one][other] = 1
-    name = f"DistributedNodeLocal(local={local_topology.name},copies={num_copies})"
-    return Topology(name, links)
+        found.links[one][other] = 1
+    return found
 
 
-def _copies(local: Topology, copies: int, remote: int) -> Links:
-    """The links of copies of a topology, with bandwidth `remote` between different copies."""
+def _distributed(kind: str, local: Topology, copies: int, remote: int) -> Topology:
+    """Copies of a topology, with bandwidth `remote` between different copies."""
     size = local.num_nodes()
     everyone = _ranks(size * copies)
-    return [
+    links = [
         [local.links[d % size][s % size] if d // size == s // size else remote for s in everyone]
         for d in everyone
     ]
+    return Topology(f"Distributed{kind}(local={local.name},copies={copies})", links)

@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from sley.errors import Place, Rule, SleyError
+from sley.errors import Rule, SleyError
 from sley.errors.language import L101, L103, L124
 from sley.errors.rescclang import L146, L153, L156
 from sley.ir.tables import BoolArray, IntArray, LongArray, offsets_of, spans
@@ -142,8 +142,7 @@ CALL = 4096
 class Budget:
     """The work so far. Errors: L156, before any work beyond a bound."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self) -> None:
         self._transfers = 0
         self._iterations = 0
         self._work = 0
@@ -178,8 +177,7 @@ class Budget:
             self._refuse(transfer, f"at most {MAX_TRANSFERS} transfers", found)
 
     def _refuse(self, where: For | Transfer, expected: str, found: str) -> None:
-        at = Place(self._file, where.line, where.column)
-        raise L156.error(at=at, expected=expected, found=found)
+        raise L156.error(at=where.at, expected=expected, found=found)
 
 
 Value: TypeAlias = int | LongArray
@@ -213,8 +211,7 @@ class PlainError(LaneError):
         self, rule: Rule, where: ExpressionStep | Expression | Transfer, expected: str, found: str
     ) -> None:
         super().__init__(0)
-        self.rule, self.expected, self.found = rule, expected, found
-        self.line, self.column = where.line, where.column
+        self.rule, self.at, self.expected, self.found = rule, where.at, expected, found
 
 
 def evaluate(expression: Expression, names: Names) -> Value:
@@ -340,6 +337,7 @@ def _merge(batches: list[Batch]) -> Batch | None:
     columns = tuple(np.concatenate([b.columns[k] for b in batches]) for k in range(COLUMNS))
     if not (lane[1:] < lane[:-1]).any():
         return Batch(lane, columns)
+    # Stable: the transfers of a lane keep the order of execution.
     order = np.argsort(lane, kind="stable")
     return Batch(lane[order], tuple(column[order] for column in columns))
 
@@ -360,6 +358,7 @@ class Span:
         """The iterations of a loop. Errors: LaneError."""
         start, stop, step = (evaluate(e, names) for e in loop.expressions)
         check_step(loop, step)
+        # As `range` counts: rounded up, and none if the stop lies behind the start.
         count = np.maximum(0, -((start - stop) // step))
         return cls(start, step, offsets_of(np.broadcast_to(count, lanes)))
 
@@ -369,6 +368,7 @@ class Span:
 
     def piece(self, first: int, end: int) -> tuple[LongArray, LongArray]:
         """The lanes and the loop variable's values of the iterations first ... end - 1."""
+        # Empty lanes begin where the next one does: of those that begin here the last has `first`.
         low = int(np.searchsorted(self.offset, first, side="right")) - 1
         high = int(np.searchsorted(self.offset, end, side="left"))
         begin = self.offset[low:high]
@@ -404,6 +404,7 @@ class LaneRunner:
         """Runs iterations first ... end - 1 at once, in pieces: yields the lane of each iteration
         of a piece, and their transfers. The lane of a LaneError is the iteration."""
         exposed = [name for name in self.flows[loop.number].exposed if name in names]
+        # Iterations are independent, so pieces of them give the same as all at once.
         for begin in range(first, end, PIECE):
             owner, value = span.piece(begin, min(begin + PIECE, end))
             inner = {name: _of(names[name], owner) for name in exposed}
@@ -450,11 +451,13 @@ class LaneRunner:
         flow, count, batches = self.flows[loop.number], span.count, []
         turns, total = int(count.max(initial=0)), int(span.offset[-1])
         self.budget.loop(loop, total, total + turns * CALL)
+        # Arrays of their own: lanes that have finished keep their values while others go on.
         for name in flow.assigned & names.keys():
             names[name] = np.array(np.broadcast_to(names[name], lanes), np.int64)
         needed = [name for name in flow.assigned | flow.exposed if name in names]
         active = np.flatnonzero(count)
         for turn in range(turns):
+            # A lane that has finished never runs again, so there are only ever fewer.
             active = active[count[active] > turn]
             inner = {name: _of(names[name], active) for name in needed}
             inner[loop.name] = _of(span.start, active) + turn * _of(span.step, active)
@@ -470,7 +473,7 @@ class LaneRunner:
 
 
 def transfers(
-    algorithm: SyntaxTree, variables: dict[str, int], ranks: int, *, file: str, at_once: bool = True
+    algorithm: SyntaxTree, variables: dict[str, int], ranks: int, *, at_once: bool = True
 ) -> tuple[IntArray, ...]:
     """The transfers of an algorithm, as int32 columns: source rank, destination rank, step, chunk,
     and the site, which is the number of the transfer in the text.
@@ -478,7 +481,7 @@ def transfers(
     variables: values at the start. at_once: whether independent loops run all iterations at once;
     False is the plain interpreter, for tests. Errors: L101, L103, L124, L146, L153 to L156.
     """
-    run = _RunState(algorithm, variables, ranks, file, at_once)
+    run = _RunState(algorithm, variables, ranks, at_once)
     try:
         run.block(algorithm.body)
     except PlainError as mistake:
@@ -490,22 +493,21 @@ class _RunState:
     """The state of a run: variables, the loops around the current statement, and transfers."""
 
     def __init__(
-        self, algorithm: SyntaxTree, variables: dict[str, int], ranks: int, file: str, at_once: bool
+        self, algorithm: SyntaxTree, variables: dict[str, int], ranks: int, at_once: bool
     ) -> None:
         self.rows = Rows()
-        self._file = file
         self._ranks = ranks
         self._names: Names = dict(variables)
         self._loops: list[tuple[str, int]] = []
         self._at_once = at_once
-        self._budget = Budget(file)
+        self._budget = Budget()
         self._lanes = LaneRunner(flow(algorithm), self._budget, ranks)
 
     def error(self, fault: PlainError) -> SleyError:
         """The mistake as an error that names the values of the loops' variables."""
         loops = ", ".join(f"{name[:60]} = {value}" for name, value in self._loops)
         return fault.rule.error(
-            at=Place(self._file, fault.line, fault.column),
+            at=fault.at,
             expected=fault.expected,
             found=f"{fault.found} with {loops}" if loops else fault.found,
         )
@@ -562,8 +564,11 @@ class _RunState:
 
         Since iterations are independent, bisection finds it in twice the time of all iterations.
         """
+        # The work has been counted already.
         self._budget.enforced = False
         good, bad = 0, fault.lane
+        # All before `good` are right, and `bad` is wrong. Ends: `middle` is below `bad`, so each
+        # turn brings the two nearer to each other.
         while good < bad:
             middle = (good + bad) // 2
             try:

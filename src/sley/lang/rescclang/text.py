@@ -13,8 +13,9 @@ value after a loop, as in Python.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import NoReturn, cast
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
 from sley.lang.rescclang.evaluate import transfers
-from sley.lang.rescclang.parser import Parser, SyntaxTree, nearest, shorten, split_lines
+from sley.lang.rescclang.parser import Parameter, SyntaxTree, nearest, shorten, syntax_tree
 from sley.lang.transfers import TransferSteps, assemble
 
 MAX_RANKS = 4096
@@ -58,35 +59,25 @@ OPERATIONS = {"allreduce": "Allreduce", "allgather": "Allgather", "reducescatter
 _MAX_NAME = 200
 
 
-class _Parameter(NamedTuple):
-    """A parameter: its value, the value as it is written, and where."""
-
-    value: object
-    word: str
-    place: Place
-
-
 class _Parameters:
     """The parameters of the text and of the caller."""
 
-    def __init__(self, algorithm: SyntaxTree, overrides: Mapping[str, object], file: str) -> None:
-        self.whole = Place(file, algorithm.line, algorithm.column)
-        self.given: dict[str, _Parameter] = {}
+    def __init__(self, algorithm: SyntaxTree, overrides: Mapping[str, object]) -> None:
+        self.whole = algorithm.at
+        self.given: dict[str, Parameter] = {}
         for p in algorithm.parameters:
-            place = Place(file, p.line, p.column)
-            self._check_name(p.name, place)
+            self._check_name(p.name, p.at)
             if p.name in self.given:
                 before = f"{p.name}={_escape(self.given[p.name].word)}"
                 found = f"{p.name}={_escape(p.word)}, after {before}"
-                raise L150.error(at=place, expected=f"{p.name} once", found=found)
-            own = Place(file, p.value_line, p.value_column)
-            self.given[p.name] = _Parameter(p.value, p.word, own)
+                raise L150.error(at=p.at, expected=f"{p.name} once", found=found)
+            self.given[p.name] = p
         if "GPUPerNode" in overrides and "NICPerNode" not in overrides and self._own_cards():
             overrides = {**overrides, "NICPerNode": overrides["GPUPerNode"]}
         for name, value in overrides.items():
-            place = Place(file, algorithm.line, algorithm.column, "given by the caller")
+            place = replace(self.whole, detail="given by the caller")
             self._check_name(name, place)
-            self.given[name] = _Parameter(value, repr(value), place)
+            self.given[name] = Parameter(name, value, repr(value), place, place)
 
     def _own_cards(self) -> bool:
         """Whether each GPU of the text has its own network card."""
@@ -121,7 +112,7 @@ class _Parameters:
     def refuse(self, name: str, expected: str, *others: str) -> NoReturn:
         """Raises L150 for a parameter, and the others that it contradicts."""
         raise L150.error(
-            at=[self.given[name].place, *(self.given[n].place.labelled(n) for n in others)],
+            at=[self.given[name].value_at, *(self.given[n].value_at.labelled(n) for n in others)],
             expected=expected,
             found=f"{name}={_escape(self.given[name].word)}",
         )
@@ -201,20 +192,20 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
             found=f"{len(text)} characters",
             remedy="Give a text of at most 4 MB; loops make large algorithms short.",
         )
-    algorithm = Parser(split_lines(text), name, NUMBERS).algorithm()
-    given = _Parameters(algorithm, header, name)
+    algorithm = syntax_tree(text, name, NUMBERS)
+    given = _Parameters(algorithm, header)
     variables = {word: v for word in NUMBERS if (v := given.number(word)) is not None}
     title = given.word("AlgoName") or (Path(file).stem if file else "rescclang")
     if not title.isprintable() and "AlgoName" in given.given:
         given.refuse("AlgoName", "printable characters")
     collective = _collective(given, variables, in_place)
     topology = _topology(given, variables)
-    src, dst, step, chunk, site = transfers(algorithm, variables, collective.ranks, file=name)
+    src, dst, step, chunk, site = transfers(algorithm, variables, collective.ranks)
     sources = Sources.of_file(
         name,
-        [t.line for t in algorithm.transfers],
-        [t.column for t in algorithm.transfers],
-        whole=Place(name, algorithm.line, algorithm.column),
+        [t.at.line for t in algorithm.transfers],
+        [t.at.column for t in algorithm.transfers],
+        whole=algorithm.at,
     )
     steps = TransferSteps(
         src=src,

@@ -26,10 +26,14 @@ from sley.ir.topology import Topology
 from sley.ir.words import Buffer, TransferKind
 
 MAX_TEXT = 16 << 20
+"""Limit of the characters of a text, so that reading takes bounded memory."""
+
 MAX_CONTAINERS = 2_000_000
-"""Limit of the lists and objects of a text."""
+"""Limit of the lists and objects of a text: an empty one has 2 characters, but takes over 50 bytes,
+so that the limit of characters does not bound the memory."""
 
 _MAX_NUMBER = 1e18
+"""Rounded, numbers up to this fit into int64."""
 
 
 def file_text(path: str | os.PathLike[str]) -> str:

@@ -22,6 +22,7 @@ from sley.errors.recognition import FORESTCOLL
 from sley.errors.schedules import F551, F554, F557
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
+from sley.ir.tables import by_key
 from sley.ir.words import Buffer
 from sley.lang.schedules.building import (
     Cells,
@@ -42,6 +43,7 @@ _NODE = re.compile(
     r"|(?P<number>[0-9]{1,9})"
 )
 _ANY = re.sub(r"\?P<\w+>", "?:", _NODE.pattern)
+# Possessive (*+): a text that is none of these is refused in linear time.
 _NODES = re.compile(rf"(?:{_ANY})(?:, ?(?:{_ANY}))*+")
 
 
@@ -85,10 +87,9 @@ class Tree:
     def depths(self, file: str, gpus: frozenset[ForestNode]) -> dict[ForestNode, int]:
         """The edges from the root to each GPU. Errors: F554 for sends that aren't a spanning
         out-tree."""
-        below: dict[ForestNode, list[Send]] = {}
-        for send in self.sends:
-            below.setdefault(send.src, []).append(send)
+        below = by_key((send.src, send) for send in self.sends)
         depths, level = {self.root: 0}, [self.root]
+        # Ends: `below.pop` takes the sends of each node, so every send is followed once.
         while level:
             following = []
             for send in (send for node in level for send in below.pop(node, [])):
@@ -260,6 +261,7 @@ class Forest(ImportedSchedule):
         place of the sums."""
         buffer = Buffer.OUTPUT if whole_output and in_place else Buffer.INPUT
         sums: dict[tuple[int, int], Cells] = {}
+        # From the leaves up: what a node has summed is complete before it is sent on.
         for start, _, tree, send in rows:
             ends = []
             for node in (send.dst, send.src):

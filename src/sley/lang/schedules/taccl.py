@@ -24,7 +24,7 @@ from sley.errors.schedules import F551, F554, F556
 from sley.errors.text_files import Section
 from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
-from sley.ir.tables import IntArray, LongArray, Table
+from sley.ir.tables import IntArray, LongArray, Table, by_key
 from sley.ir.words import Buffer, is_integer
 from sley.lang.schedules.building import (
     Cells,
@@ -120,15 +120,14 @@ class TacclSchedule(ImportedSchedule):
         """Follows which ranks' data each rank has, address by address: the time and the memory
         that this takes grow with the sends, not with the addresses and ranks that a file names."""
         s = self.sends
-        rows: dict[int, list[tuple[int, int, int, int]]] = {}
-        columns = (column.tolist() for column in (s.address, s.step, s.src, s.dst, s.reduces))
-        for address, *row in zip(*columns, strict=True):
-            rows.setdefault(address, []).append(tuple(row))
+        columns = (column.tolist() for column in (s.step, s.src, s.dst, s.reduces))
+        rows = by_key(zip(s.address.tolist(), zip(*columns, strict=True), strict=True))
         everyone = (1 << self.ranks) - 1
         for address in range(self.addresses):
             for rank, has in enumerate(_sums(self.ranks, rows.get(address, []))):
                 if has != everyone:
                     lost = everyone & ~has
+                    # The lowest bit of `lost`: the first rank that is missing.
                     other = (lost & -lost).bit_length() - 1
                     raise F554.error(
                         at=Place(self.file),
@@ -221,6 +220,7 @@ def _sources(builder: ProgramBuilder, rows: list[Any]) -> list[Cells]:
     written: set[tuple[int, int]] = set()
     copies: dict[tuple[int, int], Cells] = {}
     sources = []
+    # The copies come before the sends of the step, so they hold what the steps before have left.
     for row in rows:
         own = (row.src, row.address)
         source = copies.get(own, Cells(row.src, Buffer.OUTPUT, row.address))
@@ -240,6 +240,7 @@ def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
     """
     has = [1 << rank for rank in range(ranks)]
     for _, step in groupby(rows, key=lambda row: row[0]):
+        # All sends of a step read before one of them writes.
         sent = [(has[src], dst, reduces) for _, src, dst, reduces in step]
         for data, dst, reduces in sent:
             has[dst] = data | has[dst] if reduces else data

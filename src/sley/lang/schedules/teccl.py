@@ -43,7 +43,7 @@ from sley.lang.schedules.building import (
     positive,
     source_text,
 )
-from sley.lang.schedules.teccl_machines import TecclMachine, Timing, nearest_machine
+from sley.lang.schedules.teccl_machines import TecclMachine, nearest_machine
 
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
@@ -267,9 +267,12 @@ class TecclSchedule(ImportedSchedule):
         if self.machine is not None:
             chunk = c.bandwidth_GBps * c.time_s / len(self.machine.gpus)
             fluid = self.collective == "alltoall"
-            timing = Timing(self.machine, c.epoch_s, chunk, fluid)
-            epochs = {path: timing.epochs(path) for path in map(self._route, range(len(f)))}
-            column = [epochs[self._route(row)] for row in range(len(f))]
+            routes = [self._route(row) for row in range(len(f))]
+            epochs = {
+                route: self.machine.epochs(route, c.epoch_s, chunk, fluid=fluid)
+                for route in set(routes)
+            }
+            column = [epochs[route] for route in routes]
             return np.array(column, np.int64), f"the links of {self.machine.name}"
         if c.met:
             keys = zip(f.dst.tolist(), f.source.tolist(), f.chunk.tolist(), strict=True)
@@ -288,6 +291,7 @@ class TecclSchedule(ImportedSchedule):
         present = np.full((ranks, total), never, np.int64)
         own = np.arange(total)
         present[own // chunks, own] = 0
+        # Without an order: the earliest arrival counts, and one early flow refuses the schedule.
         np.minimum.at(present, (self._ranks(f.dst), which), arrival)
         self._refuse_early(present[self._ranks(f.src), which])
         missing = np.flatnonzero(present == never)
@@ -338,6 +342,7 @@ class TecclSchedule(ImportedSchedule):
     def _follow_paths(self, arrival: LongArray) -> int:
         """Follows the paths; returns the epoch by which the last one has arrived."""
         f, p = self.flows, self.paths
+        # The hops of a path are rows one after another: each has what the row before brings.
         follows = np.flatnonzero(f.path[1:] == f.path[:-1]) + 1
         arrived = np.zeros(len(f), np.int64)
         arrived[follows] = arrival[follows - 1]
@@ -421,11 +426,10 @@ class TecclSchedule(ImportedSchedule):
 
     def _incomplete(self, remedy: str) -> Diagnostic:
         machine = self.machine
-        ranks = 0 if machine is None else len(machine.gpus)
-        name = "" if machine is None else machine.name
+        assert machine is not None  # an unknown one has lost none
         return F554.diagnostic(
             at=Place(self.file),
-            expected=f"all {ranks} GPUs of {name}, which the bandwidth counts",
+            expected=f"all {len(machine.gpus)} GPUs of {machine.name}, which the bandwidth counts",
             found=f"no flow from or to {', '.join(shortened([f'GPU {g}' for g in self.lost]))}; "
             f"{len(self.gpus)} GPUs send and receive",
             remedy=f"Solve again with all GPUs, or {remedy}: then it is a collective of "
@@ -472,6 +476,7 @@ class TecclSchedule(ImportedSchedule):
         src, dst = self._ranks(f.src), self._ranks(f.dst)
         seen = {(source, source * chunks + k) for source in range(ranks) for k in range(chunks)}
         first: set[int] = set()
+        # Which flow is the first is a matter of arrivals; transfers are in the order of departures.
         for row in np.argsort(found.arrival, kind="stable").tolist():
             key = (int(dst[row]), int(which[row]))
             if key not in seen:

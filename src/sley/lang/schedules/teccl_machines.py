@@ -72,33 +72,22 @@ class TecclMachine:
             builder.link(vertex[src], vertex[dst], kind, rate, rate, round(alpha * 1e6, 6))
         return builder.topology(LINKS_ONLY)
 
-
-@dataclass(frozen=True)
-class Timing:
-    """How long flows travel, in epochs.
-
-    epoch: its duration in s. chunk: its size in GB. fluid: whether flows are fractions of chunks,
-    which a link carries in one epoch (AllToAll); whole chunks take a slow link several epochs.
-    """
-
-    machine: TecclMachine
-    epoch: float
-    chunk: float
-    fluid: bool
-
-    def epochs(self, route: tuple[int, ...]) -> int:
+    def epochs(self, route: tuple[int, ...], epoch_s: float, chunk: float, *, fluid: bool) -> int:
         """The epochs from the one in which a flow leaves the first node of a route to the one in
         which the last node has it. A switch passes a whole chunk on without another transmission.
+
+        chunk: its size in GB. fluid: whether flows are fractions of chunks, which a link carries
+        in one epoch (AllToAll); whole chunks take a slow link several epochs.
         """
         total = 0
         for number, hop in enumerate(pairwise(route)):
-            rate, alpha = self.machine.links[hop]
-            if alpha / self.epoch > _ALPHA_THRESHOLD:
-                total += _ceil(alpha / self.epoch)
-            if self.fluid:
+            rate, alpha = self.links[hop]
+            if alpha / epoch_s > _ALPHA_THRESHOLD:
+                total += _ceil(alpha / epoch_s)
+            if fluid:
                 total += 1
-            elif number == 0 or hop[1] in self.machine.switches:
-                total += max(1, _ceil(self.chunk / (rate * self.epoch)))
+            elif number == 0 or hop[1] in self.switches:
+                total += max(1, _ceil(chunk / (rate * epoch_s)))
         return total
 
 
@@ -116,12 +105,17 @@ def nearest_machine(
         for machine in _candidates(max(gpus, default=0))
         if machine.gpus - machine.mistaken <= gpus <= machine.gpus
     ]
+    # Of equals the first, in the order of `_candidates`.
     lacking, machine = min(near, key=lambda one: len(one[0]), default=([], None))
     return (machine, lacking) if len(lacking) <= _MOST_STRAYS else (None, [])
 
 
 _MOST_STRAYS = 4
+"""The most links that a machine may lack to be named as the nearest: some are a mistake in a file,
+more are another machine."""
+
 _MOST_CHASSIS = 64
+"""Bound on the chassis of a machine, which is built to be compared: a file names any numbers."""
 
 
 def _candidates(largest: int) -> Iterator[TecclMachine]:

@@ -15,9 +15,9 @@ from sb3_contrib import RecurrentPPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from sley.engine.limits import whole
 from sley.errors.tuning import D922, D923
 from sley.ir.tables import BoolArray, FloatArray
-from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.checkpoint import Checkpoint, Hyperparameters
 from sley.tuning.agents.recurrent_policy import MaskedPolicy, build_policy, policy_arguments
@@ -146,8 +146,7 @@ def train(
     Errors: D923; D922 if `resume` is a checkpoint of other settings or sites; F461.
     """
     settings = settings or (resume.settings if resume else Hyperparameters())
-    if not is_integer(steps) or not 1 <= steps <= 1 << 40:
-        raise D923.error(expected="steps from 1 to 2**40", found=f"steps={steps!r}")
+    whole(steps, "steps", 1, 1 << 40, D923)
     vocabulary = Vocabulary.of(site.backend for site in sites)
     names = tuple(site_name(one.backend.collective, one.backend.machine) for one in sites)
     if resume is not None:

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from sley.communicator.selection.policy import Policy, label, program_of
-from sley.compiler import Options, compile, deployment
-from sley.compiler.deployment import left_out, plan_part, runtime_of
+from sley.compiler import Options, compile
+from sley.compiler.deployment import packages
+from sley.compiler.deployment.runtimes import runtime_of
 from sley.errors import SleyError
 from sley.errors.policy import D905
 from sley.formats import Target, new_folder, target_named, write_file
@@ -42,7 +43,7 @@ def write_package(
         return _compiled(policy, row, options), ALL_SIZES
 
     parts = [
-        plan_part(
+        packages.plan_part(
             f"{number:02}-{row.recipe.name}{'-in-place' if row.in_place else ''}",
             _words(row),
             partial(make, row),
@@ -53,7 +54,7 @@ def write_package(
         for number, row in _in_both_places(policy)
         if row.in_place or not runtime.one_place
     ]
-    written = deployment.write_package(parts, folder, runtime, lenient=True)
+    written = packages.write_package(parts, folder, runtime, lenient=True)
     remarks = (*_tile_remarks(policy, str(target)), *written.remarks)
     if not written.paths:
         raise _nothing(remarks, f"a range whose plan {target} can run")
@@ -86,7 +87,7 @@ def write_plan_folder(
         try:
             _compiled(policy, row, Options.of(None, row.recipe.options))
         except SleyError as error:
-            remarks.append(f"{_words(row)}: {left_out(error)}")
+            remarks.append(f"{_words(row)}: {packages.left_out(error)}")
             continue
         # The folder's other readers have no tile, no clock and no machine but these ranks.
         recipe = replace(row.recipe, tile=1.0).given(nodes=machine.nodes, gpus=machine.gpus)
